@@ -1,0 +1,288 @@
+"""Checkpoints: a folder that holds everything a model needs to be used.
+
+======================  ==================================================================
+file                    content
+======================  ==================================================================
+model.safetensors       the weights, as float32, float16 or bfloat16
+config.json             the ModelConfig
+vocab.json              the vocabulary
+README.md               the model card (optional to read)
+adaptation.safetensors  a calibration (optional; read by :mod:`rlstm_model.adaptation`)
+======================  ==================================================================
+
+Loading is strict: whatever is missing, extra, misshaped or not finite is a CheckpointError that names the
+file and the tensor, before anything is allocated for it. Nothing here can run code from a checkpoint.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rlstm_model import vocab as vocabularies
+from rlstm_model.config import ConfigError, ModelConfig
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.scoring import TextScores, score_text
+from rlstm_model.vocab import Vocab, VocabError
+
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+VOCAB = "vocab.json"
+CARD = "README.md"
+ADAPTATION = "adaptation.safetensors"
+
+_STORED_DTYPES = {"F32": 4, "F16": 2, "BF16": 2}
+
+_Parsed = TypeVar("_Parsed")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be found, read or written; the message names the file and the tensor."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """A model that is ready to be used. Its weights need no gradient and are never changed."""
+
+    model: LanguageModel
+    vocab: Vocab
+    name: str
+    folder: Path
+    card: str
+    fingerprint: str
+
+    def score(self, text: str, top: int = 0) -> TextScores:
+        """Scores of a whole text. Raises ValueError when it holds no token."""
+        return score_text(self.model, self.vocab, text, top)
+
+    @property
+    def adaptation_file(self) -> Path | None:
+        """Where the calibration lies, if there is one."""
+        path = self.folder / ADAPTATION
+        return path if path.is_file() else None
+
+
+def shipped_names() -> list[str]:
+    """The models that come with the package."""
+    shipped = _shipped_folder()
+    return sorted(path.name for path in shipped.iterdir() if path.is_dir()) if shipped.is_dir() else []
+
+
+def load(
+    name_or_path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+) -> Checkpoint:
+    """The checkpoint in a folder or, where there is no such folder, the shipped one of that name.
+
+    Raises CheckpointError.
+    """
+    folder = _resolve(name_or_path)
+    config = _read_json(folder / CONFIG, ModelConfig.from_json)
+    vocab = _read_json(folder / VOCAB, vocabularies.from_json)
+    if vocab.size != config.vocab_size:
+        raise CheckpointError(
+            f"{folder / VOCAB}: holds {vocab.size} tokens, but vocab_size in {CONFIG} is {config.vocab_size}"
+        )
+    model = _load_model(folder / WEIGHTS, config, dtype).to(device)
+    card = folder / CARD
+    return Checkpoint(
+        model=model,
+        vocab=vocab,
+        name=folder.resolve().name,
+        folder=folder,
+        card=card.read_text("utf-8", errors="replace") if card.is_file() else "",
+        fingerprint=fingerprint(model, vocab),
+    )
+
+
+def save(
+    folder: str | Path,
+    model: LanguageModel,
+    vocab: Vocab,
+    *,
+    dtype: torch.dtype = torch.float32,
+    card: str | None = None,
+) -> None:
+    """Write a checkpoint so that ``folder`` holds, at any moment, all of the old one or all of the new.
+
+    The new folder is written beside it, synced and renamed; an old checkpoint goes as a whole, its
+    calibration too, which belongs to the old weights. Raises CheckpointError, with nothing changed, when a
+    weight is not finite in ``dtype``, vocabulary and model differ in size, or ``folder`` holds other files.
+    """
+    folder = Path(folder)
+    if vocab.size != model.config.vocab_size:
+        raise CheckpointError(
+            f"the vocabulary holds {vocab.size} tokens, the model {model.config.vocab_size}"
+        )
+    _refuse_foreign(folder)
+    weights = _stored_weights(model, dtype)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        save_file(weights, staged / WEIGHTS)
+        _write_json(staged / CONFIG, model.config.to_json())
+        _write_json(staged / VOCAB, vocab.to_json())
+        (staged / CARD).write_text(
+            _default_card(folder.name, model, vocab) if card is None else card, "utf-8"
+        )
+        staged.chmod(0o755)
+        _replace(folder, staged)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def fingerprint(model: LanguageModel, vocab: Vocab) -> str:
+    """sha256 over configuration, vocabulary and weights: equal numbers, equal fingerprint.
+
+    It is defined over the values as float32, by tensor name, so that neither the order in a file nor a
+    stored precision that rounds nothing changes it.
+    """
+    digest = hashlib.sha256()
+    for part in (asdict(model.config), vocab.to_json()):
+        digest.update(json.dumps(part, sort_keys=True).encode())
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(f"{name}{list(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().float().contiguous().numpy().astype("<f4", copy=False).data)
+    return digest.hexdigest()
+
+
+def _shipped_folder() -> Path:
+    return Path(str(files("rlstm_model"))) / "shipped"
+
+
+def _resolve(name_or_path: str | Path) -> Path:
+    path = Path(name_or_path)
+    if path.is_dir():
+        return path
+    names = shipped_names()
+    if str(name_or_path) in names:
+        return _shipped_folder() / str(name_or_path)
+    known = ", ".join(names) if names else "none"
+    raise CheckpointError(f"{name_or_path}: no such checkpoint folder or shipped model (shipped: {known})")
+
+
+def _read_json(path: Path, parse: Callable[[Mapping[str, Any]], _Parsed]) -> _Parsed:
+    try:
+        return parse(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ConfigError, VocabError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is not valid JSON") from error
+
+
+def _load_model(path: Path, config: ModelConfig, dtype: torch.dtype) -> LanguageModel:
+    if not path.is_file():
+        raise CheckpointError(f"{path}: is missing")
+    _refuse_oversized(path, config)
+    try:
+        with safe_open(path, framework="pt") as stored, torch.no_grad():
+            _check_header(path, stored, config)
+            model = LanguageModel(config).to(dtype).eval().requires_grad_(False)
+            for name, weight in model.state_dict().items():
+                weight.copy_(_finite(stored.get_tensor(name), f"{path}: tensor {name}"))
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: is damaged or no safetensors file ({error})") from error
+    return model
+
+
+def _refuse_oversized(path: Path, config: ModelConfig) -> None:
+    """A wrong number in the config must not make us build a model that no file could fill."""
+    size = path.stat().st_size
+    if config.num_parameters * min(_STORED_DTYPES.values()) > size:
+        raise CheckpointError(
+            f"{path}: has {size} bytes, too few for the {config.num_parameters} weights of {CONFIG}"
+        )
+
+
+def _check_header(path: Path, stored: Any, config: ModelConfig) -> None:
+    with torch.device("meta"):
+        expected = {name: list(weight.shape) for name, weight in LanguageModel(config).state_dict().items()}
+    present = set(stored.keys())
+    for name in sorted(expected.keys() - present):
+        raise CheckpointError(f"{path}: tensor {name} is missing")
+    for name in sorted(present - expected.keys()):
+        raise CheckpointError(f"{path}: tensor {name} is not part of the model of {CONFIG}")
+    for name, shape in expected.items():
+        header = stored.get_slice(name)
+        if header.get_shape() != shape:
+            raise CheckpointError(f"{path}: tensor {name} has shape {header.get_shape()}, not {shape}")
+        if header.get_dtype() not in _STORED_DTYPES:
+            wanted = ", ".join(_STORED_DTYPES)
+            raise CheckpointError(
+                f"{path}: tensor {name} has dtype {header.get_dtype()}, not one of {wanted}"
+            )
+
+
+def _finite(weight: Tensor, what: str) -> Tensor:
+    if not bool(torch.isfinite(weight).all()):
+        raise CheckpointError(f"{what} holds a value that is not finite")
+    return weight
+
+
+def _stored_weights(model: LanguageModel, dtype: torch.dtype) -> dict[str, Tensor]:
+    return {
+        name: _finite(weight.detach().cpu().to(dtype).contiguous(), f"tensor {name} as {dtype}")
+        for name, weight in model.state_dict().items()
+    }
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Replacing a folder deletes it: never somebody's own."""
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder}: is not a folder")
+    ours = {WEIGHTS, CONFIG, VOCAB, CARD, ADAPTATION}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.name not in ours:
+            raise CheckpointError(f"{folder}: holds {path.name}, which is not part of a checkpoint")
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _default_card(name: str, model: LanguageModel, vocab: Vocab) -> str:
+    config = model.config
+    return (
+        f"# {name}\n\nA recurrent language model over {vocab.kind}: {config.num_parameters:,} weights, "
+        f"{config.num_layers} {config.cell.upper()} layers of {config.hidden_size} units, "
+        f"{config.mogrifier_rounds} mogrifier rounds.\n"
+    )
+
+
+def _replace(folder: Path, staged: Path) -> None:
+    """Put ``staged`` at ``folder``. A folder cannot be renamed over a full one: the old one steps aside."""
+    for path in (*staged.iterdir(), staged):
+        _sync(path)
+    aside = staged.with_name(staged.name + ".old")
+    if folder.is_dir():
+        folder.rename(aside)
+    try:
+        staged.rename(folder)
+    except OSError:
+        if aside.is_dir():
+            aside.rename(folder)
+        raise
+    _sync(folder.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,56 @@
+"""The language model: embedding, residual stack of mogrified cells, softmax layer.
+
+Shape suffixes: T time, B batch rows, L layers, H hidden units, V vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from rlstm_model.config import ModelConfig
+from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
+from rlstm_model.embedding import Embedding
+from rlstm_model.stack import Stack
+from rlstm_model.state import State
+
+
+class LanguageModel(nn.Module):
+    """A recurrent language model. State in, state out: the module remembers nothing but its weights.
+
+    A model first *reads* a token and then predicts the next one. It returns *features*, the summed layer
+    outputs; ``logits`` maps them to the vocabulary, so that a long text never needs a T x V matrix.
+    New models have zero weights: initialise them (:mod:`rlstm_model.initialisation`) or load them.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config)
+        self.stack = Stack(config)
+
+    def initial_state(self, batch: int) -> State:
+        """The state before any text, for ``batch`` rows."""
+        return State.zeros(self.config.num_layers, batch, self.config.hidden_size, self.embedding.input)
+
+    def forward(
+        self, ids_TB: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT
+    ) -> tuple[Tensor, State]:
+        """Read a window of at least one token. Returns features ``[T, B, H]`` and the state after it."""
+        x_TBH = self.embedding.embed(ids_TB)
+        if masks.input is not None:
+            x_TBH = x_TBH * masks.input
+        features_TBH, state = self.stack.sequence(x_TBH, state, masks)
+        if masks.output is not None:
+            features_TBH = features_TBH * masks.output
+        return features_TBH, state
+
+    def step(self, ids_B: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read one token a row. Returns features ``[B, H]`` and the new state."""
+        return self.stack.step(self.embedding.embed(ids_B), state)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Unnormalised log-probabilities ``[..., V]`` of the next token."""
+        return self.embedding.logits(features)
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """Natural log-probabilities ``[..., V]`` of the next token."""
+        return torch.log_softmax(self.logits(features), -1)

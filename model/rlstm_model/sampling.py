@@ -1,0 +1,106 @@
+"""Choosing the next token from a distribution.
+
+The order of the filters: repetition penalty, temperature, top-k, top-p, min-p; each works on what the one
+before it left. All arithmetic is float64, and the random number is handed in, so that the same seed gives
+the same token whatever else is in the batch. Shape suffix: V vocabulary.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+GREEDY_BELOW = 1e-3
+
+_WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How to choose.
+
+    temperature          below 0.001 the most probable token is taken (ties: the lowest id)
+    top_k                keep the k most probable tokens; 0 keeps all
+    top_p                keep the fewest most probable tokens that together reach this probability
+    min_p                keep tokens at least this times as probable as the most probable one
+    repetition_penalty   log-probabilities of tokens seen before are multiplied by this
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature must be finite and at least 0, not {self.temperature}")
+        if type(self.top_k) is not int or self.top_k < 0:
+            raise ValueError(f"top_k must be an integer of at least 0, not {self.top_k!r}")
+        for name in ("top_p", "min_p"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+        if not 0.0 < self.repetition_penalty < math.inf:
+            raise ValueError(f"repetition_penalty must be finite and above 0, not {self.repetition_penalty}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable token is taken, without chance."""
+        return self.temperature < GREEDY_BELOW
+
+
+def uniform(seed: int, choice: int, index: int) -> float:
+    """The random number in [0, 1) for token ``index`` of answer ``choice``: a pure function of the three.
+
+    A counter-based generator (Philox; Salmon et al. 2011): no state to carry, no order to keep. The
+    arguments count modulo 2^64.
+    """
+    key = np.array([seed & _WORD, choice & _WORD], dtype=np.uint64)
+    counter = np.array([index & _WORD, 0, 0, 0], dtype=np.uint64)
+    return float(np.random.Generator(np.random.Philox(key=key, counter=counter)).random())
+
+
+def sample(log_probs_V: Tensor, config: SamplingConfig, uniform: float, seen: Collection[int] = ()) -> int:
+    """One token id by inverting the cumulative distribution at ``uniform`` in [0, 1).
+
+    ``log_probs_V`` are natural log-probabilities ``[V]``; minus infinity is never chosen. ``seen`` are the
+    ids that the repetition penalty acts on. Raises ArithmeticError on a distribution that is none (NaN).
+    """
+    log_probs = log_probs_V.detach().cpu().double().numpy()
+    if np.isnan(log_probs).any() or not np.isfinite(log_probs.max()):
+        raise ArithmeticError("the next-token distribution is not finite")
+    log_probs = _penalised(log_probs, config.repetition_penalty, seen)
+    if config.greedy:
+        return int(log_probs.argmax())
+    scaled = (log_probs - log_probs.max()) / config.temperature
+    order = np.argsort(-scaled, kind="stable")
+    probs = _filtered(np.exp(scaled[order]), config)
+    cumulative = probs.cumsum()
+    position = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+    # Rounding can carry uniform * total up to the total itself, past the last token that has a chance.
+    return int(order[min(position, int(np.count_nonzero(probs)) - 1)])
+
+
+def _penalised(log_probs: NDArray[np.float64], penalty: float, seen: Collection[int]) -> NDArray[np.float64]:
+    if penalty == 1.0 or not seen:
+        return log_probs
+    ids = np.fromiter(set(seen), dtype=np.int64)
+    penalised = log_probs.copy()
+    penalised[ids] *= penalty
+    return penalised
+
+
+def _filtered(probs: NDArray[np.float64], config: SamplingConfig) -> NDArray[np.float64]:
+    """The kept head of ``probs``, which fall; unnormalised. The first always stays."""
+    if config.top_k:
+        probs = probs[: config.top_k]
+    if config.top_p < 1.0:
+        before = probs.cumsum() - probs
+        kept = int(np.count_nonzero(before < config.top_p * probs.sum()))
+        probs = probs[: max(1, kept)]
+    if config.min_p > 0.0:
+        probs = probs[probs >= config.min_p * probs[0]]
+    return probs

@@ -1,0 +1,239 @@
+"""Scores of given tokens: log-probability, rank, entropy, alternatives.
+
+Everything works in chunks, so that memory does not grow with the text: no T x V matrix ever exists. All
+numbers are those of the raw distribution, in nats; sums over a text are taken in float64.
+Shape suffixes: N tokens of one text, T time, B batch rows, H hidden units, V vocabulary, K alternatives.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.state import State
+from rlstm_model.vocab import Encoded, InvalidToken, Vocab
+
+LOGPROB_FLOOR = -9999.0
+
+_LOGITS_AT_ONCE = 1 << 21
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenScores:
+    """Columns over N tokens, on the CPU.
+
+    ``logprobs`` float32 ``[N]``: finite, at most 0, never below the floor; ``ranks`` int64 ``[N]``: 1 is
+    the most probable token, ties go to the lower id; ``entropies`` float32 ``[N]`` of the distribution
+    that the token was scored against; ``top_ids`` and ``top_logprobs`` ``[N, K]``, best first, or None.
+    """
+
+    logprobs: Tensor
+    ranks: Tensor
+    entropies: Tensor
+    top_ids: Tensor | None = None
+    top_logprobs: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.logprobs.shape[0]
+
+    @property
+    def total(self) -> float:
+        """The log-probability of all tokens together."""
+        return float(self.logprobs.double().sum())
+
+    def rows(self, index: slice) -> "TokenScores":
+        """The chosen tokens."""
+        return TokenScores(
+            logprobs=self.logprobs[index],
+            ranks=self.ranks[index],
+            entropies=self.entropies[index],
+            top_ids=None if self.top_ids is None else self.top_ids[index],
+            top_logprobs=None if self.top_logprobs is None else self.top_logprobs[index],
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence["TokenScores"]) -> "TokenScores":
+        """The parts one after the other. Raises ValueError when there is none."""
+        if not parts:
+            raise ValueError("there are no scores to concatenate")
+        top_ids = [part.top_ids for part in parts if part.top_ids is not None]
+        top_logprobs = [part.top_logprobs for part in parts if part.top_logprobs is not None]
+        return TokenScores(
+            logprobs=torch.cat([part.logprobs for part in parts]),
+            ranks=torch.cat([part.ranks for part in parts]),
+            entropies=torch.cat([part.entropies for part in parts]),
+            top_ids=torch.cat(top_ids) if top_ids else None,
+            top_logprobs=torch.cat(top_logprobs) if top_logprobs else None,
+        )
+
+
+def score_logits(logits_NV: Tensor, targets_N: Tensor, top: int = 0) -> TokenScores:
+    """Scores of ``targets_N`` under the distributions of ``logits_NV``.
+
+    Raises ArithmeticError when a distribution is none (a NaN or a positive infinity among its logits).
+    """
+    log_probs_NV = torch.log_softmax(logits_NV, -1).float().clamp(LOGPROB_FLOOR, 0.0)
+    # A bad logit makes its whole row NaN, so the targets' column tells.
+    target_N1 = log_probs_NV.gather(1, targets_N[:, None])
+    if bool(target_N1.isnan().any()):
+        raise ArithmeticError("the model's output is not finite")
+    ids_V = torch.arange(log_probs_NV.shape[1], device=log_probs_NV.device)
+    ahead_NV = (log_probs_NV > target_N1) | ((log_probs_NV == target_N1) & (ids_V < targets_N[:, None]))
+    top_ids, top_logprobs = _alternatives(log_probs_NV, top) if top else (None, None)
+    return TokenScores(
+        logprobs=target_N1[:, 0].cpu(),
+        ranks=(ahead_NV.sum(1) + 1).cpu(),
+        entropies=torch.special.entr(log_probs_NV.exp()).sum(1).cpu(),
+        top_ids=top_ids,
+        top_logprobs=top_logprobs,
+    )
+
+
+def score_features(model: LanguageModel, features_NH: Tensor, targets_N: Tensor, top: int = 0) -> TokenScores:
+    """Scores of ``targets_N`` (at least one) under the model's distributions at ``features_NH``."""
+    rows = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
+    return TokenScores.concatenate(
+        [
+            score_logits(model.logits(features), targets, top)
+            for features, targets in zip(
+                torch.split(features_NH, rows), torch.split(targets_N, rows), strict=True
+            )
+        ]
+    )
+
+
+@torch.no_grad()
+def score(
+    model: LanguageModel,
+    ids_N: Sequence[int] | Tensor,
+    *,
+    state: State | None,
+    last: int,
+    top: int = 0,
+    chunk: int = 256,
+) -> tuple[TokenScores, State]:
+    """Scores of a text, and the state before its last token was read (that token is the next ``last``).
+
+    The model reads ``last`` (which ``state``, of one row, has not seen; None is the start of all text) and
+    then all tokens but the final one. Raises ValueError without tokens, InvalidToken for an id outside
+    the vocabulary.
+    """
+    targets_N = _checked(model, ids_N)
+    inputs_N = _inputs(model, last, targets_N)
+    state = model.initial_state(1) if state is None else state
+    parts = []
+    for inputs, targets in zip(torch.split(inputs_N, chunk), torch.split(targets_N, chunk), strict=True):
+        features_T1H, state = model(inputs[:, None], state)
+        parts.append(score_features(model, features_T1H[:, 0], targets, top))
+    return TokenScores.concatenate(parts), state
+
+
+@torch.no_grad()
+def score_batch(
+    model: LanguageModel,
+    texts: Sequence[Sequence[int] | Tensor],
+    *,
+    state: State | None,
+    last: int | Sequence[int],
+    top: int = 0,
+    chunk: int = 64,
+) -> list[TokenScores]:
+    """Scores of many texts at once, each as :func:`score` would give it (to about 1e-5).
+
+    ``state`` has a row for each text (None: the start of all text); ``last`` is one token for all, or one
+    for each text. A text that has ended leaves the batch at the next chunk. Raises as :func:`score`.
+    """
+    lasts = [last] * len(texts) if isinstance(last, int) else last
+    targets = [_checked(model, ids) for ids in texts]
+    inputs = [_inputs(model, first, ids) for first, ids in zip(lasts, targets, strict=True)]
+    state = model.initial_state(len(texts)) if state is None else state
+    parts: list[list[TokenScores]] = [[] for _ in texts]
+    rows, start = list(range(len(texts))), 0
+    while rows:
+        window = slice(start, start + chunk)
+        features_TBH, state = model(pad_sequence([inputs[row][window] for row in rows]), state)
+        scores = _score_rows(model, features_TBH, [targets[row][window] for row in rows], top)
+        for row, part in zip(rows, scores, strict=True):
+            parts[row].append(part)
+        going_on = [place for place, row in enumerate(rows) if len(targets[row]) > start + chunk]
+        state = state.rows(torch.tensor(going_on, dtype=torch.int64, device=features_TBH.device))
+        rows, start = [rows[place] for place in going_on], start + chunk
+    return [TokenScores.concatenate(row) for row in parts]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TextScores:
+    """A text's tokens with their scores and spans, and its totals."""
+
+    encoded: Encoded
+    tokens: TokenScores
+    bytes: int
+    words: int
+
+    @property
+    def logprob(self) -> float:
+        """The natural log-probability of the text."""
+        return self.tokens.total
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits that the model needs for a byte of the text's UTF-8."""
+        return -self.logprob / math.log(2) / self.bytes
+
+    @property
+    def perplexity(self) -> float:
+        """Per token; finite, because log-probabilities have a floor (it is cut at e^700)."""
+        return math.exp(min(-self.logprob / len(self.tokens), 700.0))
+
+
+def score_text(model: LanguageModel, vocab: Vocab, text: str, top: int = 0) -> TextScores:
+    """Scores of ``text`` as the beginning of all text: its first token follows ``bos``.
+
+    Raises ValueError when the text holds no token, InvalidText for a lone surrogate.
+    """
+    encoded = vocab.encode(text)
+    tokens, _ = score(model, encoded.ids, state=None, last=vocab.bos_id, top=top)
+    return TextScores(encoded=encoded, tokens=tokens, bytes=len(text.encode()), words=len(text.split()))
+
+
+def _checked(model: LanguageModel, ids_N: Sequence[int] | Tensor) -> Tensor:
+    # An id that reached an embedding on a GPU would end the process there, not raise.
+    ids_N = torch.as_tensor(ids_N, dtype=torch.int64)
+    if ids_N.numel() == 0:
+        raise ValueError("there are no tokens to score")
+    outside = (ids_N < 0) | (ids_N >= model.config.vocab_size)
+    if bool(outside.any()):
+        index = int(outside.nonzero()[0])
+        raise InvalidToken(index, int(ids_N[index]))
+    return ids_N.to(model.embedding.input.device)
+
+
+def _inputs(model: LanguageModel, last: int, targets_N: Tensor) -> Tensor:
+    return torch.cat((_checked(model, (last,)), targets_N[:-1]))
+
+
+def _score_rows(
+    model: LanguageModel, features_TBH: Tensor, targets: list[Tensor], top: int
+) -> list[TokenScores]:
+    """Scores of each row's own tokens, without the steps that only pad it."""
+    features_NH = torch.cat([features_TBH[: len(ids), b] for b, ids in enumerate(targets)])
+    scores = score_features(model, features_NH, torch.cat(targets), top)
+    ends = list(itertools.accumulate(map(len, targets)))
+    return [scores.rows(slice(end - len(ids), end)) for ids, end in zip(targets, ends, strict=True)]
+
+
+def _alternatives(log_probs_NV: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    """The best ``top`` ids and their log-probabilities; ties go to the lower id, as in the ranks.
+
+    topk leaves the order of ties open. Two tied log-probabilities are at most -ln 2, and a factor within
+    2^-26 of 1 is below a float32's resolution but not a float64's, so it orders ties and nothing else.
+    """
+    ids_V = torch.arange(log_probs_NV.shape[1], device=log_probs_NV.device, dtype=torch.float64)
+    keys_NV = log_probs_NV.double() * (1 + ids_V * 2.0**-50)
+    top_ids_NK = keys_NV.topk(min(top, log_probs_NV.shape[1]), 1).indices
+    return top_ids_NK.cpu(), log_probs_NV.gather(1, top_ids_NK).cpu()

@@ -1,0 +1,172 @@
+"""Errors to HTTP: one table, and the RFC 9457 documents made from it.
+
+The last part of a document's `type` is the slug that the client mirrors. Documents hold our own sentences and
+numbers only: nothing that a caller sent is ever repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import NamedTuple
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from rlstm_server import errors
+from rlstm_server.api import bodies
+from rlstm_server.api.tracing import trace_of
+from rlstm_server.metrics import Rejection
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:rlstm:problem:"
+
+
+class Kind(NamedTuple):
+    """How one class of error is answered; `rejection` names it in the metrics where nothing was worked on."""
+
+    status: int
+    slug: str
+    title: str
+    rejection: Rejection | None = None
+
+
+KINDS: Mapping[type[errors.ServerError], Kind] = {
+    bodies.InvalidJson: Kind(400, "invalid_json", "The body is not strict JSON"),
+    errors.InvalidText: Kind(400, "invalid_text", "The text is not text"),
+    errors.InvalidTokens: Kind(400, "invalid_token", "A token id is outside the vocabulary"),
+    bodies.BodyTimeout: Kind(408, "receive_timeout", "The body did not arrive in time"),
+    bodies.UnsupportedMediaType: Kind(415, "unsupported_media_type", "The content type is not supported"),
+    errors.InvalidField: Kind(422, "invalid_field", "A field is wrong"),
+    errors.IdempotencyMismatch: Kind(422, "idempotency_mismatch", "The key was used with another body"),
+    errors.InputError: Kind(422, "invalid_field", "The request is wrong"),
+    errors.TooLarge: Kind(413, "too_large", "Over a limit", "too_large"),
+    errors.Unauthorized: Kind(401, "unauthorized", "A key is needed", "auth"),
+    errors.Forbidden: Kind(403, "forbidden", "This key may not do this", "auth"),
+    errors.RateLimited: Kind(429, "quota", "Your quota is used up", "rate"),
+    errors.AccessError: Kind(403, "forbidden", "This is not allowed", "auth"),
+    errors.NotFound: Kind(404, "not_found", "There is no such thing"),
+    errors.Gone: Kind(410, "session_deleted", "The session is gone"),
+    errors.Conflict: Kind(409, "conflict", "The session kept changing", "conflict"),
+    errors.InFlight: Kind(409, "in_flight", "The same key is being worked on", "conflict"),
+    errors.SessionExists: Kind(409, "session_exists", "The name is taken"),
+    errors.ModelMismatch: Kind(409, "model_mismatch", "The session belongs to another model"),
+    errors.VersionMoved: Kind(412, "version_mismatch", "The session is at another version", "conflict"),
+    errors.SessionError: Kind(409, "conflict", "The session cannot do this"),
+    errors.Overloaded: Kind(503, "overloaded", "The server is busy", "queue_full"),
+    errors.Draining: Kind(503, "draining", "The server is going down", "drain"),
+    errors.StoreUnavailable: Kind(503, "store_unavailable", "The store does not answer", "store_down"),
+    errors.StoreFull: Kind(503, "store_full", "The store is full", "store_down"),
+    errors.DurabilityNotReached: Kind(503, "durability_not_reached", "Committed, but not as durably as asked"),
+    errors.Unavailable: Kind(503, "overloaded", "The server cannot take this now", "queue_full"),
+    errors.OutcomeUnknown: Kind(504, "outcome_unknown", "Whether it was applied is not known"),
+    errors.StateCorrupt: Kind(500, "state_corrupt", "The stored state cannot be used"),
+    errors.InternalFault: Kind(500, "internal", "A fault of the server"),
+    errors.ServerError: Kind(500, "internal", "A fault of the server"),
+}
+"""Every class of error, by its nearest ancestor in this table."""
+
+METHOD_NOT_ALLOWED = Kind(405, "method_not_allowed", "The route does not take this method")
+EXPIRED = Kind(410, "session_expired", "The session has expired")
+RETRY_SECONDS = {429: 1.0, 503: 1.0, 504: 1.0}
+HIDDEN_FACTS = frozenset({"retry_after"})
+
+
+def kind_of(error: errors.ServerError) -> Kind:
+    """Find how `error` is answered."""
+    if isinstance(error, errors.Gone) and "expired" in error.reason:
+        return EXPIRED
+    return next(KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS)
+
+
+def document(error: errors.ServerError, request_id: str) -> dict[str, object]:
+    """Build the problem document of `error`; a fault of ours says nothing but its request id."""
+    kind = kind_of(error)
+    ours = kind.status == HTTPStatus.INTERNAL_SERVER_ERROR
+    facts = {} if ours else {name: value for name, value in error.facts.items() if name not in HIDDEN_FACTS}
+    return facts | {
+        "type": TYPE_PREFIX + kind.slug,
+        "title": kind.title,
+        "status": kind.status,
+        "detail": "the fault was logged with the request id" if ours else error.detail,
+        "applied": error.applied,
+        "request_id": request_id,
+    }
+
+
+def problem_response(error: errors.ServerError, request_id: str) -> Response:
+    """Answer with the problem document of `error`, `Retry-After` included where a repeat can help."""
+    kind = kind_of(error)
+    return _respond(document(error, request_id), _headers(kind, error))
+
+
+def _headers(kind: Kind, error: errors.ServerError) -> dict[str, str]:
+    headers = {}
+    seconds = error.retry_after_seconds or RETRY_SECONDS.get(kind.status)
+    if kind.slug == "in_flight":
+        seconds = seconds or 1.0
+    if seconds is not None:
+        headers["retry-after"] = str(math.ceil(seconds))
+    if kind.status == HTTPStatus.UNAUTHORIZED:
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, errors.VersionMoved):
+        headers["etag"] = f'"{error.current}"'
+    return headers
+
+
+def _respond(body: dict[str, object], headers: Mapping[str, str]) -> Response:
+    status = body["status"]
+    if not isinstance(status, int):
+        raise TypeError("a problem document carries its status as a number")
+    return Response(orjson.dumps(body), status_code=status, headers=dict(headers), media_type=MEDIA_TYPE)
+
+
+async def answer_error(request: Request, error: Exception) -> Response:
+    """Answer an error of our tree."""
+    if not isinstance(error, errors.ServerError):
+        raise error
+    trace = trace_of(request.scope)
+    trace.problem = kind_of(error).slug
+    trace.rejection = kind_of(error).rejection
+    if isinstance(error, errors.InternalFault):
+        trace.fault = error
+    return problem_response(error, trace.request_id)
+
+
+async def answer_validation(request: Request, error: Exception) -> Response:
+    """Answer a body or parameter that does not fit its schema: all faulty fields, by JSON pointer."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    faults = [{"field": _pointer(fault["loc"]), "detail": _reason(fault)} for fault in error.errors()[:16]]
+    first = errors.InvalidField(faults[0]["field"], f"{faults[0]['field']}: {faults[0]['detail']}")
+    trace = trace_of(request.scope)
+    trace.problem = "invalid_field"
+    return _respond(document(first, trace.request_id) | {"errors": faults}, {})
+
+
+async def answer_http(request: Request, error: Exception) -> Response:
+    """Answer what the router itself raises: an unknown route, or a wrong method."""
+    if not isinstance(error, HTTPException):
+        raise error
+    if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
+        return await answer_error(request, errors.NotFound("there is no such route"))
+    trace = trace_of(request.scope)
+    trace.problem = METHOD_NOT_ALLOWED.slug
+    body = document(errors.InputError("the route does not take this method"), trace.request_id)
+    body |= {
+        "type": TYPE_PREFIX + METHOD_NOT_ALLOWED.slug,
+        "title": METHOD_NOT_ALLOWED.title,
+        "status": METHOD_NOT_ALLOWED.status,
+    }
+    return _respond(body, error.headers or {})
+
+
+def install(app: FastAPI) -> None:
+    """Make every answer that is not a success a problem document."""
+    app.add_exception_handler(errors.ServerError, answer_error)
+    app.add_exception_handler(RequestValidationError, answer_validation)
+    app.add_exception_handler(HTTPException, answer_http)

@@ -1,0 +1,182 @@
+"""What the server counts, in one registry of its own.
+
+Every label takes its values from a closed set and every series exists from the start, so that the number of
+series never depends on what clients send: no session, tenant, request or raw path is ever a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Literal, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
+
+Outcome = Literal["ok", "client_error", "server_error", "cancelled", "rejected"]
+Rejection = Literal["queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down"]
+TokenKind = Literal["scored", "generated", "adapted"]
+UpdateOutcome = Literal["applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back"]
+MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
+
+OTHER = "other"
+"""The endpoint of every request that matches no route of ours."""
+
+OUTCOMES = ("ok", "client_error", "server_error", "cancelled", "rejected")
+REJECTIONS = ("queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down")
+UPDATE_OUTCOMES = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back")
+ENDINGS = ("closed", "idle_ttl", "max_age", "evicted", "store_lost", "error")
+STORE_OPERATIONS = ("create", "load", "commit", "delete", "list", "sweep", "ping")
+STORE_FAULTS = ("unavailable", "full", "timeout", "corrupt", "other")
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+QUEUE_SECONDS = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+)
+FIRST_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+TOKEN_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
+STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+NORMS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+RATIOS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 2, 5)
+STATE_BYTES = tuple(4096 * 4**power for power in range(9))  # 4 KiB ... 256 MiB
+
+
+class Metrics:
+    """All metrics of one server; `endpoints` are its routes, such as `POST /sessions/{session_id}/append`."""
+
+    def __init__(self, *, endpoints: Iterable[str] = ()) -> None:
+        self.registry = CollectorRegistry()
+        self.endpoints = frozenset(endpoints) | {OTHER}
+        self._requests_metrics(sorted(self.endpoints))
+        self._adaptation_metrics()
+        self._session_metrics()
+        self._store_metrics()
+        self._process_metrics()
+
+    def endpoint(self, template: str | None) -> str:
+        """Give the label for a matched route template; `other` for anything outside the closed set."""
+        return template if template is not None and template in self.endpoints else OTHER
+
+    def request_finished(self, template: str | None, outcome: Outcome, seconds: float) -> None:
+        """Count one request that got its outcome after `seconds`."""
+        endpoint = self.endpoint(template)
+        self.requests.labels(endpoint, outcome).inc()
+        self.request_seconds.labels(endpoint).observe(seconds)
+
+    def learned(self, *, static_nats: float, adapted_nats: float, tokens: int) -> None:
+        """Add the static and adapted loss of `tokens` tokens of a session, in nats (both are >= 0)."""
+        for weights, nats in (("static", static_nats), ("adapted", adapted_nats)):
+            self.loss_nats.labels(weights).inc(max(nats, 0.0))
+            self.loss_tokens.labels(weights).inc(tokens)
+        gain = static_nats - adapted_nats
+        self.gain_nats.labels("positive" if gain >= 0 else "negative").inc(abs(gain))
+
+    def describe_build(self, **facts: str) -> None:
+        """Publish what runs here: version, model, model_fingerprint, dtype, device."""
+        self.build.info(facts)
+
+    def exposition(self) -> tuple[bytes, str]:
+        """Write the registry in Prometheus' text form; answer it with its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    def _requests_metrics(self, endpoints: Sequence[str]) -> None:
+        self.requests = self._counter("requests", "Requests by outcome", endpoint=endpoints, outcome=OUTCOMES)
+        self.rejected = self._counter("requests_rejected", "Requests refused unworked", reason=REJECTIONS)
+        self.request_seconds = self._histogram(
+            "request_duration_seconds", "Whole request", SECONDS, endpoint=endpoints
+        )
+        self.queue_seconds = self._histogram(
+            "request_queue_seconds", "Wait for the device", QUEUE_SECONDS, endpoint=endpoints
+        )
+        self.first_token_seconds = self._histogram(
+            "time_to_first_token_seconds", "Request to first event", FIRST_TOKEN_SECONDS
+        )
+        self.inter_token_seconds = self._histogram("inter_token_seconds", "Between two events", TOKEN_SECONDS)
+        self.tokens = self._counter("tokens", "Tokens worked on", kind=("scored", "generated", "adapted"))
+
+    def _adaptation_metrics(self) -> None:
+        self.updates = self._counter("adapt_updates", "Gradient steps", outcome=UPDATE_OUTCOMES)
+        self.update_seconds = self._histogram(
+            "adapt_update_seconds", "Scoring and learning one segment", STEP_SECONDS
+        )
+        self.loss_nats = self._counter("loss_nats", "Summed loss in sessions", weights=("static", "adapted"))
+        self.loss_tokens = self._counter(
+            "loss_tokens", "Tokens behind the loss", weights=("static", "adapted")
+        )
+        self.gain_nats = self._counter(
+            "adapt_gain_nats", "Nats won or lost by learning", sign=("positive", "negative")
+        )
+        self.gradient_norm = self._histogram("gradient_norm", "Norm of a gradient step", NORMS)
+        self.delta_ratio = self._histogram("fast_weight_delta_ratio", "|W - W0| / |W0| at a commit", RATIOS)
+
+    def _session_metrics(self) -> None:
+        self.sessions = self._gauge("sessions", "Sessions by residency", tier=("device", "host", "store"))
+        self.sessions_created = self._counter("sessions_created", "Sessions created")
+        self.sessions_ended = self._counter("sessions_ended", "Sessions ended", reason=ENDINGS)
+        self.evictions = self._counter(
+            "session_evictions",
+            "Cached copies dropped",
+            tier=("device", "host"),
+            reason=("lru", "memory", "ttl"),
+        )
+        self.state_bytes = self._histogram(
+            "session_state_bytes", "State of a session at a commit", STATE_BYTES
+        )
+        self.load_seconds = self._histogram("session_load_seconds", "Loading a session", STEP_SECONDS)
+        self.commit_seconds = self._histogram("session_commit_seconds", "Committing a session", STEP_SECONDS)
+
+    def _store_metrics(self) -> None:
+        self.store_errors = self._counter(
+            "store_errors", "Store faults", op=STORE_OPERATIONS, reason=STORE_FAULTS
+        )
+        self.store_seconds = self._histogram(
+            "store_op_seconds", "Store calls", STEP_SECONDS, op=STORE_OPERATIONS
+        )
+        self.conflicts = self._counter(
+            "commit_conflicts", "Commits on a stale version", outcome=("redone", "refused")
+        )
+        self.restore_failures = self._counter(
+            "restore_failures", "States refused", reason=("missing", "checksum", "schema", "model_mismatch")
+        )
+        self.replays = self._counter(
+            "idempotent_replays", "Keys seen again", result=("replayed", "body_mismatch", "in_flight")
+        )
+
+    def _process_metrics(self) -> None:
+        self.loop_lag_seconds = self._histogram("event_loop_lag_seconds", "Lateness of a timer", STEP_SECONDS)
+        self.draining = self._gauge("draining", "1 while the server drains")
+        self.build = Info("rlstm_build", "What runs here", registry=self.registry)
+
+    def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
+        return _with_all_series(Counter(f"rlstm_{name}", text, tuple(labels), registry=self.registry), labels)
+
+    def _gauge(self, name: str, text: str, **labels: Sequence[str]) -> Gauge:
+        return _with_all_series(Gauge(f"rlstm_{name}", text, tuple(labels), registry=self.registry), labels)
+
+    def _histogram(self, name: str, text: str, edges: Sequence[float], **labels: Sequence[str]) -> Histogram:
+        made = Histogram(f"rlstm_{name}", text, tuple(labels), registry=self.registry, buckets=edges)
+        return _with_all_series(made, labels)
+
+
+def _with_all_series(metric: MetricT, labels: dict[str, Sequence[str]]) -> MetricT:
+    """Create every labelled child now: a series that appears late reads as a jump in a rate."""
+    if labels:
+        for values in product(*labels.values()):
+            metric.labels(*values)
+    return metric

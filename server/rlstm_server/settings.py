@@ -1,0 +1,130 @@
+"""What a server can be told: environment variables `RLSTM_*`, with the same names as the options of `rlstm serve`.
+
+A setting that cannot be used is refused here, by name, before anything is started.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal
+
+from platformdirs import user_data_path
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from rlstm_server.errors import StartupError
+
+PREFIX = "RLSTM_"
+
+Device = Literal["auto", "cpu", "cuda"]
+Durability = Literal["fsync", "memory"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class Limits(BaseModel):
+    """Everything that multiplies is bounded; environment `RLSTM_LIMITS__<NAME>`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="One request body, counted as received.")
+    receive_seconds: float = Field(15.0, gt=0, le=600, description="Whole time a body may take to arrive.")
+    score_items: int = Field(256, ge=1, le=4096, description="Texts in one /score.")
+    score_tokens: int = Field(2**22, ge=1, le=2**28, description="Tokens of all items of one /score.")
+    score_numbers: int = Field(2**23, ge=1, le=2**28, description="Tokens x (1 + top) of one /score.")
+    append_tokens: int = Field(65_536, ge=1, le=2**24, description="Tokens of one append.")
+    candidates: int = Field(256, ge=1, le=4096, description="Candidates of one session score.")
+    generate_tokens: int = Field(65_536, ge=1, le=2**24, description="n x max_tokens of one /generate.")
+    ping_seconds: float = Field(10.0, gt=0, le=600, description="Silence of an event stream before a comment.")
+    drain_seconds: float = Field(8.0, gt=0, le=600, description="What open work gets after SIGTERM.")
+
+
+class Settings(BaseSettings):
+    """All settings of one server. Without keys it serves this machine only, and says so."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+    )
+
+    model: str = Field("bytes-small", min_length=1, description="A shipped model's name, or a checkpoint folder.")
+    host: str = Field("127.0.0.1", min_length=1, description="Address to bind; only loopback without keys.")
+    port: int = Field(8000, ge=0, le=65_535, description="Port to bind; 0 takes a free one.")
+    data_dir: Path = Field(
+        default_factory=lambda: user_data_path("rlstm"), description="Home of the embedded store."
+    )
+    redis_url: SecretStr | None = Field(None, description="A Redis or Valkey to keep sessions in.")
+    device: Device = Field("auto", description="Where the model computes.")
+    durability: Durability = Field("fsync", description="What an acknowledged change survives.")
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field((), description="Keys, comma separated.")
+    api_keys_file: Path | None = Field(None, description="JSON: sha256, tenant, scopes, quotas of each key.")
+    log_level: LogLevel = Field("info", description="The least severe line written.")
+    allow_weaker: bool = Field(False, description="Start although the store keeps less than promised.")
+    threads: int | None = Field(None, ge=1, le=1024, description="Threads of the device; torch's choice if unset.")
+    limits: Limits = Limits()
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _split_keys(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(key for part in value.split(",") if (key := part.strip()))
+        return value
+
+    @field_validator("api_keys")
+    @classmethod
+    def _refuse_weak_keys(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for key in keys:
+            secret = key.get_secret_value()
+            if len(secret) < 8 or not secret.isascii() or not secret.isprintable() or " " in secret:
+                raise ValueError("a key is at least 8 printable ASCII characters without spaces")
+        return keys
+
+    @model_validator(mode="after")
+    def _refuse_open_host(self) -> Settings:
+        if not self.has_keys and not is_loopback(self.host):
+            raise ValueError(
+                "without keys the server binds to 127.0.0.1 only: set RLSTM_API_KEYS or RLSTM_API_KEYS_FILE"
+                " to bind RLSTM_HOST elsewhere"
+            )
+        return self
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether callers must show a key."""
+        return bool(self.api_keys) or self.api_keys_file is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or the name `localhost`, reaches this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load_settings(**options: object) -> Settings:
+    """Read the environment; options that are not None win over it.
+
+    Raises:
+        StartupError: a setting is wrong; the sentence names its variable and never repeats its value.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        return Settings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise StartupError("; ".join(_sentences(error))) from None
+
+
+def _sentences(error: ValidationError) -> list[str]:
+    sentences = []
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        name = "__".join(str(part) for part in fault["loc"]).upper()
+        reason = fault["msg"].removeprefix("Value error, ")
+        sentences.append(f"{PREFIX}{name}: {reason}" if name else reason)
+    return sentences

@@ -1,0 +1,1 @@
+"""Where sessions live: one protocol, and the stores that keep it."""

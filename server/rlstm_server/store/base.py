@@ -1,0 +1,378 @@
+"""What a session store promises, in nouns and one protocol.
+
+A session is a *history*: version n+1 is version n plus one committed operation. A store keeps the newest state
+(the head), the records that led to it, and a window of the operations it has applied. It knows bytes and
+versions, nothing of models. Two promises rest on `commit`: no acknowledged operation is lost, none is applied twice.
+
+    commit, in this order        outcome
+    ─────────────────────        ───────
+    the session is gone          raises errors.Gone (deleted or expired, for 24 hours), then errors.NotFound
+    the operation is known       Replayed, or Mismatch when its body differs
+    if_match is not the version  Moved
+    expects is not the head      Stale
+    all is well                  Committed
+
+Every call may also raise errors.StoreUnavailable (nothing changed); calls that change something may raise
+errors.OutcomeUnknown (the change may have happened: the same call again finds out), and calls that need room
+errors.StoreFull (nothing changed). Times are milliseconds since 1970 by the store's own clock.
+"""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+Durability = Literal["fsync", "replica", "memory"]
+
+CHAIN_BYTES: Final = 32
+HASH_BYTES: Final = 32
+MAX_OPERATION_ID_BYTES: Final = 255
+MAX_NAME_BYTES: Final = 255
+MAX_TTL_MS: Final = 100 * 365 * 24 * 3_600_000
+MAX_INFO_BYTES: Final = 1 << 20
+MAX_SUMMARY_BYTES: Final = 4_096
+
+_PLAIN = re.compile(r"[a-z0-9]{1,64}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much of the past a store keeps. All replicas on one store use the same; only tests change them.
+
+    operations          operation ids remembered per session, and creations per tenant
+    operation_age_ms    none is remembered longer than this
+    answers             the newest operations whose whole answer is kept
+    answer_bytes        longer answers are not kept, only their summary
+    log_records         records that `read_log` can still return
+    tombstone_ms        how long a deleted or expired session says so
+    provisional_ms      how long a creation may take before its name is free again
+    create_below        share of the store's memory above which no session is created
+    """
+
+    operations: int = 1_024
+    operation_age_ms: int = 24 * 3_600_000
+    answers: int = 8
+    answer_bytes: int = 65_536
+    log_records: int = 1_024
+    tombstone_ms: int = 24 * 3_600_000
+    provisional_ms: int = 60_000
+    create_below: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Whose session, and which. Both parts become part of a stored key, so only a-z and 0-9 are allowed."""
+
+    tenant: str
+    session_id: str
+
+    def __post_init__(self) -> None:
+        for field in ("tenant", "session_id"):
+            if not _PLAIN.fullmatch(getattr(self, field)):
+                raise ValueError(f"{field} must be 1 to 64 characters of a-z and 0-9")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in one history: the version, and the running hash of all records up to it."""
+
+    version: int
+    chain: bytes
+
+    def __post_init__(self) -> None:
+        if self.version < 0:
+            raise ValueError(f"version must not be negative: {self.version}")
+        if len(self.chain) != CHAIN_BYTES:
+            raise ValueError(f"chain must be {CHAIN_BYTES} bytes, not {len(self.chain)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Head:
+    """The newest version of a session.
+
+    info    what a listing shows (JSON, by the engine); replaced whole by each commit
+    state   the sealed state, or None when the caller asked for none or already has this position
+    """
+
+    position: Position
+    name: str | None
+    info: bytes
+    state: bytes | None
+    created_at_ms: int
+    expires_at_ms: int
+    ttl_ms: int
+
+    @property
+    def version(self) -> int:
+        """The number of operations that led here."""
+        return self.position.version
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Creation:
+    """A new session at version 0. `answer` is what a repeat of the same operation id is told."""
+
+    key: SessionKey
+    operation_id: str
+    body_hash: bytes
+    name: str | None
+    info: bytes
+    state: bytes
+    ttl_ms: int
+    answer: bytes
+
+    def __post_init__(self) -> None:
+        _check_operation(self.operation_id, self.body_hash)
+        _check_contents(self.info, self.state, self.ttl_ms)
+        if self.name is not None and not 1 <= len(self.name.encode()) <= MAX_NAME_BYTES:
+            raise ValueError(f"name must be 1 to {MAX_NAME_BYTES} bytes long")
+
+    @property
+    def position(self) -> Position:
+        """Where the new session starts."""
+        return first_position(self.key)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """One changing operation, computed on the state at `expects`.
+
+    operation_id    the client's idempotency key, or one the server drew; the same in every re-send
+    body_hash       SHA-256 of the request: the same id with another one is a Mismatch
+    if_match        the version the client insists on, or None
+    record          what was done, enough to do it again
+    info, state     the head after it; ttl_ms the time to live from now on
+    answer          what a repeat is told; kept whole only while recent and short
+    summary         the short form of it (version and totals), kept as long as the id is known
+    """
+
+    key: SessionKey
+    operation_id: str
+    body_hash: bytes
+    if_match: int | None
+    expects: Position
+    record: bytes
+    info: bytes
+    state: bytes
+    ttl_ms: int
+    answer: bytes
+    summary: bytes
+
+    def __post_init__(self) -> None:
+        _check_operation(self.operation_id, self.body_hash)
+        _check_contents(self.info, self.state, self.ttl_ms)
+        if self.if_match is not None and self.if_match < 0:
+            raise ValueError(f"if_match must not be negative: {self.if_match}")
+        if len(self.summary) > MAX_SUMMARY_BYTES:
+            raise ValueError(f"summary must be at most {MAX_SUMMARY_BYTES} bytes, not {len(self.summary)}")
+
+    @property
+    def position(self) -> Position:
+        """Where the session stands once this is committed."""
+        return next_position(self.expects, self.record)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Created:
+    """The session exists now."""
+
+    head: Head
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreationReplayed:
+    """The operation id made this session before; `answer` is what it was told then."""
+
+    session_id: str
+    answer: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Committed:
+    """The operation took effect, as durably as the store says."""
+
+    position: Position
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replayed:
+    """The operation took effect earlier, at `version`; the session may have moved on to `current` since.
+
+    `answer` is None when it was too long or is too old to be kept whole; `summary` is always there.
+    """
+
+    version: int
+    answer: bytes | None
+    summary: bytes
+    current: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The operation id is known with another body; nothing happened."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    """`if_match` names another version than the present one; nothing happened."""
+
+    current: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stale:
+    """The state that the operation was computed on is not the head; nothing happened. Load and redo."""
+
+    current: Position
+
+
+CreationOutcome = Created | CreationReplayed | Mismatch
+CommitOutcome = Committed | Replayed | Mismatch | Moved | Stale
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogRecord:
+    """The operation that led to `version`."""
+
+    version: int
+    operation_id: str
+    record: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """A session in a listing; its head has no state."""
+
+    session_id: str
+    head: Head
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """Sessions in the order of their creation, and the cursor of the next page (None: that was all)."""
+
+    sessions: tuple[Listed, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """Bytes in use, the limit (0: none), and keys the store dropped by itself (must stay 0)."""
+
+    used_bytes: int
+    max_bytes: int
+    evicted_keys: int
+
+
+class SessionStore(Protocol):
+    """The truth about all sessions. Safe to call from many tasks and many processes at once."""
+
+    @property
+    def durability(self) -> Durability:
+        """How safe a committed operation is; known after `check`."""
+        ...
+
+    async def check(self) -> None:
+        """Make sure, before serving, that the store keeps its promises. Raises errors.StartupError."""
+        ...
+
+    async def ping(self) -> None:
+        """Return if the store answers. Raises errors.StoreUnavailable."""
+        ...
+
+    async def create(self, creation: Creation) -> CreationOutcome:
+        """Make a session at version 0.
+
+        Raises errors.SessionExists if another live session of the tenant has the name, errors.StoreFull.
+        """
+        ...
+
+    async def load_head(
+        self, key: SessionKey, *, known: Position | None = None, with_state: bool = True
+    ) -> Head:
+        """The newest version; without its state if the caller is at it already or wants none.
+
+        Raises errors.Gone, errors.NotFound.
+        """
+        ...
+
+    async def commit(self, commit: Commit) -> CommitOutcome:
+        """Apply one operation, atomically, at most once. The order of the checks is that of the module's table."""
+        ...
+
+    async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
+        """The first `limit` records kept with a version above `after`, oldest first.
+
+        The first one may be later than `after` + 1: only the newest are kept. Raises errors.Gone, errors.NotFound.
+        """
+        ...
+
+    async def delete(self, key: SessionKey) -> None:
+        """End the session for good; again and again the same. Raises errors.NotFound; errors.Gone if it expired."""
+        ...
+
+    async def find(self, tenant: str, name: str) -> str:
+        """The id of the tenant's session of that name. Raises errors.NotFound."""
+        ...
+
+    async def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
+        """One page of the tenant's sessions. Raises errors.InvalidField for a cursor that is none."""
+        ...
+
+    async def count(self, tenant: str) -> int:
+        """How many sessions the tenant has; those due to be swept are still counted."""
+        ...
+
+    async def sweep(self, *, limit: int = 100) -> int:
+        """Bury at most `limit` expired sessions of each tenant and return how many were buried."""
+        ...
+
+    async def usage(self) -> Usage:
+        """How full the store is."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections. The data stay."""
+        ...
+
+
+def new_session_id() -> str:
+    """128 random bits as 32 hexadecimal digits; never used again."""
+    return secrets.token_hex(16)
+
+
+def new_operation_id() -> str:
+    """An id for an operation whose client gave no idempotency key."""
+    return secrets.token_hex(16)
+
+
+def first_position(key: SessionKey) -> Position:
+    """Version 0, with a chain that belongs to this session alone."""
+    seed = f"rlstm chain 1\0{key.tenant}\0{key.session_id}".encode()
+    return Position(0, hashlib.sha256(seed).digest())
+
+
+def next_position(position: Position, record: bytes) -> Position:
+    """The position after `record`: chain' = SHA-256(chain ‖ record)."""
+    digest = hashlib.sha256(position.chain)
+    digest.update(record)
+    return Position(position.version + 1, digest.digest())
+
+
+def _check_operation(operation_id: str, body_hash: bytes) -> None:
+    if not 1 <= len(operation_id.encode()) <= MAX_OPERATION_ID_BYTES:
+        raise ValueError(f"operation_id must be 1 to {MAX_OPERATION_ID_BYTES} bytes long")
+    if len(body_hash) != HASH_BYTES:
+        raise ValueError(f"body_hash must be {HASH_BYTES} bytes, not {len(body_hash)}")
+
+
+def _check_contents(info: bytes, state: bytes, ttl_ms: int) -> None:
+    if len(info) > MAX_INFO_BYTES:
+        raise ValueError(f"info must be at most {MAX_INFO_BYTES} bytes, not {len(info)}")
+    if not state:
+        raise ValueError("state must not be empty")
+    if not 1 <= ttl_ms <= MAX_TTL_MS:
+        raise ValueError(f"ttl_ms must be 1 to {MAX_TTL_MS}, not {ttl_ms}")
