@@ -1,1 +1,1 @@
-""""""
+"""Recurrent language models: Mogrifier RLSTM and LSTM, scoring, sampling, dynamic evaluation."""

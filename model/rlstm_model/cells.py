@@ -83,12 +83,14 @@ def _capped(i: Tensor, f: Tensor) -> Tensor:
 
 def _at_sigmoid(gradient: Tensor, value: Tensor) -> Tensor:
     """The gradient before a sigmoid whose value is given: one fused pass."""
-    return torch.ops.aten.sigmoid_backward(gradient, value)
+    before: Tensor = torch.ops.aten.sigmoid_backward(gradient, value)
+    return before
 
 
 def _at_tanh(gradient: Tensor, value: Tensor) -> Tensor:
     """The gradient before a tanh whose value is given: one fused pass."""
-    return torch.ops.aten.tanh_backward(gradient, value)
+    before: Tensor = torch.ops.aten.tanh_backward(gradient, value)
+    return before
 
 
 class RLSTMCell:
@@ -98,7 +100,8 @@ class RLSTMCell:
         self, weights: CellWeights, x_BH: Tensor, h_BH: Tensor, c_BH: Tensor, mask_BH: Tensor | None
     ) -> tuple[Tensor, Tensor, CellTape]:
         """See :class:`Cell`."""
-        assert weights.u is not None and weights.c is not None
+        assert weights.u is not None
+        assert weights.c is not None
         n = h_BH.shape[1]
         b_ijf, b_o = weights.bias[: 3 * n], weights.bias[3 * n :]
         from_h = torch.addmm(b_ijf, h_BH, weights.h.t())
@@ -116,9 +119,10 @@ class RLSTMCell:
         self, weights: CellWeights, tape: CellTape, dh_BH: Tensor, dc_BH: Tensor, mask_BH: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, CellDeltas]:
         """See :class:`Cell`."""
-        assert weights.u is not None and weights.c is not None
-        x, h, c, i, j, f, o, u, tanh_c, seen = tape
-        n = h.shape[1]
+        assert weights.u is not None
+        assert weights.c is not None
+        c, i, j, f, o, tanh_c = tape.c, tape.i, tape.j, tape.f, tape.o, tape.tanh_c
+        n = c.shape[1]
         delta_o = _at_sigmoid(dh_BH * tanh_c, o)
         d_seen = delta_o @ weights.c
         dc = dc_BH + _at_tanh(dh_BH * o, tanh_c)
@@ -168,7 +172,7 @@ class LSTMCell:
         self, weights: CellWeights, tape: CellTape, dh_BH: Tensor, dc_BH: Tensor, mask_BH: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, CellDeltas]:
         """See :class:`Cell`."""
-        x, h, c, i, j, f, o, _, tanh_c, _ = tape
+        c, i, j, f, o, tanh_c = tape.c, tape.i, tape.j, tape.f, tape.o, tape.tanh_c
         delta_o = _at_sigmoid(dh_BH * tanh_c, o)
         dc = dc_BH + _at_tanh(dh_BH * o, tanh_c)
         di, dj, df, dc_old = _through_memory(dc, c, i, j, f, capped=self.capped)

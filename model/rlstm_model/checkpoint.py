@@ -113,11 +113,12 @@ def save(
     dtype: torch.dtype = torch.float32,
     card: str | None = None,
 ) -> None:
-    """Write a checkpoint so that ``folder`` holds, at any moment, all of the old one or all of the new.
+    """Write a checkpoint: ``folder`` never holds a half-written one, nor old and new files mixed.
 
-    The new folder is written beside it, synced and renamed; an old checkpoint goes as a whole, its
+    The new folder is written beside it, synced and renamed. An old checkpoint goes as a whole, its
     calibration too, which belongs to the old weights. Raises CheckpointError, with nothing changed, when a
-    weight is not finite in ``dtype``, vocabulary and model differ in size, or ``folder`` holds other files.
+    weight is not finite in ``dtype``, vocabulary and model differ in size, ``folder`` holds other files,
+    or the disk refuses.
     """
     folder = Path(folder)
     if vocab.size != model.config.vocab_size:
@@ -137,6 +138,8 @@ def save(
         )
         staged.chmod(0o755)
         _replace(folder, staged)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{folder}: cannot be written ({error})") from error
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 

@@ -11,7 +11,7 @@ from rlstm_model.config import ModelConfig
 
 
 class Embedding(nn.Module):
-    """``E_in`` and ``E_out`` (mathematics: §1.2, §2.6): no scaling by sqrt(H); tied models share one matrix."""
+    """``E_in`` and ``E_out``, never scaled by sqrt(H); tied models share one (mathematics: §1.2, §2.6)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -31,9 +31,7 @@ class LanguageModel(nn.Module):
         """The state before any text, for ``batch`` rows."""
         return State.zeros(self.config.num_layers, batch, self.config.hidden_size, self.embedding.input)
 
-    def forward(
-        self, ids_TB: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT
-    ) -> tuple[Tensor, State]:
+    def forward(self, ids_TB: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT) -> tuple[Tensor, State]:
         """Read a window of at least one token. Returns features ``[T, B, H]`` and the state after it."""
         x_TBH = self.embedding.embed(ids_TB)
         if masks.input is not None:

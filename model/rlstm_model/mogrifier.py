@@ -70,7 +70,7 @@ def mogrify_backward(
     """Gradients at the x and h that entered :func:`mogrify`, from those at what left it."""
     deltas: list[RoundDeltas] = [RoundDeltas(dx_BH, dx_BH)] * len(tape)
     for k in reversed(range(len(tape))):
-        source, low, gate, gated = tape[k]
+        gate, gated = tape[k].gate, tape[k].gated
         d_gated = dx_BH if k % 2 == 0 else dh_BH
         d_gate = d_gated * gated * gate * (1 - gate / 2)
         d_low = d_gate @ weights.up[k]

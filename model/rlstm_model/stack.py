@@ -72,8 +72,10 @@ class RecurrentLayer(nn.Module):
         """A window: h after every step ``[T, B, H]``, and the last c."""
         weights = (*self.cell_weights, *self.mogrifier_weights)
         if torch.is_grad_enabled():
-            out: tuple[Tensor, Tensor] = _LayerOverTime.apply(self.cell, mask_BH, x_TBH, h_BH, c_BH, *weights)
-            return out
+            outputs_and_c: tuple[Tensor, Tensor] = _LayerOverTime.apply(  # type: ignore[no-untyped-call]
+                self.cell, mask_BH, x_TBH, h_BH, c_BH, *weights
+            )
+            return outputs_and_c
         outputs = []
         for x_BH in x_TBH.unbind():
             h_BH, c_BH = self.step(x_BH, h_BH, c_BH, mask_BH)
@@ -99,9 +101,7 @@ class Stack(nn.Module):
         assert total is not None
         return total, State(torch.stack(hs), torch.stack(cs))
 
-    def sequence(
-        self, x_TBH: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT
-    ) -> tuple[Tensor, State]:
+    def sequence(self, x_TBH: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT) -> tuple[Tensor, State]:
         """A window: the sum of all layers' outputs ``[T, B, H]``, and the last state."""
         total, hs, cs = None, [], []
         for index, layer in enumerate(self._layers()):
@@ -168,7 +168,7 @@ class _LayerOverTime(torch.autograd.Function):
         return torch.stack(outputs), c_BH
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, dh_TBH: Tensor, dc_BH: Tensor) -> tuple[Tensor | Cell | None, ...]:
         cell, mask = ctx.cell, ctx.mask
         dh_BH = torch.zeros_like(dh_TBH[0])

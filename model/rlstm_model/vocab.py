@@ -36,7 +36,7 @@ class VocabError(ValueError):
     """A description that is no vocabulary; the message names the field."""
 
 
-class InvalidText(ValueError):  # noqa: N818
+class InvalidText(ValueError):
     """A string that is not text: a lone surrogate stands at code point ``index``."""
 
     def __init__(self, index: int) -> None:
@@ -44,7 +44,7 @@ class InvalidText(ValueError):  # noqa: N818
         self.index = index
 
 
-class InvalidToken(ValueError):  # noqa: N818
+class InvalidToken(ValueError):
     """``id``, at position ``index``, is not an id of the vocabulary."""
 
     def __init__(self, index: int, id: int) -> None:  # noqa: A002

@@ -20,7 +20,7 @@ TokenKind = Literal["scored", "generated", "adapted"]
 UpdateOutcome = Literal["applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back"]
 MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
 
-OTHER = "other"
+OTHER = "unknown"
 """The endpoint of every request that matches no route of ours."""
 
 OUTCOMES = ("ok", "client_error", "server_error", "cancelled", "rejected")
@@ -70,7 +70,7 @@ class Metrics:
         self._process_metrics()
 
     def endpoint(self, template: str | None) -> str:
-        """Give the label for a matched route template; `other` for anything outside the closed set."""
+        """Give the label for a matched route template; `unknown` for anything outside the closed set."""
         return template if template is not None and template in self.endpoints else OTHER
 
     def request_finished(self, template: str | None, outcome: Outcome, seconds: float) -> None:

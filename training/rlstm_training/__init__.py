@@ -1,1 +1,1 @@
-""""""
+"""Training of recurrent language models: recipes, corpora, runs, evaluation."""

@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,7 +83,7 @@ def _unwrap_block(block: bytes) -> bytes:
     lines = block.strip(b"\n").split(b"\n")
     width = max(50, *(len(line) for line in lines))
     joined = [lines[0]]
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in pairwise(lines):
         first_word = line.split(b" ", 1)[0]
         wrapped = bool(first_word) and len(before) + 1 + len(first_word) > width - 3
         if wrapped:

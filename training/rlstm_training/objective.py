@@ -7,6 +7,7 @@ and carried states of their own. Shape suffixes: T time, B batch rows, D dropout
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ def multi_sample_loss(logits: Tensor, targets_TB: Tensor, samples: int) -> Tenso
     return (math.log(samples) - mixed).mean()
 
 
-def l2_penalty(parameters: list[Tensor], coefficient: float) -> Tensor:
+def l2_penalty(parameters: Sequence[Tensor], coefficient: float) -> Tensor:
     """``coefficient / 2`` times the squared norm of all weights, biases and embeddings included."""
     squares = torch.stack([parameter.square().sum() for parameter in parameters])
     return squares.sum() * (coefficient / 2)

@@ -7,9 +7,10 @@ numbers only: nothing that a caller sent is ever repeated.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from fastapi import FastAPI, Request
@@ -19,7 +20,7 @@ from starlette.responses import Response
 
 from rlstm_server import errors
 from rlstm_server.api import bodies
-from rlstm_server.api.tracing import trace_of
+from rlstm_server.api.tracing import Trace, trace_of
 from rlstm_server.metrics import Rejection
 
 MEDIA_TYPE = "application/problem+json"
@@ -74,6 +75,7 @@ METHOD_NOT_ALLOWED = Kind(405, "method_not_allowed", "The route does not take th
 EXPIRED = Kind(410, "session_expired", "The session has expired")
 RETRY_SECONDS = {429: 1.0, 503: 1.0, 504: 1.0}
 HIDDEN_FACTS = frozenset({"retry_after"})
+FIELD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def kind_of(error: errors.ServerError) -> Kind:
@@ -98,10 +100,23 @@ def document(error: errors.ServerError, request_id: str) -> dict[str, object]:
     }
 
 
-def problem_response(error: errors.ServerError, request_id: str) -> Response:
+def respond(error: errors.ServerError, request_id: str) -> Response:
     """Answer with the problem document of `error`, `Retry-After` included where a repeat can help."""
+    return _respond(document(error, request_id), _headers(kind_of(error), error))
+
+
+def answer(error: errors.ServerError, trace: Trace) -> Response:
+    """Answer `error`, and note it in the request's trace."""
+    note(error, trace)
+    return respond(error, trace.request_id)
+
+
+def note(error: errors.ServerError, trace: Trace) -> None:
+    """Write down what the request came to."""
     kind = kind_of(error)
-    return _respond(document(error, request_id), _headers(kind, error))
+    trace.problem, trace.rejection = kind.slug, kind.rejection
+    if isinstance(error, errors.InternalFault):
+        trace.fault = error
 
 
 def _headers(kind: Kind, error: errors.ServerError) -> dict[str, str]:
@@ -118,6 +133,18 @@ def _headers(kind: Kind, error: errors.ServerError) -> dict[str, str]:
     return headers
 
 
+def _path(location: Sequence[str | int]) -> str:
+    """Write a place in the body as `items.0.text`. A name that is not like ours is not repeated."""
+    parts = [str(part) for part in (location[1:] if location[0] == "body" else location)]
+    return ".".join(part if FIELD_NAME.fullmatch(part) else "(unnamed)" for part in parts) or "body"
+
+
+def _reason(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "extra_forbidden":
+        return "there is no such field"
+    return str(fault["msg"]).removeprefix("Value error, ")
+
+
 def _respond(body: dict[str, object], headers: Mapping[str, str]) -> Response:
     status = body["status"]
     if not isinstance(status, int):
@@ -129,19 +156,14 @@ async def answer_error(request: Request, error: Exception) -> Response:
     """Answer an error of our tree."""
     if not isinstance(error, errors.ServerError):
         raise error
-    trace = trace_of(request.scope)
-    trace.problem = kind_of(error).slug
-    trace.rejection = kind_of(error).rejection
-    if isinstance(error, errors.InternalFault):
-        trace.fault = error
-    return problem_response(error, trace.request_id)
+    return answer(error, trace_of(request.scope))
 
 
 async def answer_validation(request: Request, error: Exception) -> Response:
-    """Answer a body or parameter that does not fit its schema: all faulty fields, by JSON pointer."""
+    """Answer a body or parameter that does not fit its schema: all faulty fields, by name."""
     if not isinstance(error, RequestValidationError):
         raise error
-    faults = [{"field": _pointer(fault["loc"]), "detail": _reason(fault)} for fault in error.errors()[:16]]
+    faults = [{"field": _path(fault["loc"]), "detail": _reason(fault)} for fault in error.errors()[:16]]
     first = errors.InvalidField(faults[0]["field"], f"{faults[0]['field']}: {faults[0]['detail']}")
     trace = trace_of(request.scope)
     trace.problem = "invalid_field"

@@ -1,8 +1,9 @@
 """What a session store promises, in nouns and one protocol.
 
-A session is a *history*: version n+1 is version n plus one committed operation. A store keeps the newest state
-(the head), the records that led to it, and a window of the operations it has applied. It knows bytes and
-versions, nothing of models. Two promises rest on `commit`: no acknowledged operation is lost, none is applied twice.
+A session is a *history*: version n+1 is version n plus one committed operation. A store keeps the newest
+state (the head), the records that led to it, and a window of the operations it has applied. It knows bytes
+and versions, nothing of models. Two promises rest on `commit`: no acknowledged operation is lost, none is applied
+twice.
 
     commit, in this order        outcome
     ─────────────────────        ───────
@@ -33,8 +34,9 @@ MAX_NAME_BYTES: Final = 255
 MAX_TTL_MS: Final = 100 * 365 * 24 * 3_600_000
 MAX_INFO_BYTES: Final = 1 << 20
 MAX_SUMMARY_BYTES: Final = 4_096
+MAX_CREATION_ANSWER_BYTES: Final = 65_536
 
-_PLAIN = re.compile(r"[a-z0-9]{1,64}")
+_PLAIN: Final = re.compile(r"[a-z0-9]{1,64}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +130,10 @@ class Creation:
         _check_contents(self.info, self.state, self.ttl_ms)
         if self.name is not None and not 1 <= len(self.name.encode()) <= MAX_NAME_BYTES:
             raise ValueError(f"name must be 1 to {MAX_NAME_BYTES} bytes long")
+        if len(self.answer) > MAX_CREATION_ANSWER_BYTES:
+            raise ValueError(
+                f"answer must be at most {MAX_CREATION_ANSWER_BYTES} bytes, not {len(self.answer)}"
+            )
 
     @property
     def position(self) -> Position:
@@ -286,44 +292,49 @@ class SessionStore(Protocol):
     async def create(self, creation: Creation) -> CreationOutcome:
         """Make a session at version 0.
 
-        Raises errors.SessionExists if another live session of the tenant has the name, errors.StoreFull.
+        Raises errors.SessionExists if another live session of the tenant has the name, errors.StoreFull, and
+        errors.Gone when the operation made a session that has ended since.
         """
         ...
 
     async def load_head(
         self, key: SessionKey, *, known: Position | None = None, with_state: bool = True
     ) -> Head:
-        """The newest version; without its state if the caller is at it already or wants none.
+        """Return the newest version; without its state if the caller is at it already or wants none.
 
         Raises errors.Gone, errors.NotFound.
         """
         ...
 
     async def commit(self, commit: Commit) -> CommitOutcome:
-        """Apply one operation, atomically, at most once. The order of the checks is that of the module's table."""
+        """Apply one operation, atomically, at most once; checked in the order of the module's table."""
         ...
 
     async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
-        """The first `limit` records kept with a version above `after`, oldest first.
+        """Return the first `limit` records kept with a version above `after`, oldest first.
 
-        The first one may be later than `after` + 1: only the newest are kept. Raises errors.Gone, errors.NotFound.
+        The first one may be later than `after` + 1: only the newest are kept.
+        Raises errors.Gone, errors.NotFound.
         """
         ...
 
     async def delete(self, key: SessionKey) -> None:
-        """End the session for good; again and again the same. Raises errors.NotFound; errors.Gone if it expired."""
+        """End the session for good; as often as one likes while its tombstone lives.
+
+        Raises errors.NotFound, and errors.Gone when it had expired before.
+        """
         ...
 
     async def find(self, tenant: str, name: str) -> str:
-        """The id of the tenant's session of that name. Raises errors.NotFound."""
+        """Return the id of the tenant's session of that name. Raises errors.NotFound."""
         ...
 
     async def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
-        """One page of the tenant's sessions. Raises errors.InvalidField for a cursor that is none."""
+        """Return one page of the tenant's sessions. Raises errors.InvalidField for a cursor that is none."""
         ...
 
     async def count(self, tenant: str) -> int:
-        """How many sessions the tenant has; those due to be swept are still counted."""
+        """Count the tenant's sessions; those due to be swept are still counted."""
         ...
 
     async def sweep(self, *, limit: int = 100) -> int:
@@ -331,7 +342,7 @@ class SessionStore(Protocol):
         ...
 
     async def usage(self) -> Usage:
-        """How full the store is."""
+        """Say how full the store is."""
         ...
 
     async def close(self) -> None:
@@ -340,23 +351,23 @@ class SessionStore(Protocol):
 
 
 def new_session_id() -> str:
-    """128 random bits as 32 hexadecimal digits; never used again."""
+    """Draw 128 random bits as 32 hexadecimal digits; never used again."""
     return secrets.token_hex(16)
 
 
 def new_operation_id() -> str:
-    """An id for an operation whose client gave no idempotency key."""
+    """Draw an id for an operation whose client gave no idempotency key."""
     return secrets.token_hex(16)
 
 
 def first_position(key: SessionKey) -> Position:
-    """Version 0, with a chain that belongs to this session alone."""
+    """Return version 0, with a chain that belongs to this session alone."""
     seed = f"rlstm chain 1\0{key.tenant}\0{key.session_id}".encode()
     return Position(0, hashlib.sha256(seed).digest())
 
 
 def next_position(position: Position, record: bytes) -> Position:
-    """The position after `record`: chain' = SHA-256(chain ‖ record)."""
+    """Return the position after `record`: chain' = SHA-256(chain ‖ record)."""
     digest = hashlib.sha256(position.chain)
     digest.update(record)
     return Position(position.version + 1, digest.digest())

@@ -39,7 +39,7 @@ class Seal:
     def of(
         cls, key: SessionKey, version: int, *, fingerprint: str, adaptation_fingerprint: str, numerics: str
     ) -> "Seal":
-        """The seal of the state of `key` at `version`."""
+        """Make the seal of the state of `key` at `version`."""
         return cls(
             fingerprint=fingerprint,
             adaptation_fingerprint=adaptation_fingerprint,
@@ -58,7 +58,7 @@ class Unsealed(NamedTuple):
 
 
 def seal(seal: Seal, payload: bytes) -> bytes:
-    """The bytes to store."""
+    """Return the bytes to store."""
     header = json.dumps({**asdict(seal), "length": len(payload)}, sort_keys=True).encode()
     if len(header) > MAX_HEADER_BYTES:
         raise ValueError(f"the seal must be at most {MAX_HEADER_BYTES} bytes, not {len(header)}")
@@ -67,7 +67,7 @@ def seal(seal: Seal, payload: bytes) -> bytes:
 
 
 def unseal(value: bytes, expected: Seal) -> Unsealed:
-    """The payload, if `value` is whole and is what is expected.
+    """Return the payload, if `value` is whole and is what is expected.
 
     Raises StateCorrupt when it is damaged or belongs to another session or version, ModelMismatch when to
     another model or calibration. Nothing in either message comes from the value.

@@ -1,0 +1,136 @@
+"""From JSON to the values of `models`, and back. Pure: no input, no output.
+
+New members go to ``extra``, null stands for a member that is not there, and an answer without a member that
+has no default is an `UnreadableAnswerError`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, TypeVar
+
+from rlstm_client import models
+from rlstm_client.errors import UnreadableAnswerError
+
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+
+
+def score_result(data: Any) -> models.ScoreResult:
+    """Read the answer of ``POST /score``."""
+    return _read(models.ScoreResult, data, items=_each(_scored_item))
+
+
+def generation(data: Any) -> models.Generation:
+    """Read the answer of a ``generate`` route."""
+    return _read(models.Generation, data, usage=_object, choices=_each(generation))
+
+
+def session_info(data: Any) -> models.SessionInfo:
+    """Read what a session route tells of a session."""
+    return _read(
+        models.SessionInfo,
+        data,
+        totals=_reader(models.SessionTotals),
+        adaptation=_object,
+        metadata=_object,
+        append=append_result,
+    )
+
+
+def session_page(data: Any) -> models.SessionPage:
+    """Read the answer of ``GET /sessions``."""
+    return _read(models.SessionPage, data, sessions=_each(session_info))
+
+
+def append_result(data: Any) -> models.AppendResult:
+    """Read the answer of ``POST …/append``."""
+    return _read(models.AppendResult, data, totals=_reader(models.Totals))
+
+
+def ranking(data: Any) -> models.Ranking:
+    """Read the answer of ``POST …/score``."""
+    return _read(models.Ranking, data, candidates=_each(_reader(models.Candidate)))
+
+
+def health(data: Any) -> models.Health:
+    """Read the answer of a health route."""
+    return _read(models.Health, data)
+
+
+def server_info(data: Any) -> models.ServerInfo:
+    """Read the answer of ``GET /info``."""
+    return _read(models.ServerInfo, data, limits=_object, defaults=_object)
+
+
+def token_event(data: Any) -> models.TokenEvent:
+    """Read the data of a ``token`` event."""
+    return _read(models.TokenEvent, data)
+
+
+def end_event(data: Any) -> models.EndEvent:
+    """Read the data of an ``end`` event."""
+    return _read(models.EndEvent, data, usage=_object)
+
+
+def to_json(value: Any) -> Any:
+    """Turn a value of `models` back into what `json` can write, without members that say nothing."""
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "extra"}
+        return to_json({**named, **getattr(value, "extra", {})})
+    if isinstance(value, Mapping):
+        return {name: to_json(member) for name, member in value.items() if member not in (None, (), {})}
+    if isinstance(value, list | tuple):
+        return [to_json(member) for member in value]
+    return value
+
+
+def _scored_item(data: Any) -> models.ScoredItem:
+    return _read(
+        models.ScoredItem,
+        data,
+        totals=_reader(models.Totals),
+        top=_reader(models.Alternatives),
+        words=_each(_reader(models.WordScore)),
+    )
+
+
+def _read(cls: type[T], data: Any, **readers: Reader) -> T:
+    known: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    names = {f.name for f in fields(cls)} - {"extra"}  # type: ignore[arg-type]
+    for name, value in _object(data).items():
+        if name not in names:
+            extra[name] = value
+        elif value is not None:
+            known[name] = readers.get(name, _plain)(value)
+    if missing := sorted(_required(cls) - known.keys()):
+        raise UnreadableAnswerError(f"the answer lacks {', '.join(missing)}", applied="unknown")
+    return cls(**known, extra=extra)
+
+
+def _required(cls: type[Any]) -> set[str]:
+    return {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING}
+
+
+def _reader(cls: type[T]) -> Callable[[Any], T]:
+    return lambda data: _read(cls, data)
+
+
+def _each(reader: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
+    return lambda data: tuple(reader(member) for member in _array(data))
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UnreadableAnswerError("the answer is not the JSON object it should be", applied="unknown")
+    return value
+
+
+def _array(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise UnreadableAnswerError("the answer is not the JSON array it should be", applied="unknown")
+    return value

@@ -1,0 +1,236 @@
+"""What the server answers, as frozen values.
+
+Every class keeps members that this release does not know in ``extra``, so a newer server breaks nothing.
+Per-token data are columns: sequences of the same length, one entry a token. Log-probabilities are in the
+answer's ``unit`` (nats unless asked otherwise); ``starts`` and ``ends`` are offsets in Unicode code points.
+Times are seconds since 1970.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Unit = Literal["nats", "bits", "log10"]
+Scores = Literal["none", "totals", "tokens"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over the tokens of one text. ``static_…`` and ``gain`` compare with the model that never learned."""
+
+    logprob: float
+    tokens: int
+    bytes: int
+    words: int | None = None
+    perplexity: float | None = None
+    bits_per_byte: float | None = None
+    unknown: int = 0
+    static_logprob: float | None = None
+    static_bits_per_byte: float | None = None
+    gain: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternatives:
+    """The most probable tokens in each token's place, best first: one row a token."""
+
+    ids: Sequence[Sequence[int]]
+    logprobs: Sequence[Sequence[float]]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordScore:
+    """The log-probability of one word, the sum over its tokens."""
+
+    logprob: float
+    start: int
+    end: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredItem:
+    """One scored text; columns are empty where only totals were asked for."""
+
+    totals: Totals
+    first_token: str = "bos"
+    id: str | None = None
+    ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    static_logprobs: Sequence[float] = ()
+    ranks: Sequence[int] = ()
+    entropies: Sequence[float] = ()
+    starts: Sequence[int] = ()
+    ends: Sequence[int] = ()
+    top: Alternatives | None = None
+    words: Sequence[WordScore] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreResult:
+    """The answer of `score`, and which numbers these are."""
+
+    items: Sequence[ScoredItem]
+    model: str = ""
+    fingerprint: str = ""
+    adaptation_fingerprint: str | None = None
+    numerics: str = ""
+    unit: Unit = "nats"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """A generated text; more than one choice stand in ``choices``, of which the first is repeated here."""
+
+    text: str
+    ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    finish_reason: str | None = None
+    index: int = 0
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    choices: Sequence["Generation"] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenEvent:
+    """The next piece of a stream; its text never ends inside a character, and may be empty."""
+
+    text: str
+    index: int = 0
+    id: int | None = None
+    ids: Sequence[int] = ()
+    logprob: float | None = None
+    logprobs: Sequence[float] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndEvent:
+    """The end of a stream, or of one of its choices."""
+
+    finish_reason: str | None = None
+    index: int = 0
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+Event = TokenEvent | EndEvent
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionTotals:
+    """What a session has read so far, and what learning saved: ``gain`` is static minus adapted bits."""
+
+    tokens: int = 0
+    static_bits: float | None = None
+    adapted_bits: float | None = None
+    gain: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionInfo:
+    """A session as the server describes it; ``append`` answers the text given at create."""
+
+    id: str
+    version: int
+    position: int
+    name: str | None = None
+    created_at: float | None = None
+    expires_at: float | None = None
+    state_bytes: int | None = None
+    pending: int = 0
+    adaptation: Mapping[str, Any] = field(default_factory=dict)
+    totals: SessionTotals = field(default_factory=SessionTotals)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    append: "AppendResult | None" = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPage:
+    """One page of sessions; ``next`` is the cursor of the following page."""
+
+    sessions: Sequence[SessionInfo]
+    next: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppendResult:
+    """The text as the session foresaw it, scored before it was learned, and the session afterwards.
+
+    ``updates`` counts the steps of learning, ``guards`` names those that a guard changed, ``pending`` counts
+    characters held back until their word is complete, ``durability`` says what the change survives.
+    """
+
+    version: int
+    position: int
+    durability: str | None = None
+    replayed: bool = False
+    updates: int = 0
+    guards: Sequence[str] = ()
+    pending: int = 0
+    totals: Totals | None = None
+    unit: Unit = "nats"
+    ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    static_logprobs: Sequence[float] = ()
+    ranks: Sequence[int] = ()
+    entropies: Sequence[float] = ()
+    starts: Sequence[int] = ()
+    ends: Sequence[int] = ()
+    expires_at: float | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One candidate of a session's ranking; rank 1 is the best."""
+
+    logprob: float
+    score: float
+    rank: int
+    tokens: int = 0
+    id: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """Candidates scored against one version of a session, in the order they were given."""
+
+    version: int
+    candidates: Sequence[Candidate]
+    unit: Unit = "nats"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Candidate:
+        """The candidate of rank 1."""
+        return min(self.candidates, key=lambda candidate: candidate.rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """Live or ready; the unready server is an `UnavailableError`."""
+
+    status: str = "ok"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerInfo:
+    """What the server runs: the model card, limits and defaults stay as the server names them."""
+
+    model: Any = None
+    fingerprint: str | None = None
+    version: str | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,90 @@
+"""The keyword arguments of the larger calls, written once for both clients and for type checkers.
+
+What is left out keeps the server's default. ``unit`` is "nats", "bits" or "log10" and holds for every number
+of the answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from rlstm_client.models import Scores, Unit
+
+
+class ScoreOptions(TypedDict, total=False):
+    """Of `score`."""
+
+    items: Sequence[Mapping[str, Any]]  # each: text or tokens, and where wanted id and context
+    tokens: Sequence[int]  # instead of a text
+    context: str  # scored against, not reported
+    unit: Unit
+    scores: Scores
+    words: bool  # sums and spans of words
+    top: int  # that many alternatives a token
+    adapt: bool  # learn inside the item, from the base weights
+    adaptation: Mapping[str, Any]
+
+
+class SamplingOptions(TypedDict, total=False):
+    """Of every `generate`."""
+
+    max_tokens: int
+    temperature: float  # 0 is greedy
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int  # same seed, same text
+    stop: str | Sequence[str]
+    logprobs: bool
+    unit: Unit
+
+
+class GenerateOptions(SamplingOptions, total=False):
+    """Of `generate` without a session."""
+
+    tokens: Sequence[int]  # a prompt of ids instead of a text
+    n: int  # choices
+
+
+class SessionGenerateOptions(SamplingOptions, total=False):
+    """Of a session's `generate`."""
+
+    commit: bool  # keep the text in the session
+    learn_from_output: bool
+    idempotency_key: str  # of a generation that is kept
+    if_match: int  # likewise
+
+
+class CreateOptions(TypedDict, total=False):
+    """Of `sessions.create`."""
+
+    name: str  # unique among your live sessions
+    adaptation: Mapping[str, Any]
+    ttl_seconds: float
+    metadata: Mapping[str, Any]
+    text: str  # the first append
+    idempotency_key: str
+
+
+class StreamAppendOptions(TypedDict, total=False):
+    """Of `append_stream`, for every piece."""
+
+    learn: bool
+    scores: Scores
+    unit: Unit
+
+
+class AppendOptions(StreamAppendOptions, total=False):
+    """Of `append`."""
+
+    final: bool  # flush the word in progress (vocabularies of words)
+    if_match: int  # the version the session has to be at
+    idempotency_key: str  # names the whole text: repeat the append with it
+
+
+class ResetOptions(TypedDict, total=False):
+    """Of `reset`."""
+
+    what: str
+    if_match: int
+    idempotency_key: str

@@ -1,0 +1,350 @@
+"""The adapter: score a segment with the weights as they are, then learn from it.
+
+This is the one home of that order. Evaluation on a test set and a live session call the same method, so a
+published number is the served number. Steps happen on the absolute token grid of the stream, at positions
+that are multiples of S, however the stream is cut: the tokens of an unfinished segment are kept together
+with the state at its start, and learning always reads the whole segment from there.
+Shape suffixes: V vocabulary, P fast weights.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.fast_weights import FullFastWeights
+from rlstm_model.adaptation.gradients import SegmentPass, segment_gradient
+from rlstm_model.adaptation.rules import LearningRule
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.scoring import TokenScores, score, score_logits
+from rlstm_model.state import State
+
+MAX_BAD_STEPS = 3
+
+
+class NonFiniteState(ArithmeticError):
+    """A state, or the slow weights' own output, holds NaN or infinity: nothing can be computed from it."""
+
+
+class StateMismatch(ValueError):
+    """Stored tensors that are no state of this model; the message names the tensor or field."""
+
+
+class Cursor(NamedTuple):
+    """A place in a text: the state of one row before ``last``, the newest token, has been read."""
+
+    state: State
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdaptedState:
+    """Everything a stream has left behind: a value, never written to.
+
+    delta_P         the fast weights; None is zero
+    now             the cursor of the adapted weights
+    start           their cursor at the start of the unfinished segment
+    static          the cursor of the slow weights; None where the reference is not carried
+    pending         the tokens of the unfinished segment
+    pending_learn   whether each may be learned from
+    position        tokens read so far
+    updates         steps taken so far
+    bad_steps       steps skipped in a row because they were not finite
+    rate_scale      multiplies the calibrated learning rate
+    """
+
+    delta_P: Tensor | None
+    now: Cursor
+    start: Cursor
+    static: Cursor | None
+    pending: tuple[int, ...] = ()
+    pending_learn: tuple[bool, ...] = ()
+    position: int = 0
+    updates: int = 0
+    bad_steps: int = 0
+    rate_scale: float = 1.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name, to be stored."""
+        named: dict[str, Tensor] = {} if self.delta_P is None else {"delta": self.delta_P}
+        for name, cursor in (("now", self.now), ("start", self.start), ("static", self.static)):
+            if cursor is not None:
+                named[f"{name}.h"], named[f"{name}.c"] = cursor.state
+        return named
+
+    def header(self) -> dict[str, Any]:
+        """The rest, as a JSON object."""
+        return {
+            "lasts": [self.now.last, self.start.last, None if self.static is None else self.static.last],
+            "pending": list(self.pending),
+            "pending_learn": list(self.pending_learn),
+            "position": self.position,
+            "updates": self.updates,
+            "bad_steps": self.bad_steps,
+            "rate_scale": self.rate_scale,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Observed:
+    """What one slice of a stream, at most a segment, gave.
+
+    scores           of the adapted weights, as they were before they saw these tokens
+    static_logprobs  of the slow weights, float32 on the CPU; None where the reference is not carried
+    updates          steps taken
+    guards           what was kept from happening: "step_skipped", "projected", "restarted"
+    gradient_norm    of the segment that ended here, if one did
+    norm_ratio       of the fast weights to the slow ones after the step, if there was one
+    """
+
+    state: AdaptedState
+    scores: TokenScores
+    static_logprobs: Tensor | None
+    updates: int = 0
+    guards: tuple[str, ...] = ()
+    gradient_norm: float | None = None
+    norm_ratio: float | None = None
+
+
+class Reader:
+    """A stream's weights at one moment, for inference: nothing it does changes the stream."""
+
+    def __init__(self, fast_weights: FullFastWeights, state: AdaptedState) -> None:
+        self._fast_weights = fast_weights
+        self._delta_P = state.delta_P
+        self.cursor = state.now
+
+    def score(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> tuple[TokenScores, Cursor]:
+        """Scores of ``ids`` after ``cursor``, and the cursor after them."""
+        return _score(self._fast_weights.reading_model(self._delta_P), cursor, ids, top)
+
+    @torch.no_grad()
+    def next_log_probs(self, cursor: Cursor) -> tuple[Tensor, State]:
+        """Read the cursor's token. Returns the next token's log-probabilities ``[V]`` and the state.
+
+        Continue with ``Cursor(state, chosen)``.
+        """
+        model = self._fast_weights.reading_model(self._delta_P)
+        read = torch.tensor([cursor.last], device=cursor.state.h.device)
+        features_1H, state = model.step(read, cursor.state)
+        return model.log_probs(features_1H)[0], state
+
+
+class Adapter:
+    """Dynamic evaluation of one model under one calibration, for any number of streams.
+
+    It belongs to one thread. The model's weights are never changed.
+    """
+
+    def __init__(self, model: LanguageModel, calibration: Calibration, *, bos_id: int) -> None:
+        self.config = calibration.config
+        self._model = model
+        self._bos_id = bos_id
+        self._fast_weights = FullFastWeights(model)
+        self._rule = LearningRule(self.config, calibration.rms_P, self._fast_weights.slow_norm)
+
+    def start(self, *, rate_scale: float = 1.0, static: bool = True) -> AdaptedState:
+        """The state before any text. ``static`` carries the slow weights' scores along as a reference."""
+        cursor = Cursor(self._model.initial_state(1), self._bos_id)
+        return AdaptedState(
+            delta_P=None,
+            now=cursor,
+            start=cursor,
+            static=cursor if static else None,
+            rate_scale=rate_scale,
+        )
+
+    def observe(
+        self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0
+    ) -> Iterator[Observed]:
+        """Score ``ids``, then learn from them: in slices, none of which crosses the end of a segment.
+
+        Each slice carries the state after it; stop whenever you like and keep the last. ``learn=False``
+        reads and scores but takes no step from these tokens. Raises InvalidToken for an id outside the
+        vocabulary, NonFiniteState when the stored state cannot be used.
+        """
+        done = 0
+        while done < len(ids):
+            part = tuple(ids[done : done + self.config.segment - state.position % self.config.segment])
+            observed = self._observe_slice(state, part, learn, top)
+            state, done = observed.state, done + len(part)
+            yield observed
+
+    def reader(self, state: AdaptedState) -> Reader:
+        """The stream's present weights, for inference."""
+        return Reader(self._fast_weights, state)
+
+    def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
+        """Forget what was learned, or the text read so far, or both. The position goes on.
+
+        Without its recurrent state the unfinished segment cannot be read again: its tokens are dropped.
+        """
+        if fast_weights:
+            state = replace(state, delta_P=None, bad_steps=0)
+        if recurrent:
+            cursor = Cursor(self._model.initial_state(1), self._bos_id)
+            static = None if state.static is None else cursor
+            state = replace(state, now=cursor, start=cursor, static=static, pending=(), pending_learn=())
+        return state
+
+    def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> AdaptedState:
+        """A state from what :meth:`AdaptedState.tensors` and ``header`` gave.
+
+        Raises StateMismatch when shapes or fields are not this model's, NonFiniteState for NaN or infinity.
+        """
+        try:
+            lasts = header["lasts"]
+            now, start = self._cursor(tensors, "now", lasts[0]), self._cursor(tensors, "start", lasts[1])
+            static = None if lasts[2] is None else self._cursor(tensors, "static", lasts[2])
+            state = AdaptedState(
+                delta_P=tensors.get("delta"),
+                now=now,
+                start=start,
+                static=static,
+                pending=tuple(header["pending"]),
+                pending_learn=tuple(header["pending_learn"]),
+                position=header["position"],
+                updates=header["updates"],
+                bad_steps=header["bad_steps"],
+                rate_scale=header["rate_scale"],
+            )
+        except (KeyError, IndexError, TypeError) as error:
+            raise StateMismatch(f"the state lacks or misstates {error}") from error
+        _check(state, self._fast_weights.size)
+        return state
+
+    def _cursor(self, tensors: Mapping[str, Tensor], name: str, last: int) -> Cursor:
+        state = State(tensors[f"{name}.h"], tensors[f"{name}.c"])
+        expected = self._model.initial_state(1)
+        for part, wanted in zip(state, expected, strict=True):
+            if part.shape != wanted.shape or part.dtype != wanted.dtype:
+                raise StateMismatch(f"{name} has shape {list(part.shape)}, not {list(wanted.shape)}")
+        if not 0 <= last < self._model.config.vocab_size:
+            raise StateMismatch(f"the last token of {name} lies outside the vocabulary")
+        return Cursor(State(*(part.to(expected.h.device) for part in state)), last)
+
+    def _observe_slice(self, state: AdaptedState, part: tuple[int, ...], learn: bool, top: int) -> Observed:
+        static_logprobs = None
+        if state.static is not None:
+            try:
+                reference, static = _score(self._model, state.static, part, 0)
+            except ArithmeticError as error:
+                raise NonFiniteState("the slow weights' state is not finite") from error
+            static_logprobs, state = reference.logprobs, replace(state, static=static)
+        flags = (*state.pending_learn, *(learn for _ in part))
+        ends = (state.position + len(part)) % self.config.segment == 0
+        learns = ends and any(flags) and not self._rule.idle and state.rate_scale > 0
+        scored, done = self._score_part(state, part, flags, top, with_gradient=learns)
+        observed = replace(scored, static_logprobs=static_logprobs)
+        return self._end_segment(observed, done, learns) if ends else observed
+
+    def _score_part(
+        self,
+        state: AdaptedState,
+        part: tuple[int, ...],
+        flags: tuple[bool, ...],
+        top: int,
+        *,
+        with_gradient: bool,
+    ) -> tuple[Observed, SegmentPass | None]:
+        """Scores of ``part``; where the segment ends and learns, its gradient as well.
+
+        A segment that came in one piece is scored and differentiated in one pass. Fast weights whose
+        output is not finite are dropped, and the segment is read again from its start.
+        """
+        try:
+            if not with_gradient:
+                scores, now = _score(self._fast_weights.reading_model(state.delta_P), state.now, part, top)
+                return self._read(state, part, flags, scores, now), None
+            whole = (*state.pending, *part)
+            done = segment_gradient(
+                self._fast_weights,
+                state.delta_P,
+                state.start.state,
+                (state.start.last, *whole[:-1]),
+                whole,
+                flags,
+                segment=self.config.segment,
+                reduction=self.config.reduction,
+            )
+            targets = torch.tensor(part, device=done.logits_SV.device)
+            scores = score_logits(done.logits_SV[len(state.pending) :], targets, top)
+            return self._read(state, part, flags, scores, Cursor(done.state, part[-1])), done
+        except ArithmeticError as error:
+            if state.delta_P is None:
+                raise NonFiniteState("the recurrent state is not finite") from error
+            again = self._restart(state)
+            observed, done_again = self._score_part(again, part, flags, top, with_gradient=with_gradient)
+            return replace(observed, guards=("restarted", *observed.guards)), done_again
+
+    def _read(
+        self,
+        state: AdaptedState,
+        part: tuple[int, ...],
+        flags: tuple[bool, ...],
+        scores: TokenScores,
+        now: Cursor,
+    ) -> Observed:
+        after = replace(
+            state,
+            now=now,
+            pending=(*state.pending, *part),
+            pending_learn=flags,
+            position=state.position + len(part),
+        )
+        return Observed(state=after, scores=scores, static_logprobs=None)
+
+    def _end_segment(self, observed: Observed, done: SegmentPass | None, learns: bool) -> Observed:
+        state = replace(observed.state, start=observed.state.now, pending=(), pending_learn=())
+        if not learns or done is None:
+            return replace(observed, state=state)
+        gradient_norm = torch.linalg.vector_norm(done.gradient_P).item()
+        delta_P = self._fast_weights.zero() if state.delta_P is None else state.delta_P
+        step = self._rule.step(delta_P, done.gradient_P, state.rate_scale)
+        if step is None:
+            return self._skip_step(replace(observed, state=state, gradient_norm=gradient_norm))
+        return replace(
+            observed,
+            state=replace(state, delta_P=step.delta_P, updates=state.updates + 1, bad_steps=0),
+            updates=1,
+            guards=(*observed.guards, *(("projected",) if step.projected else ())),
+            gradient_norm=gradient_norm,
+            norm_ratio=step.norm_ratio,
+        )
+
+    def _skip_step(self, observed: Observed) -> Observed:
+        state, guards = observed.state, (*observed.guards, "step_skipped")
+        if state.bad_steps + 1 < MAX_BAD_STEPS:
+            return replace(observed, state=replace(state, bad_steps=state.bad_steps + 1), guards=guards)
+        state = replace(state, delta_P=None, bad_steps=0)
+        return replace(observed, state=state, guards=(*guards, "restarted"))
+
+    def _restart(self, state: AdaptedState) -> AdaptedState:
+        """Zero fast weights, and the cursor that they give at the same place in the unfinished segment."""
+        now = state.start
+        if state.pending:
+            _, now = _score(self._model, state.start, state.pending, 0)
+        return replace(state, delta_P=None, now=now, bad_steps=0)
+
+
+def _score(model: LanguageModel, cursor: Cursor, ids: Sequence[int], top: int) -> tuple[TokenScores, Cursor]:
+    scores, state = score(model, ids, state=cursor.state, last=cursor.last, top=top)
+    return scores, Cursor(state, int(ids[-1]))
+
+
+def _check(state: AdaptedState, size: int) -> None:
+    if state.delta_P is not None and (state.delta_P.shape != (size,) or state.delta_P.dtype != torch.float32):
+        raise StateMismatch(f"delta has shape {list(state.delta_P.shape)}, not [{size}]")
+    if len(state.pending) != len(state.pending_learn):
+        raise StateMismatch("pending and pending_learn differ in length")
+    for name, tensor in state.tensors().items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise NonFiniteState(f"{name} holds a value that is not finite")

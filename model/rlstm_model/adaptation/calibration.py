@@ -1,0 +1,127 @@
+"""Calibration: gradient statistics of a checkpoint on training text, and the rule chosen for it.
+
+``adaptation.safetensors`` holds the RMS of every weight's gradient (bfloat16: eight bits of a scale are
+plenty) and, as metadata, the :class:`AdaptationConfig` they belong to.
+Shape suffixes: P fast weights.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rlstm_model.adaptation.config import AdaptationConfig, Reduction
+from rlstm_model.adaptation.fast_weights import FullFastWeights
+from rlstm_model.adaptation.gradients import segment_gradient
+from rlstm_model.language_model import LanguageModel
+
+_CONFIG = "adaptation"
+
+
+class CalibrationError(ValueError):
+    """A calibration that is missing, damaged or of another model; the message names file and tensor."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Calibration:
+    """``rms_P``: root mean square of segment gradients, at least 0, in the model's weight order."""
+
+    config: AdaptationConfig
+    rms_P: Tensor
+
+    def with_rate(self, rate: float, decay: float | None = None) -> "Calibration":
+        """The same statistics under another learning rate (and decay)."""
+        changed = replace(self.config, rate=rate, decay=self.config.decay if decay is None else decay)
+        return replace(self, config=changed)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over the config and the statistics."""
+        digest = hashlib.sha256(json.dumps(self.config.to_json(), sort_keys=True).encode())
+        digest.update(self.rms_P.detach().cpu().float().numpy().astype("<f4", copy=False).tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: Path, model: LanguageModel) -> None:
+        """Write ``adaptation.safetensors``; the statistics are rounded to bfloat16."""
+        tensors = {
+            name: part.to("cpu", torch.bfloat16).contiguous()
+            for name, part in FullFastWeights(model).split(self.rms_P).items()
+        }
+        beside = path.with_name(path.name + ".partial")
+        save_file(tensors, beside, metadata={_CONFIG: json.dumps(self.config.to_json())})
+        beside.replace(path)
+
+    @classmethod
+    def load(cls, path: Path, model: LanguageModel) -> "Calibration":
+        """The calibration of ``model`` in a file. Raises CalibrationError."""
+        try:
+            with safe_open(path, framework="pt") as stored:
+                config = _config_of(stored.metadata() or {})
+                tensors = {name: stored.get_tensor(name).float() for name in stored.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise CalibrationError(f"{path}: missing, damaged or no safetensors file ({error})") from error
+        except ValueError as error:
+            raise CalibrationError(f"{path}: {error}") from error
+        layout = FullFastWeights(model)
+        for name in sorted(tensors.keys() ^ set(layout.names)):
+            raise CalibrationError(f"{path}: tensor {name} is missing or belongs to another model")
+        try:
+            rms_P = layout.join(tensors)
+        except ValueError as error:
+            raise CalibrationError(f"{path}: tensor {error}") from error
+        if not bool((torch.isfinite(rms_P) & (rms_P >= 0)).all()):
+            raise CalibrationError(f"{path}: holds a value that is negative or not finite")
+        return cls(config=config, rms_P=rms_P)
+
+
+def measure_rms(
+    model: LanguageModel,
+    texts: Sequence[Sequence[int]],
+    *,
+    segment: int,
+    reduction: Reduction,
+    bos_id: int,
+) -> tuple[Tensor, int]:
+    """RMS over the gradients of single segments at the slow weights, ``[P]``, and how many there were.
+
+    Each text is read from its beginning with carried state, as a session would be; its last tokens that
+    fill no segment are left. Raises ValueError when no text fills one.
+    """
+    fast_weights = FullFastWeights(model)
+    squares_P = fast_weights.zero().double()
+    count = 0
+    for ids in texts:
+        state, last = model.initial_state(1), bos_id
+        for start in range(0, len(ids) - segment + 1, segment):
+            targets = [int(token) for token in ids[start : start + segment]]
+            done = segment_gradient(
+                fast_weights,
+                None,
+                state,
+                [last, *targets[:-1]],
+                targets,
+                [True] * segment,
+                segment=segment,
+                reduction=reduction,
+            )
+            squares_P += done.gradient_P.double().square()
+            state, last, count = done.state, targets[-1], count + 1
+    if count == 0:
+        raise ValueError(f"no text fills a segment of {segment} tokens")
+    return (squares_P / count).sqrt().float(), count
+
+
+def _config_of(metadata: dict[str, Any]) -> AdaptationConfig:
+    if _CONFIG not in metadata:
+        raise ValueError("has no adaptation config in its metadata")
+    data = json.loads(metadata[_CONFIG])
+    if not isinstance(data, dict):
+        raise ValueError("its adaptation config is no JSON object")
+    return AdaptationConfig.from_json(data)

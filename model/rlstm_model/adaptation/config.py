@@ -1,0 +1,81 @@
+"""AdaptationConfig: the learning rule and everything its rate depends on."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+FORMAT_VERSION = 1
+
+Kind = Literal["full"]
+Rule = Literal["rms", "sgd"]
+Reduction = Literal["mean", "sum"]
+
+
+class AdaptationConfigError(ValueError):
+    """A configuration that describes no learning rule; the message names the field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptationConfig:
+    """How a session learns (adaptation: §1).
+
+    A learning rate means nothing without the loss reduction, the segment length and the batch of the
+    gradient statistics it was chosen for, so they are one value and none of them has a default.
+
+    kind                 what a session may change: "full" is every weight
+    rule                 "rms": g / (RMS + epsilon); "sgd": g
+    rate                 eta, in units of a weight
+    decay                lambda: the pull back to the loaded weights at every step
+    epsilon              in multiples of the mean RMS
+    segment              S, the tokens of one step
+    reduction            of a segment's losses: "mean" divides by S
+    statistics_batch     rows whose gradients were averaged before squaring
+    statistics_segments  how many such gradients the RMS comes from
+    max_norm_ratio       rho: the fast weights' norm is at most rho times that of the loaded weights
+    """
+
+    kind: Kind
+    rule: Rule
+    rate: float
+    segment: int
+    reduction: Reduction
+    statistics_batch: int
+    statistics_segments: int
+    decay: float = 0.0
+    epsilon: float = 0.1
+    max_norm_ratio: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name, choices in (("kind", Kind), ("rule", Rule), ("reduction", Reduction)):
+            if getattr(self, name) not in get_args(choices):
+                raise AdaptationConfigError(
+                    f"{name} must be one of {get_args(choices)}, not {getattr(self, name)!r}"
+                )
+        for name in ("segment", "statistics_batch", "statistics_segments"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise AdaptationConfigError(f"{name} must be an integer of at least 1, not {value!r}")
+        for name in ("rate", "decay", "epsilon", "max_norm_ratio"):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+                raise AdaptationConfigError(f"{name} must be a finite number of at least 0, not {value!r}")
+        if self.rule == "rms" and self.epsilon == 0:
+            raise AdaptationConfigError("epsilon must be above 0: weights without gradients divide by it")
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that ``from_json`` reads back."""
+        return {"format_version": FORMAT_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "AdaptationConfig":
+        """The config in ``data``. Raises AdaptationConfigError on a missing, unknown or wrong field."""
+        if data.get("format_version") != FORMAT_VERSION:
+            raise AdaptationConfigError(
+                f"format_version must be {FORMAT_VERSION}, not {data.get('format_version')!r}"
+            )
+        known = {field.name for field in fields(cls)}
+        given = set(data) - {"format_version"}
+        if given != known:
+            raise AdaptationConfigError(f"unknown or missing fields: {', '.join(sorted(given ^ known))}")
+        return cls(**{name: data[name] for name in known})

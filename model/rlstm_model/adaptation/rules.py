@@ -1,0 +1,59 @@
+"""The learning rule; both terms use the old delta.
+
+    delta <- delta - eta g / (RMS + epsilon) - min(1, lambda RMS / mean(RMS)) * delta
+
+(Krause et al. 2017; mathematics: §8.1; adaptation: §1.) ``sgd`` is the same without RMS.
+Shape suffixes: P fast weights.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlstm_model.adaptation.config import AdaptationConfig
+
+
+class Step(NamedTuple):
+    """The delta after a step, and its norm over the norm of the slow weights; ``projected`` if it was cut."""
+
+    delta_P: Tensor
+    norm_ratio: float
+    projected: bool
+
+
+class LearningRule:
+    """The rule for one calibration: what does not change from step to step is worked out once."""
+
+    def __init__(self, config: AdaptationConfig, rms_P: Tensor, slow_norm: float) -> None:
+        self.config = config
+        self._max_norm = config.max_norm_ratio * slow_norm
+        self._slow_norm = slow_norm
+        self._precision_P: Tensor | None = None
+        self._shrink: Tensor | float = min(1.0, config.decay)
+        if config.rule == "rms":
+            mean = rms_P.double().mean().item()
+            self._precision_P = 1.0 / (rms_P + config.epsilon * mean)
+            if config.decay:
+                self._shrink = (config.decay / mean * rms_P).clamp_(max=1.0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no step can ever change anything."""
+        return self.config.rate == 0 and self.config.decay == 0
+
+    def step(self, delta_P: Tensor, gradient_P: Tensor, rate_scale: float) -> Step | None:
+        """One step; None where it would not be finite. Its arguments are left as they are."""
+        rate = self.config.rate * rate_scale
+        moved_P = delta_P - self._shrink * delta_P if self.config.decay else delta_P
+        if self._precision_P is None:
+            moved_P = torch.sub(moved_P, gradient_P, alpha=rate)
+        else:
+            moved_P = torch.addcmul(moved_P, gradient_P, self._precision_P, value=-rate)
+        norm = torch.linalg.vector_norm(moved_P).item()
+        if not norm < float("inf"):
+            return None
+        projected = norm > self._max_norm
+        if projected:
+            moved_P, norm = moved_P * (self._max_norm / norm), self._max_norm
+        return Step(moved_P, norm / self._slow_norm if self._slow_norm else 0.0, projected)

@@ -1,0 +1,1 @@
+"""HTTP: routes, their schemas, and the layers that every request passes through."""

@@ -1,0 +1,186 @@
+"""Who may do what: one layer before every route, which denies whatever it does not know.
+
+Keys are kept as SHA-256 and compared in constant time. A server without keys serves this machine only; there the
+`Host` header must name this machine too, so that no web page reaches the server under a name of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rlstm_server.api.limits import TokenBucket
+from rlstm_server.api.problems import answer
+from rlstm_server.api.tracing import trace_of
+from rlstm_server.errors import Forbidden, ServerError, StartupError, Unauthorized
+from rlstm_server.settings import Settings, is_loopback
+
+ScopeName = Literal["score", "generate", "sessions", "admin"]
+ALL_SCOPES: frozenset[ScopeName] = frozenset({"score", "generate", "sessions", "admin"})
+OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
+SCOPES: dict[str, ScopeName | None] = {
+    "score": "score",
+    "generate": "generate",
+    "sessions": "sessions",
+    "metrics": "admin",
+    "info": None,
+    "openapi.json": None,
+}
+"""Scope by first path segment; None: any key. A segment that is not here needs `admin`."""
+
+PRINCIPAL = "rlstm.principal"
+DEFAULT_TENANT = "default"
+
+
+class Quotas(BaseModel):
+    """What one key may use up."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    requests_per_second: float | None = Field(None, gt=0, le=1e6)
+
+
+class KeyRecord(BaseModel):
+    """One entry of the keys file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="Of the key's UTF-8 bytes, in hex.")]
+    tenant: Annotated[str, Field(pattern=r"^[a-z0-9]{1,32}$")]
+    scopes: list[ScopeName] = ["score", "generate", "sessions"]
+    quotas: Quotas = Quotas()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """Who asks: the tenant, what the key allows, and what is left of its quota."""
+
+    tenant: str = DEFAULT_TENANT
+    scopes: frozenset[ScopeName] = ALL_SCOPES
+    requests: TokenBucket | None = None
+
+
+class KeyRing:
+    """The keys of a server, as digests."""
+
+    def __init__(self, records: Sequence[KeyRecord]) -> None:
+        self._entries = [(bytes.fromhex(record.sha256), _principal(record)) for record in records]
+
+    def find(self, key: bytes) -> Principal | None:
+        """Give whose key this is. Every entry is compared, so the time does not tell which one fits."""
+        digest = hashlib.sha256(key).digest()
+        found = None
+        for known, principal in self._entries:
+            if hmac.compare_digest(known, digest):
+                found = principal
+        return found
+
+
+def _principal(record: KeyRecord) -> Principal:
+    rate = record.quotas.requests_per_second
+    return Principal(
+        tenant=record.tenant,
+        scopes=frozenset(record.scopes),
+        requests=TokenBucket(rate) if rate is not None else None,
+    )
+
+
+def load_keys(settings: Settings) -> KeyRing | None:
+    """Collect the keys of the environment and of the keys file; None where there are none.
+
+    Raises:
+        StartupError: the file cannot be read or used; the sentence names it.
+    """
+    if not settings.has_keys:
+        return None
+    plain = [
+        KeyRecord(
+            sha256=hashlib.sha256(key.get_secret_value().encode()).hexdigest(),
+            tenant=DEFAULT_TENANT,
+            scopes=sorted(ALL_SCOPES),
+        )
+        for key in settings.api_keys
+    ]
+    return KeyRing(plain + _records_of_file(settings))
+
+
+def _records_of_file(settings: Settings) -> list[KeyRecord]:
+    path = settings.api_keys_file
+    if path is None:
+        return []
+    try:
+        records = TypeAdapter(list[KeyRecord]).validate_json(path.read_bytes())
+    except OSError as error:
+        raise StartupError(f"RLSTM_API_KEYS_FILE: cannot read {path}: {error.strerror}") from None
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in fault["loc"]) or "the file"
+        raise StartupError(f"RLSTM_API_KEYS_FILE: {path}: {place}: {fault['msg']}") from None
+    if not records:
+        raise StartupError(f"RLSTM_API_KEYS_FILE: {path} holds no key")
+    return records
+
+
+class AuthLayer:
+    """Lets a request pass when its key may do what the path asks; says nothing about what exists."""
+
+    def __init__(self, app: ASGIApp, *, ring: KeyRing | None, host: str) -> None:
+        self._app, self._ring, self._host = app, ring, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run one request."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        trace = trace_of(scope)
+        try:
+            principal = self._admit(scope)
+        except ServerError as error:
+            await answer(error, trace)(scope, receive, send)
+            return
+        scope[PRINCIPAL] = principal
+        trace.tenant = principal.tenant
+        await self._app(scope, receive, send)
+
+    def _admit(self, scope: Scope) -> Principal:
+        if scope["path"] in OPEN_PATHS and scope["method"] in {"GET", "HEAD"}:
+            return Principal(scopes=frozenset())
+        headers = Headers(scope=scope)
+        if self._ring is None:
+            return self._admit_local(headers)
+        principal = self._ring.find(_bearer(headers))
+        if principal is None:
+            raise Unauthorized("the key is not known")
+        needed = SCOPES.get(scope["path"].strip("/").split("/")[0], "admin")
+        if needed is not None and needed not in principal.scopes:
+            raise Forbidden(f"this key lacks the scope {needed}")
+        if principal.requests is not None:
+            principal.requests.take()
+        return principal
+
+    def _admit_local(self, headers: Headers) -> Principal:
+        name = _host_name(headers.get("host", ""))
+        if name != self._host and not is_loopback(name):
+            raise Forbidden("without keys the server answers to this machine's own names only")
+        return Principal()
+
+
+def _bearer(headers: Headers) -> bytes:
+    values = headers.getlist("authorization")
+    if len(values) != 1 or not values[0].startswith("Bearer ") or len(values[0]) <= len("Bearer "):
+        raise Unauthorized("send one header authorization: Bearer <key>")
+    return values[0].removeprefix("Bearer ").encode("latin-1")
+
+
+def _host_name(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].split("]")[0]
+    return host.split(":")[0].lower()

@@ -1,0 +1,174 @@
+"""Strict JSON bodies: what Python's parser would let pass is refused before a schema sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import email.message
+import json
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from rlstm_server.errors import InputError, InvalidText
+
+MAX_DEPTH = 32
+INLINE_BYTES = 16_384
+"""A smaller body is parsed at once; a larger one in a thread, so that other requests go on."""
+
+
+class InvalidJson(InputError):
+    """The body is not strict JSON."""
+
+    code = "invalid_json"
+
+
+class UnsupportedMediaType(InputError):
+    """The body is not declared as JSON."""
+
+    code = "unsupported_media_type"
+
+
+class BodyTimeout(InputError):
+    """The body did not arrive in time."""
+
+    code = "receive_timeout"
+
+
+class StrictRoute(APIRoute):
+    """A route whose body, if it has one, is read by `parse_strictly`; an empty body counts as `{}`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Wrap FastAPI's handler, which goes on to validate the parsed value."""
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def handle_strictly(request: Request) -> Response:
+            return await handle(await _parsed(request))
+
+        return handle_strictly
+
+
+class ParsedRequest(Request):
+    """A request whose JSON is known already."""
+
+    value: Any
+
+    async def json(self) -> Any:
+        """Give the parsed body."""
+        return self.value
+
+
+async def _parsed(request: Request) -> ParsedRequest:
+    body = await request.body()
+    if body:
+        _check_media_type(request.headers.getlist("content-type"))
+    parsed = ParsedRequest(_declared_as_json(request), request.receive)
+    parsed._body = body or b"{}"
+    if len(body) <= INLINE_BYTES:
+        parsed.value = parse_strictly(parsed._body)
+    else:
+        parsed.value = await asyncio.to_thread(parse_strictly, body)
+    return parsed
+
+
+def _declared_as_json(request: Request) -> Any:
+    """Give the request's scope; one that sent no body at all is treated as having sent JSON."""
+    if "content-type" in request.headers:
+        return request.scope
+    return request.scope | {"headers": [*request.scope["headers"], (b"content-type", b"application/json")]}
+
+
+def _check_media_type(values: list[str]) -> None:
+    message = email.message.Message()
+    message["content-type"] = values[0] if len(values) == 1 else ""
+    if message.get_content_type() != "application/json":
+        raise UnsupportedMediaType("send the body with content-type: application/json")
+    if message.get_content_charset("utf-8").lower() not in {"utf-8", "utf8"}:
+        raise UnsupportedMediaType("send the body as UTF-8")
+
+
+def parse_strictly(body: bytes) -> Any:
+    """Parse one JSON document (RFC 8259, UTF-8).
+
+    Raises:
+        InvalidJson: not JSON, NaN or Infinity, a number beyond a double, a key given twice, too deep.
+        InvalidText: a string holds a lone surrogate.
+    """
+    try:
+        value = json.loads(
+            body.decode("utf-8"),
+            object_pairs_hook=_unique_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+        )
+    except InvalidJson:
+        raise
+    except UnicodeDecodeError as error:
+        raise InvalidJson(f"the body is not UTF-8 (byte {error.start:,})") from None
+    except json.JSONDecodeError as error:
+        raise InvalidJson(f"the body is not JSON (line {error.lineno:,}, column {error.colno:,})") from None
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:
+        raise InvalidJson("an integer has too many digits") from None
+    _check_tree(value)
+    return value
+
+
+def _check_tree(root: Any) -> None:
+    """Walk level by level: no string with a lone surrogate, and at most `MAX_DEPTH` levels."""
+    level = [root]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for value in level:
+            _check_value(value, below)
+        if not below:
+            return
+        level = below
+    raise _too_deep()
+
+
+def _check_value(value: Any, below: list[Any]) -> None:
+    if isinstance(value, str):
+        _check_text(value)
+    elif isinstance(value, dict):
+        for key in value:
+            _check_text(key)
+        below.extend(value.values())
+    elif isinstance(value, list):
+        below.extend(inner for inner in value if isinstance(inner, str | list | dict))
+
+
+def _check_text(text: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidText("a string holds a lone surrogate, which is not text") from None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise InvalidJson("a key is given twice in one object")
+    return made
+
+
+def _refuse_constant(_name: str) -> NoReturn:
+    raise InvalidJson("NaN and Infinity are not JSON numbers")
+
+
+def _finite_float(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise InvalidJson("a number is too large for a double")
+    return number
+
+
+def _too_deep() -> InvalidJson:
+    return InvalidJson(f"the body nests deeper than {MAX_DEPTH} levels")

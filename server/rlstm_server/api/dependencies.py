@@ -1,0 +1,95 @@
+"""What handlers ask for, each named once as an annotated type, so that a signature reads as a sentence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Path, Request
+
+from rlstm_server.api.auth import PRINCIPAL, Principal
+from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
+from rlstm_server.engine.interface import EngineInterface
+from rlstm_server.engine.messages import Caller
+from rlstm_server.errors import InvalidField, NotFound
+from rlstm_server.metrics import Metrics
+from rlstm_server.settings import Settings
+
+SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+VERSION_TAG = re.compile(r'"?([0-9]{1,18})"?')
+KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """What the running application holds; `about` is the part of /info that never changes."""
+
+    settings: Settings
+    metrics: Metrics
+    engine: EngineInterface
+    about: dict[str, Any]
+
+
+def _services(request: Request) -> Services:
+    services = request.app.state.services
+    if not isinstance(services, Services):
+        raise TypeError("the application has not started")
+    return services
+
+
+def _trace(request: Request) -> Trace:
+    return trace_of(request.scope)
+
+
+def _caller(request: Request) -> Caller:
+    principal, trace = request.scope[PRINCIPAL], trace_of(request.scope)
+    if not isinstance(principal, Principal):
+        raise TypeError("the request did not pass the auth layer")
+    endpoint = _services(request).metrics.endpoint(endpoint_of(request.scope))
+    return Caller(tenant=principal.tenant, request_id=trace.request_id, endpoint=endpoint)
+
+
+def _session(
+    request: Request, session_id: Annotated[str, Path(description="The id that the server gave the session.")]
+) -> str:
+    if not SESSION_ID.fullmatch(session_id):
+        raise NotFound
+    trace_of(request.scope).session_id = session_id
+    return session_id
+
+
+def _idempotency_key(
+    key: Annotated[
+        str | None,
+        Header(
+            alias="idempotency-key",
+            description="Makes a repeat safe: the same key takes effect once and gets the same answer.",
+        ),
+    ] = None,
+) -> str | None:
+    if key is not None and not KEY.fullmatch(key):
+        raise InvalidField("idempotency-key", "idempotency-key: 1 to 255 visible ASCII characters")
+    return key
+
+
+def _if_match(
+    tag: Annotated[
+        str | None,
+        Header(alias="if-match", description="Refuse (412) unless the session is at this version."),
+    ] = None,
+) -> int | None:
+    if tag is None or tag == "*":
+        return None
+    match = VERSION_TAG.fullmatch(tag)
+    if match is None:
+        raise InvalidField("if-match", "if-match: one version of the session, as its etag gave it")
+    return int(match[1])
+
+
+ServicesDep = Annotated[Services, Depends(_services)]
+TraceDep = Annotated[Trace, Depends(_trace)]
+CallerDep = Annotated[Caller, Depends(_caller)]
+SessionDep = Annotated[str, Depends(_session)]
+KeyDep = Annotated[str | None, Depends(_idempotency_key)]
+IfMatchDep = Annotated[int | None, Depends(_if_match)]

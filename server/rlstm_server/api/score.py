@@ -1,0 +1,192 @@
+"""POST /score: log-probabilities of texts, each on its own; optionally learning inside each text."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import Field, model_validator
+
+from rlstm_model.vocab import Vocab
+from rlstm_server.api.answers import FACTORS, column_fields, identity, json_response, total_fields
+from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.dependencies import CallerDep, ServicesDep
+from rlstm_server.api.shapes import (
+    PROBLEMS,
+    AdaptationIn,
+    ColumnsOut,
+    IdentityOut,
+    Shape,
+    Strict,
+    TextField,
+    TokensField,
+    TotalsOut,
+    UnitField,
+    one_of,
+    passage,
+)
+from rlstm_server.api.words import byte_column, word_fields
+from rlstm_server.engine.messages import Caller, ItemScores, Passage, ScoreAnswer, ScoreItem, ScoreRequest
+from rlstm_server.errors import TooLarge
+
+MAX_TOP = 100
+
+ContextField = Annotated[str, Field(description="Read before the text and scored against; not reported.")]
+ContextTokensField = Annotated[list[int], Field(description="The same as ids; not together with `context`.")]
+
+
+class ItemIn(Strict):
+    """One text, or its ids."""
+
+    id: str | None = Field(None, max_length=128, description="Comes back with the scores; default: its index.")
+    text: TextField = None
+    tokens: TokensField = None
+    context: ContextField = ""
+    context_tokens: ContextTokensField = []
+
+    @model_validator(mode="after")
+    def _check(self) -> ItemIn:
+        one_of(self.text, self.tokens)
+        if self.context and self.context_tokens:
+            raise ValueError("give either context or context_tokens")
+        return self
+
+    def score_item(self, index: int) -> ScoreItem:
+        """Give the engine's form."""
+        return ScoreItem(
+            id=str(index) if self.id is None else self.id,
+            passage=passage(self.text, self.tokens),
+            context=self._context(),
+        )
+
+    def _context(self) -> Passage | None:
+        if self.context:
+            return Passage(text=self.context)
+        return Passage(tokens=tuple(self.context_tokens)) if self.context_tokens else None
+
+    @property
+    def most_tokens(self) -> int:
+        """An upper bound of the tokens in text and context: no vocabulary has more tokens than bytes."""
+        texts = sum(len(text.encode("utf-8")) for text in (self.text or "", self.context))
+        return texts + len(self.tokens or ()) + len(self.context_tokens)
+
+
+class ScoreIn(Strict):
+    """Up to 256 items; or, in short, the fields of one item in their place."""
+
+    items: list[ItemIn] | None = Field(None, min_length=1, description="The texts to score.")
+    text: TextField = None
+    tokens: TokensField = None
+    context: ContextField = ""
+    context_tokens: ContextTokensField = []
+    unit: UnitField = "nats"
+    scores: Literal["totals", "tokens"] = Field("tokens", description="Per-token columns, or sums only.")
+    words: bool = Field(
+        False, description="Also sums over words. The white space before a word belongs to that word."
+    )
+    top: int = Field(0, ge=0, le=MAX_TOP, description="Most probable alternatives to report at each token.")
+    adapt: bool = Field(False, description="Learn inside each item, from the base weights.")
+    adaptation: AdaptationIn | None = Field(None, description="How; implies `adapt`.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ScoreIn:
+        if self.items is None:
+            one_of(self.text, self.tokens)
+            self.the_items()
+        elif self.text is not None or self.tokens is not None or self.context or self.context_tokens:
+            raise ValueError("give either items, or text or tokens")
+        return self
+
+    def the_items(self) -> list[ItemIn]:
+        """Give the items, one for the short form."""
+        if self.items is not None:
+            return self.items
+        short = {"text": self.text, "tokens": self.tokens}
+        return [ItemIn(**short, context=self.context, context_tokens=self.context_tokens)]
+
+    def request(self, caller: Caller) -> ScoreRequest:
+        """Give the engine's form."""
+        adaptation = self.adaptation or (AdaptationIn() if self.adapt else None)
+        return ScoreRequest(
+            caller=caller,
+            items=tuple(item.score_item(index) for index, item in enumerate(self.the_items())),
+            top=self.top,
+            adaptation=adaptation.choice() if adaptation else None,
+        )
+
+
+class WordsOut(Shape):
+    """Sums over words. The white space before a word belongs to it; trailing white space is an entry."""
+
+    starts: list[int]
+    ends: list[int]
+    tokens: list[int] = Field(description="How many of them start in the word.")
+    logprobs: list[float]
+    static_logprobs: list[float] | None = None
+
+
+class ItemOut(ColumnsOut):
+    """One item's scores."""
+
+    id: str
+    first_token: Literal["bos", "context", "session"] = Field(description="What token 0 was scored against.")
+    bytes: list[list[int] | None] | None = Field(
+        None, description="Of each token that is not valid UTF-8 by itself; absent where all are."
+    )
+    words: WordsOut | None = None
+    totals: TotalsOut
+    updates: int = Field(description="Gradient steps made inside the item.")
+    guards: list[str] = Field(description="What kept learning in bounds.")
+
+
+class ScoreOut(IdentityOut):
+    """The items in the order they were given."""
+
+    unit: UnitField
+    items: list[ItemOut]
+
+
+async def score(body: ScoreIn, services: ServicesDep, caller: CallerDep) -> Response:
+    """Score texts. Log-probabilities are of the raw distribution: finite, at most 0, at least -9999 nats."""
+    _check_size(body, services.settings.limits.score_numbers)
+    answer = await services.engine.score(body.request(caller))
+    engine = services.engine
+    return await json_response(
+        lambda: identity(engine.identity)
+        | {"unit": body.unit, "items": [_item_fields(item, body, engine.vocab) for item in answer.items]},
+        tokens=_tokens(answer) * (1 + body.top),
+        timings=answer.timings,
+    )
+
+
+def _check_size(body: ScoreIn, limit: int) -> None:
+    """Bound items x tokens x alternatives before anything of that size is made."""
+    numbers = sum(item.most_tokens for item in body.the_items()) * (1 + body.top)
+    if numbers > limit:
+        raise TooLarge("tokens x (1 + top) of all items", numbers, limit)
+
+
+def _tokens(answer: ScoreAnswer) -> int:
+    return sum(item.totals.tokens for item in answer.items)
+
+
+def _item_fields(item: ItemScores, body: ScoreIn, vocab: Vocab) -> dict[str, Any]:
+    fields: dict[str, Any] = {"id": item.id, "first_token": item.first_token}
+    if body.scores == "tokens":
+        fields |= column_fields(item.columns, body.unit)
+        partial = byte_column(item.columns.ids, vocab)
+        if partial is not None:
+            fields["bytes"] = partial
+    if body.words:
+        fields["words"] = word_fields(item.text, item.columns, FACTORS[body.unit])
+    totals = {"totals": total_fields(item.totals, body.unit)}
+    return fields | totals | {"updates": item.updates, "guards": item.guards}
+
+
+def router() -> APIRouter:
+    """Build the routes of this module."""
+    routes = APIRouter(route_class=StrictRoute, tags=["score"])
+    routes.add_api_route(
+        "/score", score, methods=["POST"], responses={200: {"model": ScoreOut}, **PROBLEMS}, summary="Score texts"
+    )
+    return routes

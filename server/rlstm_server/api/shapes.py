@@ -1,0 +1,116 @@
+"""Schemas that several routes share. Every field says its unit, its bounds and its default."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rlstm_server.api.answers import Unit
+from rlstm_server.engine.messages import AdaptationChoice, Passage
+
+UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy and gain in the answer.")]
+TextField = Annotated[str | None, Field(min_length=1, description="Text. Give this or `tokens`.")]
+TokensField = Annotated[
+    list[int] | None, Field(min_length=1, description="Ids of the model's vocabulary. Give this or `text`.")
+]
+
+
+class Strict(BaseModel):
+    """A request: no conversion of types, no unknown field."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Shape(BaseModel):
+    """An answer, as documented; handlers write it directly."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class AdaptationIn(Strict):
+    """How to learn; segment and reduction come from the checkpoint."""
+
+    kind: Literal["full"] = Field("full", description="Which weights are fast.")
+    rate_scale: float = Field(1.0, ge=0, le=10, description="Multiplies the calibrated rate; 0 never learns.")
+    static: bool = Field(True, description="Carry the static reference, so that the gain is exact.")
+
+    def choice(self) -> AdaptationChoice:
+        """Give the engine's form."""
+        return AdaptationChoice(kind=self.kind, rate_scale=self.rate_scale, static=self.static)
+
+
+class TotalsOut(Shape):
+    """Sums over the tokens of an answer."""
+
+    logprob: float = Field(description="Sum, in the answer's unit.")
+    static_logprob: float | None = Field(description="The same under the weights as loaded.")
+    tokens: int
+    bytes: int = Field(description="Of the text in UTF-8.")
+    words: int
+    unknown: int = Field(description="Words outside the vocabulary.")
+    perplexity: float | None = Field(description="exp of the mean loss a token; null for no tokens.")
+    bits_per_byte: float | None
+    static_bits_per_byte: float | None
+    gain: float | None = Field(description="logprob - static_logprob: what learning saved.")
+
+
+class TopOut(Shape):
+    """The most probable alternatives at each token, best first."""
+
+    ids: list[list[int]]
+    logprobs: list[list[float]]
+
+
+class ColumnsOut(Shape):
+    """Equally long arrays, one entry a token. Absent where `scores` did not ask for tokens."""
+
+    ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    static_logprobs: list[float] | None = Field(None, description="Under the weights as loaded.")
+    ranks: list[int] | None = Field(None, description="1 is the most probable token.")
+    entropies: list[float] | None = Field(None, description="Of the whole distribution at the token.")
+    starts: list[int] | None = Field(None, description="First code point of the token's span.")
+    ends: list[int] | None = Field(None, description="Code point after the span.")
+    top: TopOut | None = None
+
+
+class IdentityOut(Shape):
+    """What the numbers depend on."""
+
+    model: str
+    fingerprint: str = Field(description="SHA-256 of weights and vocabulary.")
+    adaptation_fingerprint: str | None = Field(description="SHA-256 of the calibration.")
+    numerics: str = Field(description="Equal ids give equal bits.")
+
+
+class ProblemOut(BaseModel):
+    """An error (RFC 9457). The last part of `type` names it for programs."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    applied: Literal["no", "yes", "unknown"] = Field(description="Whether the change took effect.")
+    request_id: str
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ProblemOut, "description": "Nothing happened, unless `applied` says otherwise."},
+    "5XX": {"model": ProblemOut, "description": "`applied` says whether the change took effect."},
+}
+
+
+def passage(text: str | None, tokens: list[int] | None) -> Passage:
+    """Give the engine's form of a text or of ids, of which exactly one is there."""
+    return Passage(text=text, tokens=None if tokens is None else tuple(tokens))
+
+
+def one_of(text: str | None, tokens: list[int] | None) -> None:
+    """Refuse both or neither of the two.
+
+    Raises:
+        ValueError: read by pydantic.
+    """
+    if (text is None) == (tokens is None):
+        raise ValueError("give either text or tokens")

@@ -1,0 +1,66 @@
+"""Copies of sessions in memory: an LRU by bytes. Nothing lives only here, so dropping a copy is free."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from rlstm_server.engine.session import SessionCopy
+from rlstm_server.metrics import Metrics
+from rlstm_server.store.base import SessionKey
+
+
+@dataclass(eq=False)
+class SessionCache:
+    """The newest copies that fit into `max_bytes`. Every copy says whose it is and at which position."""
+
+    max_bytes: int
+    metrics: Metrics
+    _copies: "OrderedDict[SessionKey, SessionCopy]" = field(default_factory=OrderedDict)
+    _bytes: int = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all copies together."""
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def get(self, key: SessionKey) -> SessionCopy | None:
+        """The copy of `key`, which becomes the most recently used; None when there is none."""
+        copy = self._copies.get(key)
+        if copy is not None:
+            self._copies.move_to_end(key)
+        return copy
+
+    def put(self, copy: SessionCopy) -> None:
+        """Keep a copy in place of an older one of the same session; the least recently used go first.
+
+        A copy larger than the whole cache is not kept.
+        """
+        self._remove(copy.key)
+        if copy.nbytes <= self.max_bytes:
+            self._copies[copy.key] = copy
+            self._bytes += copy.nbytes
+        while self._bytes > self.max_bytes:
+            self._remove(next(iter(self._copies)))
+            self.metrics.evictions.labels("host", "lru").inc()
+        self.metrics.sessions.labels("host").set(len(self._copies))
+
+    def drop(self, key: SessionKey) -> None:
+        """Forget the copy of `key`, if there is one."""
+        self._remove(key)
+        self.metrics.sessions.labels("host").set(len(self._copies))
+
+    def check(self) -> None:
+        """Raise ValueError unless every copy is filed under its own key and the bytes add up."""
+        for key, copy in self._copies.items():
+            if copy.key != key:
+                raise ValueError("a copy is filed under another session's key")
+        total = sum(copy.nbytes for copy in self._copies.values())
+        if total != self._bytes:
+            raise ValueError(f"the copies have {total} bytes, the books say {self._bytes}")
+
+    def _remove(self, key: SessionKey) -> None:
+        copy = self._copies.pop(key, None)
+        if copy is not None:
+            self._bytes -= copy.nbytes

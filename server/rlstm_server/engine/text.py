@@ -1,0 +1,151 @@
+"""Where a stream of text stands: what its tokens span, and what is held back.
+
+A session's spans count code points from the beginning of its stream. Text that is appended always holds whole
+characters; token ids may cut a character of a byte vocabulary between two appends, so the ids of an unfinished
+character are part of the place. A word vocabulary holds back the word in progress.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rlstm_model.vocab import InvalidText as VocabInvalidText
+from rlstm_model.vocab import InvalidToken as VocabInvalidToken
+from rlstm_model.vocab import Vocab
+
+from rlstm_server.engine.messages import Passage
+from rlstm_server.errors import InvalidField, InvalidText, InvalidTokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A place in a stream.
+
+    characters   code points before it, those of `unfinished` and `pending` not counted
+    pending      text that waits for more before it can become tokens
+    unfinished   ids whose character is not complete yet
+    """
+
+    characters: int = 0
+    pending: str = ""
+    unfinished: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Tokens to read, with their spans in the stream, and the place after them."""
+
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+    bytes: int
+    words: int
+    unknown: int
+    text: str
+    after: Place
+
+
+START = Place()
+
+
+def read_passage(
+    vocab: Vocab, passage: Passage, field: str, *, place: Place = START, final: bool = True
+) -> Piece:
+    """The tokens of a passage at `place`. Without `final`, text that may go on is held back.
+
+    Raises InvalidText, InvalidTokens, and InvalidField (naming `field`) for an empty passage that completes nothing.
+    """
+    if passage.text == "" and not (final and place.pending):
+        raise InvalidField(f"{field}.text" if field else "text", "the text is empty")
+    if passage.tokens == ():
+        raise InvalidField(f"{field}.tokens" if field else "tokens", "there are no tokens")
+    try:
+        if passage.text is not None:
+            return _read_text(vocab, passage.text, place, final=final)
+        return _read_tokens(vocab, passage.tokens or (), place)
+    except VocabInvalidText as error:
+        raise InvalidText(f"{_name(field, 'text')}: {error}") from None
+    except VocabInvalidToken as error:
+        raise InvalidTokens(f"{_name(field, 'tokens')}: {error} (0 to {vocab.size - 1})") from None
+
+
+def _name(field: str, kind: str) -> str:
+    return f"{field}.{kind}" if field else kind
+
+
+def _read_text(vocab: Vocab, text: str, place: Place, *, final: bool) -> Piece:
+    place = _complete_character(vocab, place)
+    ready, held = vocab.split_pending(place.pending + text, final=final)
+    vocab.encode(held)  # a lone surrogate is refused now, not when the word is complete
+    encoded = vocab.encode(ready)
+    return Piece(
+        ids=encoded.ids,
+        starts=[place.characters + start for start in encoded.starts],
+        ends=[place.characters + end for end in encoded.ends],
+        bytes=len(ready.encode()),
+        words=len(ready.split()),
+        unknown=encoded.unknown,
+        text=ready,
+        after=Place(characters=place.characters + len(ready), pending=held),
+    )
+
+
+def _read_tokens(vocab: Vocab, ids: Sequence[int], place: Place) -> Piece:
+    vocab.validate(ids)
+    pending = _read_text(vocab, "", place, final=True) if place.pending else None
+    place = pending.after if pending else place
+    starts, ends, text, after = _spans(vocab, ids, place)
+    piece = Piece(
+        ids=list(ids),
+        starts=starts,
+        ends=ends,
+        bytes=sum(len(vocab.token_bytes(token)) for token in ids),
+        words=len(text.split()),
+        unknown=sum(token == vocab.unknown_id for token in ids),
+        text=text,
+        after=after,
+    )
+    return _joined(pending, piece) if pending else piece
+
+
+def _spans(vocab: Vocab, ids: Sequence[int], place: Place) -> tuple[list[int], list[int], str, Place]:
+    """Spans of the characters that the tokens complete; all tokens of one character share its span."""
+    decoder, open_ids = vocab.decoder(), list(place.unfinished)
+    for token in open_ids:
+        decoder.feed(token)
+    at, waiting, pieces = place.characters, 0, []
+    starts: list[int] = []
+    ends: list[int] = []
+    for token in ids:
+        open_ids.append(token)
+        waiting += 1
+        piece = decoder.feed(token)
+        if piece:
+            starts += [at] * waiting
+            ends += [at + len(piece)] * waiting
+            at += len(piece)
+            pieces.append(piece)
+            waiting, open_ids = 0, []
+    starts += [at] * waiting
+    ends += [at + 1] * waiting
+    return starts, ends, "".join(pieces), Place(characters=at, unfinished=tuple(open_ids))
+
+
+def _complete_character(vocab: Vocab, place: Place) -> Place:
+    """The place after giving up an unfinished character: it reads as U+FFFD."""
+    if not place.unfinished:
+        return place
+    lost = vocab.decode(place.unfinished)
+    return replace(place, characters=place.characters + len(lost), unfinished=())
+
+
+def _joined(first: Piece, second: Piece) -> Piece:
+    return Piece(
+        ids=first.ids + second.ids,
+        starts=first.starts + second.starts,
+        ends=first.ends + second.ends,
+        bytes=first.bytes + second.bytes,
+        words=first.words + second.words,
+        unknown=first.unknown + second.unknown,
+        text=first.text + second.text,
+        after=second.after,
+    )

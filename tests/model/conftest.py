@@ -1,0 +1,34 @@
+"""Shared by the tests of the model: random models, and the slow reference."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlstm_model.config import ModelConfig
+from rlstm_model.language_model import LanguageModel
+
+
+def _random_model(*, seed=0, scale=0.7, dtype=torch.float64, **shape):
+    """A model whose every weight, biases too, is drawn from a normal distribution of std ``scale``."""
+    config = ModelConfig(**{"vocab_size": 11, "hidden_size": 5, "num_layers": 2, **shape})
+    model = LanguageModel(config).to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(0.0, scale, generator=generator)
+    return model
+
+
+@pytest.fixture(scope="session")
+def random_model():
+    return _random_model
+
+
+@pytest.fixture(scope="session")
+def reference():
+    spec = importlib.util.spec_from_file_location("reference", Path(__file__).with_name("reference.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

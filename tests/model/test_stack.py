@@ -1,0 +1,257 @@
+"""The residual stack over time: both forms, both directions, and its invariants."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
+from rlstm_model.state import State
+
+LAYERS = [
+    {"cell": cell, "cap_input_gate": capped, "mogrifier_rounds": rounds, "mogrifier_rank": rank}
+    for cell, capped in (("rlstm", True), ("lstm", True), ("lstm", False))
+    for rounds, rank in ((0, 0), (1, 0), (2, 2), (5, 2))
+]
+RATES = DropoutRates(input=0.3, cell=0.3, state=0.3, output=0.3)
+
+
+def _inputs(model, *, time=6, batch=3, seed=3):
+    config = model.config
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(time, batch, config.hidden_size, dtype=torch.float64, generator=generator)
+    h, c = torch.rand(
+        2, config.num_layers, batch, config.hidden_size, dtype=torch.float64, generator=generator
+    )
+    return x, State(h - 0.5, 2 * c - 1)
+
+
+def _masks(model, *, time=6, batch=3, seed=4, rates=RATES):
+    config = model.config
+    return sample_masks(
+        rates,
+        time=time,
+        batch=batch,
+        layers=config.num_layers,
+        hidden=config.hidden_size,
+        like=model.embedding.input,
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+def _plain_layer(layer, x_TBH, h, c, mask):
+    """The layer's window written as a loop over its step, for autograd to differentiate."""
+    outputs = []
+    for x in x_TBH:
+        h, c = layer.step(x, h, c, mask)
+        outputs.append(h)
+    return torch.stack(outputs), c
+
+
+@pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: "-".join(map(str, shape.values())))
+@pytest.mark.parametrize("masked", [True, False])
+def test_oracle_a_gradcheck(random_model, shape, masked):
+    """Finite differences agree with the hand-written backward pass, for inputs, state and all weights."""
+    model = random_model(num_layers=1, hidden_size=3, **shape)
+    layer = model.stack.layers[0]
+    x, state = _inputs(model, time=3, batch=2)
+    mask = _masks(model, time=3, batch=2).state[0] if masked else None
+    inputs = (x, state.h[0], state.c[0])
+    weights = [weight for weight in layer.parameters() if weight.numel()]
+
+    def window(x, h, c, *_):
+        return layer.sequence(x, h, c, mask)
+
+    assert torch.autograd.gradcheck(window, (*(tensor.requires_grad_() for tensor in inputs), *weights))
+
+
+@pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: "-".join(map(str, shape.values())))
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_backward_pass_equals_autograd_through_the_steps(random_model, shape, masked, bias):
+    """The same gradients to 1e-10, also of what a layer's last c contributes."""
+    model = random_model(num_layers=1, mogrifier_bias=bias, **shape)
+    layer = model.stack.layers[0]
+    x, state = _inputs(model)
+    mask = _masks(model).state[0] if masked else None
+    inputs = [tensor.requires_grad_() for tensor in (x, state.h[0].clone(), state.c[0].clone())]
+    wanted, gradients = [], []
+    for form in (_plain_layer, type(layer).sequence):
+        outputs, c = form(layer, *inputs, mask)
+        loss = (outputs.sin().sum() + (c * c).sum()) * 0.5
+        gradients.append(
+            torch.autograd.grad(
+                loss, [*inputs, *layer.parameters()], allow_unused=True, materialize_grads=True
+            )
+        )
+        wanted.append(outputs)
+    torch.testing.assert_close(wanted[0], wanted[1], atol=1e-12, rtol=0)
+    for plain, ours in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-10, rtol=1e-10)
+
+
+def _torch_lstm(layer, n):
+    """A torch.nn.LSTM with our layer's weights: its order is i, f, g, o, ours is i, j, f, o."""
+    theirs = nn.LSTM(n, n).double()
+    order = [0, 2, 1, 3]
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(layer.x.reshape(4, n, n)[order].reshape(4 * n, n))
+        theirs.weight_hh_l0.copy_(layer.h.reshape(4, n, n)[order].reshape(4 * n, n))
+        theirs.bias_ih_l0.copy_(layer.bias.reshape(4, n)[order].reshape(4 * n))
+        theirs.bias_hh_l0.zero_()
+    return theirs
+
+
+def _reordered(gradient, n):
+    return gradient.reshape(4, n, -1)[[0, 2, 1, 3]].reshape(gradient.shape)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_without_cap_and_rounds_the_lstm_is_torchs(random_model, num_layers):
+    """Outputs, last state and all gradients equal torch.nn.LSTM's; two layers add up."""
+    model = random_model(num_layers=num_layers, cell="lstm", cap_input_gate=False, mogrifier_rounds=0)
+    x, state = _inputs(model)
+    x_ours, x_theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    features, last = model.stack.sequence(x_ours, state)
+    layers = [_torch_lstm(layer, 5) for layer in model.stack.layers]
+    total, signal, finals = 0, x_theirs, []
+    for index, layer in enumerate(layers):
+        signal, final = layer(signal, (state.h[index][None], state.c[index][None]))
+        total = total + signal
+        finals.append(final)
+    torch.testing.assert_close(features, total, atol=1e-12, rtol=0)
+    torch.testing.assert_close(last.h, torch.cat([h for h, _ in finals]), atol=1e-12, rtol=0)
+    torch.testing.assert_close(last.c, torch.cat([c for _, c in finals]), atol=1e-12, rtol=0)
+    features.sin().sum().backward()
+    total.sin().sum().backward()
+    torch.testing.assert_close(x_ours.grad, x_theirs.grad, atol=1e-12, rtol=1e-10)
+    for ours, theirs in zip(model.stack.layers, layers, strict=True):
+        torch.testing.assert_close(_reordered(ours.x.grad, 5), theirs.weight_ih_l0.grad)
+        torch.testing.assert_close(_reordered(ours.h.grad, 5), theirs.weight_hh_l0.grad)
+        torch.testing.assert_close(_reordered(ours.bias.grad, 5), theirs.bias_ih_l0.grad)
+
+
+@pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: "-".join(map(str, shape.values())))
+@pytest.mark.parametrize("learning", [True, False])
+def test_reading_at_once_equals_reading_step_by_step(random_model, shape, learning):
+    """The two forms give the same features and the same state, with and without gradients."""
+    model = random_model(num_layers=3, **shape)
+    x, state = _inputs(model)
+    with torch.set_grad_enabled(learning):
+        whole, last = model.stack.sequence(x, state)
+    for t in range(len(x)):
+        features, state = model.stack.step(x[t], state)
+        torch.testing.assert_close(features, whole[t], atol=1e-12, rtol=0)
+    torch.testing.assert_close(state.h, last.h, atol=1e-12, rtol=0)
+    torch.testing.assert_close(state.c, last.c, atol=1e-12, rtol=0)
+
+
+@given(cuts=st.sets(st.integers(1, 11)), seed=st.integers(0, 100))
+def test_oracle_c_chunked_equals_whole(random_model, cuts, seed):
+    """Windows cut anywhere, with the state carried on, give what one window gives."""
+    model = random_model(seed=seed)
+    x, state = _inputs(model, time=12)
+    whole, last = model.stack.sequence(x, state)
+    parts = []
+    for start, stop in zip([0, *sorted(cuts)], [*sorted(cuts), 12], strict=True):
+        part, state = model.stack.sequence(x[start:stop], state)
+        parts.append(part)
+    torch.testing.assert_close(torch.cat(parts), whole, atol=1e-12, rtol=0)
+    torch.testing.assert_close(state.c, last.c, atol=1e-12, rtol=0)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    scale=st.sampled_from([0.1, 1.0, 10.0]),
+    cell=st.sampled_from(["rlstm", "lstm"]),
+)
+def test_the_cap_bounds_c_by_1_and_h_by_tanh_1(random_model, seed, scale, cell):
+    """From a bounded start no weights and no input can leave the bounds."""
+    model = random_model(seed=seed, scale=scale, cell=cell, num_layers=1)
+    x, state = _inputs(model, time=20, seed=seed)
+    outputs, last = model.stack.sequence(10 * x, state)
+    assert last.c.abs().max() <= 1 + 1e-12
+    assert outputs.abs().max() <= math.tanh(1) + 1e-12
+
+
+def test_rows_do_not_touch_each_other(random_model):
+    """Changing one row's input and state changes no other row."""
+    model = random_model()
+    x, state = _inputs(model)
+    before, _ = model.stack.sequence(x, state)
+    x, h = x.clone(), state.h.clone()
+    x[:, 1] += 1.0
+    h[:, 1] -= 1.0
+    after, _ = model.stack.sequence(x, State(h, state.c))
+    torch.testing.assert_close(after[:, [0, 2]], before[:, [0, 2]], atol=1e-12, rtol=0)
+    assert (after[:, 1] - before[:, 1]).abs().max() > 1e-3
+
+
+def test_pitfall_1_the_residual_sum_holds_every_layer_and_no_embedding(random_model):
+    """Layer 3 reads xhat_1 + xhat_2; the features are xhat_1 + xhat_2 + xhat_3."""
+    model = random_model(num_layers=3)
+    x, state = _inputs(model)
+    features, last = model.stack.sequence(x, state)
+    outputs, source = [], x
+    for index, layer in enumerate(model.stack.layers):
+        output, c = layer.sequence(source, state.h[index], state.c[index])
+        torch.testing.assert_close(last.c[index], c)
+        outputs.append(output)
+        source = torch.stack(outputs).sum(0)
+    torch.testing.assert_close(features, source)
+
+
+@pytest.mark.parametrize("cell", ["rlstm", "lstm"])
+def test_pitfall_4_what_is_carried_and_what_goes_up_is_raw(random_model, cell):
+    """A dropped unit of h is dropped from the reading of h, not from the output nor the carried state."""
+    model = random_model(num_layers=1, cell=cell)
+    x, state = _inputs(model, time=1)
+    layer = model.stack.layers[0]
+    mask = torch.zeros_like(state.h)
+    outputs, last = model.stack.sequence(x, state, DropoutMasks(state=mask))
+    h, c = layer.step(x[0], state.h[0], state.c[0], mask[0])
+    assert bool((outputs != 0).all())
+    torch.testing.assert_close(outputs[0], h)
+    torch.testing.assert_close(last.h[0], h)
+    torch.testing.assert_close(last.c[0], c)
+
+
+def test_pitfall_5_each_layer_uses_its_own_state_mask(random_model):
+    """Changing layer 2's state mask changes layer 2 and leaves layer 1 as it was."""
+    model = random_model()
+    x, state = _inputs(model)
+    ones = torch.ones_like(state.h)
+    other = ones.clone()
+    other[1] = 0.0
+    _, same = model.stack.sequence(x, state, DropoutMasks(state=ones))
+    _, changed = model.stack.sequence(x, state, DropoutMasks(state=other))
+    assert torch.equal(same.h[0], changed.h[0])
+    assert (same.h[1] - changed.h[1]).abs().max() > 1e-3
+
+
+def test_pitfall_8_cell_dropout_acts_on_the_next_input_and_on_the_output_sum(random_model):
+    """The same dropped value of layer 1 reaches layer 2 and the features; the carried h is whole."""
+    model = random_model()
+    x, state = _inputs(model)
+    cell = _masks(model).cell
+    features, last = model.stack.sequence(x, state, DropoutMasks(cell=cell))
+    first, second = model.stack.layers
+    below, _ = first.sequence(x, state.h[0], state.c[0])
+    above, _ = second.sequence(below * cell[0], state.h[1], state.c[1])
+    torch.testing.assert_close(features, below * cell[0] + above * cell[1])
+    torch.testing.assert_close(last.h[0], below[-1])
+
+
+def test_pitfall_9_input_reaches_the_cell_through_the_previous_h(random_model):
+    """With rounds the input projection depends on h: the same x, read after another h, is another x."""
+    model = random_model(num_layers=1, cell="lstm", mogrifier_rounds=1)
+    layer = model.stack.layers[0]
+    with torch.no_grad():
+        layer.h.zero_()
+    x, state = _inputs(model)
+    h_1, _ = layer.step(x[0], state.h[0], state.c[0])
+    h_2, _ = layer.step(x[0], state.h[0] + 0.1, state.c[0])
+    assert (h_1 - h_2).abs().max() > 1e-3
