@@ -165,7 +165,8 @@ class _LayerOverTime(torch.autograd.Function):
             )
             outputs.append(h_BH)
             ctx.tapes.append(tape)
-        return torch.stack(outputs), c_BH
+        # A copy: the last tape holds c itself, and a context that holds its own output is never freed.
+        return torch.stack(outputs), c_BH.clone()
 
     @staticmethod
     @once_differentiable

@@ -1,4 +1,4 @@
-"""What a server can be told: environment variables `RLSTM_*`, with the same names as the options of `rlstm serve`.
+"""What a server can be told: environment variables `RLSTM_*`, named like the options of `rlstm serve`.
 
 A setting that cannot be used is refused here, by name, before anything is started.
 """
@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from platformdirs import user_data_path
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rlstm_server.errors import StartupError
@@ -27,16 +35,24 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    body_bytes: int = Field(8 * 2**20, ge=1024, le=2**30, description="One request body, counted as received.")
-    receive_seconds: float = Field(15.0, gt=0, le=600, description="Whole time a body may take to arrive.")
-    score_items: int = Field(256, ge=1, le=4096, description="Texts in one /score.")
-    score_tokens: int = Field(2**21, ge=1, le=2**28, description="Tokens of all items of one /score.")
-    score_numbers: int = Field(2**22, ge=1, le=2**28, description="Tokens x (1 + top) of one /score.")
-    append_tokens: int = Field(65_536, ge=1, le=2**24, description="Tokens of one append.")
-    candidates: int = Field(256, ge=1, le=4096, description="Candidates of one session score.")
-    generate_tokens: int = Field(65_536, ge=1, le=2**24, description="n x max_tokens of one /generate.")
-    ping_seconds: float = Field(10.0, gt=0, le=600, description="Silence of an event stream before a comment.")
-    drain_seconds: float = Field(8.0, gt=0, le=600, description="What open work gets after SIGTERM.")
+    body_bytes: int = Field(
+        default=8 * 2**20, ge=1024, le=2**30, description="One request body, counted as received."
+    )
+    receive_seconds: float = Field(
+        default=15.0, gt=0, le=600, description="Whole time a body may take to arrive."
+    )
+    score_items: int = Field(default=256, ge=1, le=4096, description="Texts in one /score.")
+    score_tokens: int = Field(default=2**21, ge=1, le=2**28, description="Tokens of all items of one /score.")
+    score_numbers: int = Field(default=2**22, ge=1, le=2**28, description="Tokens x (1 + top) of one /score.")
+    append_tokens: int = Field(default=65_536, ge=1, le=2**24, description="Tokens of one append.")
+    candidates: int = Field(default=256, ge=1, le=4096, description="Candidates of one session score.")
+    generate_tokens: int = Field(
+        default=65_536, ge=1, le=2**24, description="n x max_tokens of one /generate."
+    )
+    ping_seconds: float = Field(
+        default=10.0, gt=0, le=600, description="Silence of an event stream before a comment."
+    )
+    drain_seconds: float = Field(default=8.0, gt=0, le=600, description="What open work gets after SIGTERM.")
 
 
 class Settings(BaseSettings):
@@ -51,20 +67,32 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    model: str = Field("bytes-small", min_length=1, description="A shipped model's name, or a checkpoint folder.")
-    host: str = Field("127.0.0.1", min_length=1, description="Address to bind; only loopback without keys.")
-    port: int = Field(8000, ge=0, le=65_535, description="Port to bind; 0 takes a free one.")
+    model: str = Field(
+        default="bytes-small", min_length=1, description="A shipped model's name, or a checkpoint folder."
+    )
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="Address to bind; only loopback without keys."
+    )
+    port: int = Field(default=8000, ge=0, le=65_535, description="Port to bind; 0 takes a free one.")
     data_dir: Path = Field(
         default_factory=lambda: user_data_path("rlstm"), description="Home of the embedded store."
     )
-    redis_url: SecretStr | None = Field(None, description="A Redis or Valkey to keep sessions in.")
-    device: Device = Field("auto", description="Where the model computes.")
-    durability: Durability = Field("fsync", description="What an acknowledged change survives.")
-    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field((), description="Keys, comma separated.")
-    api_keys_file: Path | None = Field(None, description="JSON: sha256, tenant, scopes, quotas of each key.")
-    log_level: LogLevel = Field("info", description="The least severe line written.")
-    allow_weaker: bool = Field(False, description="Start although the store keeps less than promised.")
-    threads: int | None = Field(None, ge=1, le=1024, description="Threads of the device; torch's choice if unset.")
+    redis_url: SecretStr | None = Field(default=None, description="A Redis or Valkey to keep sessions in.")
+    device: Device = Field(default="auto", description="Where the model computes.")
+    durability: Durability = Field(default="fsync", description="What an acknowledged change survives.")
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        default=(), description="Keys, comma separated."
+    )
+    api_keys_file: Path | None = Field(
+        default=None, description="JSON: sha256, tenant, scopes, quotas of each key."
+    )
+    log_level: LogLevel = Field(default="info", description="The least severe line written.")
+    allow_weaker: bool = Field(
+        default=False, description="Start although the store keeps less than promised."
+    )
+    threads: int | None = Field(
+        default=None, ge=1, le=1024, description="Threads of the device; torch's choice if unset."
+    )
     limits: Limits = Limits()
 
     @field_validator("api_keys", mode="before")

@@ -26,7 +26,7 @@ def _as_numpy(layer):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_step_is_what_the_equations_say(random_model, reference, kind):
-    """h and c equal the NumPy cell to 1e-12, with a state mask that drops and scales units."""
+    """New h and c equal the NumPy cell to 1e-12, with a state mask that drops and scales units."""
     config, layer, x, h, c, mask = _cell_and_inputs(random_model, **kind)
     h_new, c_new, _ = layer.cell.step(layer.cell_weights, x, h, c, mask)
     for b in range(3):
@@ -52,7 +52,7 @@ def _affine_step(cell, n, biases, **blocks):
 
 
 def test_pitfall_2_f_reads_the_uncapped_product_and_h():
-    """f is sigma(W_fu (i * j) + W_fh h + b_f), with the i that the cap has not touched."""
+    """The forget gate is sigma(W_fu (i * j) + W_fh h + b_f), with the i that the cap has not touched."""
     n = 2
     eye = torch.eye(n, dtype=torch.float64)
     from_h = torch.cat((torch.zeros(2 * n, n, dtype=torch.float64), 0.5 * eye))

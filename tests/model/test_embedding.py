@@ -6,7 +6,7 @@ import torch
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_pitfall_10_rows_in_products_and_bias_out_without_scaling(random_model, tied):
-    """embed is a row of E_in as it stands; logits are E_out x + b, where tied E_out is E_in."""
+    """What goes in is a row of E_in as it stands; logits are E_out x + b, where tied E_out is E_in."""
     embedding = random_model(tie_embeddings=tied).embedding
     ids = torch.tensor([[3, 0], [10, 3]])
     assert torch.equal(embedding.embed(ids), embedding.input[ids])

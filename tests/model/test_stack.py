@@ -1,6 +1,8 @@
 """The residual stack over time: both forms, both directions, and its invariants."""
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -175,6 +177,27 @@ def test_the_cap_bounds_c_by_1_and_h_by_tanh_1(random_model, seed, scale, cell):
     outputs, last = model.stack.sequence(10 * x, state)
     assert last.c.abs().max() <= 1 + 1e-12
     assert outputs.abs().max() <= math.tanh(1) + 1e-12
+
+
+@pytest.mark.parametrize("cell", ["rlstm", "lstm"])
+@pytest.mark.parametrize("backward", [True, False])
+def test_a_windows_tape_is_freed_with_its_outputs(random_model, cell, backward):
+    """No cycle keeps what the backward pass needed, so nothing waits for the garbage collector."""
+    model = random_model(cell=cell)
+    x, state = _inputs(model)
+    layer = model.stack.layers[0]
+    gc.collect()
+    gc.disable()
+    try:
+        outputs, c = layer.sequence(x, state.h[0], state.c[0])
+        tape = weakref.ref(outputs.grad_fn.tapes[-1][1].tanh_c)
+        if backward:
+            (outputs.sum() + c.sum()).backward()
+        assert tape() is not None
+        del outputs, c
+        assert tape() is None
+    finally:
+        gc.enable()
 
 
 def test_rows_do_not_touch_each_other(random_model):

@@ -3,7 +3,8 @@
 Shape suffixes: T time, B batch rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,6 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Ids = NDArray[np.int64] | NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Texts:
+    """What a run reads: (ids, rows) for each source, and named validation texts."""
+
+    train: Sequence[tuple[Ids, int]]
+    valid: Mapping[str, Ids]
 
 
 class Batches:

@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import re
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -25,31 +26,53 @@ class CorpusError(Exception):
     """A corpus that is missing, damaged or of another shape; the message names the file."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """The bytes from ``start`` to before ``end`` of a file of the manifest, or of the user's own (path)."""
+
+    path: str
+    start: int
+    end: int
+    licence: str
+
+
 def corpora_folder() -> Path:
     """The folder in ``RLSTM_CORPORA``, else ``../shared/data``."""
     return Path(os.environ.get(ENVIRONMENT, DEFAULT_FOLDER))
 
 
-def load_corpus(name: str, split: Split, *, folder: Path | None = None) -> bytes:
-    """The raw bytes of a corpus's split, checked against the manifest's size and checksum.
+def locate(name: str, split: Split, *, folder: Path | None = None) -> Extent:
+    """Where a corpus's split lies.
 
-    ``name`` is a dataset of the manifest, or the path of a folder with ``<split>.txt``.
+    ``name`` is a dataset of the manifest; one of its files that has no splits, without suffix
+    (``canterbury/alice29``: all splits are the whole file); or the path of a folder with ``<split>.txt``.
     Raises CorpusError.
     """
-    own = Path(name)
-    if own.is_dir():
-        return _read(own / f"{split}.txt")
+    if Path(name).is_dir():
+        path = Path(name) / f"{split}.txt"
+        return Extent(path=str(path), start=0, end=len(_read(path)), licence="the user's own text")
     folder = folder or corpora_folder()
-    records = [record for record in _manifest(folder) if record["dataset"] == name]
+    records = [record for record in _manifest(folder) if _names(name, record)]
     if not records:
         raise CorpusError(f"no corpus {name!r} in {folder / 'manifest.json'}, and no folder of that name")
     for record in records:
-        if record["role"] == split:
-            return _verified(folder, record)
-        if record["role"] == "all" and split in record.get("splits", {}):
-            start, end = record["splits"][split]
-            return _verified(folder, record)[start:end]
+        start, end = 0, record["raw_bytes"]
+        if record["role"] == "all":
+            start, end = record.get("splits", {}).get(split, (0, 0))
+        if end > start and record["role"] in (split, "all", "domain"):
+            return Extent(path=record["path"], start=start, end=end, licence=record["licence"])
     raise CorpusError(f"corpus {name!r} has no {split} split")
+
+
+def load_corpus(name: str, split: Split, *, folder: Path | None = None) -> bytes:
+    """The raw bytes of a corpus's split, checked against the manifest's size and checksum.
+
+    For ``name`` see :func:`locate`. Raises CorpusError.
+    """
+    extent = locate(name, split, folder=folder)
+    if Path(name).is_dir():
+        return _read(Path(extent.path))
+    return load_file(extent.path, folder=folder)[extent.start : extent.end]
 
 
 def load_file(path: str, *, folder: Path | None = None) -> bytes:
@@ -93,13 +116,22 @@ def _unwrap_block(block: bytes) -> bytes:
     return b"\n".join(joined)
 
 
+def _names(name: str, record: dict[str, Any]) -> bool:
+    if record["role"] == "domain":
+        return record["path"] == name or str(record["path"]).startswith(f"{name}.")
+    return bool(record["dataset"] == name)
+
+
 def _manifest(folder: Path) -> list[dict[str, Any]]:
     path = folder / "manifest.json"
     try:
         files: list[dict[str, Any]] = json.loads(path.read_text())["files"]
+        for record in files:
+            record["path"], record["dataset"], record["role"], record["licence"]
+            record["raw_bytes"], record["raw_sha256"]
     except FileNotFoundError:
         raise CorpusError(f"{path} is missing; set {ENVIRONMENT} to a corpora folder") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorpusError(f"{path} is no corpora manifest: {error}") from error
     return files
 
@@ -119,7 +151,7 @@ def _verified(folder: Path, record: dict[str, Any]) -> bytes:
     packed = _read(path)
     try:
         raw = lzma.decompress(packed)
-    except lzma.LZMAError as error:
+    except (lzma.LZMAError, EOFError) as error:
         raise CorpusError(f"{path} is damaged: {error}") from error
     if len(raw) != record["raw_bytes"]:
         raise CorpusError(f"{path} holds {len(raw)} bytes; the manifest says {record['raw_bytes']}")

@@ -5,8 +5,7 @@ Shape suffixes: T time, B batch rows, D dropout samples.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from rlstm_model.dropout import NO_DROPOUT, sample_masks
 from rlstm_model.initialisation import initialise
 from rlstm_model.language_model import LanguageModel
-from rlstm_training.batches import Batches, Ids
+from rlstm_training.batches import Batches, Texts
 from rlstm_training.config import Recipe
 from rlstm_training.evaluation import striped_loss
 from rlstm_training.objective import l2_penalty, multi_sample_loss, repeat_samples
@@ -23,14 +22,6 @@ from rlstm_training.optimizer import radam
 from rlstm_training.run import RunDirectory, RunError
 
 Report = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Texts:
-    """What a run reads: (ids, rows) for each source, and named validation texts."""
-
-    train: Sequence[tuple[Ids, int]]
-    valid: Mapping[str, Ids]
 
 
 class Trainer:

@@ -81,10 +81,10 @@ class EventDecoder:
 class EventReader:
     """Turns the chunks of a ``generate`` stream into typed events, and its failures into errors."""
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, choices: int = 1) -> None:
         self._decoder = EventDecoder()
         self._request_id = request_id
-        self._ended = False
+        self._open_choices = choices
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """Yield the events of this chunk; raise where the server reports an error.
@@ -96,12 +96,16 @@ class EventReader:
         for raw in self._decoder.feed(chunk):
             event = self._typed(raw)
             if event is not None:
-                self._ended = self._ended or isinstance(event, EndEvent)
+                self._open_choices -= isinstance(event, EndEvent)
                 yield event
 
     def finish(self) -> None:
-        """Call this when the connection has ended; a stream without an end event is an error."""
-        if not self._ended:
+        """Call this when the connection has ended.
+
+        Raises:
+            StreamInterruptedError: a choice had no end event, so the text may not be whole.
+        """
+        if self._open_choices > 0:
             raise StreamInterruptedError(
                 "the stream broke off before its end", applied="unknown", request_id=self._request_id
             )

@@ -6,8 +6,9 @@ from typing import Any
 
 import httpx
 
-from rlstm_client._wire import Call, Reply
+from rlstm_client._call import Call, Reply
 from rlstm_client.errors import (
+    Applied,
     CannotConnectError,
     ConnectionLostError,
     NoAnswerError,
@@ -71,15 +72,15 @@ def not_a_stream(call: Call[Any]) -> UnreadableAnswerError:
 def no_answer(error: httpx.HTTPError | httpx.StreamError, call: Call[Any]) -> NoAnswerError:
     """Return the error for a call without an answer; one that reads cannot have changed anything."""
     sent = not isinstance(error, _NOTHING_WAS_SENT)
-    applied: Any = "unknown" if sent and call.keyed else "no"
-    if not sent:
-        kind, what = CannotConnectError, "cannot connect"
-    elif isinstance(error, httpx.TimeoutException):
-        kind, what = TimedOutError, "no answer in time"
-    else:
-        kind, what = ConnectionLostError, "the connection was lost"
+    applied: Applied = "unknown" if sent and call.keyed else "no"
     reason = str(error) or type(error).__name__
-    return kind(f"{what}: {reason}", applied=applied, request_id=call.request_id)
+    if not sent:
+        return CannotConnectError(f"cannot connect: {reason}", request_id=call.request_id)
+    if isinstance(error, httpx.TimeoutException):
+        return TimedOutError("no answer in time", applied=applied, request_id=call.request_id)
+    return ConnectionLostError(
+        f"the connection was lost: {reason}", applied=applied, request_id=call.request_id
+    )
 
 
 def _checked(url: str) -> httpx.URL:

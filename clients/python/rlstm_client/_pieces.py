@@ -6,16 +6,17 @@ repeats one piece and no more.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from rlstm_client import _wire
+from rlstm_client._call import Call
 from rlstm_client.errors import AppendProgress, RequestError
 from rlstm_client.models import AppendResult, Totals
 
 PIECE_BYTES = 4096
 _COLUMNS = ("ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends", "guards")
-_OF_THE_LAST = ("version", "position", "durability", "pending", "unit", "expires_at", "extra")
 
 
 def cut(text: str, piece_bytes: int = PIECE_BYTES) -> list[str]:
@@ -61,11 +62,11 @@ class PieceBuffer:
             self._gather()
         return [self._pieces.pop(0) for _ in range(len(self._pieces) - self._held_pieces)]
 
-    def finish(self) -> list[str]:
-        """Return what is left."""
+    def finish(self) -> list[tuple[str, bool]]:
+        """Return the pieces that are left, each with whether it is the last."""
         self._gather()
         pieces, self._pieces = self._pieces, []
-        return pieces
+        return [(piece, index == len(pieces)) for index, piece in enumerate(pieces, 1)]
 
     def _gather(self) -> None:
         if self._parts:
@@ -99,7 +100,7 @@ class AppendPlan:
         self._options = options
         self._answers: list[AppendResult] = []
 
-    def __iter__(self) -> Iterator[_wire.Call[AppendResult]]:
+    def __iter__(self) -> Iterator[Call[AppendResult]]:
         last = len(self._pieces) - 1
         for index, piece in enumerate(self._pieces):
             yield _wire.append(
@@ -115,7 +116,7 @@ class AppendPlan:
         """Take the answer of the call that was iterated last."""
         self._answers.append(answer)
 
-    def progress(self, failed: _wire.Call[AppendResult]) -> AppendProgress:
+    def progress(self, failed: Call[AppendResult]) -> AppendProgress:
         """Return how far the text had come when this call failed."""
         return AppendProgress(
             answer=self.result if self._answers else None,
@@ -139,13 +140,13 @@ class AppendPlan:
 
 def combine(answers: Sequence[AppendResult]) -> AppendResult:
     """Return one answer for the pieces of a text: columns joined, totals summed, the rest as at the end."""
-    last = answers[-1]
     if len(answers) == 1:
-        return last
-    columns = {name: tuple(chain.from_iterable(getattr(a, name) for a in answers)) for name in _COLUMNS}
-    named = {name: getattr(last, name) for name in _OF_THE_LAST}
-    return AppendResult(
-        **named,
+        return answers[0]
+    columns: dict[str, Any] = {
+        name: tuple(chain.from_iterable(getattr(answer, name) for answer in answers)) for name in _COLUMNS
+    }
+    return replace(
+        answers[-1],
         **columns,
         replayed=any(answer.replayed for answer in answers),
         updates=sum(answer.updates for answer in answers),

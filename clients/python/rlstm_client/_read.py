@@ -5,7 +5,7 @@ has no default is an `UnreadableAnswerError`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, TypeVar
 
 from rlstm_client import models
@@ -22,7 +22,7 @@ def score_result(data: Any) -> models.ScoreResult:
 
 def generation(data: Any) -> models.Generation:
     """Read the answer of a ``generate`` route."""
-    return _read(models.Generation, data, usage=_object, choices=_each(generation))
+    return _read(models.Generation, data, usage=_object, choices=_each(_reader(models.Choice)))
 
 
 def session_info(data: Any) -> models.SessionInfo:
@@ -90,14 +90,14 @@ def _scored_item(data: Any) -> models.ScoredItem:
         data,
         totals=_reader(models.Totals),
         top=_reader(models.Alternatives),
-        words=_each(_reader(models.WordScore)),
+        words=_reader(models.WordColumns),
     )
 
 
-def _read(cls: type[T], data: Any, **readers: Reader) -> T:
+def _read(cls: Callable[..., T], data: Any, **readers: Reader) -> T:
     known: dict[str, Any] = {}
     extra: dict[str, Any] = {}
-    names = {f.name for f in fields(cls)} - {"extra"}  # type: ignore[arg-type]
+    names = {f.name for f in _fields(cls)} - {"extra"}
     for name, value in _object(data).items():
         if name not in names:
             extra[name] = value
@@ -108,11 +108,15 @@ def _read(cls: type[T], data: Any, **readers: Reader) -> T:
     return cls(**known, extra=extra)
 
 
-def _required(cls: type[Any]) -> set[str]:
-    return {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING}
+def _fields(cls: Any) -> tuple[Field[Any], ...]:
+    return fields(cls)
 
 
-def _reader(cls: type[T]) -> Callable[[Any], T]:
+def _required(cls: Any) -> set[str]:
+    return {f.name for f in _fields(cls) if f.default is MISSING and f.default_factory is MISSING}
+
+
+def _reader(cls: Callable[..., T]) -> Callable[[Any], T]:
     return lambda data: _read(cls, data)
 
 

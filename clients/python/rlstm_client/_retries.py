@@ -7,7 +7,7 @@ the repetition has the same key and the same body. A stream is repeated only bef
 from dataclasses import dataclass
 from typing import Any
 
-from rlstm_client._wire import Call
+from rlstm_client._call import Call
 from rlstm_client.errors import (
     GatewayError,
     InFlightError,
@@ -59,3 +59,6 @@ def repeatable(call: Call[Any], error: RLSTMError) -> bool:
     if isinstance(error, NoAnswerError | InFlightError | OutcomeUnknownError | GatewayError):
         return True
     return error.status in _WAIT_WHEN_TOLD and error.retry_after is not None
+
+
+DEFAULT_RETRIES = Retries()

@@ -16,7 +16,7 @@ Scores = Literal["none", "totals", "tokens"]
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over the tokens of one text. ``static_…`` and ``gain`` compare with the model that never learned."""
+    """Sums over the tokens of a text; ``static_…`` and ``gain`` compare with the weights as loaded."""
 
     logprob: float
     tokens: int
@@ -41,21 +41,27 @@ class Alternatives:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordScore:
-    """The log-probability of one word, the sum over its tokens."""
+class WordColumns:
+    """Sums over words, one entry a word. The white space before a word belongs to it."""
 
-    logprob: float
-    start: int
-    end: int
+    starts: Sequence[int]
+    ends: Sequence[int]
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    static_logprobs: Sequence[float] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredItem:
-    """One scored text; columns are empty where only totals were asked for."""
+    """One scored text; columns are empty where they were not asked for.
+
+    ``first_token`` says what token 0 was scored against. ``bytes`` holds those of tokens that are no text by
+    themselves, None for the others; it is empty where all are. ``updates`` and ``guards`` tell of learning.
+    """
 
     totals: Totals
-    first_token: str = "bos"
+    first_token: str | None = None
     id: str | None = None
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
@@ -64,8 +70,11 @@ class ScoredItem:
     entropies: Sequence[float] = ()
     starts: Sequence[int] = ()
     ends: Sequence[int] = ()
+    bytes: Sequence[Sequence[int] | None] = ()
     top: Alternatives | None = None
-    words: Sequence[WordScore] = ()
+    words: WordColumns | None = None
+    updates: int = 0
+    guards: Sequence[str] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -83,39 +92,63 @@ class ScoreResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One of several continuations."""
+
+    index: int
+    text: str
+    ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    finish_reason: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Generation:
-    """A generated text; more than one choice stand in ``choices``, of which the first is repeated here."""
+    """A generated text. Of several continuations this is the first, and ``choices`` holds them all.
+
+    ``seed`` gives the same text again; ``version`` and ``position`` are those of a session that keeps it.
+    """
 
     text: str
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
     finish_reason: str | None = None
-    index: int = 0
+    seed: int | None = None
+    unit: Unit = "nats"
     usage: Mapping[str, Any] = field(default_factory=dict)
-    choices: Sequence["Generation"] = ()
+    choices: Sequence[Choice] = ()
+    version: int | None = None
+    position: int | None = None
+    durability: str | None = None
+    replayed: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenEvent:
-    """The next piece of a stream; its text never ends inside a character, and may be empty."""
+    """The next token of a stream, and the text that it completes: none in the middle of a character."""
 
     text: str
+    id: int
     index: int = 0
-    id: int | None = None
-    ids: Sequence[int] = ()
+    choice: int = 0
     logprob: float | None = None
-    logprobs: Sequence[float] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndEvent:
-    """The end of a stream, or of one of its choices."""
+    """The end of one choice of a stream; the fields mean what they mean in `Generation`."""
 
-    finish_reason: str | None = None
-    index: int = 0
+    finish_reason: str
+    choice: int = 0
+    seed: int | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
+    version: int | None = None
+    position: int | None = None
+    durability: str | None = None
+    replayed: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -127,6 +160,9 @@ class SessionTotals:
     """What a session has read so far, and what learning saved: ``gain`` is static minus adapted bits."""
 
     tokens: int = 0
+    bytes: int = 0
+    updates: int = 0
+    guards: int = 0
     static_bits: float | None = None
     adapted_bits: float | None = None
     gain: float | None = None
@@ -148,16 +184,18 @@ class SessionInfo:
     adaptation: Mapping[str, Any] = field(default_factory=dict)
     totals: SessionTotals = field(default_factory=SessionTotals)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    durability: str | None = None
+    replayed: bool = False
     append: "AppendResult | None" = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionPage:
-    """One page of sessions; ``next`` is the cursor of the following page."""
+    """One page of sessions; ``cursor`` fetches the next, None at the end."""
 
     sessions: Sequence[SessionInfo]
-    next: str | None = None
+    cursor: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -5,7 +5,7 @@ of the answer.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from rlstm_client.models import Scores, Unit
 
@@ -16,6 +16,7 @@ class ScoreOptions(TypedDict, total=False):
     items: Sequence[Mapping[str, Any]]  # each: text or tokens, and where wanted id and context
     tokens: Sequence[int]  # instead of a text
     context: str  # scored against, not reported
+    context_tokens: Sequence[int]  # instead of a context
     unit: Unit
     scores: Scores
     words: bool  # sums and spans of words
@@ -51,6 +52,7 @@ class SessionGenerateOptions(SamplingOptions, total=False):
 
     commit: bool  # keep the text in the session
     learn_from_output: bool
+    min_version: int  # refuse an older session
     idempotency_key: str  # of a generation that is kept
     if_match: int  # likewise
 
@@ -62,7 +64,9 @@ class CreateOptions(TypedDict, total=False):
     adaptation: Mapping[str, Any]
     ttl_seconds: float
     metadata: Mapping[str, Any]
-    text: str  # the first append
+    text: str  # the first append; its answer is `Session.created.append`
+    scores: Scores  # of the first append, as unit
+    unit: Unit
     idempotency_key: str
 
 
@@ -85,6 +89,6 @@ class AppendOptions(StreamAppendOptions, total=False):
 class ResetOptions(TypedDict, total=False):
     """Of `reset`."""
 
-    what: str
+    scope: Literal["fast_weights", "recurrent", "both"]
     if_match: int
     idempotency_key: str

@@ -90,7 +90,7 @@ def column_fields(columns: Columns, unit: Unit) -> dict[str, Any]:
     }
     if columns.top is not None:
         fields["top"] = {
-            "ids": column([[id for id, _ in best] for best in columns.top]),
+            "ids": column([[token for token, _ in best] for best in columns.top]),
             "logprobs": column([[logprob * factor for _, logprob in best] for best in columns.top]),
         }
     return fields

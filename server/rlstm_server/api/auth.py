@@ -1,7 +1,7 @@
 """Who may do what: one layer before every route, which denies whatever it does not know.
 
-Keys are kept as SHA-256 and compared in constant time. A server without keys serves this machine only; there the
-`Host` header must name this machine too, so that no web page reaches the server under a name of its own.
+Keys are kept as SHA-256 and compared in constant time. A server without keys serves this machine only; there
+the `Host` header must name this machine too, so that no web page reaches the server under a name of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Quotas(BaseModel):
     """What one key may use up."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-    requests_per_second: float | None = Field(None, gt=0, le=1e6)
+    requests_per_second: float | None = Field(default=None, gt=0, le=1e6)
 
 
 class KeyRecord(BaseModel):

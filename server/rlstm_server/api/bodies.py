@@ -79,7 +79,8 @@ def _declared_as_json(request: Request) -> Any:
     """Give the request's scope; one that sent no body at all is treated as having sent JSON."""
     if "content-type" in request.headers:
         return request.scope
-    return request.scope | {"headers": [*request.scope["headers"], (b"content-type", b"application/json")]}
+    headers = [*request.scope["headers"], (b"content-type", b"application/json")]
+    return {**request.scope, "headers": headers}
 
 
 def _check_media_type(values: list[str]) -> None:
@@ -120,27 +121,26 @@ def parse_strictly(body: bytes) -> Any:
 
 
 def _check_tree(root: Any) -> None:
-    """Walk level by level: no string with a lone surrogate, and at most `MAX_DEPTH` levels."""
-    level = [root]
+    """Walk level by level: no string with a lone surrogate, and at most `MAX_DEPTH` containers in each other."""
+    level: list[Any] = [[root]]
     for _ in range(MAX_DEPTH + 1):
-        below: list[Any] = []
-        for value in level:
-            _check_value(value, below)
-        if not below:
+        level = [inner for container in level for inner in _containers_in(container)]
+        if not level:
             return
-        level = below
     raise _too_deep()
 
 
-def _check_value(value: Any, below: list[Any]) -> None:
-    if isinstance(value, str):
-        _check_text(value)
-    elif isinstance(value, dict):
-        for key in value:
+def _containers_in(container: list[Any] | dict[str, Any]) -> list[Any]:
+    """Check the strings right inside, and give the containers there."""
+    if isinstance(container, dict):
+        for key in container:
             _check_text(key)
-        below.extend(value.values())
-    elif isinstance(value, list):
-        below.extend(inner for inner in value if isinstance(inner, str | list | dict))
+        container = list(container.values())
+    inner = [value for value in container if isinstance(value, str | list | dict)]
+    for value in inner:
+        if isinstance(value, str):
+            _check_text(value)
+    return [value for value in inner if not isinstance(value, str)]
 
 
 def _check_text(text: str) -> None:

@@ -16,9 +16,9 @@ from rlstm_server.errors import InvalidField, NotFound
 from rlstm_server.metrics import Metrics
 from rlstm_server.settings import Settings
 
-SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+SESSION_ID = re.compile(r"[a-z0-9]{1,64}")
 VERSION_TAG = re.compile(r'"?([0-9]{1,18})"?')
-KEY = re.compile(r"[\x21-\x7e]{1,255}")
+KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def _idempotency_key(
     ] = None,
 ) -> str | None:
     if key is not None and not KEY.fullmatch(key):
-        raise InvalidField("idempotency-key", "idempotency-key: 1 to 255 visible ASCII characters")
+        raise InvalidField("idempotency-key", "idempotency-key: 1 to 200 visible ASCII characters")
     return key
 
 

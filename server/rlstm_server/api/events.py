@@ -1,4 +1,4 @@
-"""Server-sent events: tokens as they come, comments while nothing comes, and an error as an event of its own."""
+"""Server-sent events: tokens as they come, comments in a silence, and an error as an event of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layer that receives: bodies are counted and timed as they arrive, and work ends when its client leaves."""
+"""The layer that receives: bodies are counted and timed as they arrive; work ends when its client leaves."""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ KINDS: Mapping[type[errors.ServerError], Kind] = {
     errors.Draining: Kind(503, "draining", "The server is going down", "drain"),
     errors.StoreUnavailable: Kind(503, "store_unavailable", "The store does not answer", "store_down"),
     errors.StoreFull: Kind(503, "store_full", "The store is full", "store_down"),
-    errors.DurabilityNotReached: Kind(503, "durability_not_reached", "Committed, but not as durably as asked"),
+    errors.DurabilityNotReached: Kind(
+        503, "durability_not_reached", "Committed, but not as durably as asked"
+    ),
     errors.Unavailable: Kind(503, "overloaded", "The server cannot take this now", "queue_full"),
     errors.OutcomeUnknown: Kind(504, "outcome_unknown", "Whether it was applied is not known"),
     errors.StateCorrupt: Kind(500, "state_corrupt", "The stored state cannot be used"),
@@ -90,7 +92,8 @@ def document(error: errors.ServerError, request_id: str) -> dict[str, object]:
     kind = kind_of(error)
     ours = kind.status == HTTPStatus.INTERNAL_SERVER_ERROR
     facts = {} if ours else {name: value for name, value in error.facts.items() if name not in HIDDEN_FACTS}
-    return facts | {
+    return {
+        **facts,
         "type": TYPE_PREFIX + kind.slug,
         "title": kind.title,
         "status": kind.status,

@@ -25,7 +25,7 @@ from rlstm_server.api.shapes import (
     one_of,
     passage,
 )
-from rlstm_server.api.words import byte_column, word_fields
+from rlstm_server.api.words import byte_column, word_rows
 from rlstm_server.engine.messages import Caller, ItemScores, Passage, ScoreAnswer, ScoreItem, ScoreRequest
 from rlstm_server.errors import TooLarge
 
@@ -38,11 +38,13 @@ ContextTokensField = Annotated[list[int], Field(description="The same as ids; no
 class ItemIn(Strict):
     """One text, or its ids."""
 
-    id: str | None = Field(None, max_length=128, description="Comes back with the scores; default: its index.")
+    id: str | None = Field(
+        default=None, max_length=128, description="Comes back with the scores; default: its index."
+    )
     text: TextField = None
     tokens: TokensField = None
     context: ContextField = ""
-    context_tokens: ContextTokensField = []
+    context_tokens: ContextTokensField = Field(default=[])
 
     @model_validator(mode="after")
     def _check(self) -> ItemIn:
@@ -74,19 +76,23 @@ class ItemIn(Strict):
 class ScoreIn(Strict):
     """Up to 256 items; or, in short, the fields of one item in their place."""
 
-    items: list[ItemIn] | None = Field(None, min_length=1, description="The texts to score.")
+    items: list[ItemIn] | None = Field(default=None, min_length=1, description="The texts to score.")
     text: TextField = None
     tokens: TokensField = None
     context: ContextField = ""
-    context_tokens: ContextTokensField = []
+    context_tokens: ContextTokensField = Field(default=[])
     unit: UnitField = "nats"
-    scores: Literal["totals", "tokens"] = Field("tokens", description="Per-token columns, or sums only.")
-    words: bool = Field(
-        False, description="Also sums over words. The white space before a word belongs to that word."
+    scores: Literal["totals", "tokens"] = Field(
+        default="tokens", description="Per-token columns, or sums only."
     )
-    top: int = Field(0, ge=0, le=MAX_TOP, description="Most probable alternatives to report at each token.")
-    adapt: bool = Field(False, description="Learn inside each item, from the base weights.")
-    adaptation: AdaptationIn | None = Field(None, description="How; implies `adapt`.")
+    words: bool = Field(
+        default=False, description="Also sums over words. The white space before a word belongs to that word."
+    )
+    top: int = Field(
+        default=0, ge=0, le=MAX_TOP, description="Most probable alternatives to report at each token."
+    )
+    adapt: bool = Field(default=False, description="Learn inside each item, from the base weights.")
+    adaptation: AdaptationIn | None = Field(default=None, description="How; implies `adapt`.")
 
     @model_validator(mode="after")
     def _check(self) -> ScoreIn:
@@ -101,8 +107,14 @@ class ScoreIn(Strict):
         """Give the items, one for the short form."""
         if self.items is not None:
             return self.items
-        short = {"text": self.text, "tokens": self.tokens}
-        return [ItemIn(**short, context=self.context, context_tokens=self.context_tokens)]
+        return [
+            ItemIn(
+                text=self.text,
+                tokens=self.tokens,
+                context=self.context,
+                context_tokens=self.context_tokens,
+            )
+        ]
 
     def request(self, caller: Caller) -> ScoreRequest:
         """Give the engine's form."""
@@ -115,14 +127,14 @@ class ScoreIn(Strict):
         )
 
 
-class WordsOut(Shape):
-    """Sums over words. The white space before a word belongs to it; trailing white space is an entry."""
+class WordOut(Shape):
+    """The sum over one word. The white space before a word belongs to it; trailing white space is an entry."""
 
-    starts: list[int]
-    ends: list[int]
-    tokens: list[int] = Field(description="How many of them start in the word.")
-    logprobs: list[float]
-    static_logprobs: list[float] | None = None
+    start: int
+    end: int
+    tokens: int = Field(description="How many of them start in the word.")
+    logprob: float
+    static_logprob: float | None = None
 
 
 class ItemOut(ColumnsOut):
@@ -131,9 +143,9 @@ class ItemOut(ColumnsOut):
     id: str
     first_token: Literal["bos", "context", "session"] = Field(description="What token 0 was scored against.")
     bytes: list[list[int] | None] | None = Field(
-        None, description="Of each token that is not valid UTF-8 by itself; absent where all are."
+        default=None, description="Of each token that is not valid UTF-8 by itself; absent where all are."
     )
-    words: WordsOut | None = None
+    words: list[WordOut] | None = None
     totals: TotalsOut
     updates: int = Field(description="Gradient steps made inside the item.")
     guards: list[str] = Field(description="What kept learning in bounds.")
@@ -152,8 +164,10 @@ async def score(body: ScoreIn, services: ServicesDep, caller: CallerDep) -> Resp
     answer = await services.engine.score(body.request(caller))
     engine = services.engine
     return await json_response(
-        lambda: identity(engine.identity)
-        | {"unit": body.unit, "items": [_item_fields(item, body, engine.vocab) for item in answer.items]},
+        lambda: (
+            identity(engine.identity)
+            | {"unit": body.unit, "items": [_item_fields(item, body, engine.vocab) for item in answer.items]}
+        ),
         tokens=_tokens(answer) * (1 + body.top),
         timings=answer.timings,
     )
@@ -178,7 +192,7 @@ def _item_fields(item: ItemScores, body: ScoreIn, vocab: Vocab) -> dict[str, Any
         if partial is not None:
             fields["bytes"] = partial
     if body.words:
-        fields["words"] = word_fields(item.text, item.columns, FACTORS[body.unit])
+        fields["words"] = word_rows(item.text, item.columns, FACTORS[body.unit])
     totals = {"totals": total_fields(item.totals, body.unit)}
     return fields | totals | {"updates": item.updates, "guards": item.guards}
 
@@ -187,6 +201,10 @@ def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(route_class=StrictRoute, tags=["score"])
     routes.add_api_route(
-        "/score", score, methods=["POST"], responses={200: {"model": ScoreOut}, **PROBLEMS}, summary="Score texts"
+        "/score",
+        score,
+        methods=["POST"],
+        responses={200: {"model": ScoreOut}, **PROBLEMS},
+        summary="Score texts",
     )
     return routes

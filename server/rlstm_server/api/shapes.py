@@ -31,9 +31,11 @@ class Shape(BaseModel):
 class AdaptationIn(Strict):
     """How to learn; segment and reduction come from the checkpoint."""
 
-    kind: Literal["full"] = Field("full", description="Which weights are fast.")
-    rate_scale: float = Field(1.0, ge=0, le=10, description="Multiplies the calibrated rate; 0 never learns.")
-    static: bool = Field(True, description="Carry the static reference, so that the gain is exact.")
+    kind: Literal["full"] = Field(default="full", description="Which weights are fast.")
+    rate_scale: float = Field(
+        default=1.0, ge=0, le=10, description="Multiplies the calibrated rate; 0 never learns."
+    )
+    static: bool = Field(default=True, description="Carry the static reference, so that the gain is exact.")
 
     def choice(self) -> AdaptationChoice:
         """Give the engine's form."""
@@ -67,11 +69,11 @@ class ColumnsOut(Shape):
 
     ids: list[int] | None = None
     logprobs: list[float] | None = None
-    static_logprobs: list[float] | None = Field(None, description="Under the weights as loaded.")
-    ranks: list[int] | None = Field(None, description="1 is the most probable token.")
-    entropies: list[float] | None = Field(None, description="Of the whole distribution at the token.")
-    starts: list[int] | None = Field(None, description="First code point of the token's span.")
-    ends: list[int] | None = Field(None, description="Code point after the span.")
+    static_logprobs: list[float] | None = Field(default=None, description="Under the weights as loaded.")
+    ranks: list[int] | None = Field(default=None, description="1 is the most probable token.")
+    entropies: list[float] | None = Field(default=None, description="Of the whole distribution at the token.")
+    starts: list[int] | None = Field(default=None, description="First code point of the token's span.")
+    ends: list[int] | None = Field(default=None, description="Code point after the span.")
     top: TopOut | None = None
 
 

@@ -1,4 +1,4 @@
-"""The outermost layer: gives each request an id, its headers, one line in the log and one place in the metrics."""
+"""The outermost layer: each request gets an id, its headers, a line in the log and a place in the metrics."""
 
 from __future__ import annotations
 

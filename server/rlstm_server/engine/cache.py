@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from rlstm_server.engine.session import SessionCopy
+from rlstm_server.engine.snapshot import SessionCopy
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import SessionKey
 

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from rlstm_model.vocab import Vocab
-
 from rlstm_server.engine.messages import (
     AppendAnswer,
     AppendRequest,

@@ -1,6 +1,7 @@
 """The identity of the numbers: what two machines must share to compute the same bits."""
 
 import torch
+
 from rlstm_model.language_model import LanguageModel
 
 ROW_TILE = 1
@@ -23,6 +24,5 @@ def _unit(device: torch.device) -> str:
     """What within the device decides the order of additions: its model, or the CPU's vector units."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return (
-        f"{torch.backends.cpu.get_cpu_capability()}-{'mkl' if torch.backends.mkl.is_available() else 'blas'}"
-    )
+    algebra = "mkl" if torch._C.has_mkl else "blas"
+    return f"{torch.backends.cpu.get_cpu_capability()}-{algebra}"

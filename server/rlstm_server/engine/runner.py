@@ -1,8 +1,9 @@
 """The one device thread: it alone touches torch, and it never waits for anybody.
 
-A job is a generator that works one slice between two ``yield``s; what it yields are events for its reader, what it
-returns is its result. Both travel back to the event loop by ``call_soon_threadsafe``. A job that raises fails
-alone. The slow weights never change in a server: their digest is taken when the thread starts and when it ends.
+A job is a generator that works one slice between two ``yield``s; what it yields are events for its reader,
+what it returns is its result. Both travel back to the event loop by ``call_soon_threadsafe``. A job that
+raises fails alone. The slow weights never change in a server: their digest is taken when the thread starts
+and when it ends.
 """
 
 import asyncio
@@ -101,7 +102,7 @@ class Runner:
             return
         await asyncio.to_thread(self._thread.join)
         if len(set(self._digests)) != 1:
-            logger.critical("the base weights changed while serving: no session of this process can be trusted")
+            logger.critical("the base weights changed while serving")
             raise InternalError("the base weights changed while serving")
 
     async def run(self, steps: Steps[Any, Result], caller: Caller) -> Ran[Result]:
@@ -144,7 +145,8 @@ class Runner:
         self, steps: Steps[Any, Any], caller: Caller, on_events: Callable[[Sequence[Any]], None]
     ) -> _Job:
         loop = asyncio.get_running_loop()
-        job = _Job(next(self._numbers), steps, caller, loop, loop.create_future(), on_events, time.perf_counter())
+        future: asyncio.Future[Ran[Any]] = loop.create_future()
+        job = _Job(next(self._numbers), steps, caller, loop, future, on_events, time.perf_counter())
         with self._wake:
             if self._closing:
                 raise Draining("the server is shutting down")

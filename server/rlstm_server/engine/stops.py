@@ -30,11 +30,15 @@ class _Waiting:
 class StopStrings:
     """Holds tokens back until their text is free of any stop string.
 
-    Feed tokens one by one; `stopped` says that a stop string is complete, after which nothing more comes out.
+    `after` are the ids just before the text: they decide whether a word begins with a space, and which
+    character the first bytes complete. Feed tokens one by one; `stopped` says that a stop string is complete,
+    after which nothing more comes out.
     """
 
-    def __init__(self, vocab: Vocab, stops: Sequence[str]) -> None:
+    def __init__(self, vocab: Vocab, stops: Sequence[str], after: Sequence[int] = ()) -> None:
         self._decoder = vocab.decoder()
+        for token in after:
+            self._decoder.feed(token)
         self._stops = tuple(stops)
         self._waiting: deque[_Waiting] = deque()
         self.stopped = False

@@ -1,8 +1,8 @@
 """Where a stream of text stands: what its tokens span, and what is held back.
 
-A session's spans count code points from the beginning of its stream. Text that is appended always holds whole
-characters; token ids may cut a character of a byte vocabulary between two appends, so the ids of an unfinished
-character are part of the place. A word vocabulary holds back the word in progress.
+A session's spans count code points from the beginning of its stream. Text that is appended always holds
+whole characters; token ids may cut a character of a byte vocabulary between two appends, so the ids of an
+unfinished character are part of the place. A word vocabulary holds back the word in progress.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from rlstm_model.vocab import InvalidText as VocabInvalidText
 from rlstm_model.vocab import InvalidToken as VocabInvalidToken
 from rlstm_model.vocab import Vocab
-
 from rlstm_server.engine.messages import Passage
 from rlstm_server.errors import InvalidField, InvalidText, InvalidTokens
 
@@ -52,12 +51,12 @@ def read_passage(
 ) -> Piece:
     """The tokens of a passage at `place`. Without `final`, text that may go on is held back.
 
-    Raises InvalidText, InvalidTokens, and InvalidField (naming `field`) for an empty passage that completes nothing.
+    Raises InvalidText, InvalidTokens, and InvalidField (naming `field`) for an empty passage.
     """
     if passage.text == "" and not (final and place.pending):
-        raise InvalidField(f"{field}.text" if field else "text", "the text is empty")
+        raise InvalidField(_name(field, "text"), "the text is empty")
     if passage.tokens == ():
-        raise InvalidField(f"{field}.tokens" if field else "tokens", "there are no tokens")
+        raise InvalidField(_name(field, "tokens"), "there are no tokens")
     try:
         if passage.text is not None:
             return _read_text(vocab, passage.text, place, final=final)

@@ -2,8 +2,8 @@
 
 A session is a *history*: version n+1 is version n plus one committed operation. A store keeps the newest
 state (the head), the records that led to it, and a window of the operations it has applied. It knows bytes
-and versions, nothing of models. Two promises rest on `commit`: no acknowledged operation is lost, none is applied
-twice.
+and versions, nothing of models. Two promises rest on `commit`: no acknowledged operation is lost, and none
+is applied twice.
 
     commit, in this order        outcome
     ─────────────────────        ───────
@@ -114,7 +114,10 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Creation:
-    """A new session at version 0. `answer` is what a repeat of the same operation id is told."""
+    """A new session at version 0. `answer` is what a repeat of the same operation id is told.
+
+    A repeat comes with a session id of its own; the same creation again is a re-send, not a repeat.
+    """
 
     key: SessionKey
     operation_id: str

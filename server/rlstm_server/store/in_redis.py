@@ -2,8 +2,8 @@
 
 functions.lua does everything that must be atomic; this file only speaks to it. Creating a session touches
 keys of the session and of the tenant, which may lie on different machines, so it takes three steps, each safe
-to repeat: place the session under an expiry, claim its name and operation id, then make it permanent. A crash in
-between leaves nothing but hints that point nowhere, and whoever meets one removes it.
+to repeat: place the session under an expiry, claim its name and operation id, then make it permanent. A crash
+in between leaves nothing but hints that point nowhere, and whoever meets one removes it.
 """
 
 from collections.abc import Sequence
@@ -43,6 +43,7 @@ from rlstm_server.store.base import (
 )
 from rlstm_server.store.cursor import read_cursor, write_cursor
 from rlstm_server.store.redis_check import check_settings, install_functions
+from rlstm_server.store.redis_functions import RedisFunctions, session_key, tenant_key
 from rlstm_server.store.redis_link import Argument, RedisLink, Reply
 
 _TENANTS: Final = "rlstm:tenants"
@@ -68,6 +69,7 @@ class RedisStore:
         install: bool = True,
     ) -> None:
         self._link = RedisLink(url, timeout_s=timeout_s, connections=connections)
+        self._functions = RedisFunctions(self._link)
         self._limits = limits or Limits()
         self._allow_weaker = allow_weaker
         self._install = install
@@ -103,7 +105,7 @@ class RedisStore:
     ) -> Head:
         """Return the newest version, in one round trip."""
         version, chain = (known.version, known.chain) if known else ("", b"")
-        reply = await self._session(
+        reply = await self._functions.session(
             "load", key, self._limits.tombstone_ms, int(with_state), version, chain, changes=False
         )
         return _head(reply.content)
@@ -132,7 +134,7 @@ class RedisStore:
             limits.tombstone_ms,
         )
         try:
-            reply = await self._session("commit", commit.key, *arguments, changes=True)
+            reply = await self._functions.session("commit", commit.key, *arguments, changes=True)
         except StoreFull:
             # "not applied" would be a lie if an earlier try of the same operation was
             reply = await self._recall(commit)
@@ -144,19 +146,21 @@ class RedisStore:
 
     async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
         """Return the records kept with a version above `after`, oldest first."""
-        reply = await self._session("read_log", key, after, limit, self._limits.tombstone_ms, changes=False)
+        reply = await self._functions.session(
+            "read_log", key, after, limit, self._limits.tombstone_ms, changes=False
+        )
         fields = reply.content[1:]
         rows = zip(fields[::3], fields[1::3], fields[2::3], strict=True)
         return [LogRecord(version=int(v), operation_id=o.decode(), record=r) for v, o, r in rows]
 
     async def delete(self, key: SessionKey) -> None:
         """End the session, then remove the hints that lead to it."""
-        reply = await self._session("delete", key, self._limits.tombstone_ms, changes=True)
+        reply = await self._functions.session("delete", key, self._limits.tombstone_ms, changes=True)
         await self._release(key, reply.content[1])
 
     async def find(self, tenant: str, name: str) -> str:
         """Return the id behind the name, if the session is there."""
-        reply = await self._link.call("HGET", f"rlstm:{{{tenant}}}:names", name.encode(), changes=False)
+        reply = await self._link.call("HGET", tenant_key(tenant, "names"), name.encode(), changes=False)
         if reply.content is None:
             raise NotFound
         key = SessionKey(tenant, reply.content.decode())
@@ -172,7 +176,7 @@ class RedisStore:
         if limit < 1:
             raise InvalidField("limit", "limit must be at least 1")
         created_at_ms, session_id = read_cursor(cursor)
-        reply = await self._tenant("page", tenant, created_at_ms, session_id, limit, changes=False)
+        reply = await self._functions.tenant("page", tenant, created_at_ms, session_id, limit, changes=False)
         fields = reply.content[1:]
         rows = [(int(at), i.decode()) for i, at in zip(fields[::2], fields[1::2], strict=True)]
         found = [await self._listed(SessionKey(tenant, i)) for _, i in rows]
@@ -183,7 +187,7 @@ class RedisStore:
 
     async def count(self, tenant: str) -> int:
         """Count the index."""
-        reply = await self._link.call("ZCARD", f"rlstm:{{{tenant}}}:ids", changes=False)
+        reply = await self._link.call("ZCARD", tenant_key(tenant, "ids"), changes=False)
         return int(reply.content)
 
     async def sweep(self, *, limit: int = 100) -> int:
@@ -191,14 +195,14 @@ class RedisStore:
         buried = 0
         tenants = await self._link.call("SMEMBERS", _TENANTS, changes=False)
         for tenant in tenants.content:
-            due = await self._tenant("due", tenant.decode(), limit, changes=False)
+            due = await self._functions.tenant("due", tenant.decode(), limit, changes=False)
             for session_id in due.content[1:]:
                 buried += await self._bury_if_due(SessionKey(tenant.decode(), session_id.decode()))
         return buried
 
     async def usage(self) -> Usage:
         """Read the server's memory figures."""
-        reply = await self._link.call("INFO", "everything", changes=False)
+        reply = await self._link.call("INFO", "memory", "stats", changes=False)
         lines = reply.content.decode().splitlines()
         fields = dict(line.split(":", 1) for line in lines if ":" in line)
         return Usage(
@@ -218,7 +222,7 @@ class RedisStore:
 
     async def _place(self, creation: Creation) -> Head:
         position = creation.position
-        reply = await self._session(
+        reply = await self._functions.session(
             "create",
             creation.key,
             position.chain,
@@ -243,7 +247,7 @@ class RedisStore:
     async def _claim(self, creation: Creation, head: Head) -> CreationOutcome | None:
         """Claim and confirm; None when a claim that led nowhere was removed and all must be tried again."""
         key = creation.key
-        reply = await self._tenant(
+        reply = await self._functions.tenant(
             "claim",
             key.tenant,
             creation.operation_id.encode(),
@@ -259,7 +263,7 @@ class RedisStore:
         word = reply.content[0]
         if word == b"OK":
             return await self._make_permanent(creation, head)
-        await self._link.call("UNLINK", f"{_prefix(key)}:head", changes=False)
+        await self._link.call("UNLINK", session_key(key, "head"), changes=False)
         if word == b"MISMATCH":
             return Mismatch()
         other = SessionKey(key.tenant, reply.content[1].decode())
@@ -281,7 +285,7 @@ class RedisStore:
     async def _confirm(self, creation: Creation, key: SessionKey) -> bytes | None:
         """Make a placed session permanent; None, and its hints removed, when it is not there any more."""
         try:
-            reply = await self._session("confirm", key, self._limits.tombstone_ms, changes=True)
+            reply = await self._functions.session("confirm", key, self._limits.tombstone_ms, changes=True)
         except NotFound:
             await self._release(key, (creation.name or "").encode(), creation.operation_id)
             return None
@@ -296,7 +300,7 @@ class RedisStore:
         raise SessionExists("another session has this name")
 
     async def _recall(self, commit: Commit) -> Reply:
-        return await self._session(
+        return await self._functions.session(
             "recall",
             commit.key,
             commit.operation_id.encode(),
@@ -315,7 +319,9 @@ class RedisStore:
         return Listed(session_id=key.session_id, head=head)
 
     async def _bury_if_due(self, key: SessionKey) -> bool:
-        reply = await self._raw_session("load", key, self._limits.tombstone_ms, 0, "", b"", changes=False)
+        reply = await self._functions.session_or_absence(
+            "load", key, self._limits.tombstone_ms, 0, "", b"", changes=False
+        )
         fields = reply.content
         if fields[0] == b"OK":
             await self._reindex(key, fields[4])
@@ -325,43 +331,13 @@ class RedisStore:
 
     async def _reindex(self, key: SessionKey, expires_at_ms: bytes) -> None:
         with suppress(StoreUnavailable):  # a hint: the sweeper comes later than it could
-            await self._tenant("reindex", key.tenant, key.session_id, expires_at_ms, changes=False)
+            await self._functions.tenant("reindex", key.tenant, key.session_id, expires_at_ms, changes=False)
 
     async def _release(self, key: SessionKey, name: bytes, operation_id: str = "") -> None:
         with suppress(StoreUnavailable):  # a hint: whoever meets it next removes it
-            await self._tenant(
+            await self._functions.tenant(
                 "release", key.tenant, key.session_id, name, operation_id.encode(), changes=False
             )
-
-    async def _session(self, function: str, key: SessionKey, *arguments: Argument, changes: bool) -> Reply:
-        reply = await self._raw_session(function, key, *arguments, changes=changes)
-        if reply.content[0] == b"NOT_FOUND":
-            raise NotFound
-        if reply.content[0] == b"GONE":
-            raise Gone(reply.content[1].decode())
-        return reply
-
-    async def _raw_session(
-        self, function: str, key: SessionKey, *arguments: Argument, changes: bool
-    ) -> Reply:
-        keys = [f"{_prefix(key)}:{part}" for part in ("head", "log", "ops", "tomb")]
-        return await self._function(function, keys, arguments, changes)
-
-    async def _tenant(self, function: str, tenant: str, *arguments: Argument, changes: bool) -> Reply:
-        keys = [f"rlstm:{{{tenant}}}:{part}" for part in ("names", "index", "ids", "creations")]
-        return await self._function(function, keys, arguments, changes)
-
-    async def _function(
-        self, function: str, keys: Sequence[str], arguments: tuple[Argument, ...], changes: bool
-    ) -> Reply:
-        return await self._link.call(
-            "FCALL", f"rlstm_v1_{function}", len(keys), *keys, *arguments, changes=changes
-        )
-
-
-def _prefix(key: SessionKey) -> str:
-    """Return the shared start of a session's keys; the braces put them all in one cluster slot."""
-    return f"rlstm:{{{key.tenant}/{key.session_id}}}"
 
 
 def _head(reply: Sequence[Any]) -> Head:

@@ -110,7 +110,7 @@ class RedisLink:
         await self._pool.disconnect()
 
 
-class _NotApplied(Exception):  # noqa: N818 - says what is known, not what went wrong
+class _NotApplied(Exception):
     """The try changed nothing, for the reason in `error`."""
 
     def __init__(self, error: Exception) -> None:

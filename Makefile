@@ -1,0 +1,43 @@
+# One word an act. Everything is made in .venv; nothing else on the machine is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: all install check format test slow faults serve demo bench
+
+all: check test
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	@touch $(INSTALLED)
+
+check: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+faults: $(INSTALLED)
+	$(BIN)/python -m pytest -m faults --timeout 3600
+
+serve: $(INSTALLED)
+	$(BIN)/rlstm serve
+
+demo: $(INSTALLED)
+	$(BIN)/python clients/python/examples/demo.py $(FILE)
+
+bench: $(INSTALLED)
+	$(BIN)/rlstm bench

@@ -1,0 +1,153 @@
+"""Sessions of the asyncio client. `sessions` has the same shape, word for word."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Literal, Unpack, overload
+
+from rlstm_client import _wire
+from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer
+from rlstm_client.async_connection import AsyncConnection, AsyncEventStream
+from rlstm_client.errors import RLSTMError
+from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage
+from rlstm_client.options import (
+    AppendOptions,
+    CreateOptions,
+    ResetOptions,
+    SessionGenerateOptions,
+    StreamAppendOptions,
+)
+
+
+class AsyncSession:
+    """A handle on one session. It holds the id and remembers nothing else.
+
+    ``created`` is the server's answer at create (with the first append, if a text was given), else None.
+    """
+
+    def __init__(
+        self, connection: AsyncConnection, session_id: str, *, created: SessionInfo | None = None
+    ) -> None:
+        self._path = _wire.session_path(session_id)  # refuses what is no id
+        self._connection = connection
+        self.id = session_id
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    async def info(self) -> SessionInfo:
+        """Return version, position, totals and the like."""
+        return await self._connection.send(_wire.get_session(self.id))
+
+    async def append(self, text: str, **options: Unpack[AppendOptions]) -> AppendResult:
+        """Score a text, then learn from it. A long text travels in pieces; the answers come back as one.
+
+        Raises:
+            RLSTMError: ``error.progress`` says which part of the text is in the session already.
+        """
+        plan = AppendPlan(self.id, text, **options)
+        for call in plan:
+            try:
+                plan.add(await self._connection.send(call))
+            except RLSTMError as error:
+                error.progress = plan.progress(call)
+                raise
+        return plan.result
+
+    async def append_stream(
+        self,
+        texts: Iterable[str] | AsyncIterable[str],
+        *,
+        gather_bytes: int = PIECE_BYTES,
+        final: bool = False,
+        **options: Unpack[StreamAppendOptions],
+    ) -> AsyncIterator[AppendResult]:
+        """Append texts as they come and yield an answer for each piece.
+
+        Texts are gathered until there are ``gather_bytes`` of them; 1 sends each at once.
+        ``final`` flushes the word in progress at the end; the newest piece then waits for the next.
+        """
+        buffer = PieceBuffer(gather_bytes, hold_last=final)
+        async for text in _each(texts):
+            for piece in buffer.feed(text):
+                yield await self.append(piece, **options)
+        for piece, last in buffer.finish():
+            yield await self.append(piece, final=final and last, **options)
+
+    async def score(
+        self,
+        candidates: Sequence[str | Mapping[str, Any]],
+        *,
+        weights: Mapping[str, float] | None = None,
+        min_version: int | None = None,
+    ) -> Ranking:
+        """Rank up to 256 candidates against the session as it is; nothing changes.
+
+        ``weights`` holds ``lm``, ``length`` and ``given``, the factors of a candidate's log-probability in
+        nats, of its number of tokens, and of its own ``given``; ``score`` is the sum.
+        """
+        call = _wire.score_candidates(self.id, candidates, weights=weights, min_version=min_version)
+        return await self._connection.send(call)
+
+    @overload
+    async def generate(
+        self, *, stream: Literal[False] = False, **options: Unpack[SessionGenerateOptions]
+    ) -> Generation: ...
+    @overload
+    async def generate(
+        self, *, stream: Literal[True], **options: Unpack[SessionGenerateOptions]
+    ) -> AsyncEventStream: ...
+    async def generate(
+        self, *, stream: bool = False, **options: Unpack[SessionGenerateOptions]
+    ) -> Generation | AsyncEventStream:
+        """Continue the session's text; ``commit=True`` keeps what was generated."""
+        call = _wire.generate_in_session(self.id, stream=stream, **options)
+        if stream:
+            return await self._connection.stream(call)
+        return await self._connection.send(call)
+
+    async def reset(self, **options: Unpack[ResetOptions]) -> SessionInfo:
+        """Forget the fast weights, the recurrent state, or both."""
+        return await self._connection.send(_wire.reset_session(self.id, **options))
+
+    async def delete(self) -> None:
+        """Delete the session for good; deleting twice is no error."""
+        return await self._connection.send(_wire.delete_session(self.id))
+
+
+class AsyncSessions:
+    """The sessions of one server: ``client.sessions``."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def create(self, **options: Unpack[CreateOptions]) -> AsyncSession:
+        """Create a session."""
+        info = await self._connection.send(_wire.create_session(**options))
+        return AsyncSession(self._connection, info.id, created=info)
+
+    def get(self, session_id: str) -> AsyncSession:
+        """Return a handle on a session that exists, without asking the server."""
+        return AsyncSession(self._connection, session_id)
+
+    async def page(self, *, cursor: str | None = None, limit: int | None = None) -> SessionPage:
+        """Return one page of your sessions, newest first."""
+        return await self._connection.send(_wire.list_sessions(cursor=cursor, limit=limit))
+
+    async def list(self) -> AsyncIterator[SessionInfo]:
+        """Yield your sessions, newest first."""
+        page = await self.page()
+        while True:
+            for info in page.sessions:
+                yield info
+            if page.cursor is None:
+                return
+            page = await self.page(cursor=page.cursor)
+
+
+async def _each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
+    if isinstance(texts, AsyncIterable):
+        async for text in texts:
+            yield text
+    else:
+        for text in texts:
+            yield text

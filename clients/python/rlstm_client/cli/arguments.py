@@ -1,0 +1,39 @@
+"""The options that several commands share, each written once as an annotated type."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlstm_client.models import Unit
+
+Url = Annotated[str, typer.Option("--url", envvar="RLSTM_URL", help="Where the server is.")]
+ApiKey = Annotated[
+    str | None,
+    typer.Option("--api-key", envvar="RLSTM_API_KEY", help="The key; better in the environment than here."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")]
+Local = Annotated[
+    str | None, typer.Option("--local", metavar="MODEL", help="Use this model here, without a server.")
+]
+UnitOption = Annotated[Unit, typer.Option("--unit", help="Of every log-probability.")]
+
+Text = Annotated[str | None, typer.Argument(help="The text. Without it, --file or standard input is read.")]
+TextFile = Annotated[Path | None, typer.Option("--file", "-f", help="Read the text from this file (UTF-8).")]
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
+IfMatch = Annotated[
+    int | None, typer.Option("--if-match", metavar="VERSION", help="Refuse if the session is not at it.")
+]
+IdempotencyKey = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="Repeated with the same key, the command takes effect once."),
+]
+
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", "-n", help="At most so many new tokens.")]
+Temperature = Annotated[float | None, typer.Option("--temperature", "-t", help="0 is greedy.")]
+TopK = Annotated[int | None, typer.Option("--top-k", help="Keep the k most probable tokens.")]
+TopP = Annotated[float | None, typer.Option("--top-p", help="Keep the fewest tokens of this probability.")]
+MinP = Annotated[float | None, typer.Option("--min-p", help="Keep tokens this probable next to the best.")]
+Penalty = Annotated[float | None, typer.Option("--repetition-penalty", help="On tokens seen before.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="The same seed gives the same text.")]
+Stop = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")]

@@ -1,0 +1,67 @@
+"""How `rlstm` ends: its exit codes, and the one line that it says about an error."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+from rlstm_client.errors import NoAnswerError, RequestError, RLSTMError
+
+
+class Exit(IntEnum):
+    """The exit codes; they are part of the interface."""
+
+    OK = 0
+    REFUSED = 1  # the server, or a local model, answered with an error
+    USAGE = 2  # wrong arguments, an unreadable file, text that is not text
+    NO_ANSWER = 3  # no connection, or it broke off
+    MISSING = 4  # a part that is not installed
+    INTERRUPTED = 130
+
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 refused by the server, 2 wrong usage or input, 3 no answer from the server, "
+    "4 a part is not installed, 130 interrupted."
+)
+
+
+class CommandError(Exception):
+    """An error that the user can act upon: one line, and the exit code."""
+
+    def __init__(self, message: str, code: Exit = Exit.USAGE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn expected errors into one line on stderr and the documented exit code."""
+    try:
+        yield
+    except CommandError as error:
+        _leave(str(error), error.code)
+    except RLSTMError as error:
+        _leave(_sentence(error), _code(error))
+    except KeyboardInterrupt:
+        sys.exit(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output has gone (`rlstm … | head`): nothing is left to say, nor anyone to hear it.
+        sys.stdout = sys.stderr
+        sys.exit(Exit.REFUSED)
+
+
+def _leave(message: str, code: Exit) -> None:
+    sys.stderr.write(f"rlstm: {message}\n")
+    sys.exit(code)
+
+
+def _code(error: RLSTMError) -> Exit:
+    if isinstance(error, RequestError):
+        return Exit.USAGE
+    return Exit.NO_ANSWER if isinstance(error, NoAnswerError) else Exit.REFUSED
+
+
+def _sentence(error: RLSTMError) -> str:
+    if error.progress is None or error.progress.characters == 0:
+        return str(error)
+    return f"{error}; the first {error.progress.characters:,} characters are in the session"

@@ -1,0 +1,60 @@
+"""The command line: one word, `rlstm`, and its subcommands.
+
+`score`, `generate` and `session` are here and talk to a server; `serve`, `train` and the like live in other
+packages and are loaded when they are run (`extensions.py`).
+"""
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from rlstm_client.cli import extensions
+from rlstm_client.cli.exits import EXIT_CODES, one_line_errors
+from rlstm_client.cli.generate import generate
+from rlstm_client.cli.score import score
+from rlstm_client.cli.session import session_app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            sys.stdout.write(f"rlstm {version(extensions.DISTRIBUTION)}\n")
+        except PackageNotFoundError:
+            sys.stdout.write("rlstm (not installed)\n")
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Language models that go on learning as they read."""
+
+
+def build() -> typer.Typer:
+    """Put the command line together."""
+    app = typer.Typer(
+        callback=_root,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help: rich's renderer would cost a tenth of a second at each start
+        epilog=EXIT_CODES,
+    )
+    extensions.add_to(app)
+    app.command()(score)
+    app.command()(generate)
+    app.add_typer(session_app, name="session")
+    return app
+
+
+app = build()
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    with one_line_errors():
+        app()

@@ -1,0 +1,181 @@
+"""What the commands print: one JSON object, or a table for people. Text never carries terminal commands."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlstm_client._read import to_json
+from rlstm_client.models import AppendResult, Ranking, ScoredItem, SessionInfo, Totals
+
+_MOST_TOKEN_CHARACTERS = 24
+
+
+def print_json(value: Any) -> None:
+    """Print a value of `models` on one line."""
+    sys.stdout.write(json.dumps(to_json(value)) + "\n")
+    sys.stdout.flush()
+
+
+def write(text: str) -> None:
+    """Write a model's text as it is to a file or pipe, and harmless to a terminal."""
+    sys.stdout.write(harmless(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+def harmless(text: str) -> str:
+    """Return the text with control characters shown as escapes, but for line ends and tabs."""
+    return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
+
+
+def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table; columns of numbers stand right."""
+    table = Table(title=title or None, title_justify="left")
+    cells = [list(row) for row in rows]
+    for index, heading in enumerate(headings):
+        numbers = all(isinstance(row[index], int | float | None) for row in cells)
+        table.add_column(heading, justify="right" if numbers else "left", no_wrap=numbers)
+    for row in cells:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    Console().print(table)
+
+
+def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values, one pair a line; what is not known is left out."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in pairs:
+        if value is not None:
+            table.add_row(Text(name), Text(_cell(value)))
+    Console().print(table)
+
+
+def print_scores(item: ScoredItem, text: str, unit: str) -> None:
+    """Print the sums of one text, and its tokens and words where they were asked for."""
+    if item.ids:
+        print_table("", *_token_rows(item, text, unit))
+    if item.words is not None:
+        words = item.words
+        spans = [text[start:end] for start, end in zip(words.starts, words.ends, strict=True)]
+        rows = zip([_token(span) for span in spans], words.tokens, words.logprobs, strict=True)
+        print_table("", ("word", "tokens", unit), rows)
+    print_pairs([("scored against", item.first_token), *_total_pairs(item.totals, unit)])
+
+
+def print_append(answer: AppendResult, unit: str) -> None:
+    """Print what an append did."""
+    totals = _total_pairs(answer.totals, unit) if answer.totals is not None else []
+    guards = ", ".join(answer.guards) or None
+    print_pairs(
+        [
+            *totals,
+            ("updates", answer.updates),
+            ("guards", guards),
+            ("version", answer.version),
+            ("position", answer.position),
+            ("pending characters", answer.pending or None),
+        ]
+    )
+
+
+def print_session(info: SessionInfo) -> None:
+    """Print a session."""
+    totals, adaptation = info.totals, ", ".join(f"{k} {v}" for k, v in info.adaptation.items())
+    print_pairs(
+        [
+            ("id", info.id),
+            ("name", info.name),
+            ("version", info.version),
+            ("position", info.position),
+            ("bytes read", totals.bytes),
+            ("static bits per byte", _rate(totals.static_bits, totals.bytes)),
+            ("adapted bits per byte", _rate(totals.adapted_bits, totals.bytes)),
+            ("bits saved", totals.gain),
+            ("updates", totals.updates),
+            ("state bytes", info.state_bytes),
+            ("adaptation", adaptation or None),
+            ("expires", _moment(info.expires_at)),
+            *((f"metadata {name}", str(value)) for name, value in info.metadata.items()),
+        ]
+    )
+
+
+def print_sessions(sessions: Iterable[SessionInfo]) -> None:
+    """Print one line a session."""
+    rows = [
+        (
+            info.id,
+            info.name or "",
+            info.version,
+            info.position,
+            info.totals.gain,
+            _moment(info.expires_at) or "",
+        )
+        for info in sessions
+    ]
+    print_table("", ("id", "name", "version", "position", "bits saved", "expires"), rows)
+
+
+def print_ranking(ranking: Ranking, texts: Sequence[str]) -> None:
+    """Print the candidates, the best first."""
+    rows = sorted(
+        (candidate.rank, candidate.score, candidate.logprob, candidate.tokens, harmless(text))
+        for candidate, text in zip(ranking.candidates, texts, strict=True)
+    )
+    headings = ("rank", "score", "nats", "tokens", "candidate")
+    print_table("", headings, rows)
+
+
+def _token_rows(item: ScoredItem, text: str, unit: str) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    columns: dict[str, Iterable[Any]] = {
+        "token": [_token(text[start:end]) for start, end in zip(item.starts, item.ends, strict=True)],
+        "id": item.ids,
+        unit: item.logprobs,
+        f"static {unit}": item.static_logprobs,
+        "rank": item.ranks,
+        "entropy": item.entropies,
+    }
+    given = {name: values for name, values in columns.items() if values}
+    return tuple(given), list(zip(*given.values(), strict=True))
+
+
+def _total_pairs(totals: Totals, unit: str) -> list[tuple[str, Any]]:
+    return [
+        ("bytes", totals.bytes),
+        ("tokens", totals.tokens),
+        ("unknown words", totals.unknown or None),
+        (f"log-probability ({unit})", totals.logprob),
+        ("perplexity", totals.perplexity),
+        ("static bits per byte", totals.static_bits_per_byte),
+        ("bits per byte", totals.bits_per_byte),
+        (f"gain ({unit})", totals.gain),
+    ]
+
+
+def _token(text: str) -> str:
+    short = text if len(text) <= _MOST_TOKEN_CHARACTERS else text[: _MOST_TOKEN_CHARACTERS - 1] + "…"
+    return ascii(short) if short.isascii() else repr(short)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return harmless(str(value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
+
+
+def _rate(bits: float | None, num_bytes: int) -> float | None:
+    return bits / num_bytes if bits is not None and num_bytes else None
+
+
+def _moment(seconds: float | None) -> str | None:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds is not None else None
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

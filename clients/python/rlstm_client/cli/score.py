@@ -1,0 +1,56 @@
+"""`rlstm score`: the log-probability of a text."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from rlstm_client import _wire
+from rlstm_client._http import DEFAULT_URL
+from rlstm_client.cli import arguments, extensions, output
+from rlstm_client.cli.texts import whole_text
+from rlstm_client.client import Client
+from rlstm_client.models import ScoreResult
+
+
+def score(
+    text: arguments.Text = None,
+    *,
+    file: arguments.TextFile = None,
+    context: Annotated[str | None, typer.Option(help="Read before the text, and not scored.")] = None,
+    unit: arguments.UnitOption = "bits",
+    tokens: Annotated[bool, typer.Option("--tokens", help="Print every token.")] = False,
+    words: Annotated[bool, typer.Option("--words", help="Print every word.")] = False,
+    top: Annotated[int, typer.Option(min=0, help="With --json: alternatives in each token's place.")] = 0,
+    adapt: Annotated[bool, typer.Option("--adapt", help="Learn inside the text as it is read.")] = False,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+    local: arguments.Local = None,
+) -> None:
+    """Score a text: how many bits each byte of it costs the model."""
+    given = whole_text(text, file)
+    options: dict[str, Any] = {
+        "context": context,
+        "unit": unit,
+        "scores": "tokens" if tokens or top else "totals",
+        "words": words or None,
+        "top": top or None,
+        "adapt": adapt or None,
+    }
+    result = _local(local, given, options) if local else _remote(url, api_key, given, options)
+    if as_json:
+        output.print_json(result)
+    else:
+        output.print_scores(result.items[0], given, result.unit)
+
+
+def _remote(url: str, api_key: str | None, text: str, options: dict[str, Any]) -> ScoreResult:
+    with Client(url, api_key=api_key) as client:
+        return client.score(text, **options)
+
+
+def _local(model: str, text: str, options: dict[str, Any]) -> ScoreResult:
+    call = _wire.score(text, **options)
+    act = extensions.local_act("score")
+    return call.read(act(model, json.loads(call.content or b"{}")))

@@ -1,0 +1,237 @@
+"""`rlstm session …`: streams of text with a memory of their own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
+
+import typer
+
+from rlstm_client._http import DEFAULT_URL
+from rlstm_client._pieces import combine
+from rlstm_client.cli import arguments, output
+from rlstm_client.cli.exits import CommandError
+from rlstm_client.cli.generate import print_events, print_generation
+from rlstm_client.cli.texts import text_as_it_comes, whole_text
+from rlstm_client.client import Client
+from rlstm_client.models import AppendResult
+from rlstm_client.sessions import Session
+
+session_app = typer.Typer(
+    help="Sessions: streams of text that the model learns from as it reads.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_SEND_AT_ONCE = 1
+
+
+@session_app.command()
+def create(
+    *,
+    name: Annotated[str | None, typer.Option(help="A name of your own, unique among your sessions.")] = None,
+    rate_scale: Annotated[
+        float | None, typer.Option(help="Multiplies the calibrated learning rate; 0 never learns.")
+    ] = None,
+    ttl: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Expire after so long a silence.")
+    ] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A note; repeatable.")
+    ] = None,
+    key: arguments.IdempotencyKey = None,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Create a session and print its id."""
+    options: dict[str, Any] = {
+        "name": name,
+        "adaptation": None if rate_scale is None else {"rate_scale": rate_scale},
+        "ttl_seconds": ttl,
+        "metadata": dict(_pair(entry) for entry in metadata) if metadata else None,
+        "idempotency_key": key,
+    }
+    with Client(url, api_key=api_key) as client:
+        session = client.sessions.create(**options)
+    if as_json:
+        output.print_json(session.created)
+    else:
+        output.write(session.id + "\n")
+
+
+@session_app.command("list")
+def list_sessions(
+    *, as_json: arguments.Json = False, url: arguments.Url = DEFAULT_URL, api_key: arguments.ApiKey = None
+) -> None:
+    """List your sessions, newest first."""
+    with Client(url, api_key=api_key) as client:
+        sessions = list(client.sessions.list())
+    if as_json:
+        output.print_json({"sessions": sessions})
+    else:
+        output.print_sessions(sessions)
+
+
+@session_app.command()
+def info(
+    session_id: arguments.SessionId,
+    *,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Show where a session stands and what learning has saved."""
+    with _session(url, api_key, session_id) as session:
+        found = session.info()
+    if as_json:
+        output.print_json(found)
+    else:
+        output.print_session(found)
+
+
+@session_app.command()
+def append(
+    session_id: arguments.SessionId,
+    text: arguments.Text = None,
+    *,
+    file: arguments.TextFile = None,
+    learn: Annotated[bool, typer.Option(help="Learn from the text after scoring it.")] = True,
+    final: Annotated[
+        bool, typer.Option("--final", help="The text ends here: flush the word at its end.")
+    ] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="With --json: every token.")] = False,
+    unit: arguments.UnitOption = "bits",
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Append a text: it is scored first, then learned. Standard input is appended as it comes."""
+    parts = text_as_it_comes(text, file)
+    scores: Literal["tokens", "totals"] = "tokens" if tokens else "totals"
+    with _session(url, api_key, session_id) as session:
+        stream = session.append_stream(
+            parts, gather_bytes=_SEND_AT_ONCE, final=final, learn=learn, scores=scores, unit=unit
+        )
+        answers = list(stream)
+    if not answers:
+        raise CommandError("the text is empty")
+    _print_append(combine(answers), as_json=as_json)
+
+
+@session_app.command()
+def score(
+    session_id: arguments.SessionId,
+    candidates: Annotated[list[str] | None, typer.Argument(help="The texts to rank.")] = None,
+    *,
+    file: arguments.TextFile = None,
+    lm: Annotated[float, typer.Option(help="Weight of the log-probability.")] = 1.0,
+    length: Annotated[float, typer.Option(help="Weight of the number of tokens.")] = 0.0,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Rank candidates for what comes next; the session does not change. A file has one candidate a line."""
+    texts = candidates or whole_text(None, file).splitlines()
+    with _session(url, api_key, session_id) as session:
+        ranking = session.score(texts, weights={"lm": lm, "length": length})
+    if as_json:
+        output.print_json(ranking)
+    else:
+        output.print_ranking(ranking, texts)
+
+
+@session_app.command()
+def generate(
+    session_id: arguments.SessionId,
+    *,
+    commit: Annotated[bool, typer.Option("--commit", help="Keep the text in the session.")] = False,
+    learn: Annotated[bool, typer.Option("--learn", help="With --commit: learn from it too.")] = False,
+    max_tokens: arguments.MaxTokens = None,
+    temperature: arguments.Temperature = None,
+    top_k: arguments.TopK = None,
+    top_p: arguments.TopP = None,
+    min_p: arguments.MinP = None,
+    repetition_penalty: arguments.Penalty = None,
+    seed: arguments.Seed = None,
+    stop: arguments.Stop = None,
+    key: arguments.IdempotencyKey = None,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Continue the session's text with what it has learned."""
+    options: dict[str, Any] = {
+        "commit": commit or None,
+        "learn_from_output": learn or None,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+        "stop": stop or None,
+        "idempotency_key": key,
+    }
+    with _session(url, api_key, session_id) as session:
+        if as_json:
+            print_generation(session.generate(**options), as_json=True)
+        else:
+            print_events(session.generate(stream=True, **options))
+
+
+@session_app.command()
+def reset(
+    session_id: arguments.SessionId,
+    *,
+    scope: Annotated[
+        Literal["fast_weights", "recurrent", "both"], typer.Option(help="What to forget.")
+    ] = "both",
+    if_match: arguments.IfMatch = None,
+    key: arguments.IdempotencyKey = None,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Forget what was learned, what was read, or both; totals and position go on."""
+    options: dict[str, Any] = {"scope": scope, "if_match": if_match, "idempotency_key": key}
+    with _session(url, api_key, session_id) as session:
+        after = session.reset(**options)
+    if as_json:
+        output.print_json(after)
+    else:
+        output.print_session(after)
+
+
+@session_app.command()
+def delete(
+    session_ids: Annotated[list[str], typer.Argument(metavar="SESSION...", help="The sessions' ids.")],
+    *,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Delete sessions for good."""
+    with Client(url, api_key=api_key) as client:
+        for session_id in session_ids:
+            client.sessions.get(session_id).delete()
+            output.write(f"deleted {session_id}\n")
+
+
+@contextmanager
+def _session(url: str, api_key: str | None, session_id: str) -> Iterator[Session]:
+    with Client(url, api_key=api_key) as client:
+        yield client.sessions.get(session_id)
+
+
+def _print_append(answer: AppendResult, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(answer)
+    else:
+        output.print_append(answer, answer.unit)
+
+
+def _pair(entry: str) -> tuple[str, str]:
+    name, equals, value = entry.partition("=")
+    if not equals or not name:
+        raise CommandError(f"--metadata takes NAME=VALUE, not {entry!r}")
+    return name, value

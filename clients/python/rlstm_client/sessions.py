@@ -1,0 +1,143 @@
+"""Sessions of the blocking client. `async_sessions` has the same shape, word for word."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Unpack, overload
+
+from rlstm_client import _wire
+from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer
+from rlstm_client.connection import Connection, EventStream
+from rlstm_client.errors import RLSTMError
+from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage
+from rlstm_client.options import (
+    AppendOptions,
+    CreateOptions,
+    ResetOptions,
+    SessionGenerateOptions,
+    StreamAppendOptions,
+)
+
+
+class Session:
+    """A handle on one session. It holds the id and remembers nothing else.
+
+    ``created`` is the server's answer at create (with the first append, if a text was given), else None.
+    """
+
+    def __init__(
+        self, connection: Connection, session_id: str, *, created: SessionInfo | None = None
+    ) -> None:
+        self._path = _wire.session_path(session_id)  # refuses what is no id
+        self._connection = connection
+        self.id = session_id
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"
+
+    def info(self) -> SessionInfo:
+        """Return version, position, totals and the like."""
+        return self._connection.send(_wire.get_session(self.id))
+
+    def append(self, text: str, **options: Unpack[AppendOptions]) -> AppendResult:
+        """Score a text, then learn from it. A long text travels in pieces; the answers come back as one.
+
+        Raises:
+            RLSTMError: ``error.progress`` says which part of the text is in the session already.
+        """
+        plan = AppendPlan(self.id, text, **options)
+        for call in plan:
+            try:
+                plan.add(self._connection.send(call))
+            except RLSTMError as error:
+                error.progress = plan.progress(call)
+                raise
+        return plan.result
+
+    def append_stream(
+        self,
+        texts: Iterable[str],
+        *,
+        gather_bytes: int = PIECE_BYTES,
+        final: bool = False,
+        **options: Unpack[StreamAppendOptions],
+    ) -> Iterator[AppendResult]:
+        """Append texts as they come and yield an answer for each piece.
+
+        Texts are gathered until there are ``gather_bytes`` of them; 1 sends each at once.
+        ``final`` flushes the word in progress at the end; the newest piece then waits for the next.
+        """
+        buffer = PieceBuffer(gather_bytes, hold_last=final)
+        for text in texts:
+            for piece in buffer.feed(text):
+                yield self.append(piece, **options)
+        for piece, last in buffer.finish():
+            yield self.append(piece, final=final and last, **options)
+
+    def score(
+        self,
+        candidates: Sequence[str | Mapping[str, Any]],
+        *,
+        weights: Mapping[str, float] | None = None,
+        min_version: int | None = None,
+    ) -> Ranking:
+        """Rank up to 256 candidates against the session as it is; nothing changes.
+
+        ``weights`` holds ``lm``, ``length`` and ``given``, the factors of a candidate's log-probability in
+        nats, of its number of tokens, and of its own ``given``; ``score`` is the sum.
+        """
+        call = _wire.score_candidates(self.id, candidates, weights=weights, min_version=min_version)
+        return self._connection.send(call)
+
+    @overload
+    def generate(
+        self, *, stream: Literal[False] = False, **options: Unpack[SessionGenerateOptions]
+    ) -> Generation: ...
+    @overload
+    def generate(
+        self, *, stream: Literal[True], **options: Unpack[SessionGenerateOptions]
+    ) -> EventStream: ...
+    def generate(
+        self, *, stream: bool = False, **options: Unpack[SessionGenerateOptions]
+    ) -> Generation | EventStream:
+        """Continue the session's text; ``commit=True`` keeps what was generated."""
+        call = _wire.generate_in_session(self.id, stream=stream, **options)
+        if stream:
+            return self._connection.stream(call)
+        return self._connection.send(call)
+
+    def reset(self, **options: Unpack[ResetOptions]) -> SessionInfo:
+        """Forget the fast weights, the recurrent state, or both."""
+        return self._connection.send(_wire.reset_session(self.id, **options))
+
+    def delete(self) -> None:
+        """Delete the session for good; deleting twice is no error."""
+        return self._connection.send(_wire.delete_session(self.id))
+
+
+class Sessions:
+    """The sessions of one server: ``client.sessions``."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def create(self, **options: Unpack[CreateOptions]) -> Session:
+        """Create a session."""
+        info = self._connection.send(_wire.create_session(**options))
+        return Session(self._connection, info.id, created=info)
+
+    def get(self, session_id: str) -> Session:
+        """Return a handle on a session that exists, without asking the server."""
+        return Session(self._connection, session_id)
+
+    def page(self, *, cursor: str | None = None, limit: int | None = None) -> SessionPage:
+        """Return one page of your sessions, newest first."""
+        return self._connection.send(_wire.list_sessions(cursor=cursor, limit=limit))
+
+    def list(self) -> Iterator[SessionInfo]:
+        """Yield your sessions, newest first."""
+        page = self.page()
+        while True:
+            yield from page.sessions
+            if page.cursor is None:
+                return
+            page = self.page(cursor=page.cursor)

@@ -1,0 +1,43 @@
+"""Routes for those who run the server: health, metrics, and what this server is."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Response
+
+from rlstm_server.api.answers import json_response
+from rlstm_server.api.dependencies import ServicesDep
+from rlstm_server.api.shapes import PROBLEMS
+
+
+async def live() -> Response:
+    """Answer as long as the process does; touches neither model nor store."""
+    return Response(b'{"status":"live"}', media_type="application/json")
+
+
+async def ready(services: ServicesDep) -> Response:
+    """Answer 200 when work can be taken: model loaded, store reachable, not draining; else 503."""
+    await services.engine.ready()
+    return Response(b'{"status":"ready"}', media_type="application/json")
+
+
+async def about(services: ServicesDep) -> Response:
+    """Describe the model, the limits, the defaults and the version."""
+    return await json_response(lambda: services.about, tokens=0)
+
+
+async def metrics(services: ServicesDep) -> Response:
+    """Write all metrics in Prometheus' text form."""
+    text, media_type = await asyncio.to_thread(services.metrics.exposition)
+    return Response(text, headers={"content-type": media_type})
+
+
+def router() -> APIRouter:
+    """Build the routes of this module."""
+    routes = APIRouter(tags=["operations"])
+    routes.add_api_route("/health/live", live, methods=["GET", "HEAD"], operation_id="live")
+    routes.add_api_route("/health/ready", ready, methods=["GET", "HEAD"], responses=PROBLEMS)
+    routes.add_api_route("/info", about, methods=["GET"])
+    routes.add_api_route("/metrics", metrics, methods=["GET"])
+    return routes

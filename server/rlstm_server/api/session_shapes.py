@@ -1,0 +1,232 @@
+"""Schemas of the session routes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from rlstm_server.api.answers import FACTORS, Unit
+from rlstm_server.api.generate import SamplingIn
+from rlstm_server.api.shapes import (
+    AdaptationIn,
+    ColumnsOut,
+    IdentityOut,
+    Shape,
+    Strict,
+    TextField,
+    TokensField,
+    TotalsOut,
+    UnitField,
+    one_of,
+    passage,
+)
+from rlstm_server.engine.messages import Candidate, CandidateWeights, ScoreDetail
+
+MAX_TTL_SECONDS = 366 * 86_400
+MAX_METADATA = 32
+
+Weight = Annotated[float, Field(ge=-1e6, le=1e6)]
+ScoresField = Annotated[ScoreDetail, Field(description="Per-token columns, sums only, or neither.")]
+MetadataValue = Annotated[str, Field(max_length=512)] | int | float | bool | None
+
+
+class CreateIn(Strict):
+    """A new session; every field is optional."""
+
+    name: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$", description="Unique among your sessions."
+    )
+    adaptation: AdaptationIn = Field(default=AdaptationIn(), description="How the session learns.")
+    ttl_seconds: float | None = Field(
+        default=None, ge=1, le=MAX_TTL_SECONDS, description="It expires this long after its last change."
+    )
+    metadata: dict[Annotated[str, Field(min_length=1, max_length=64)], MetadataValue] = Field(
+        default={}, max_length=MAX_METADATA, description="Your own notes; not looked at."
+    )
+    text: TextField = None
+    tokens: TokensField = None
+    scores: ScoresField = "tokens"
+    unit: UnitField = "nats"
+
+    @model_validator(mode="after")
+    def _check(self) -> CreateIn:
+        if self.text is not None and self.tokens is not None:
+            raise ValueError("give either text or tokens")
+        return self
+
+
+class AppendIn(Strict):
+    """The next piece of the session's stream: scored with the weights as they are, then learnt from."""
+
+    text: TextField = None
+    tokens: TokensField = None
+    learn: bool = Field(default=True, description="Learn from it after scoring it.")
+    final: bool = Field(default=False, description="The text ends here: score the word in progress too.")
+    scores: ScoresField = "tokens"
+    unit: UnitField = "nats"
+
+    @model_validator(mode="after")
+    def _check(self) -> AppendIn:
+        one_of(self.text, self.tokens)
+        return self
+
+
+class CandidateIn(Strict):
+    """One continuation to rank."""
+
+    id: str | None = Field(
+        default=None, max_length=128, description="Comes back with the score; default: its index."
+    )
+    text: TextField = None
+    tokens: TokensField = None
+    given: Weight = Field(default=0.0, description="A score from elsewhere, such as an acoustic model's.")
+
+    @model_validator(mode="after")
+    def _check(self) -> CandidateIn:
+        one_of(self.text, self.tokens)
+        return self
+
+    def candidate(self, index: int) -> Candidate:
+        """Give the engine's form."""
+        return Candidate(
+            id=str(index) if self.id is None else self.id,
+            passage=passage(self.text, self.tokens),
+            given=self.given,
+        )
+
+
+class WeightsIn(Strict):
+    """score = lm * logprob + length * tokens + given * given, with logprob in the answer's unit."""
+
+    lm: Weight = 1.0
+    length: Weight = 0.0
+    given: Weight = 0.0
+
+    def weights(self, unit: Unit) -> CandidateWeights:
+        """Give the engine's form, which mixes nats."""
+        return CandidateWeights(lm=self.lm * FACTORS[unit], length=self.length, given=self.given)
+
+
+class CandidatesIn(Strict):
+    """Continuations to rank against the session as it is; nothing changes."""
+
+    candidates: list[CandidateIn] = Field(min_length=1)
+    weights: WeightsIn = WeightsIn()
+    unit: UnitField = "nats"
+    min_version: int | None = Field(
+        default=None, ge=0, lt=2**63, description="Refuse (412) an older session."
+    )
+
+
+class ContinueIn(SamplingIn):
+    """How to continue the session's text, and whether the session keeps it."""
+
+    commit: bool = Field(default=False, description="The text becomes part of the session.")
+    learn_from_output: bool = Field(default=False, description="Also learn from it; needs `commit`.")
+    min_version: int | None = Field(
+        default=None, ge=0, lt=2**63, description="Refuse (412) an older session."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> ContinueIn:
+        if self.learn_from_output and not self.commit:
+            raise ValueError("learn_from_output needs commit")
+        return self
+
+
+class ResetIn(Strict):
+    """What to forget; totals and position go on."""
+
+    what: Literal["fast_weights", "recurrent", "both"] = "both"
+
+
+class SessionTotalsOut(Shape):
+    """Sums over the session's life, in bits."""
+
+    tokens: int
+    bytes: int
+    static_bits: float | None = Field(description="Under the weights as loaded; null without a static row.")
+    adapted_bits: float = Field(description="Under the session's own weights.")
+    gain: float | None = Field(description="static_bits - adapted_bits: what learning saved.")
+    updates: int
+    guards: int
+
+
+class AdaptationOut(Shape):
+    """How the session learns."""
+
+    kind: str
+    rate_scale: float
+    static: bool
+
+
+class SessionOut(Shape):
+    """A session as the store has it. Times are seconds since 1970."""
+
+    id: str
+    name: str | None
+    version: int
+    position: int = Field(description="Tokens read.")
+    pending: int = Field(description="Characters held back until the word is complete.")
+    created_at: float
+    expires_at: float | None
+    state_bytes: int
+    adaptation: AdaptationOut
+    totals: SessionTotalsOut
+    metadata: dict[str, JsonValue]
+
+
+class AppendOut(ColumnsOut):
+    """What an append did."""
+
+    version: int
+    position: int
+    durability: str = Field(description="What the change survives: fsync, replica or memory.")
+    replayed: bool = Field(description="The key was seen before: this is what happened then.")
+    unit: UnitField
+    updates: int = Field(description="Gradient steps made.")
+    guards: list[str]
+    pending: int
+    totals: TotalsOut | None = None
+    expires_at: float | None
+
+
+class CreatedOut(SessionOut, IdentityOut):
+    """The new session, with the answer to its first text."""
+
+    durability: str
+    replayed: bool
+    append: AppendOut | None = None
+
+
+class SessionsOut(Shape):
+    """A page of your sessions, newest first."""
+
+    sessions: list[SessionOut]
+    cursor: str | None = Field(description="Fetches the next page; null at the end.")
+
+
+class RankedOut(Shape):
+    """One candidate's sums."""
+
+    id: str
+    logprob: float
+    tokens: int
+    score: float
+    rank: int = Field(description="1 is the highest score.")
+
+
+class CandidatesOut(Shape):
+    """The candidates in the order they were given."""
+
+    version: int
+    unit: UnitField
+    candidates: list[RankedOut]
+
+
+class ChangedOut(SessionOut):
+    """A session after a change."""
+
+    durability: str
+    replayed: bool

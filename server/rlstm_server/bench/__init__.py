@@ -1,0 +1,1 @@
+"""Benchmarks: figures as ratios taken in one run, because machines are noisy."""

@@ -1,0 +1,188 @@
+"""`rlstm serve`: one server process, from its settings to its end.
+
+The socket is bound before the model is loaded, so a port in use is told at once. The first Ctrl-C or SIGTERM
+drains: no new work, open work ends or commits, then everything that was started is stopped, in order. A second
+one does not wait for open work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvicorn
+from fastapi import FastAPI
+
+from rlstm_server.api.dependencies import Services
+from rlstm_server.app import create_app
+from rlstm_server.errors import StartupError
+from rlstm_server.logs import configure_logs
+from rlstm_server.settings import Settings, load_settings
+
+KEEP_ALIVE_SECONDS = 30
+HEADER_BYTES = 65_536
+
+
+def serve(
+    model: Annotated[
+        str | None, typer.Argument(help="A shipped model's name or a checkpoint folder [bytes-small].")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to bind, 0 for a free one [8000].")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded store.")] = None,
+    redis_url: Annotated[str | None, typer.Option(help="Redis or Valkey to use instead.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
+    durability: Annotated[str | None, typer.Option(help="fsync, or memory: nothing is kept [fsync].")] = None,
+    api_keys_file: Annotated[Path | None, typer.Option(help="JSON file of hashed keys.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
+    allow_weaker: Annotated[
+        bool | None, typer.Option("--allow-weaker", help="Accept a store that may lose acknowledged work.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of the device.")] = None,
+) -> None:
+    """Serve a model whose sessions go on learning. Every option is also an environment variable RLSTM_*."""
+    try:
+        settings = load_settings(
+            model=model,
+            host=host,
+            port=port,
+            data_dir=data_dir,
+            redis_url=redis_url,
+            device=device,
+            durability=durability,
+            api_keys_file=api_keys_file,
+            log_level=log_level,
+            allow_weaker=allow_weaker,
+            threads=threads,
+        )
+        configure_logs(settings.log_level)
+        run(settings)
+    except StartupError as error:
+        typer.echo(f"rlstm serve: {error.detail}", err=True)
+        raise typer.Exit(1) from None
+
+
+def run(settings: Settings) -> None:
+    """Serve until a signal ends it.
+
+    Raises:
+        StartupError: something that it needs is not there; nothing is left running.
+    """
+    with contextlib.closing(_bound_socket(settings)) as bound:
+        app = create_app(settings)
+        config = _uvicorn_config(app, settings)
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(_serve(app, config, settings, bound))
+
+
+async def _serve(app: FastAPI, config: uvicorn.Config, settings: Settings, bound: socket.socket) -> None:
+    task = asyncio.current_task()
+    ending = _Ending(on_early=task.cancel if task is not None else lambda: None)
+    with ending.handled(), contextlib.suppress(asyncio.CancelledError):
+        async with app.router.lifespan_context(app):
+            services: Services = app.state.services
+            server = _Server(config, on_started=lambda: typer.echo(_greeting(settings, services, bound)))
+            ending.serve(lambda: _drain(server, services))
+            await server.serve(sockets=[bound])
+
+
+def _drain(server: uvicorn.Server, services: Services) -> None:
+    services.metrics.draining.set(1)
+    services.engine.drain()
+    if server.should_exit:
+        server.force_exit = True
+    server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handling, which would end the process by the signal once it has drained."""
+
+    def __init__(self, config: uvicorn.Config, *, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to us."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        await super().startup(sockets)
+        self._on_started()
+
+
+class _Ending:
+    """What SIGINT and SIGTERM do: end the start-up while there is nothing to drain, and drain later."""
+
+    def __init__(self, *, on_early: Callable[[], object]) -> None:
+        self._act: Callable[[], object] = on_early
+
+    def serve(self, drain: Callable[[], object]) -> None:
+        """From here on a signal drains."""
+        self._act = drain
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: self._act())
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="h11",  # the one whose header size has a bound
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        ws="none",
+        lifespan="off",  # entered by us, so that its errors reach the person who started it
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=max(1, round(settings.limits.drain_seconds)),
+    )
+
+
+def _bound_socket(settings: Settings) -> socket.socket:
+    host, port = settings.host, settings.port
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise StartupError(f"RLSTM_HOST: {host} is no address of this machine: {error.strerror}") from None
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise StartupError(_why_not_bound(error, host, port)) from None
+    return bound
+
+
+def _why_not_bound(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use: choose another with --port, or --port 0 for a free one"
+    return f"cannot bind port {port} on {host}: {error.strerror}"
+
+
+def _greeting(settings: Settings, services: Services, bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    keys = "" if settings.has_keys else ", no keys: this machine only"
+    model, store = services.about["model"], services.about["store"]
+    return f"rlstm serving {model} on http://{shown}:{port} (store: {store}{keys})"

@@ -1,0 +1,76 @@
+"""Answers as they are stored with a commit, so that a repeat of the operation gets the same one."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from rlstm_server.engine.messages import (
+    AdaptationChoice,
+    AppendAnswer,
+    Columns,
+    SessionInfo,
+    SessionTotals,
+    Timings,
+    Totals,
+)
+from rlstm_server.errors import StateCorrupt
+from rlstm_server.store.base import Limits
+
+STORED_BYTES: Final = Limits().answer_bytes
+"""A longer answer is not stored whole; a repeat gets its totals."""
+
+
+def encode(answer: object) -> bytes:
+    """Write an answer (a dataclass or plain data); empty when it is too long to be stored."""
+    data = orjson.dumps(answer)
+    return data if len(data) <= STORED_BYTES else b""
+
+
+def summarise(answer: AppendAnswer) -> bytes:
+    """Write the short form of an append's answer."""
+    return orjson.dumps(replace(answer, columns=None))
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """Read what `encode` wrote. Raises StateCorrupt when it is no object."""
+    try:
+        content = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise StateCorrupt("a stored answer cannot be read") from error
+    if not isinstance(content, dict):
+        raise StateCorrupt("a stored answer is no object")
+    return content
+
+
+def append_answer(data: bytes) -> AppendAnswer:
+    """Read an append's answer, or its short form. Raises StateCorrupt."""
+    content = parse(data)
+    try:
+        columns, totals = content.pop("columns"), content.pop("totals")
+        return AppendAnswer(
+            columns=None if columns is None else Columns(**{k: _frozen(v) for k, v in columns.items()}),
+            totals=None if totals is None else Totals(**totals),
+            guards=tuple(content.pop("guards")),
+            timings=Timings(**content.pop("timings")),
+            **content,
+        )
+    except (KeyError, TypeError) as error:
+        raise StateCorrupt("a stored answer lacks a field") from error
+
+
+def created_info(data: bytes) -> SessionInfo:
+    """Read the description of a created session. Raises StateCorrupt."""
+    content = parse(data)
+    try:
+        return SessionInfo(
+            adaptation=AdaptationChoice(**content.pop("adaptation")),
+            totals=SessionTotals(**content.pop("totals")),
+            **content,
+        )
+    except (KeyError, TypeError) as error:
+        raise StateCorrupt("a stored answer lacks a field") from error
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value

@@ -1,0 +1,149 @@
+"""Generation that a session keeps: a commit every few tokens, before anybody sees them.
+
+Each chunk is an operation of its own, ``key#0``, ``key#1``, ..., so a repeat of the request streams the chunks
+that are stored and goes on after them. Tokens that are held back (they may begin a stop string) are not kept;
+the next chunk chooses them again, from the same random numbers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from rlstm_server.engine import answers
+from rlstm_server.engine.generation import Continuation, continue_text
+from rlstm_server.engine.learning import Tally, read_piece
+from rlstm_server.engine.messages import FinishReason, GenerationEvent, GenerationSettings, Passage
+from rlstm_server.engine.runner import Steps
+from rlstm_server.engine.session import Staged
+from rlstm_server.engine.snapshot import SessionCopy, SessionState
+from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.stops import Released, StopStrings
+from rlstm_server.engine.text import read_passage
+from rlstm_server.errors import StateCorrupt
+from rlstm_server.store.base import MAX_SUMMARY_BYTES
+
+CHUNK: Final = 16
+"""Tokens between two commits: so many at least, but at the end."""
+
+MAX_TOKENS: Final = 2 * CHUNK
+MAX_STORED_BYTES: Final = MAX_SUMMARY_BYTES - 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Tokens that became part of the session, and whether the text is complete with them."""
+
+    tokens: tuple[Released, ...]
+    finish_reason: FinishReason | None
+    position: int
+
+
+@dataclass
+class Progress:
+    """How much of the text is kept so far."""
+
+    settings: GenerationSettings
+    seed: int
+    learn: bool = False
+    kept: int = 0
+    seen: set[int] = field(default_factory=set)
+
+    def add(self, chunk: Chunk) -> None:
+        """Count a chunk that is kept."""
+        self.kept += len(chunk.tokens)
+        self.seen.update(token.id for token in chunk.tokens)
+
+
+def continuation(staging: Staging, state: SessionState, progress: Progress) -> Continuation:
+    """A text that goes on from a session's state, after what is kept of it already."""
+    reader = staging.served.adapter.reader(state.adapted)
+    after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
+    return Continuation(
+        read=reader.next_log_probs,
+        cursor=reader.cursor,
+        settings=progress.settings,
+        seed=progress.seed,
+        choice=0,
+        stops=StopStrings(staging.served.vocab, progress.settings.stop, after=after),
+        seen=set(progress.seen),
+        index=progress.kept,
+    )
+
+
+def read_pending(
+    staging: Staging, state: SessionState, *, learn: bool
+) -> Steps[Any, tuple[SessionState, Tally]]:
+    """Read the word in progress, which generation ends; the state as it is when there is none."""
+    if not state.place.pending:
+        return state, Tally()
+    piece = read_passage(staging.served.vocab, Passage(text=""), "", place=state.place, final=True)
+    reading = yield from read_piece(staging.served.adapter, state, piece, learn=learn)
+    return reading.state, reading.tally
+
+
+def keep_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps[Any, Staged[Chunk]]:
+    """Write the next chunk of a text and read it into the session."""
+    state, before = yield from read_pending(staging, copy.state, learn=True)
+    text = continuation(staging, state, progress)
+    released: list[Released] = []
+    while len(released) < CHUNK and text.finish_reason is None:
+        released += text.advance()
+        yield ()
+    tokens = _fitting(released)
+    state, tally = yield from _read_own(staging, state, tokens, learn=progress.learn)
+    chunk = Chunk(
+        tokens=tokens,
+        finish_reason=text.finish_reason if len(tokens) == len(released) else None,
+        position=state.adapted.position,
+    )
+    stored = _write(chunk)
+    record = {"op": "generate", "ids": [token.id for token in tokens], "learn": progress.learn}
+    return staging.stage(
+        copy, state, record=record, answer=chunk, stored=stored, summary=stored, tally=before.followed_by(tally)
+    )
+
+
+def continue_session(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps[GenerationEvent, int]:
+    """Continue a session's text and keep nothing; return the number of new tokens."""
+    state, _ = yield from read_pending(staging, copy.state, learn=False)
+    return (yield from continue_text(continuation(staging, state, progress)))
+
+
+def read_chunk(stored: bytes) -> Chunk:
+    """Read a chunk that was kept. Raises StateCorrupt."""
+    content = answers.parse(stored)
+    try:
+        return Chunk(
+            tokens=tuple(Released(*token) for token in content["tokens"]),
+            finish_reason=content["finish_reason"],
+            position=content["position"],
+        )
+    except (KeyError, TypeError) as error:
+        raise StateCorrupt("a stored chunk lacks a field") from error
+
+
+def _write(chunk: Chunk) -> bytes:
+    return orjson.dumps(
+        {"tokens": chunk.tokens, "finish_reason": chunk.finish_reason, "position": chunk.position}
+    )
+
+
+def _fitting(released: Sequence[Released]) -> tuple[Released, ...]:
+    """As many tokens as a stored summary holds; what is cut off is chosen again by the next chunk."""
+    tokens = tuple(released[:MAX_TOKENS])
+    while len(tokens) > 1 and len(orjson.dumps(tokens)) > MAX_STORED_BYTES:
+        tokens = tokens[: len(tokens) // 2]
+    return tokens
+
+
+def _read_own(
+    staging: Staging, state: SessionState, tokens: Sequence[Released], *, learn: bool
+) -> Steps[Any, tuple[SessionState, Tally]]:
+    if not tokens:
+        return state, Tally()
+    ids = tuple(token.id for token in tokens)
+    piece = read_passage(staging.served.vocab, Passage(tokens=ids), "", place=state.place)
+    reading = yield from read_piece(staging.served.adapter, state, piece, learn=learn, own=True)
+    return reading.state, reading.tally

@@ -1,0 +1,204 @@
+"""Reading a piece of text in a session: what the device thread does between two slices, and what comes of it.
+
+A slice is at most one segment (rlstm_model.adaptation.adapter). Sums are taken in float64.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from rlstm_model.adaptation.adapter import Adapter, NonFiniteState, Observed
+from rlstm_model.scoring import TokenScores
+from rlstm_server.engine.messages import Columns, SessionTotals, Totals
+from rlstm_server.engine.runner import Steps
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.text import Piece
+from rlstm_server.errors import StateCorrupt
+from rlstm_server.metrics import Metrics
+
+UPDATE_OUTCOMES = {"step_skipped": "skipped_nonfinite", "restarted": "rolled_back"}
+"""The adapter's guards that are no step, by the name they are counted under; "projected" is a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """What an operation will be counted as, once, when it has taken effect."""
+
+    scored: int = 0
+    generated: int = 0
+    adapted: int = 0
+    updates: int = 0
+    guards: tuple[str, ...] = ()
+    gradient_norms: tuple[float, ...] = ()
+    norm_ratio: float | None = None
+    session: Totals | None = None
+
+    @classmethod
+    def of_items(cls, tallies: Sequence["Tally"]) -> "Tally":
+        """The sum over stateless readings: nothing of it belongs to a session."""
+        return cls(
+            scored=sum(tally.scored for tally in tallies),
+            adapted=sum(tally.adapted for tally in tallies),
+            updates=sum(tally.updates for tally in tallies),
+            guards=tuple(guard for tally in tallies for guard in tally.guards),
+            gradient_norms=tuple(norm for tally in tallies for norm in tally.gradient_norms),
+        )
+
+    def followed_by(self, other: "Tally") -> "Tally":
+        """Both, as one operation; at most one of them is text of the session's reader."""
+        both = Tally.of_items((self, other))
+        return replace(
+            both,
+            generated=self.generated + other.generated,
+            norm_ratio=self.norm_ratio if other.norm_ratio is None else other.norm_ratio,
+            session=self.session if other.session is None else other.session,
+        )
+
+    def count(self, metrics: Metrics) -> None:
+        """Add everything to the metrics."""
+        for kind, tokens in (
+            ("scored", self.scored),
+            ("generated", self.generated),
+            ("adapted", self.adapted),
+        ):
+            metrics.tokens.labels(kind).inc(tokens)
+        clipped = self.guards.count("projected")
+        metrics.updates.labels("clipped").inc(clipped)
+        metrics.updates.labels("applied").inc(self.updates - clipped)
+        for guard, outcome in UPDATE_OUTCOMES.items():
+            metrics.updates.labels(outcome).inc(self.guards.count(guard))
+        for norm in self.gradient_norms:
+            metrics.gradient_norm.observe(norm)
+        if self.norm_ratio is not None:
+            metrics.delta_ratio.observe(self.norm_ratio)
+        self._count_loss(metrics)
+
+    def _count_loss(self, metrics: Metrics) -> None:
+        if self.session is None:
+            return
+        adapted, static = -self.session.logprob, self.session.static_logprob
+        if static is not None:
+            metrics.learned(static_nats=-static, adapted_nats=adapted, tokens=self.session.tokens)
+        else:
+            metrics.loss_nats.labels("adapted").inc(adapted)
+            metrics.loss_tokens.labels("adapted").inc(self.session.tokens)
+
+
+class Reading(NamedTuple):
+    """A piece was read: the state after it, its scores, and how it is counted."""
+
+    state: SessionState
+    columns: Columns
+    totals: Totals
+    tally: Tally
+
+
+@dataclass
+class _Slices:
+    """The slices of one reading, in order."""
+
+    observed: list[Observed] = field(default_factory=list)
+
+    def add(self, part: Observed) -> None:
+        self.observed.append(part)
+
+    @property
+    def scores(self) -> TokenScores | None:
+        return TokenScores.concatenate([part.scores for part in self.observed]) if self.observed else None
+
+    @property
+    def static_logprobs(self) -> tuple[float, ...] | None:
+        columns = [part.static_logprobs for part in self.observed]
+        if any(column is None for column in columns):
+            return None
+        return tuple(value for column in columns if column is not None for value in column.tolist())
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        return tuple(guard for part in self.observed for guard in part.guards)
+
+
+def read_piece(
+    adapter: Adapter, state: SessionState, piece: Piece, *, learn: bool, top: int = 0, own: bool = False
+) -> Steps[Any, Reading]:
+    """Score a piece, then learn from it; one slice a step. `own` text was generated: it is not in the totals.
+
+    Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
+    """
+    slices, adapted = _Slices(), state.adapted
+    try:
+        for part in adapter.observe(adapted, piece.ids, learn=learn, top=top):
+            slices.add(part)
+            adapted = part.state
+            yield ()
+    except NonFiniteState as error:
+        raise StateCorrupt("the session's state holds values that are not finite") from error
+    static = slices.static_logprobs if adapted.static is not None else None
+    columns = columns_of(piece, slices.scores, static)
+    totals = totals_of(piece, columns)
+    tally = _tally(slices, totals, learn=learn, own=own)
+    sums = state.totals if own else _add(state.totals, totals)
+    sums = replace(sums, updates=sums.updates + tally.updates, guards=sums.guards + len(tally.guards))
+    return Reading(SessionState(adapted=adapted, totals=sums, place=piece.after), columns, totals, tally)
+
+
+def columns_of(
+    piece: Piece, scores: TokenScores | None, static_logprobs: tuple[float, ...] | None
+) -> Columns:
+    """Per-token data of a piece; `scores` None is for a piece without tokens."""
+    return Columns(
+        ids=tuple(piece.ids),
+        logprobs=() if scores is None else tuple(scores.logprobs.tolist()),
+        static_logprobs=static_logprobs,
+        ranks=() if scores is None else tuple(scores.ranks.tolist()),
+        entropies=() if scores is None else tuple(scores.entropies.tolist()),
+        starts=tuple(piece.starts),
+        ends=tuple(piece.ends),
+        top=None if scores is None else _alternatives(scores),
+    )
+
+
+def totals_of(piece: Piece, columns: Columns) -> Totals:
+    """Sums over a piece, in float64."""
+    static = columns.static_logprobs
+    return Totals(
+        logprob=sum(columns.logprobs),
+        static_logprob=None if static is None else sum(static),
+        tokens=len(piece.ids),
+        bytes=piece.bytes,
+        words=piece.words,
+        unknown=piece.unknown,
+    )
+
+
+def _alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], ...] | None:
+    if scores.top_ids is None or scores.top_logprobs is None:
+        return None
+    rows = zip(scores.top_ids.tolist(), scores.top_logprobs.tolist(), strict=True)
+    return tuple(tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in rows)
+
+
+def _tally(slices: _Slices, totals: Totals, *, learn: bool, own: bool) -> Tally:
+    norms = [part.gradient_norm for part in slices.observed if part.gradient_norm is not None]
+    ratios = [part.norm_ratio for part in slices.observed if part.norm_ratio is not None]
+    return Tally(
+        scored=0 if own else totals.tokens,
+        generated=totals.tokens if own else 0,
+        adapted=totals.tokens if learn else 0,
+        updates=sum(part.updates for part in slices.observed),
+        guards=slices.guards,
+        gradient_norms=tuple(norms),
+        norm_ratio=ratios[-1] if ratios else None,
+        session=None if own else totals,
+    )
+
+
+def _add(sums: SessionTotals, totals: Totals) -> SessionTotals:
+    static = totals.static_logprob
+    return replace(
+        sums,
+        tokens=sums.tokens + totals.tokens,
+        bytes=sums.bytes + totals.bytes,
+        adapted_nats=sums.adapted_nats - totals.logprob,
+        static_nats=None if static is None or sums.static_nats is None else sums.static_nats - static,
+    )

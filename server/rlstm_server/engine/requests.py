@@ -1,0 +1,108 @@
+"""What every request goes through before any work: limits, and the digest that tells a repeat from another request."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from rlstm_server.engine.messages import (
+    AdaptationChoice,
+    CandidatesRequest,
+    CreateSession,
+    EngineLimits,
+    GenerationSettings,
+    Passage,
+    ScoreRequest,
+)
+from rlstm_server.engine.text import Piece
+from rlstm_server.errors import InvalidField, InvalidText, TooLarge
+from rlstm_server.store.base import MAX_NAME_BYTES, MAX_TTL_MS
+
+SMALL: Final = 4_096
+MAX_RATE_SCALE: Final = 10.0
+
+Result = TypeVar("Result")
+
+
+def request_digest(operation: str, **fields: Any) -> bytes:
+    """Give the SHA-256 of an operation and its fields. Raises InvalidText for a string that is not text."""
+    plain = {name: asdict(value) if is_dataclass(value) else value for name, value in fields.items()}
+    try:
+        return hashlib.sha256(orjson.dumps([operation, plain], option=orjson.OPT_SORT_KEYS)).digest()
+    except TypeError as error:
+        raise InvalidText("a string holds a lone surrogate") from error
+
+
+async def off_loop(size: int, work: Callable[[], Result]) -> Result:
+    """Do work whose time grows with `size` beside the event loop, when it is large."""
+    return await asyncio.to_thread(work) if size > SMALL else work()
+
+
+def size_of(passage: Passage | None) -> int:
+    """Characters or ids of a passage."""
+    if passage is None:
+        return 0
+    return len(passage.text if passage.text is not None else passage.tokens or ())
+
+
+def within(what: str, given: int, limit: int) -> None:
+    """Raise TooLarge when `given` is over the limit."""
+    if given > limit:
+        raise TooLarge(what, given, limit)
+
+
+def check_append(piece: Piece, limits: EngineLimits) -> Piece:
+    """Raise TooLarge when a piece is too long for one append."""
+    within("tokens of one append", len(piece.ids), limits.append_tokens)
+    return piece
+
+
+def check_score(request: ScoreRequest, limits: EngineLimits) -> None:
+    """Raise TooLarge or InvalidField for a score request that cannot be taken."""
+    if not request.items:
+        raise InvalidField("items", "there are no items")
+    within("items", len(request.items), limits.score_items)
+    within("top", request.top, limits.top)
+    if request.adaptation is not None:
+        check_choice(request.adaptation)
+
+
+def check_choice(choice: AdaptationChoice) -> None:
+    """Raise InvalidField for a rate out of bounds."""
+    if not 0 <= choice.rate_scale <= MAX_RATE_SCALE:
+        raise InvalidField("adaptation.rate_scale", f"rate_scale must lie in [0, {MAX_RATE_SCALE:g}]")
+
+
+def check_create(request: CreateSession) -> None:
+    """Raise InvalidField for a session that cannot be made."""
+    check_choice(request.adaptation)
+    if request.name is not None and not 1 <= len(request.name.encode()) <= MAX_NAME_BYTES:
+        raise InvalidField("name", f"name must be 1 to {MAX_NAME_BYTES} bytes long")
+    seconds = request.ttl_seconds
+    if seconds is not None and not 0.001 <= seconds <= MAX_TTL_MS / 1000:
+        raise InvalidField("ttl_seconds", f"ttl_seconds must be 0.001 to {MAX_TTL_MS // 1000}")
+
+
+def check_candidates(request: CandidatesRequest, limits: EngineLimits) -> None:
+    """Raise TooLarge or InvalidField for candidates that cannot be ranked."""
+    if not request.candidates:
+        raise InvalidField("candidates", "there are no candidates")
+    within("candidates", len(request.candidates), limits.candidates)
+
+
+def check_generation(settings: GenerationSettings, limits: EngineLimits) -> None:
+    """Raise TooLarge or InvalidField for settings that cannot be met."""
+    if settings.max_tokens < 1:
+        raise InvalidField("max_tokens", "max_tokens must be at least 1")
+    if settings.choices < 1:
+        raise InvalidField("n", "n must be at least 1")
+    within("n", settings.choices, limits.choices)
+    within("n x max_tokens", settings.choices * settings.max_tokens, limits.max_tokens)
+    within("stop strings", len(settings.stop), limits.stop_strings)
+    if any(not stop for stop in settings.stop):
+        raise InvalidField("stop", "a stop string is empty")
+    longest = max((len(stop) for stop in settings.stop), default=0)
+    within("characters of a stop string", longest, limits.stop_characters)

@@ -1,0 +1,198 @@
+import hashlib
+import json
+
+import httpx
+import pytest
+
+from rlstm_server.api.auth import AuthLayer, load_keys
+from rlstm_server.api.tracing import KEY, Trace
+from rlstm_server.errors import StartupError
+from rlstm_server.settings import Settings
+
+SECRET = "AbCdEfGh-123"
+
+
+async def passed(scope, receive, send):
+    """Stand for the application: answers with the tenant that came through."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": scope["rlstm.principal"].tenant.encode()})
+
+
+async def ask(settings, method="GET", path="/info", host="localhost", headers=()):
+    layer = AuthLayer(passed, ring=load_keys(settings), host=settings.host)
+
+    async def app(scope, receive, send):
+        scope[KEY] = Trace(request_id="r")
+        await layer(scope, receive, send)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), timeout=5) as client:
+        return await client.request(method, f"http://{host}{path}", headers=list(headers))
+
+
+@pytest.fixture
+def keyed():
+    return Settings(api_keys=SECRET)
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    """Write a keys file of one key with the given fields."""
+
+    def write(**fields):
+        record = {"sha256": hashlib.sha256(SECRET.encode()).hexdigest(), "tenant": "acme"} | fields
+        path = tmp_path / "keys.json"
+        path.write_text(json.dumps([record]))
+        return Settings(api_keys_file=path)
+
+    return write
+
+
+async def test_the_right_key_passes(keyed):
+    """Exactly as it was set."""
+    answer = await ask(keyed, headers=[("authorization", f"Bearer {SECRET}")])
+    assert (answer.status_code, answer.text) == (200, "default")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        [("authorization", "")],
+        [("authorization", "Bearer")],
+        [("authorization", "Bearer ")],
+        [("authorization", SECRET)],
+        [("authorization", f"bearer {SECRET}")],
+        [("authorization", f"Basic {SECRET}")],
+        [("authorization", f"Bearer {SECRET.lower()}")],
+        [("authorization", f"Bearer {SECRET}x")],
+        [("authorization", f"Bearer  {SECRET}")],
+        [("authorization", f"Bearer {SECRET[:-1]}")],
+        [("authorization", f"Bearer {SECRET}"), ("authorization", f"Bearer {SECRET}")],
+        [("authorization", b"Bearer \xff\xfe")],
+        [("x-api-key", SECRET)],
+    ],
+)
+async def test_anything_else_is_401_with_a_challenge(keyed, headers):
+    """Wrong case, wrong scheme, part of a key, two headers: one and the same answer shape."""
+    answer = await ask(keyed, headers=headers)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert SECRET not in answer.text
+
+
+async def test_only_health_is_open(keyed):
+    """Live and ready answer without a key, spelt exactly so, read only; every other path does not."""
+    for path in ("/health/live", "/health/ready"):
+        assert (await ask(keyed, path=path)).status_code == 200
+        assert (await ask(keyed, "HEAD", path)).status_code == 200
+        assert (await ask(keyed, "POST", path)).status_code == 401
+    for path in (
+        "/",
+        "/health",
+        "/health/live/",
+        "//health/live",
+        "/HEALTH/LIVE",
+        "/metrics",
+        "/openapi.json",
+        "/x",
+    ):
+        assert (await ask(keyed, path=path)).status_code == 401
+    for method in ("OPTIONS", "HEAD", "POST", "DELETE"):
+        assert (await ask(keyed, method, "/score")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "scope"),
+    [
+        ("/score", "score"),
+        ("/generate", "generate"),
+        ("/sessions", "sessions"),
+        ("/sessions/0/append", "sessions"),
+        ("/metrics", "admin"),
+        ("/unheard-of", "admin"),
+        ("//score/", "score"),
+    ],
+)
+async def test_a_key_needs_the_scope_of_the_path(key_file, path, scope):
+    """Each path asks for one scope; a path that nobody knows asks for admin."""
+    bearer = [("authorization", f"Bearer {SECRET}")]
+    every = ["score", "generate", "sessions", "admin"]
+    others = [name for name in every if name != scope]
+    assert (await ask(key_file(scopes=[scope]), path=path, headers=bearer)).status_code == 200
+    assert (await ask(key_file(scopes=others), path=path, headers=bearer)).status_code == 403
+
+
+async def test_a_key_of_the_file_brings_its_tenant(key_file):
+    """The tenant comes from the key, never from the request."""
+    answer = await ask(key_file(), headers=[("authorization", f"Bearer {SECRET}"), ("x-tenant", "other")])
+    assert answer.text == "acme"
+
+
+async def test_a_quota_refuses_with_a_time(key_file):
+    """The second request within a second of a key that may make one is 429 with Retry-After."""
+    settings = key_file(quotas={"requests_per_second": 0.5})
+    layer = AuthLayer(passed, ring=load_keys(settings), host=settings.host)
+
+    async def app(scope, receive, send):
+        scope[KEY] = Trace(request_id="r")
+        await layer(scope, receive, send)
+
+    headers = {"authorization": f"Bearer {SECRET}"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a") as client:
+        first = await client.get("/info", headers=headers)
+        second = await client.get("/info", headers=headers)
+    assert (first.status_code, second.status_code) == (200, 429)
+    assert second.headers["retry-after"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("{", "the file"),
+        ("[]", "no key"),
+        ('[{"tenant":"a"}]', "0.sha256"),
+        ('[{"sha256":"canary","tenant":"a"}]', "0.sha256"),
+        ('[{"sha256":"%s","tenant":"A/B"}]' % ("0" * 64), "0.tenant"),
+        ('[{"sha256":"%s","tenant":"a","scopes":["root"]}]' % ("0" * 64), "0.scopes.0"),
+        ('[{"sha256":"%s","tenant":"a","quotas":{"bytes":1}}]' % ("0" * 64), "0.quotas.bytes"),
+    ],
+)
+def test_a_bad_keys_file_is_refused_by_place(tmp_path, content, named):
+    """The sentence names file and field and repeats nothing of the content."""
+    path = tmp_path / "keys.json"
+    path.write_text(content)
+    with pytest.raises(StartupError) as caught:
+        load_keys(Settings(api_keys_file=path))
+    assert str(path) in caught.value.detail
+    assert named in caught.value.detail
+    assert "canary" not in caught.value.detail
+
+
+def test_a_missing_keys_file_is_refused(tmp_path):
+    """Serving without the keys that were asked for would be serving everybody."""
+    with pytest.raises(StartupError, match="keys.json"):
+        load_keys(Settings(api_keys_file=tmp_path / "keys.json"))
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST"])
+async def test_without_keys_this_machine_is_served(host):
+    """Under any of its own names."""
+    assert (await ask(Settings(), host=host)).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example"])
+async def test_without_keys_a_foreign_name_is_refused(host):
+    """A web page that points its own name at this machine gets nothing."""
+    assert (await ask(Settings(), host=host)).status_code == 403
+
+
+async def test_a_websocket_is_closed():
+    """No route takes one, so none may pass."""
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    layer = AuthLayer(passed, ring=None, host="127.0.0.1")
+    await layer({"type": "websocket", "path": "/", "headers": []}, None, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]

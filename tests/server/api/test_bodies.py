@@ -1,0 +1,69 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlstm_server.api.bodies import MAX_DEPTH, InvalidJson, parse_strictly
+from rlstm_server.errors import InvalidText
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_what_json_can_say_comes_back(value):
+    """Strictness loses nothing: any value within the depth is parsed to itself."""
+    assert parse_strictly(json.dumps(value).encode()) == value
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b"[1,]", b"{'a':1}", b"nul", b"{}{}", b"\xef\xbb\xbf{}", b'"\x01"',
+        b"NaN", b"[Infinity]", b"-Infinity", b"1e400", b"[-1e999]", b"1" * 5000,
+        b'{"a":1,"a":1}', b'[{"a":{"b":1,"b":2}}]', b"\xff", b'"\xed\xa0\xbd"', '{"a":1}'.encode("utf-16"),
+    ],
+)  # fmt: skip
+def test_what_is_not_strict_json_is_refused(body):
+    """Constants that are no numbers, numbers that are no doubles, repeated keys, bytes that are not UTF-8."""
+    with pytest.raises(InvalidJson):
+        parse_strictly(body)
+
+
+@pytest.mark.parametrize(
+    "body", [rb'"\ud83d"', rb'{"\udc00":1}', rb'[["a",{"b":"x\ud800y"}]]', rb'"\udc00\ud83d"']
+)
+def test_a_lone_surrogate_is_refused_wherever_it_stands(body):
+    """In values and in keys; a pair is a character."""
+    with pytest.raises(InvalidText):
+        parse_strictly(body)
+    assert parse_strictly(rb'"\ud83d\ude00"') == "😀"
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_the_deepest_body_allowed_is_the_limit_and_no_deeper(opening):
+    """One level more is refused, and so are a hundred thousand, without a crash."""
+    closing = b"]" if opening == b"[" else b"}"
+
+    def nested(depth):
+        return opening * depth + b"1" + closing * depth
+
+    parse_strictly(nested(MAX_DEPTH))
+    for depth in (MAX_DEPTH + 1, 100_000):
+        with pytest.raises(InvalidJson):
+            parse_strictly(nested(depth))
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_parsed_or_refused_and_never_quoted(data):
+    """No other exception, and no part of a longer body in the message."""
+    body = b'"canary' + data
+    try:
+        parse_strictly(body)
+    except (InvalidJson, InvalidText) as error:
+        assert "canary" not in error.detail

@@ -1,0 +1,151 @@
+import asyncio
+
+import httpx
+import pytest
+
+from rlstm_server.api.limits import ReceivingLayer, TokenBucket
+from rlstm_server.api.tracing import KEY, Trace
+from rlstm_server.errors import RateLimited
+from rlstm_server.settings import Limits
+
+LIMITS = Limits(body_bytes=1024, receive_seconds=0.2)
+
+
+def traced(app):
+    """Give every request a trace, as the outer layer does."""
+
+    async def outer(scope, receive, send):
+        scope.setdefault(KEY, Trace(request_id="r"))
+        await app(scope, receive, send)
+
+    return outer
+
+
+async def echo(scope, receive, send):
+    """Answer with the body as received."""
+    message = await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": message["body"]})
+
+
+async def post(content):
+    transport = httpx.ASGITransport(traced(ReceivingLayer(echo, limits=LIMITS)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        return await client.post("/", content=content)
+
+
+async def chunks(count, size, pause=0.0):
+    for _ in range(count):
+        await asyncio.sleep(pause)
+        yield b"x" * size
+
+
+@pytest.mark.parametrize("size", [0, 1, 1024])
+async def test_a_body_within_the_limit_arrives_whole(size):
+    """At once or in pieces, to the last byte allowed."""
+    assert (await post(b"x" * size)).content == b"x" * size
+    assert (await post(chunks(size, 1))).content == b"x" * size
+
+
+async def test_a_body_is_counted_as_it_arrives():
+    """One byte more is 413, whether the length was declared or not; both numbers are named."""
+    for content in (b"x" * 1025, chunks(41, 25)):
+        answer = await post(content)
+        assert answer.status_code == 413
+        assert "1,025" in answer.json()["detail"]
+        assert "1,024" in answer.json()["detail"]
+        assert answer.headers["connection"] == "close"
+
+
+async def test_a_slow_body_is_cut_off():
+    """The deadline is for the whole body: a byte now and then does not extend it."""
+    answer = await post(chunks(20, 1, pause=0.05))
+    assert answer.status_code == 408
+
+
+async def run_layer(app, messages):
+    """Run the layer under `app` with a client that sends `messages`, then stays."""
+    queue = asyncio.Queue()
+    for message in messages:
+        queue.put_nowait(message)
+    trace = Trace(request_id="r")
+    scope = {"type": "http", "method": "POST", "headers": [], KEY: trace}
+
+    async def send(message):
+        pass
+
+    await ReceivingLayer(app, limits=LIMITS)(scope, queue.get, send)
+    return trace
+
+
+WHOLE = {"type": "http.request", "body": b"", "more_body": False}
+GONE = {"type": "http.disconnect"}
+
+
+async def test_work_ends_when_its_client_leaves():
+    """The application is cancelled at once, and the request counts as cancelled."""
+    ended = []
+
+    async def works(scope, receive, send):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    trace = await asyncio.wait_for(run_layer(works, [WHOLE, GONE]), 5)
+    assert ended == ["cancelled"]
+    assert trace.outcome == "cancelled"
+
+
+async def test_a_client_that_leaves_before_its_body_is_whole_starts_no_work():
+    """There is nothing to do for half a request."""
+
+    async def never(scope, receive, send):
+        raise AssertionError
+
+    half = {"type": "http.request", "body": b"x", "more_body": True}
+    assert (await run_layer(never, [half, GONE])).outcome == "cancelled"
+
+
+async def test_what_follows_a_complete_answer_is_not_cancelled():
+    """A server reports a disconnect after every whole answer; that is no reason to stop."""
+    finished = []
+
+    async def answers(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+        await asyncio.sleep(0.01)
+        finished.append(True)
+
+    trace = await run_layer(answers, [WHOLE, GONE])
+    assert finished == [True]
+    assert not trace.cancelled
+
+
+async def test_a_fault_of_the_application_passes_through():
+    """The outer layer answers it."""
+
+    async def fails(scope, receive, send):
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await run_layer(fails, [WHOLE])
+
+
+def test_a_bucket_refuses_what_exceeds_its_rate():
+    """One second's worth at once, then as it refills; the refusal says when."""
+    now = 0.0
+    bucket = TokenBucket(2.0, clock=lambda: now)
+    bucket.take()
+    bucket.take()
+    with pytest.raises(RateLimited) as refused:
+        bucket.take()
+    assert refused.value.retry_after_seconds == pytest.approx(0.5)
+    now = 0.5
+    bucket.take()
+    now = 100.0
+    for _ in range(2):
+        bucket.take()
+    with pytest.raises(RateLimited):
+        bucket.take()

@@ -1,0 +1,214 @@
+"""Every store under one roof: a kit makes stores of one kind and lets time pass for them."""
+
+import asyncio
+import shutil
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rlstm_server.store.base import (
+    Commit,
+    Creation,
+    Limits,
+    Position,
+    SessionKey,
+    SessionStore,
+    new_operation_id,
+    new_session_id,
+)
+from rlstm_server.store.embedded import EmbeddedValkey
+from rlstm_server.store.in_memory import MemoryStore
+from rlstm_server.store.in_redis import RedisStore
+
+HOUR_MS = 3_600_000
+
+
+class FakeClock:
+    """A clock that stands still between calls of `advance`."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def advance(self, ms: int) -> None:
+        self.now_ms += ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kit:
+    """One kind of store. `wait` lets its clock pass the given milliseconds."""
+
+    kind: str
+    make: Callable[[Limits], SessionStore]
+    wait: Callable[[int], None]
+
+
+def memory_kit() -> Kit:
+    clock = FakeClock()
+    return Kit(
+        kind="memory",
+        make=lambda limits: MemoryStore(limits=limits, clock_ms=clock),
+        wait=clock.advance,
+    )
+
+
+def redis_kit(kind: str, url: str) -> Kit:
+    def make(limits: Limits) -> SessionStore:
+        # stalls of a loaded test machine are not what these tests are about
+        return RedisStore(url, limits=limits, timeout_s=20)
+
+    return Kit(kind=kind, make=make, wait=lambda ms: time.sleep(ms / 1000))
+
+
+@pytest.fixture(scope="session")
+def embedded_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an embedded Valkey that all tests share."""
+    yield from _serve(tmp_path_factory.mktemp("valkey"), None)
+
+
+@pytest.fixture(scope="session")
+def debian_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a redis-server from PATH that all tests share."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("no redis-server on PATH (Debian: apt-get install redis-server)")
+    yield from _serve(tmp_path_factory.mktemp("redis"), Path(binary))
+
+
+def _serve(data_dir: Path, binary: Path | None) -> Iterator[str]:
+    server = EmbeddedValkey(data_dir, binary=binary, maxmemory_bytes=256 << 20)
+    asyncio.run(server.start())
+    asyncio.run(_install(server.url))
+    yield server.url
+    asyncio.run(server.stop())
+
+
+async def _install(url: str) -> None:
+    store = RedisStore(url, timeout_s=20)
+    await store.check()
+    await store.close()
+
+
+@pytest.fixture(params=["memory", "valkey", "redis"])
+def kit(request: pytest.FixtureRequest) -> Kit:
+    """A kind of store: in memory, the embedded Valkey, Debian's Redis."""
+    if request.param == "memory":
+        return memory_kit()
+    fixture = "embedded_url" if request.param == "valkey" else "debian_url"
+    return redis_kit(request.param, request.getfixturevalue(fixture))
+
+
+@pytest.fixture
+async def store(kit: Kit) -> AsyncIterator[SessionStore]:
+    """A store with the limits that servers use."""
+    made = kit.make(Limits())
+    await made.check()
+    yield made
+    await made.close()
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Makes requests of one tenant, with values of no importance but for those given."""
+
+    tenant: str
+
+    def creation(self, **changes: object) -> Creation:
+        values: dict[str, object] = {
+            "key": SessionKey(self.tenant, new_session_id()),
+            "operation_id": new_operation_id(),
+            "body_hash": b"c" * 32,
+            "name": None,
+            "info": b"{}",
+            "state": b"state 0",
+            "ttl_ms": HOUR_MS,
+            "answer": b"created",
+        }
+        return Creation(**(values | changes))  # type: ignore[arg-type]
+
+    def commit(self, key: SessionKey, expects: Position, **changes: object) -> Commit:
+        number = expects.version + 1
+        values: dict[str, object] = {
+            "key": key,
+            "operation_id": new_operation_id(),
+            "body_hash": b"b" * 32,
+            "if_match": None,
+            "expects": expects,
+            "record": f"record {number}".encode(),
+            "info": b"{}",
+            "state": f"state {number}".encode(),
+            "ttl_ms": HOUR_MS,
+            "answer": f"answer {number}".encode(),
+            "summary": f"summary {number}".encode(),
+        }
+        return Commit(**(values | changes))  # type: ignore[arg-type]
+
+    async def session(self, store: SessionStore, **changes: object) -> tuple[SessionKey, Position]:
+        """A new session, and where it stands."""
+        creation = self.creation(**changes)
+        await store.create(creation)
+        return creation.key, creation.position
+
+
+@pytest.fixture
+def build() -> Builder:
+    """Requests of a tenant of its own, since stores are shared by all tests."""
+    return Builder(uuid.uuid4().hex)
+
+
+class FaultyProxy:
+    """Stands between a store and its server. `faults` lists what becomes of the next requests, in order.
+
+    ``cut``     the server gets it and answers; the answer is lost with the connection
+    ``swallow`` the server gets it and answers; the answer is lost and the connection stays open
+    """
+
+    def __init__(self, upstream: str, path: Path) -> None:
+        self._upstream = upstream.removeprefix("unix://")
+        self._path = path
+        self.url = f"unix://{path}"
+        self.faults: list[str] = []
+        self.requests = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "FaultyProxy":
+        self._server = await asyncio.start_unix_server(self._serve, self._path)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        up_reader, up_writer = await asyncio.open_unix_connection(self._upstream)
+        try:
+            while request := await reader.read(1 << 20):
+                self.requests += 1
+                fault = self.faults.pop(0) if self.faults else "none"
+                up_writer.write(request)
+                reply = await up_reader.read(1 << 20)
+                if fault == "cut":
+                    return
+                if fault != "swallow":
+                    writer.write(reply)
+        finally:
+            up_writer.close()
+            writer.close()
+
+
+@pytest.fixture
+async def proxy(embedded_url: str, tmp_path: Path) -> AsyncIterator[FaultyProxy]:
+    """A proxy before the embedded Valkey, for requests and replies below a megabyte."""
+    async with FaultyProxy(embedded_url, tmp_path / "proxy.sock") as faulty:
+        yield faulty

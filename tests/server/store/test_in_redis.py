@@ -1,0 +1,287 @@
+"""What can go wrong between a store and its server, and what callers are told."""
+
+import asyncio
+
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from rlstm_server.errors import InternalError, NotFound, OutcomeUnknown, StoreFull, StoreUnavailable
+from rlstm_server.store.base import Committed, Created, CreationReplayed, Limits, Replayed, next_position
+from rlstm_server.store.embedded import EmbeddedValkey
+from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_functions import session_key, tenant_key
+
+
+@pytest.fixture
+async def through(proxy):
+    """A store behind the faulty proxy, impatient."""
+    store = RedisStore(proxy.url, timeout_s=0.5, limits=Limits(provisional_ms=300))
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def admin(embedded_url):
+    """A direct connection to the shared server."""
+    with Redis.from_url(embedded_url, protocol=2) as client:
+        yield client
+
+
+@pytest.mark.parametrize("fault", ["cut", "swallow"])
+async def test_a_lost_reply_is_asked_for_again(through, proxy, build, fault):
+    """A commit whose reply was lost is sent again and known by its id: applied once, reported as committed."""
+    key, start = await build.session(through)
+    commit = build.commit(key, start)
+    proxy.faults = [fault]
+
+    outcome = await through.commit(commit)
+
+    head = await through.load_head(key)
+    assert outcome == Committed(position=commit.position, expires_at_ms=head.expires_at_ms)
+    assert head.version == 1
+    assert isinstance(await through.commit(commit), Replayed)
+
+
+@pytest.mark.parametrize("faults", [["cut", "cut"], ["swallow", "cut"]])
+async def test_two_lost_replies_leave_the_outcome_unknown(through, proxy, build, faults):
+    """After two tries the caller is told that nothing is known; a repeat finds out."""
+    key, start = await build.session(through)
+    commit = build.commit(key, start)
+    proxy.faults = faults
+
+    with pytest.raises(OutcomeUnknown):
+        await through.commit(commit)
+
+    assert isinstance(await through.commit(commit), Replayed)
+    assert (await through.load_head(key)).version == 1
+
+
+async def test_a_command_is_sent_twice_at_most(through, proxy, build):
+    """Nothing below this store sends a command again: two tries are two requests."""
+    key, start = await build.session(through)
+    before = proxy.requests
+    proxy.faults = ["cut"] * 10
+
+    with pytest.raises(OutcomeUnknown):
+        await through.commit(build.commit(key, start))
+
+    assert proxy.requests - before == 2
+
+
+async def test_a_read_that_gets_no_reply_is_unavailable(through, proxy, build):
+    """A call that changes nothing never claims that it may have."""
+    key, _ = await build.session(through)
+    proxy.faults = ["cut", "cut"]
+
+    with pytest.raises(StoreUnavailable):
+        await through.load_head(key)
+
+
+async def test_a_replay_of_another_commit_is_no_commit_of_ours(through, proxy, build):
+    """A lost reply that said REPLAY is still a replay when asked for again."""
+    key, start = await build.session(through)
+    first = build.commit(key, start)
+    at = (await through.commit(first)).position
+    proxy.faults = ["cut"]
+
+    outcome = await through.commit(build.commit(key, at, operation_id=first.operation_id))
+
+    assert isinstance(outcome, Replayed)
+    assert outcome.current == at
+
+
+@pytest.mark.parametrize("step", range(6))
+async def test_a_creation_survives_a_lost_reply_at_any_step(through, proxy, build, step):
+    """Whichever reply is lost, one session is made, and a repeat finds it."""
+    await through.ping()
+    proxy.faults = ["none"] * step + ["cut"]
+    creation = build.creation(operation_id="key", name="diary")
+
+    assert isinstance(await through.create(creation), Created)
+
+    repeat = await through.create(build.creation(operation_id="key", name="diary"))
+    assert repeat == CreationReplayed(session_id=creation.key.session_id, answer=b"created")
+    await asyncio.sleep(0.4)
+    assert (await through.load_head(creation.key)).version == 0
+
+
+@pytest.mark.parametrize("cut_short_after", ["create", "claim"])
+async def test_a_creation_cut_short_leaves_name_and_id_free(embedded_url, build, cut_short_after):
+    """A replica that dies between the steps of a creation blocks neither its name nor its operation id."""
+    store = RedisStore(embedded_url, limits=Limits(provisional_ms=50))
+    dying = build.creation(operation_id="key", name="diary")
+    head = await store._place(dying)
+    if cut_short_after == "claim":
+        await store._functions.tenant(
+            "claim", build.tenant, "key", dying.body_hash.hex(), dying.key.session_id, "diary",
+            head.created_at_ms, head.expires_at_ms, 1024, 86_400_000, changes=True,
+        )  # fmt: skip
+    await asyncio.sleep(0.1)
+
+    by_name = await store.create(build.creation(name="diary"))
+    by_operation = await store.create(build.creation(operation_id="key"))
+
+    assert isinstance(by_name, Created)
+    assert isinstance(by_operation, Created)
+    assert await store.count(build.tenant) == 2
+    await store.close()
+
+
+async def test_a_dangling_name_is_removed_by_whoever_meets_it(embedded_url, admin, build):
+    """A name that leads nowhere is not found, and is free afterwards."""
+    store = RedisStore(embedded_url)
+    admin.hset(tenant_key(build.tenant, "names"), "diary", "0" * 32)
+
+    with pytest.raises(NotFound):
+        await store.find(build.tenant, "diary")
+
+    assert not admin.exists(tenant_key(build.tenant, "names"))
+    await store.close()
+
+
+async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
+    """Out of memory: no commit, no session; loading, replaying, deleting go on, and so does the rest after."""
+    server = EmbeddedValkey(tmp_path, maxmemory_bytes=12 << 20)
+    await server.start()
+    store = RedisStore(server.url, timeout_s=20)
+    await store.check()
+    victim, _ = await build.session(store, state=b"v" * 5_000_000)
+    key, start = await build.session(store)
+    done = build.commit(key, start, operation_id="key")
+    at = (await store.commit(done)).position
+    with Redis.from_url(server.url, protocol=2) as admin:
+        admin.config_set("maxmemory", admin.info("memory")["used_memory"] - 1_000_000)
+
+    with pytest.raises(StoreFull):
+        await store.create(build.creation())
+    with pytest.raises(StoreFull):
+        await store.commit(build.commit(key, at))
+    assert (await store.load_head(key)).position == at
+    assert isinstance(await store.commit(done), Replayed)
+    assert len(await store.read_log(key, after=0)) == 1
+    await store.delete(victim)
+    assert isinstance(await store.commit(build.commit(key, at)), Committed)
+    await store.close()
+    await server.stop()
+
+
+async def test_new_sessions_leave_room_for_live_ones(embedded_url, build):
+    """Above a share of the memory no session is created, while live ones go on."""
+    store = RedisStore(embedded_url)
+    key, start = await build.session(store)
+    strict = RedisStore(embedded_url, limits=Limits(create_below=1e-9))
+
+    with pytest.raises(StoreFull):
+        await strict.create(build.creation())
+
+    assert isinstance(await strict.commit(build.commit(key, start)), Committed)
+    await store.close()
+    await strict.close()
+
+
+async def test_a_server_that_is_not_there_is_unavailable(tmp_path, build):
+    """Nothing listens: every call says that nothing was applied."""
+    store = RedisStore(f"unix://{tmp_path}/nothing.sock")
+    key = build.creation().key
+
+    for call in (store.ping(), store.load_head(key), store.create(build.creation()), store.delete(key)):
+        with pytest.raises(StoreUnavailable):
+            await call
+
+
+async def test_a_cancelled_call_leaves_no_reply_to_the_next(embedded_url, build):
+    """Replies never reach another caller, however calls are cancelled, and no connection is lost."""
+    store = RedisStore(embedded_url, connections=4, timeout_s=20)
+    sessions = [await build.session(store, info=str(n).encode()) for n in range(8)]
+
+    async def load(number: int, patience_s: float) -> bool:
+        try:
+            async with asyncio.timeout(patience_s):
+                head = await store.load_head(sessions[number][0])
+        except TimeoutError:
+            return False
+        assert head.info == str(number).encode()
+        return True
+
+    calls = [load(n % 8, (n % 17) * 0.0003) for n in range(600)]
+    served = await asyncio.gather(*calls)
+
+    assert {True, False} == set(served)
+    assert all(await asyncio.gather(*(load(n % 8, 20) for n in range(50))))
+    assert not store._link._pool._in_use_connections
+    await store.close()
+
+
+ARGUMENTS = [
+    b"op", "b" * 64, "", 0, b"c" * 32, b"n" * 32, b"record", b"info", b"state", 1000,
+    b"answer", b"summary", 1024, 1000, 8, 100, 1024, 1000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [(0, ""), (1, "zz"), (2, "-1"), (3, "x"), (4, "short"), (5, "short"), (8, ""), (9, "0"), (9, "1.5"),
+     (12, "0"), (17, "")],
+)  # fmt: skip
+async def test_the_commit_function_checks_its_arguments_first(embedded_url, admin, build, position, value):
+    """A wrong argument is refused by the server itself, before anything is written."""
+    store = RedisStore(embedded_url)
+    key, start = await build.session(store)
+    keys = [session_key(key, part) for part in ("head", "log", "ops", "tomb")]
+    arguments = list(ARGUMENTS)
+    arguments[4] = start.chain
+    before = admin.hgetall(keys[0])
+    wrong = arguments[:position] + [value] + arguments[position + 1 :]
+
+    with pytest.raises(ResponseError, match="INVALID"):
+        admin.fcall("rlstm_v1_commit", 4, *keys, *wrong)
+    with pytest.raises(ResponseError, match="INVALID arguments"):
+        admin.fcall("rlstm_v1_commit", 4, *keys, *arguments[:-1])
+
+    assert admin.hgetall(keys[0]) == before
+    assert not admin.exists(*keys[1:])
+    await store.close()
+
+
+async def test_a_record_that_is_there_already_stops_a_commit(embedded_url, admin, build):
+    """The log refuses a version twice by itself, and then nothing else is written."""
+    store = RedisStore(embedded_url)
+    key, start = await build.session(store)
+    admin.xadd(session_key(key, "log"), {"operation": "x", "record": "y"}, id="1-0")
+
+    with pytest.raises(InternalError):
+        await store.commit(build.commit(key, start))
+
+    assert (await store.load_head(key)).position == start
+    assert not admin.exists(session_key(key, "ops"))
+    await store.close()
+
+
+async def test_all_of_a_session_lies_in_one_cluster_slot(embedded_url, admin, build):
+    """Keys of a session share a hash tag, and nothing of it lies elsewhere after a delete."""
+    store = RedisStore(embedded_url)
+    key, start = await build.session(store, name="diary")
+    await store.commit(build.commit(key, start))
+    of_session = sorted(k.decode() for k in admin.scan_iter(f"*{key.session_id}*"))
+
+    await store.delete(key)
+
+    tag = f"rlstm:{{{key.tenant}/{key.session_id}}}:"
+    assert of_session == [tag + "head", tag + "log", tag + "ops"]
+    assert [k.decode() for k in admin.scan_iter(f"*{key.session_id}*")] == [tag + "tomb"]
+    await store.close()
+
+
+async def test_the_chain_is_checked_where_it_is_kept(embedded_url, admin, build):
+    """A server that went back to an older history with the same number refuses work on the lost one."""
+    store = RedisStore(embedded_url)
+    key, start = await build.session(store)
+    lost = (await store.commit(build.commit(key, start, record=b"lost"))).position
+    other = next_position(start, b"other")
+    admin.hset(session_key(key, "head"), "chain", other.chain)
+
+    outcome = await store.commit(build.commit(key, lost))
+
+    assert outcome.current == other
+    await store.close()

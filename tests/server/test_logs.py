@@ -1,0 +1,55 @@
+import io
+import json
+import logging
+
+import pytest
+
+from rlstm_server.logs import LOGGER, configure_logs
+
+
+@pytest.fixture
+def lines():
+    """Collect the server's log lines, and leave logging as it was."""
+    loggers = [logging.getLogger(name) for name in (LOGGER, "uvicorn")]
+    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    stream = io.StringIO()
+    configure_logs("info", stream=stream)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+def test_a_line_is_one_json_object_with_the_known_fields(lines):
+    """Ids, outcome and times are members; whatever else a caller adds is not written."""
+    extra = {"request_id": "r1", "session_id": "s1", "status": 200, "text": "canary"}
+    logging.getLogger(f"{LOGGER}.requests").info("request", extra=extra)
+    (line,) = lines()
+    assert line["level"] == "info"
+    assert line["message"] == "request"
+    assert (line["request_id"], line["session_id"], line["status"]) == ("r1", "s1", 200)
+    assert "canary" not in json.dumps(line)
+
+
+def test_an_exception_is_named_and_placed_but_not_quoted(lines):
+    """Its message may hold a user's text, as may the source line."""
+    try:
+        {"a": 1}["canary"]
+    except KeyError as error:
+        logging.getLogger(LOGGER).error("fault", exc_info=error)
+    (line,) = lines()
+    assert line["exception"] == "KeyError"
+    assert line["trace"][-1].startswith("test_logs.py:")
+    assert "canary" not in json.dumps(line)
+
+
+def test_lines_below_the_level_are_not_written(lines):
+    """Polled endpoints log at debug."""
+    logging.getLogger(LOGGER).debug("quiet")
+    assert lines() == []
+
+
+def test_a_line_break_in_a_message_does_not_make_two_lines(lines):
+    """Nobody can forge a line."""
+    logging.getLogger(LOGGER).warning('a\n{"level": "info"}')
+    assert len(lines()) == 1

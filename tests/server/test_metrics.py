@@ -1,0 +1,80 @@
+import math
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rlstm_server.metrics import OTHER, Metrics
+
+
+def samples(metrics):
+    """Read the exposition back as {(name, labels): value}."""
+    families = text_string_to_metric_families(metrics.exposition()[0].decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def value(metrics, name, **labels):
+    return samples(metrics)[name, tuple(sorted(labels.items()))]
+
+
+def test_two_servers_in_one_process_count_apart():
+    """Each object has its own registry: there is no global one."""
+    first, second = Metrics(), Metrics()
+    first.tokens.labels("scored").inc(3)
+    assert value(first, "rlstm_tokens_total", kind="scored") == 3
+    assert value(second, "rlstm_tokens_total", kind="scored") == 0
+
+
+def test_every_series_exists_from_the_start_and_none_is_added():
+    """Requests to known and unknown places leave the set of series as it was."""
+    metrics = Metrics(endpoints=["POST /score"])
+    before = samples(metrics).keys()
+    metrics.request_finished("POST /score", "ok", 0.1)
+    for number in range(50):
+        metrics.request_finished(f"GET /{number}", "client_error", 0.1)
+    metrics.request_finished(None, "client_error", 0.1)
+    after = samples(metrics)
+    assert after.keys() == before
+    counted = {"endpoint": OTHER, "outcome": "client_error"}
+    assert after["rlstm_requests_total", tuple(sorted(counted.items()))] == 51
+
+
+def test_static_and_adapted_loss_are_sums_of_their_own():
+    """Mean loss is rate over rate; a gain and a loss land under different signs."""
+    metrics = Metrics()
+    metrics.learned(static_nats=10.0, adapted_nats=7.0, tokens=4)
+    metrics.learned(static_nats=2.0, adapted_nats=2.5, tokens=1)
+    assert value(metrics, "rlstm_loss_nats_total", weights="static") == 12.0
+    assert value(metrics, "rlstm_loss_nats_total", weights="adapted") == 9.5
+    assert value(metrics, "rlstm_loss_tokens_total", weights="adapted") == 5
+    assert value(metrics, "rlstm_adapt_gain_nats_total", sign="positive") == 3.0
+    assert value(metrics, "rlstm_adapt_gain_nats_total", sign="negative") == 0.5
+
+
+def test_every_metric_has_the_prefix_and_plain_labels():
+    """No label is named after anything that clients can make up."""
+    names = {name for name, _ in samples(Metrics(endpoints=["POST /score"]))}
+    labels = {label for _, pairs in samples(Metrics(endpoints=["POST /score"])) for label, _ in pairs}
+    assert all(name.startswith("rlstm_") for name in names)
+    assert labels <= {
+        "endpoint", "outcome", "reason", "kind", "weights", "sign", "tier", "op", "result", "le",
+    }  # fmt: skip
+
+
+def test_the_build_is_described():
+    """One series of value 1 carries the facts."""
+    metrics = Metrics()
+    metrics.describe_build(version="1", model="m", model_fingerprint="f", dtype="float32", device="cpu")
+    facts = {"version": "1", "model": "m", "model_fingerprint": "f", "dtype": "float32", "device": "cpu"}
+    assert value(metrics, "rlstm_build_info", **facts) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.0009, 400.0, math.inf])
+def test_a_duration_of_any_size_is_counted_once(seconds):
+    """The last bucket holds everything."""
+    metrics = Metrics(endpoints=["POST /score"])
+    metrics.request_finished("POST /score", "ok", seconds)
+    assert value(metrics, "rlstm_request_duration_seconds_bucket", endpoint="POST /score", le="+Inf") == 1

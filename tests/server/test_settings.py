@@ -1,0 +1,83 @@
+import os
+
+import pytest
+
+from rlstm_server.errors import StartupError
+from rlstm_server.settings import Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("RLSTM_")]:
+        monkeypatch.delenv(name)
+
+
+def test_environment_names_are_the_fields_with_the_prefix(monkeypatch):
+    """RLSTM_<FIELD> sets a field, RLSTM_LIMITS__<NAME> a limit, and a blank variable is not set at all."""
+    monkeypatch.setenv("RLSTM_MODEL", "mine")
+    monkeypatch.setenv("RLSTM_PORT", "0")
+    monkeypatch.setenv("RLSTM_LIMITS__BODY_BYTES", "2048")
+    monkeypatch.setenv("RLSTM_REDIS_URL", "")
+    settings = load_settings()
+    assert (settings.model, settings.port, settings.limits.body_bytes) == ("mine", 0, 2048)
+    assert settings.redis_url is None
+
+
+def test_an_option_wins_over_the_environment(monkeypatch):
+    """What is typed wins; an option that is None leaves the environment as it is."""
+    monkeypatch.setenv("RLSTM_PORT", "1234")
+    assert load_settings(port=99).port == 99
+    assert load_settings(port=None).port == 1234
+
+
+def test_keys_are_split_at_commas(monkeypatch):
+    """White space and empty parts between commas are no keys."""
+    monkeypatch.setenv("RLSTM_API_KEYS", "first-key, second-key,,")
+    assert [key.get_secret_value() for key in load_settings().api_keys] == ["first-key", "second-key"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "example.org", "127.0.0.1.example.org"])
+def test_without_keys_only_loopback_is_bound(host):
+    """Any other address is refused, in a sentence that names what to set."""
+    with pytest.raises(StartupError, match="RLSTM_API_KEYS"):
+        load_settings(host=host)
+    assert load_settings(host=host, api_keys="a-long-key").host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_key(host):
+    """This machine's own addresses are served without keys."""
+    assert load_settings(host=host).has_keys is False
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("RLSTM_PORT", "canary-70000"),
+        ("RLSTM_PORT", "70000"),
+        ("RLSTM_DEVICE", "canary-tpu"),
+        ("RLSTM_DURABILITY", "canary"),
+        ("RLSTM_THREADS", "0"),
+        ("RLSTM_LIMITS__BODY_BYTES", "canary"),
+        ("RLSTM_API_KEYS", "canary!"),
+    ],
+)
+def test_a_wrong_value_names_its_variable_and_is_not_repeated(monkeypatch, name, value):
+    """The sentence starts with the variable; the value may be a secret."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(StartupError) as caught:
+        load_settings()
+    assert caught.value.detail.startswith(name)
+    assert "canary" not in caught.value.detail
+
+
+def test_secrets_do_not_show_in_a_printout():
+    """Neither keys nor the store's URL, which may hold a password."""
+    settings = load_settings(api_keys="canary-key", redis_url="redis://:canary@host")
+    assert "canary" not in repr(settings)
+
+
+def test_settings_cannot_be_changed():
+    """They are a value: every part of the server sees the same ones."""
+    with pytest.raises(ValueError, match="frozen"):
+        Settings().port = 1  # type: ignore[misc]

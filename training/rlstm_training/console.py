@@ -1,0 +1,103 @@
+"""What the commands share: options, clear errors with exit codes, progress, tables.
+
+Exit codes: 0 done; 1 something named in one line on standard error; 2 wrong usage; 130 interrupted.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, ParamSpec
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rlstm_model.adaptation.adapter import NonFiniteState
+from rlstm_model.adaptation.calibration import CalibrationError
+from rlstm_model.checkpoint import CheckpointError
+from rlstm_training.corpora import CorpusError
+from rlstm_training.run import RunError
+
+P = ParamSpec("P")
+
+CLEAR_ERRORS = (CorpusError, RunError, CheckpointError, CalibrationError, NonFiniteState)
+
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own choice).")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+def command(function: Callable[P, None]) -> Callable[P, None]:
+    """A command whose foreseeable errors are one line on standard error and exit code 1."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+        except CLEAR_ERRORS as error:
+            fail(str(error))
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from None
+
+    return wrapped
+
+
+def fail(message: str) -> None:
+    """End the command with ``message`` and exit code 1."""
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(1)
+
+
+def prepare_device(device: str, threads: int | None) -> torch.device:
+    """The device, with CPU threads set. Wrong usage when there is no such device."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise typer.BadParameter(f"{device!r} is no device", param_hint="--device") from None
+    if chosen.type not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"{device!r} is not supported: cpu, cuda or cuda:N", param_hint="--device")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise typer.BadParameter(f"{device}: this machine has no such CUDA device", param_hint="--device")
+    return chosen
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error; yields what to call with the number of tokens done."""
+    with token_progress() as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda tokens: progress.advance(task, tokens)
+
+
+def token_progress() -> Progress:
+    """A progress display on standard error, shown on terminals only."""
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def show_json(data: dict[str, Any]) -> None:
+    """One JSON object on standard output."""
+    typer.echo(json.dumps(data))
+
+
+def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on standard output: the first column is text, the others are figures."""
+    table = Table()
+    for index, header in enumerate(headers):
+        table.add_column(header, justify="right" if index else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

@@ -1,0 +1,115 @@
+"""Texts as ids: what a recipe reads, and passages to evaluate on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from rlstm_model.vocab import ByteVocab, CharVocab, Vocab, VocabKind, WordVocab
+from rlstm_training.batches import Ids, Texts
+from rlstm_training.config import Recipe, Source
+from rlstm_training.corpora import CorpusError, Split, in_form, load_corpus
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Passage:
+    """A text to be evaluated: its tokens, how many of them are unknown, and its size in bytes."""
+
+    name: str
+    ids: list[int]
+    bytes: int
+    unknown: int = 0
+
+
+def prepare(recipe: Recipe, *, folder: Path | None = None) -> tuple[Texts, Vocab]:
+    """The texts and the vocabulary of ``recipe``, the latter built from the training texts.
+
+    Raises CorpusError for texts that are missing, damaged, too short for a window, or hold what the
+    vocabulary lacks, and when the vocabulary's size is not the model's.
+    """
+    train = _load_sources(recipe, "train", folder)
+    vocab = build_vocab(recipe.vocab, train)
+    if vocab.size != recipe.model.vocab_size:
+        raise CorpusError(
+            f"the vocabulary of {', '.join(train)} holds {vocab.size} tokens; "
+            f"the recipe's model.vocab_size is {recipe.model.vocab_size}"
+        )
+    valid = _load_sources(recipe, "valid", folder)
+    texts = Texts(
+        train=[
+            (_encode_long(vocab, train[_label(source)], f"{_label(source)} train", recipe.window), source.rows)
+            for source in recipe.sources
+        ],
+        valid={name: _encode_long(vocab, raw, f"{name} valid", 1) for name, raw in valid.items()},
+    )
+    return texts, vocab
+
+
+def on_corpus(recipe: Recipe, corpus: str, *, folder: Path | None = None) -> Recipe:
+    """The same recipe for another corpus: all rows read it, and its vocabulary gives the model's size.
+
+    Raises CorpusError.
+    """
+    moved = replace(recipe, sources=(Source(corpus=corpus, rows=recipe.rows),))
+    vocab = build_vocab(recipe.vocab, _load_sources(moved, "train", folder))
+    return replace(moved, model=replace(recipe.model, vocab_size=vocab.size))
+
+
+def build_vocab(kind: VocabKind, texts: dict[str, bytes]) -> Vocab:
+    """The vocabulary of named texts. Raises CorpusError where characters or words are asked of no UTF-8."""
+    if kind == "bytes":
+        return ByteVocab()
+    text = "".join(_decode(raw, name) for name, raw in texts.items())
+    return CharVocab.build(text) if kind == "characters" else WordVocab.build(text)
+
+
+def passage(vocab: Vocab, raw: bytes, name: str) -> Passage:
+    """``raw`` as tokens of ``vocab``. Raises CorpusError when it holds none, or is no UTF-8 but must be."""
+    if vocab.kind == "bytes":
+        ids, unknown = list(raw), 0
+    else:
+        encoded = vocab.encode(_decode(raw, name))
+        ids, unknown = encoded.ids, encoded.unknown
+    if not ids:
+        raise CorpusError(f"{name} holds no text")
+    return Passage(name=name, ids=ids, bytes=len(raw), unknown=unknown)
+
+
+def excerpt(vocab: Vocab, raw: bytes, name: str) -> Passage:
+    """A passage of bytes cut anywhere: characters that the cut left incomplete are dropped."""
+    if vocab.kind != "bytes":
+        raw = raw.decode(errors="ignore").encode()
+    return passage(vocab, raw, name)
+
+
+def _encode_long(vocab: Vocab, raw: bytes, name: str, window: int) -> Ids:
+    """Ids of a text with more than ``window`` tokens, all of them known where tokens are characters."""
+    if vocab.kind == "bytes":
+        ids: Ids = np.frombuffer(raw, dtype=np.uint8)
+    else:
+        encoded = vocab.encode(_decode(raw, name))
+        ids = np.array(encoded.ids, dtype=np.int64)
+        if vocab.kind == "characters" and encoded.unknown:
+            where = encoded.ids.index(vocab.unknown_id or 0)
+            raise CorpusError(f"{name}: character {where} is not in the vocabulary of the training text")
+    if len(ids) <= window:
+        raise CorpusError(f"{name}: {len(ids)} tokens cannot fill a window of {window}")
+    return ids
+
+
+def _load_sources(recipe: Recipe, split: Split, folder: Path | None) -> dict[str, bytes]:
+    corpora: Sequence[str] = list(dict.fromkeys(source.corpus for source in recipe.sources))
+    raws = {corpus: load_corpus(corpus, split, folder=folder) for corpus in corpora}
+    return {_label(source): in_form(raws[source.corpus], source.form) for source in recipe.sources}
+
+
+def _label(source: Source) -> str:
+    return f"{source.corpus}/{source.form}"
+
+
+def _decode(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{name} is not UTF-8 at byte {error.start}") from error
