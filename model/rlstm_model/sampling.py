@@ -79,9 +79,7 @@ def sample(log_probs_V: Tensor, config: SamplingConfig, uniform: float, seen: Co
     order = np.argsort(-scaled, kind="stable")
     probs = _filtered(np.exp(scaled[order]), config)
     cumulative = probs.cumsum()
-    position = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-    # Rounding can carry uniform * total up to the total itself, past the last token that has a chance.
-    return int(order[min(position, int(np.count_nonzero(probs)) - 1)])
+    return int(order[np.searchsorted(cumulative, uniform * cumulative[-1], side="right")])
 
 
 def _penalised(log_probs: NDArray[np.float64], penalty: float, seen: Collection[int]) -> NDArray[np.float64]:

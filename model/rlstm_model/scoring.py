@@ -95,16 +95,13 @@ def score_logits(logits_NV: Tensor, targets_N: Tensor, top: int = 0) -> TokenSco
 
 
 def score_features(model: LanguageModel, features_NH: Tensor, targets_N: Tensor, top: int = 0) -> TokenScores:
-    """Scores of ``targets_N`` (at least one) under the model's distributions at ``features_NH``."""
+    """Scores of ``targets_N`` under the model's distributions at ``features_NH``."""
+    scores = _unwritten(model, len(targets_N), top)
     rows = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
-    return TokenScores.concatenate(
-        [
-            score_logits(model.logits(features), targets, top)
-            for features, targets in zip(
-                torch.split(features_NH, rows), torch.split(targets_N, rows), strict=True
-            )
-        ]
-    )
+    for start in range(0, len(targets_N), rows):
+        part = slice(start, start + rows)
+        _write(scores, start, score_logits(model.logits(features_NH[part]), targets_N[part], top))
+    return scores
 
 
 @torch.no_grad()
@@ -126,11 +123,12 @@ def score(
     targets_N = _checked(model, ids_N)
     inputs_N = _inputs(model, last, targets_N)
     state = model.initial_state(1) if state is None else state
-    parts = []
-    for inputs, targets in zip(torch.split(inputs_N, chunk), torch.split(targets_N, chunk), strict=True):
-        features_T1H, state = model(inputs[:, None], state)
-        parts.append(score_features(model, features_T1H[:, 0], targets, top))
-    return TokenScores.concatenate(parts), state
+    scores = _unwritten(model, len(targets_N), top)
+    for start in range(0, len(targets_N), chunk):
+        window = slice(start, start + chunk)
+        features_T1H, state = model(inputs_N[window, None], state)
+        _write(scores, start, score_features(model, features_T1H[:, 0], targets_N[window], top))
+    return scores, state
 
 
 @torch.no_grad()
@@ -152,18 +150,18 @@ def score_batch(
     targets = [_checked(model, ids) for ids in texts]
     inputs = [_inputs(model, first, ids) for first, ids in zip(lasts, targets, strict=True)]
     state = model.initial_state(len(texts)) if state is None else state
-    parts: list[list[TokenScores]] = [[] for _ in texts]
+    columns = [_unwritten(model, len(ids), top) for ids in targets]
     rows, start = list(range(len(texts))), 0
     while rows:
         window = slice(start, start + chunk)
         features_TBH, state = model(pad_sequence([inputs[row][window] for row in rows]), state)
         scores = _score_rows(model, features_TBH, [targets[row][window] for row in rows], top)
         for row, part in zip(rows, scores, strict=True):
-            parts[row].append(part)
+            _write(columns[row], start, part)
         going_on = [place for place, row in enumerate(rows) if len(targets[row]) > start + chunk]
         state = state.rows(torch.tensor(going_on, dtype=torch.int64, device=features_TBH.device))
         rows, start = [rows[place] for place in going_on], start + chunk
-    return [TokenScores.concatenate(row) for row in parts]
+    return columns
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -225,6 +223,30 @@ def _score_rows(
     scores = score_features(model, features_NH, torch.cat(targets), top)
     ends = list(itertools.accumulate(map(len, targets)))
     return [scores.rows(slice(end - len(ids), end)) for ids, end in zip(targets, ends, strict=True)]
+
+
+def _unwritten(model: LanguageModel, length: int, top: int) -> TokenScores:
+    # One piece for the whole text: small pieces kept from every chunk would lie between the chunks' large
+    # temporaries, keep the allocator from using their room again, and memory would grow with the text.
+    width = min(top, model.config.vocab_size)
+    return TokenScores(
+        logprobs=torch.empty(length),
+        ranks=torch.empty(length, dtype=torch.int64),
+        entropies=torch.empty(length),
+        top_ids=torch.empty(length, width, dtype=torch.int64) if width else None,
+        top_logprobs=torch.empty(length, width) if width else None,
+    )
+
+
+def _write(scores: TokenScores, start: int, part: TokenScores) -> None:
+    rows = scores.rows(slice(start, start + len(part)))
+    rows.logprobs.copy_(part.logprobs)
+    rows.ranks.copy_(part.ranks)
+    rows.entropies.copy_(part.entropies)
+    if rows.top_ids is not None and part.top_ids is not None:
+        rows.top_ids.copy_(part.top_ids)
+    if rows.top_logprobs is not None and part.top_logprobs is not None:
+        rows.top_logprobs.copy_(part.top_logprobs)
 
 
 def _alternatives(log_probs_NV: Tensor, top: int) -> tuple[Tensor, Tensor]:

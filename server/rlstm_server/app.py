@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import platform
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -16,6 +18,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIRouter
 from starlette.middleware import Middleware
 
+from rlstm_model.adaptation.calibration import Calibration, CalibrationError
 from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
 from rlstm_server.api import generate, operations, problems, score, sessions
 from rlstm_server.api.auth import AuthLayer, load_keys
@@ -24,7 +27,9 @@ from rlstm_server.api.limits import ReceivingLayer
 from rlstm_server.api.tracing import TracingLayer
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.messages import EngineLimits
-from rlstm_server.errors import StartupError
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.errors import ServerError, StartupError
+from rlstm_server.logs import LOGGER
 from rlstm_server.metrics import Metrics
 from rlstm_server.settings import Limits, Settings
 from rlstm_server.store.base import SessionStore
@@ -36,23 +41,34 @@ VERSION = version("mogrifier-rlstm")
 LAG_SECONDS = 0.1
 """How often the event loop's lateness is measured."""
 
+SWEEP_SECONDS = 30.0
+"""How often expired sessions are buried."""
+
 
 def create_app(
-    settings: Settings, *, checkpoint: Checkpoint | None = None, store: SessionStore | None = None
+    settings: Settings,
+    *,
+    checkpoint: Checkpoint | None = None,
+    calibration: Calibration | None = None,
+    store: SessionStore | None = None,
 ) -> FastAPI:
     """Assemble the application. Nothing is loaded before its lifespan is entered.
 
-    checkpoint and store replace what the settings name; a store that is given is closed with the application.
+    checkpoint (with its calibration, if it has one) and store replace what the settings name; a store that is
+    given is closed with the application.
     Entering the lifespan raises StartupError when something that the settings name is not there.
     """
     routers = [score.router(), generate.router(), sessions.router(), operations.router()]
     metrics = Metrics(endpoints=_endpoints(routers))
     ring = load_keys(settings)
+    parts = _Parts(
+        settings=settings, metrics=metrics, checkpoint=checkpoint, calibration=calibration, store=store
+    )
     app = FastAPI(
         title="rlstm",
         summary="Recurrent language models that go on learning while they serve",
         version=VERSION,
-        lifespan=lambda app: _lifespan(app, settings, metrics, checkpoint, store),
+        lifespan=lambda app: _lifespan(app, parts),
         docs_url=None,  # both load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
@@ -71,35 +87,42 @@ def create_app(
 def _endpoints(routers: list[APIRouter]) -> list[str]:
     """List every route as `METHOD /template`: the closed set of the metrics' endpoint label."""
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    return [f"{method} {route.path}" for route in routes for method in sorted(route.methods)]
+    return [f"{method} {route.path}" for route in routes for method in sorted(route.methods or ())]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What the lifespan starts from; None is built from the settings."""
+
+    settings: Settings
+    metrics: Metrics
+    checkpoint: Checkpoint | None
+    calibration: Calibration | None
+    store: SessionStore | None
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(
-    app: FastAPI,
-    settings: Settings,
-    metrics: Metrics,
-    checkpoint: Checkpoint | None,
-    store: SessionStore | None,
-) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
     """Start from the bottom up, and stop in the opposite order whatever happens."""
+    settings, metrics = parts.settings, parts.metrics
     async with AsyncExitStack() as stack:
         device = _device(settings)
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
-        loaded = checkpoint or await asyncio.to_thread(_load, settings.model, device)
-        opened, described = (store, "given") if store else await _open_store(settings, stack)
-        stack.push_async_callback(opened.close)
-        await opened.check()
-        engine = await _start_engine(loaded, opened, metrics, settings.limits, stack)
+        served = await asyncio.to_thread(_served, parts, device)
+        store, where = (parts.store, "given") if parts.store else await _open_store(settings, stack)
+        stack.push_async_callback(store.close)
+        await store.check()
+        engine = Engine(served, store, metrics, limits=_engine_limits(settings.limits))
+        engine.start()
+        stack.push_async_callback(engine.close)
+        about = _about(served, settings, engine.limits) | {"store": where, "durability": store.durability}
         app.state.services = Services(
-            settings=settings,
-            metrics=metrics,
-            engine=engine,
-            about=_about(loaded, engine, settings, described, opened.durability),
+            settings=settings, metrics=metrics, engine=engine, drain=engine.drain, about=about
         )
-        _describe_build(metrics, loaded, engine)
-        stack.push_async_callback(_cancel, asyncio.create_task(_watch_lag(metrics)))
+        metrics.describe_build(**_build(served))
+        _keep(stack, _watch_lag(metrics))
+        _keep(stack, _sweep(store, metrics))
         yield
 
 
@@ -110,15 +133,26 @@ def _device(settings: Settings) -> torch.device:
     return torch.device("cuda" if settings.device != "cpu" and present else "cpu")
 
 
-def _load(model: str, device: torch.device) -> Checkpoint:
+def _served(parts: _Parts, device: torch.device) -> ServedModel:
+    """Load model and calibration, unless they are given. Takes a while, so it runs beside the event loop."""
     try:
-        return load(model, device)
-    except CheckpointError as error:
+        checkpoint = parts.checkpoint or load(parts.settings.model, device)
+        calibration = parts.calibration
+        if calibration is None and checkpoint.adaptation_file is not None:
+            calibration = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+    except (CheckpointError, CalibrationError) as error:
         raise StartupError(f"RLSTM_MODEL: {error}") from None
+    return ServedModel(
+        name=checkpoint.name,
+        fingerprint=checkpoint.fingerprint,
+        model=checkpoint.model,
+        vocab=checkpoint.vocab,
+        calibration=calibration,
+    )
 
 
 async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[SessionStore, str]:
-    """Give the store that the settings name, and a word for it. The embedded server's life ends with `stack`."""
+    """Give the store that the settings name, and a word for it. An embedded server ends with `stack`."""
     if settings.redis_url is not None:
         url = settings.redis_url.get_secret_value()
         return RedisStore(url, allow_weaker=settings.allow_weaker), "redis"
@@ -127,13 +161,19 @@ async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[Sessio
     embedded = EmbeddedValkey(settings.data_dir)
     await embedded.start()
     stack.push_async_callback(embedded.stop)
-    stack.push_async_callback(_cancel, asyncio.create_task(embedded.supervise()))
+    _keep(stack, embedded.supervise())
     return RedisStore(embedded.url), f"embedded in {settings.data_dir}"
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` in the background until the stack is left."""
+    task = asyncio.create_task(work)
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(end)
 
 
 async def _watch_lag(metrics: Metrics) -> None:
@@ -143,3 +183,59 @@ async def _watch_lag(metrics: Metrics) -> None:
         due = loop.time() + LAG_SECONDS
         await asyncio.sleep(LAG_SECONDS)
         metrics.loop_lag_seconds.observe(max(0.0, loop.time() - due))
+
+
+async def _sweep(store: SessionStore, metrics: Metrics) -> None:
+    """Bury expired sessions now and then; one that is not buried yet is refused all the same."""
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        try:
+            metrics.sessions_ended.labels("idle_ttl").inc(await store.sweep())
+        except ServerError as error:
+            metrics.store_errors.labels("sweep", "other").inc()
+            logging.getLogger(LOGGER).warning("the sweep failed", extra={"code": error.code})
+
+
+def _engine_limits(limits: Limits) -> EngineLimits:
+    return EngineLimits(
+        append_tokens=limits.append_tokens,
+        score_items=limits.score_items,
+        score_tokens=limits.score_tokens,
+        candidates=limits.candidates,
+        max_tokens=limits.generate_tokens,
+    )
+
+
+def _build(served: ServedModel) -> dict[str, str]:
+    return {
+        "version": VERSION,
+        "model": served.name,
+        "model_fingerprint": served.fingerprint,
+        "dtype": str(served.model.embedding.input.dtype).removeprefix("torch."),
+        "device": str(served.device),
+    }
+
+
+def _about(served: ServedModel, settings: Settings, limits: EngineLimits) -> dict[str, Any]:
+    """Say what /info says: identity, card, limits and defaults."""
+    identity = served.identity
+    return {
+        "version": VERSION,
+        "model": identity.model,
+        "fingerprint": identity.fingerprint,
+        "adaptation_fingerprint": identity.adaptation_fingerprint,
+        "numerics": identity.numerics,
+        "python": platform.python_version(),
+        "device": str(served.device),
+        "config": served.model.config.to_json(),
+        "vocabulary": {
+            "kind": served.vocab.kind,
+            "size": served.vocab.size,
+            "bos_id": served.vocab.bos_id,
+            "eos_id": served.vocab.eos_id,
+            "uniform_bits": math.log2(served.vocab.size),
+        },
+        "adaptation": None if served.calibration is None else served.calibration.config.to_json(),
+        "limits": settings.limits.model_dump() | asdict(limits),
+        "defaults": {"unit": "nats", "scores": "tokens", "learn": True, "rate_scale": 1.0},
+    }

@@ -1,8 +1,8 @@
 """`rlstm serve`: one server process, from its settings to its end.
 
 The socket is bound before the model is loaded, so a port in use is told at once. The first Ctrl-C or SIGTERM
-drains: no new work, open work ends or commits, then everything that was started is stopped, in order. A second
-one does not wait for open work.
+drains: no new work, open work ends or commits, then everything that was started is stopped, in order. A
+second one does not wait for open work.
 """
 
 from __future__ import annotations
@@ -89,16 +89,9 @@ async def _serve(app: FastAPI, config: uvicorn.Config, settings: Settings, bound
         async with app.router.lifespan_context(app):
             services: Services = app.state.services
             server = _Server(config, on_started=lambda: typer.echo(_greeting(settings, services, bound)))
-            ending.serve(lambda: _drain(server, services))
+            seconds = settings.limits.drain_seconds
+            ending.serve(lambda: server.end(asyncio.ensure_future(services.drain(seconds))))
             await server.serve(sockets=[bound])
-
-
-def _drain(server: uvicorn.Server, services: Services) -> None:
-    services.metrics.draining.set(1)
-    services.engine.drain()
-    if server.should_exit:
-        server.force_exit = True
-    server.should_exit = True
 
 
 class _Server(uvicorn.Server):
@@ -107,6 +100,13 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, *, on_started: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_started = on_started
+        self._draining: list[asyncio.Future[None]] = []
+
+    def end(self, draining: asyncio.Future[None]) -> None:
+        """Stop listening and wait for open work, which `draining` ends; the second time, do not wait."""
+        self._draining.append(draining)
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -126,14 +126,14 @@ class Metrics:
         self.delta_ratio = self._histogram("fast_weight_delta_ratio", "|W - W0| / |W0| at a commit", RATIOS)
 
     def _session_metrics(self) -> None:
-        self.sessions = self._gauge("sessions", "Sessions by residency", tier=("device", "host", "store"))
+        self.sessions = self._gauge("sessions", "Sessions by residency", tier=("host",))
         self.sessions_created = self._counter("sessions_created", "Sessions created")
         self.sessions_ended = self._counter("sessions_ended", "Sessions ended", reason=ENDINGS)
         self.evictions = self._counter(
             "session_evictions",
             "Cached copies dropped",
-            tier=("device", "host"),
-            reason=("lru", "memory", "ttl"),
+            tier=("host",),
+            reason=("lru",),
         )
         self.state_bytes = self._histogram(
             "session_state_bytes", "State of a session at a commit", STATE_BYTES

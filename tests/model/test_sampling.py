@@ -78,9 +78,15 @@ def test_filters_keep_what_they_say(config, expected):
 
 
 def test_top_k_resolves_ties_by_the_lower_id():
-    """Of four equal tokens the first two stay."""
-    shares = _distribution(_log_probs([0.25] * 4), SamplingConfig(top_k=2))
-    assert shares.tolist() == [0.5, 0.5, 0.0, 0.0]
+    """Of a hundred equal tokens the first three stay."""
+    shares = _distribution(_log_probs([0.01] * 100), SamplingConfig(top_k=3))
+    np.testing.assert_allclose(shares[:3], [1 / 3] * 3, atol=2e-3)
+
+
+def test_top_p_keeps_no_more_than_it_needs():
+    """A token that reaches the share exactly is the last one kept."""
+    shares = _distribution(_log_probs([0.5, 0.25, 0.25]), SamplingConfig(top_p=0.5))
+    assert shares.tolist() == [1.0, 0.0, 0.0]
 
 
 def test_the_repetition_penalty_acts_on_seen_tokens_only():
@@ -109,9 +115,11 @@ def test_a_choice_is_always_an_id_with_a_chance(logits, config, number):
 
 
 def test_the_largest_number_below_1_never_falls_off_the_end():
-    """Rounding at the end of the cumulative sum cannot choose a token of probability zero."""
-    log_probs = torch.cat((torch.full((999,), -math.log(999.0)), torch.tensor([-math.inf])))
-    assert sample(log_probs, SamplingConfig(), math.nextafter(1.0, 0.0)) == 998
+    """Whatever the number of tokens, it chooses the last of them that has a chance."""
+    for count in (1, 3, 7, 256, 999):
+        log_probs = torch.full((count + 1,), -math.log(count)).double()
+        log_probs[count] = -math.inf
+        assert sample(log_probs, SamplingConfig(), math.nextafter(1.0, 0.0)) == count - 1
 
 
 @pytest.mark.parametrize("bad", [[math.nan, -1.0], [-math.inf, -math.inf], [math.inf, 0.0]])

@@ -16,6 +16,7 @@ from rlstm_model.scoring import (
     TokenScores,
     score,
     score_batch,
+    score_features,
     score_logits,
     score_text,
 )
@@ -195,6 +196,16 @@ def test_no_tensor_grows_with_the_length_of_the_text(random_model, batched):
                 score(model, [7] * length, state=None, last=0, top=2, chunk=50)
         largest.append(seen.elements)
     assert largest[0] == largest[1]
+
+
+def test_a_large_vocabulary_makes_no_larger_matrix(random_model):
+    """Features are turned into distributions a few rows at a time: at most 2^21 logits exist at once."""
+    model = random_model(vocab_size=2000, hidden_size=4, num_layers=1, dtype=torch.float32)
+    with torch.no_grad(), _LargestTensor() as seen:
+        scores = score_features(model, torch.zeros(3000, 4), torch.full((3000,), 7))
+    assert seen.elements <= 1 << 21
+    assert scores.logprobs.unique().numel() == 1
+    assert len(scores) == 3000
 
 
 _PEAK = """

@@ -46,7 +46,7 @@ def test_without_keys_only_loopback_is_bound(host):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_loopback_needs_no_key(host):
-    """This machine's own addresses are served without keys."""
+    """The machine's own addresses are served without keys."""
     assert load_settings(host=host).has_keys is False
 
 

@@ -85,9 +85,7 @@ def measure(
     Raises ValueError when no text fills a segment.
     """
     texts = read_heads(sources, statistics.heads, statistics.segments * statistics.segment)
-    rms_P, count = measure_rms(
-        model, texts, segment=statistics.segment, reduction="mean", bos_id=bos_id
-    )
+    rms_P, count = measure_rms(model, texts, segment=statistics.segment, reduction="mean", bos_id=bos_id)
     config = AdaptationConfig(
         kind="full",
         rule="rms",
@@ -148,6 +146,4 @@ def most_trials(rates: Sequence[float], decays: Sequence[float]) -> int:
 
 def best(trials: Sequence[Trial]) -> Trial:
     """The trial with the least mean; of equals the gentlest. A mean that is no number never wins."""
-    return min(
-        trials, key=lambda trial: (not math.isfinite(trial.mean), trial.mean, trial.rate, trial.decay)
-    )
+    return min(trials, key=lambda trial: (not math.isfinite(trial.mean), trial.mean, trial.rate, trial.decay))

@@ -16,10 +16,7 @@ def model_card(recipe: Recipe, *, steps: int, valid: Mapping[str, float], folder
     """
     model, corpora = recipe.model, list(dict.fromkeys(source.corpus for source in recipe.sources))
     datasets = "".join(f"- {Path(corpus).name}\n" for corpus in corpora)
-    data = "".join(
-        f"| {Path(corpus).name} | {_forms(recipe, corpus)} | {locate(corpus, 'train', folder=folder).licence} |\n"
-        for corpus in corpora
-    )
+    data = "".join(_data_row(recipe, corpus, folder) for corpus in corpora)
     results = "".join(f"| {_short(name)} | {bits:.3f} |\n" for name, bits in valid.items())
     mogrifier = f"{model.mogrifier_rounds} mogrifier rounds of rank {model.mogrifier_rank or 'full'}"
     return f"""---
@@ -75,7 +72,9 @@ def calibration_section(trials: Sequence[Trial], chosen: Trial, static: Mapping[
         f"| --- | --- | {' | '.join('---' for _ in names)} | --- |",
     ]
     for rate, decay, bits, mean in rows:
-        lines.append(f"| {rate} | {decay} | {' | '.join(f'{bits[name]:.4f}' for name in names)} | {mean:.4f} |")
+        lines.append(
+            f"| {rate} | {decay} | {' | '.join(f'{bits[name]:.4f}' for name in names)} | {mean:.4f} |"
+        )
     return "\n".join(lines)
 
 
@@ -83,8 +82,10 @@ def _mean(values: Mapping[str, float]) -> float:
     return sum(values.values()) / len(values)
 
 
-def _forms(recipe: Recipe, corpus: str) -> str:
-    return ", ".join(f"{source.rows} {source.form}" for source in recipe.sources if source.corpus == corpus)
+def _data_row(recipe: Recipe, corpus: str, folder: Path | None) -> str:
+    forms = [f"{source.rows} {source.form}" for source in recipe.sources if source.corpus == corpus]
+    licence = locate(corpus, "train", folder=folder).licence
+    return f"| {Path(corpus).name} | {', '.join(forms)} | {licence} |\n"
 
 
 def _short(label: str) -> str:

@@ -5,7 +5,7 @@ Shape suffixes: T time, B batch rows, D dropout samples.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,24 +14,28 @@ from torch import Tensor
 from rlstm_model.dropout import NO_DROPOUT, sample_masks
 from rlstm_model.initialisation import initialise
 from rlstm_model.language_model import LanguageModel
+from rlstm_model.state import State
 from rlstm_training.batches import Batches, Texts
 from rlstm_training.config import Recipe
 from rlstm_training.evaluation import striped_loss
 from rlstm_training.objective import l2_penalty, multi_sample_loss, repeat_samples
 from rlstm_training.optimizer import radam
+from rlstm_training.reporting import Reporter
 from rlstm_training.run import RunDirectory, RunError
 
-Report = Callable[[Mapping[str, Any]], None]
+LOG_EVERY = 50
+CPU = torch.device("cpu")
 
 
 class Trainer:
-    """A run in progress. All that changes is in :meth:`tensors` and :meth:`header`."""
+    """A run in progress. All that changes is in :meth:`tensors` and the number of steps done."""
 
-    def __init__(self, recipe: Recipe, texts: Texts) -> None:
+    def __init__(self, recipe: Recipe, texts: Texts, device: torch.device = CPU) -> None:
         self.recipe = recipe
         self.texts = texts
-        self.generator = torch.Generator().manual_seed(recipe.seed)
-        self.model = LanguageModel(recipe.model)
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(recipe.seed)
+        self.model = LanguageModel(recipe.model).to(device)
         initialise(self.model, chrono_max=recipe.chrono_max, generator=self.generator)
         self.optimizer = radam(self.model.parameters(), recipe)
         self.batches = Batches(texts.train, recipe.window)
@@ -44,7 +48,7 @@ class Trainer:
         Raises FloatingPointError when the loss or the gradient is not finite; no weight has changed then.
         """
         recipe = self.recipe
-        inputs_TB, targets_TB = self.batches.next()
+        inputs_TB, targets_TB = (ids_TB.to(self.device) for ids_TB in self.batches.next())
         self._reset_some_states()
         masks = NO_DROPOUT
         if recipe.dropout.any:
@@ -81,7 +85,8 @@ class Trainer:
         """Zero a row's state with the recipe's probability; all samples of a row together."""
         if self.recipe.reset_probability == 0:
             return
-        kept_B = torch.rand(self.recipe.rows, generator=self.generator) >= self.recipe.reset_probability
+        drawn_B = torch.rand(self.recipe.rows, generator=self.generator, device=self.device)
+        kept_B = drawn_B >= self.recipe.reset_probability
         self.state = self.state.where(kept_B.repeat_interleave(self.recipe.dropout_samples))
 
     @torch.no_grad()
@@ -110,51 +115,61 @@ class Trainer:
         self.model.load_state_dict(weights)
         for name, parameter in self.model.named_parameters():
             prefix = f"optimizer.{name}."
+            moments = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+            # RAdam counts its steps on the CPU, whatever the device of the moments.
             self.optimizer.state[parameter] = {
-                key.removeprefix(prefix): value.clone()
-                for key, value in tensors.items()
-                if key.startswith(prefix)
+                name: value.clone() if name == "step" else value.to(self.device, copy=True)
+                for name, value in moments.items()
             }
-        self.state = type(self.state)(tensors["state.h"], tensors["state.c"])
+        self.state = State(tensors["state.h"].to(self.device), tensors["state.c"].to(self.device))
         self.batches.positions = tensors["positions"].numpy().copy()
         self.generator.set_state(tensors["generator"])
         self.step = step
 
 
-def train(recipe: Recipe, texts: Texts, run: RunDirectory, report: Report) -> LanguageModel:
-    """Run ``recipe`` to its end, from the newest checkpoint if there is one. Returns the model.
+def train(
+    recipe: Recipe, texts: Texts, run: RunDirectory, reporter: Reporter, *, device: torch.device = CPU
+) -> LanguageModel:
+    """Run ``recipe`` to its end, from the newest whole checkpoint if there is one. Returns the model.
 
-    ``report`` receives each metrics record. Raises RunError when a checkpoint is damaged or the loss is
-    no longer finite.
+    Raises RunError when all checkpoints are damaged, the disk refuses, or the loss is no longer finite.
     """
-    trainer = Trainer(recipe, texts)
-    saved = run.saved_steps()
-    if saved:
-        tensors, _ = run.load(saved[-1])
-        trainer.restore(tensors, saved[-1])
-        run.forget_after(trainer.step)
-    began, losses = time.monotonic(), []
+    trainer = Trainer(recipe, texts, device)
+    losses = _resume(trainer, run, reporter)
+    began, counted = time.monotonic(), trainer.step
+    reporter.started(trainer.step, recipe.steps)
+
+    def record(**figures: Any) -> None:
+        run.log({"step": trainer.step, **figures})
+        reporter.recorded({"step": trainer.step, **figures})
+
     while trainer.step < recipe.steps:
         try:
             losses.append(trainer.advance())
         except FloatingPointError as error:
             raise RunError(f"{run.folder}: training diverged; {error}") from error
-        step = trainer.step
-        if step % 50 == 0 or step == recipe.steps:
-            seconds = time.monotonic() - began
-            record: dict[str, Any] = {
-                "step": step,
-                "loss": sum(losses) / len(losses),
-                "rate": recipe.rate(step - 1),
-                "tokens_per_second": recipe.tokens_per_step * len(losses) / seconds,
-            }
-            run.log(record)
-            report(record)
-            began, losses = time.monotonic(), []
-        if step % recipe.evaluate_every == 0 or step == recipe.steps:
-            record = {"step": step, "valid": trainer.validate()}
-            run.log(record)
-            report(record)
-        if step % recipe.checkpoint_every == 0 or step == recipe.steps:
-            run.save(step, trainer.tensors(), {"recipe": recipe.name})
+        step, last = trainer.step, trainer.step == recipe.steps
+        reporter.advanced(step, losses[-1])
+        if step % LOG_EVERY == 0 or last:
+            speed = recipe.tokens_per_step * (step - counted) / (time.monotonic() - began)
+            rate = recipe.rate(step - 1)
+            record(loss=sum(losses) / len(losses), rate=rate, tokens_per_second=speed)
+            began, counted, losses = time.monotonic(), step, []
+        if step % recipe.evaluate_every == 0 or last:
+            record(valid=trainer.validate())
+        if step % recipe.checkpoint_every == 0 or last:
+            run.save(step, trainer.tensors(), {"recipe": recipe.name, "losses": losses})
     return trainer.model
+
+
+def _resume(trainer: Trainer, run: RunDirectory, reporter: Reporter) -> list[float]:
+    """Bring ``trainer`` to the newest whole checkpoint. Returns the losses not yet in a metrics record."""
+    saved = run.newest()
+    if saved is None:
+        run.forget_after(0)
+        return []
+    for damage in saved.damaged:
+        reporter.noticed(f"{damage}; going back to step {saved.step}")
+    trainer.restore(saved.tensors, saved.step)
+    run.forget_after(saved.step)
+    return list(saved.header.get("losses", []))

@@ -1,19 +1,24 @@
 """RunDirectory: a training run on disk, complete enough to go on after a kill at any moment.
 
     recipe.json         what is run
-    metrics.jsonl       one JSON object a line: step, loss, rate, seconds; validation results
-    checkpoints/N/      weights, optimiser, carried state, positions, generators after N steps
+    metrics.jsonl       one JSON object a line: step, loss, rate, tokens a second; validation results
+    checkpoints/N/      weights, optimiser, carried state, positions, generator after N steps
     tensorboard/        the same curves for TensorBoard
+    lock                held by the process that trains
 
 A checkpoint is written beside its place and renamed into it, so it is whole or absent; the two newest stay.
 """
 
+import fcntl
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self, TextIO
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -28,29 +33,62 @@ class RunError(Exception):
     """A run directory that cannot be used; the message names the file."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Saved:
+    """A checkpoint that was read back; ``damaged`` says what is wrong with each newer one."""
+
+    step: int
+    tensors: Mapping[str, Tensor]
+    header: Mapping[str, Any]
+    damaged: tuple[str, ...] = ()
+
+
 class RunDirectory:
-    """One run. Use :meth:`open` to begin or to resume."""
+    """One run. :meth:`open` it to begin or to resume; one made plainly only looks, at any process's run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock: TextIO | None = None
 
     @classmethod
-    def open(cls, folder: Path, recipe: Recipe) -> "RunDirectory":
-        """The run of ``recipe`` in ``folder``: new, or to be resumed.
+    def open(cls, folder: Path, recipe: Recipe) -> Self:
+        """The run of ``recipe`` in ``folder``, new or to be resumed, for this process alone until closed.
 
-        Raises RunError when the folder holds the run of another recipe, or something else.
+        Raises RunError when the folder holds the run of another recipe or version, or something else,
+        or when another process has it open.
         """
         run = cls(folder)
-        if run._recipe_path.exists():
-            found = run.recipe()
-            if found != recipe:
-                raise RunError(f"{run._recipe_path} is the recipe of another run ({found.name})")
-        elif folder.exists() and any(folder.iterdir()):
-            raise RunError(f"{folder} is not empty and is no run directory")
-        else:
+        run._refuse_foreign()
+        try:
             folder.mkdir(parents=True, exist_ok=True)
-            _write_whole(run._recipe_path, json.dumps(recipe.to_json(), indent=1))
+            run._acquire()
+            if not run._recipe_path.exists():
+                _write_whole(run._recipe_path, json.dumps(recipe.to_json(), indent=1))
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be used ({error.strerror})") from error
+        try:
+            run._refuse_other(recipe)
+        except RunError:
+            run.close()
+            raise
         return run
+
+    def close(self) -> None:
+        """Let other processes have the run."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def recipe(self) -> Recipe:
         """The recipe of this run. Raises RunError when it cannot be read."""
@@ -60,35 +98,52 @@ class RunDirectory:
             raise RunError(f"{self._recipe_path}: {error}") from error
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append one line to the metrics."""
-        with self._metrics_path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        """Append one line to the metrics. Raises RunError when the disk refuses."""
+        try:
+            with self._metrics_path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise RunError(f"{self._metrics_path}: cannot be written ({error.strerror})") from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All whole lines of the metrics (a kill may leave half a last line)."""
+        """All whole lines of the metrics (a kill may leave half a last line). Raises RunError."""
         if not self._metrics_path.exists():
             return []
-        text = self._metrics_path.read_text()
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        try:
+            text = self._metrics_path.read_text()
+            return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self._metrics_path}: is damaged ({error})") from error
 
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of steps after ``step``: a resumed run writes them again."""
+        """Drop the metrics and checkpoints of steps after ``step``: a resumed run writes them again."""
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]
         _write_whole(self._metrics_path, "".join(kept))
+        for newer in self.saved_steps():
+            if newer > step:
+                shutil.rmtree(self._checkpoints / str(newer))
 
     def save(self, step: int, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-        """Write the checkpoint of ``step``, then remove all but the newest two."""
+        """Write the checkpoint of ``step``, then remove all but the newest two.
+
+        Raises RunError when the disk refuses: the checkpoints before stay as they are.
+        """
         place = self._checkpoints / str(step)
         beside = self._checkpoints / f"{step}.partial"
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, beside / "run.safetensors")
-        (beside / "run.json").write_text(json.dumps({"step": step, **header}))
-        for path in beside.iterdir():
-            _sync(path)
-        shutil.rmtree(place, ignore_errors=True)
-        beside.rename(place)
-        _sync(self._checkpoints)
+        try:
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir(parents=True)
+            weights = beside / "run.safetensors"
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights)
+            (beside / "run.json").write_text(json.dumps({"step": step, "sha256": _sha256(weights), **header}))
+            for path in (*beside.iterdir(), self._metrics_path):
+                _sync(path)
+            shutil.rmtree(place, ignore_errors=True)
+            beside.rename(place)
+            _sync(self._checkpoints)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise RunError(f"{place}: cannot be written, older checkpoints stay ({error})") from error
         for old in self.saved_steps()[:-KEPT_CHECKPOINTS]:
             shutil.rmtree(self._checkpoints / str(old))
 
@@ -98,13 +153,34 @@ class RunDirectory:
             return []
         return sorted(int(path.name) for path in self._checkpoints.iterdir() if path.name.isdigit())
 
+    def newest(self) -> Saved | None:
+        """The newest checkpoint that is whole; None in a run that has none yet.
+
+        Raises RunError when there are checkpoints but all are damaged.
+        """
+        damaged: list[str] = []
+        for step in reversed(self.saved_steps()):
+            try:
+                tensors, header = self.load(step)
+            except RunError as error:
+                damaged.append(str(error))
+                continue
+            return Saved(step=step, tensors=tensors, header=header, damaged=tuple(damaged))
+        if damaged:
+            raise RunError("; ".join(damaged))
+        return None
+
     def load(self, step: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and header of a checkpoint. Raises RunError when it is damaged."""
         place = self._checkpoints / str(step)
+        weights = place / "run.safetensors"
         try:
-            return load_file(place / "run.safetensors"), json.loads((place / "run.json").read_text())
+            header: dict[str, Any] = json.loads((place / "run.json").read_text())
+            if header.get("sha256", "") not in ("", _sha256(weights)):
+                raise ValueError("run.safetensors is not what was written")
+            return load_file(weights), header
         except (OSError, ValueError, SafetensorError) as error:
-            raise RunError(f"{place}: {error}") from error
+            raise RunError(f"{place}: is damaged ({error})") from error
 
     @property
     def tensorboard(self) -> Path:
@@ -120,18 +196,58 @@ class RunDirectory:
         return self.folder / "metrics.jsonl"
 
     @property
+    def _lock_path(self) -> Path:
+        return self.folder / "lock"
+
+    @property
     def _checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
+    def _refuse_foreign(self) -> None:
+        if self.folder.exists() and not self.folder.is_dir():
+            raise RunError(f"{self.folder} is not a folder")
+        if self._recipe_path.exists() or not self.folder.exists():
+            return
+        # A kill right after the beginning leaves these.
+        ours = {self._lock_path.name, _beside(self._recipe_path).name}
+        if {path.name for path in self.folder.iterdir()} - ours:
+            raise RunError(f"{self.folder} is not empty and is no run directory")
+
+    def _refuse_other(self, recipe: Recipe) -> None:
+        found = self.recipe()
+        if found != recipe:
+            names = sorted(name for name, value in vars(recipe).items() if getattr(found, name) != value)
+            raise RunError(f"{self._recipe_path} is the recipe of another run: {', '.join(names)} differ")
+
+    def _acquire(self) -> None:
+        """The kernel lets go of the lock when its process ends, however it ends."""
+        self._lock = self._lock_path.open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise RunError(f"{self.folder} is being trained by another process") from None
+
 
 def _write_whole(path: Path, text: str) -> None:
-    beside = path.with_name(path.name + ".partial")
+    beside = _beside(path)
     beside.write_text(text)
     _sync(beside)
     beside.replace(path)
 
 
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _sync(path: Path) -> None:
+    if not path.exists():
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -28,7 +28,7 @@ def load_stream(
     segments = []
     for extent in extents:
         end = extent.end if prefix is None else min(extent.end, extent.start + prefix)
-        label = f"{extent.path.split('.')[0]} @{extent.start}"
+        label = f"{Path(extent.path).name.removesuffix('.xz')} @{extent.start}"
         segments.append((label, whole[extent.path][extent.start : end]))
     return segments
 
@@ -66,9 +66,7 @@ def _streams(folder: Path) -> dict[str, list[Extent]]:
     path = folder / "streams.json"
     try:
         data: dict[str, Any] = json.loads(path.read_text())
-        return {
-            name: [_extent(segment) for segment in stream["segments"]] for name, stream in data.items()
-        }
+        return {name: [_extent(segment) for segment in stream["segments"]] for name, stream in data.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

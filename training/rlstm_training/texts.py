@@ -38,7 +38,10 @@ def prepare(recipe: Recipe, *, folder: Path | None = None) -> tuple[Texts, Vocab
     valid = _load_sources(recipe, "valid", folder)
     texts = Texts(
         train=[
-            (_encode_long(vocab, train[_label(source)], f"{_label(source)} train", recipe.window), source.rows)
+            (
+                _encode_long(vocab, train[_label(source)], f"{_label(source)} train", recipe.window),
+                source.rows,
+            )
             for source in recipe.sources
         ],
         valid={name: _encode_long(vocab, raw, f"{name} valid", 1) for name, raw in valid.items()},

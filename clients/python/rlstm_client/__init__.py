@@ -1,42 +1,62 @@
 """The Python client of a server whose language models go on learning as they read.
 
-from rlstm_client import Client
+    from rlstm_client import Client
 
-with Client("http://127.0.0.1:8000") as client:
-session = client.sessions.create()
-totals = session.append("a text of any length").totals
-print(totals.static_bits_per_byte, totals.bits_per_byte)
+    with Client("http://127.0.0.1:8000") as client:
+        session = client.sessions.create()
+        totals = session.append("a text of any length").totals
+        print(totals.static_bits_per_byte, totals.bits_per_byte)
+
+Names are imported when they are first used, so that the command line, which lives in this package too, starts
+without them.
 """
 
-from rlstm_client import errors
-from rlstm_client._retries import Retries
-from rlstm_client.async_client import AsyncClient
-from rlstm_client.async_connection import AsyncEventStream
-from rlstm_client.async_sessions import AsyncSession, AsyncSessions
-from rlstm_client.client import Client
-from rlstm_client.connection import EventStream
-from rlstm_client.errors import RLSTMError
-from rlstm_client.models import (
-    Alternatives,
-    AppendResult,
-    Candidate,
-    Choice,
-    EndEvent,
-    Event,
-    Generation,
-    Health,
-    Ranking,
-    ScoredItem,
-    ScoreResult,
-    ServerInfo,
-    SessionInfo,
-    SessionPage,
-    SessionTotals,
-    TokenEvent,
-    Totals,
-    WordColumns,
-)
-from rlstm_client.sessions import Session, Sessions
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rlstm_client._retries import Retries
+    from rlstm_client.async_client import AsyncClient
+    from rlstm_client.async_connection import AsyncEventStream
+    from rlstm_client.async_sessions import AsyncSession, AsyncSessions
+    from rlstm_client.client import Client
+    from rlstm_client.connection import EventStream
+    from rlstm_client.errors import RLSTMError
+    from rlstm_client.models import (
+        Alternatives,
+        AppendResult,
+        Candidate,
+        Choice,
+        EndEvent,
+        Event,
+        Generation,
+        Health,
+        Ranking,
+        ScoredItem,
+        ScoreResult,
+        ServerInfo,
+        SessionInfo,
+        SessionPage,
+        SessionTotals,
+        TokenEvent,
+        Totals,
+        WordColumns,
+    )
+    from rlstm_client.sessions import Session, Sessions
+
+_HOMES = {
+    "Retries": "_retries",
+    "AsyncClient": "async_client",
+    "AsyncEventStream": "async_connection",
+    "AsyncSession": "async_sessions",
+    "AsyncSessions": "async_sessions",
+    "Client": "client",
+    "EventStream": "connection",
+    "RLSTMError": "errors",
+    "Session": "sessions",
+    "Sessions": "sessions",
+}
+_MODULES = ("errors", "models", "options")
 
 __all__ = [
     "Alternatives",
@@ -68,4 +88,20 @@ __all__ = [
     "Totals",
     "WordColumns",
     "errors",
+    "models",
+    "options",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'models')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -79,7 +79,7 @@ def _body(reply: Reply) -> Any:
         return reply.content.decode("utf-8", "replace")
     try:
         return json.loads(reply.content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableAnswerError(f"the answer is not JSON: {error}", applied="unknown") from error
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from rlstm_client import _problems
 from rlstm_client._call import Call, Reply
 from rlstm_client.errors import (
     Applied,
@@ -13,6 +14,7 @@ from rlstm_client.errors import (
     ConnectionLostError,
     NoAnswerError,
     RequestError,
+    RLSTMError,
     TimedOutError,
     UnreadableAnswerError,
 )
@@ -62,24 +64,28 @@ def is_event_stream(response: httpx.Response) -> bool:
     return response.is_success and content_type.partition(";")[0].strip() == "text/event-stream"
 
 
-def not_a_stream(call: Call[Any]) -> UnreadableAnswerError:
-    """Return the error for a success that is no stream of events."""
-    return UnreadableAnswerError(
-        "the answer is not a stream of events", applied="unknown", request_id=call.request_id
-    )
+def no_stream(call: Call[Any], reply: Reply) -> RLSTMError:
+    """Return the error for an answer that is no stream of events: a refusal, or somebody else's page."""
+    if reply.status >= 400:
+        return _problems.from_answer(reply.status, reply.headers, reply.content, call.request_id)
+    detail = "the answer is not a stream of events"
+    return UnreadableAnswerError(detail, applied="unknown", status=reply.status, request_id=call.request_id)
 
 
-def no_answer(error: httpx.HTTPError | httpx.StreamError, call: Call[Any]) -> NoAnswerError:
+def no_answer(
+    error: httpx.HTTPError | httpx.StreamError, call: Call[Any], server: httpx.URL
+) -> NoAnswerError:
     """Return the error for a call without an answer; one that reads cannot have changed anything."""
+    where = f"{server.scheme}://{server.netloc.decode('ascii')}"
     sent = not isinstance(error, _NOTHING_WAS_SENT)
     applied: Applied = "unknown" if sent and call.keyed else "no"
     reason = str(error) or type(error).__name__
     if not sent:
-        return CannotConnectError(f"cannot connect: {reason}", request_id=call.request_id)
+        return CannotConnectError(f"cannot connect to {where}: {reason}")
     if isinstance(error, httpx.TimeoutException):
-        return TimedOutError("no answer in time", applied=applied, request_id=call.request_id)
+        return TimedOutError(f"no answer from {where} in time", applied=applied, request_id=call.request_id)
     return ConnectionLostError(
-        f"the connection was lost: {reason}", applied=applied, request_id=call.request_id
+        f"the connection to {where} was lost: {reason}", applied=applied, request_id=call.request_id
     )
 
 

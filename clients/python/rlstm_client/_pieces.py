@@ -52,6 +52,7 @@ class PieceBuffer:
         self._parts: list[str] = []
         self._bytes = 0
         self._pieces: list[str] = []
+        self._acknowledged = 0
 
     def feed(self, text: str) -> list[str]:
         """Take a text and return the pieces that are to be sent now."""
@@ -67,6 +68,14 @@ class PieceBuffer:
         self._gather()
         pieces, self._pieces = self._pieces, []
         return [(piece, index == len(pieces)) for index, piece in enumerate(pieces, 1)]
+
+    def acknowledge(self, piece: str) -> None:
+        """Note that a piece is in the session."""
+        self._acknowledged += len(piece)
+
+    def progress(self, failed: AppendProgress | None) -> AppendProgress | None:
+        """Return how far the stream had come when a piece failed, of which ``failed`` tells."""
+        return failed and replace(failed, characters=self._acknowledged + failed.characters)
 
     def _gather(self) -> None:
         if self._parts:

@@ -66,7 +66,7 @@ def seconds(value: object) -> float | None:
 def _document(content: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

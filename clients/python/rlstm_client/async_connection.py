@@ -63,7 +63,7 @@ class AsyncConnection:
         try:
             response = await self._http.request(**_http.arguments(call))
         except httpx.HTTPError as error:
-            raise _http.no_answer(error, call) from error
+            raise _http.no_answer(error, call, self._http.base_url) from error
         return answer(call, _http.reply(response))
 
     async def _open(self, call: Call[Any]) -> "AsyncEventStream":
@@ -73,10 +73,9 @@ class AsyncConnection:
             if not streams:
                 await response.aread()
         except httpx.HTTPError as error:
-            raise _http.no_answer(error, call) from error
+            raise _http.no_answer(error, call, self._http.base_url) from error
         if not streams:
-            answer(call, _http.reply(response))
-            raise _http.not_a_stream(call)
+            raise _http.no_stream(call, _http.reply(response))
         events = AsyncEventStream(response, call)
         await events._begin()
         return events
@@ -122,6 +121,6 @@ class AsyncEventStream(AsyncIterator[Event]):
                     yield event
             reader.finish()
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise _http.no_answer(error, call) from error
+            raise _http.no_answer(error, call, self._response.url) from error
         finally:
             await self._response.aclose()

@@ -65,13 +65,27 @@ class AsyncSession:
 
         Texts are gathered until there are ``gather_bytes`` of them; 1 sends each at once.
         ``final`` flushes the word in progress at the end; the newest piece then waits for the next.
+
+        Raises:
+            RLSTMError: ``error.progress.characters`` counts what of the whole stream is in the session.
         """
         buffer = PieceBuffer(gather_bytes, hold_last=final)
         async for text in _each(texts):
             for piece in buffer.feed(text):
-                yield await self.append(piece, **options)
+                yield await self._append_piece(buffer, piece, **options)
         for piece, last in buffer.finish():
-            yield await self.append(piece, final=final and last, **options)
+            yield await self._append_piece(buffer, piece, final=final and last, **options)
+
+    async def _append_piece(
+        self, buffer: PieceBuffer, piece: str, **options: Unpack[AppendOptions]
+    ) -> AppendResult:
+        try:
+            answer = await self.append(piece, **options)
+        except RLSTMError as error:
+            error.progress = buffer.progress(error.progress)
+            raise
+        buffer.acknowledge(piece)
+        return answer
 
     async def score(
         self,

@@ -63,7 +63,7 @@ class Connection:
         try:
             response = self._http.request(**_http.arguments(call))
         except httpx.HTTPError as error:
-            raise _http.no_answer(error, call) from error
+            raise _http.no_answer(error, call, self._http.base_url) from error
         return answer(call, _http.reply(response))
 
     def _open(self, call: Call[Any]) -> "EventStream":
@@ -73,10 +73,9 @@ class Connection:
             if not streams:
                 response.read()
         except httpx.HTTPError as error:
-            raise _http.no_answer(error, call) from error
+            raise _http.no_answer(error, call, self._http.base_url) from error
         if not streams:
-            answer(call, _http.reply(response))
-            raise _http.not_a_stream(call)
+            raise _http.no_stream(call, _http.reply(response))
         events = EventStream(response, call)
         events._begin()
         return events
@@ -121,6 +120,6 @@ class EventStream(Iterator[Event]):
                 yield from reader.feed(chunk)
             reader.finish()
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise _http.no_answer(error, call) from error
+            raise _http.no_answer(error, call, self._response.url) from error
         finally:
             self._response.close()

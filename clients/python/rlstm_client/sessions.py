@@ -65,13 +65,27 @@ class Session:
 
         Texts are gathered until there are ``gather_bytes`` of them; 1 sends each at once.
         ``final`` flushes the word in progress at the end; the newest piece then waits for the next.
+
+        Raises:
+            RLSTMError: ``error.progress.characters`` counts what of the whole stream is in the session.
         """
         buffer = PieceBuffer(gather_bytes, hold_last=final)
         for text in texts:
             for piece in buffer.feed(text):
-                yield self.append(piece, **options)
+                yield self._append_piece(buffer, piece, **options)
         for piece, last in buffer.finish():
-            yield self.append(piece, final=final and last, **options)
+            yield self._append_piece(buffer, piece, final=final and last, **options)
+
+    def _append_piece(
+        self, buffer: PieceBuffer, piece: str, **options: Unpack[AppendOptions]
+    ) -> AppendResult:
+        try:
+            answer = self.append(piece, **options)
+        except RLSTMError as error:
+            error.progress = buffer.progress(error.progress)
+            raise
+        buffer.acknowledge(piece)
+        return answer
 
     def score(
         self,

@@ -3,7 +3,7 @@
 Shape suffixes: P fast weights.
 """
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -90,11 +90,11 @@ class AdaptedState:
 class StateShape:
     """What a state must look like to belong to one model and one token grid.
 
-    ``recurrent`` and ``zero_delta_P`` have the shapes, dtypes and device of its tensors.
+    ``recurrent`` has the shape of one row's cursor, and dtype and device of all tensors; ``weights`` is P.
     """
 
     recurrent: State
-    zero_delta_P: Tensor
+    weights: int
     vocab_size: int
     segment: int
 
@@ -110,13 +110,14 @@ class StateShape:
             raise StateMismatch(f"pending holds more tokens than the segment at position {position} has had")
         if last != (pending[-1] if pending else start_last):
             raise StateMismatch("last is not the newest token")
-        self._check(tensors, expected={"now.h", "now.c"} | ({"start.h", "start.c"} if pending else set()))
+        cursors = ["now", *(["start"] if pending else []), *(["static"] if "static.h" in tensors else [])]
+        self._check(tensors, cursors)
         now = Cursor(self._state(tensors, "now"), last)
         return AdaptedState(
-            delta_P=tensors["delta"].to(self.zero_delta_P.device) if "delta" in tensors else None,
+            delta_P=tensors["delta"].to(self.recurrent.h.device) if "delta" in tensors else None,
             now=now,
             start=Cursor(self._state(tensors, "start"), start_last) if pending else now,
-            static=Cursor(self._state(tensors, "static"), last) if "static.h" in tensors else None,
+            static=Cursor(self._state(tensors, "static"), last) if "static" in cursors else None,
             pending=pending,
             pending_learn=pending_learn,
             position=position,
@@ -129,28 +130,25 @@ class StateShape:
         device = self.recurrent.h.device
         return State(tensors[f"{name}.h"].to(device), tensors[f"{name}.c"].to(device))
 
-    def _check(self, tensors: Mapping[str, Tensor], expected: set[str]) -> None:
-        present = set(tensors)
-        optional = {"delta"} | ({"static.h", "static.c"} if {"static.h", "static.c"} & present else set())
-        if "static.h" in optional:
-            expected = expected | {"static.h", "static.c"}
-        for name in sorted(expected - present):
+    def _check(self, tensors: Mapping[str, Tensor], cursors: Sequence[str]) -> None:
+        expected = {f"{name}.{part}" for name in cursors for part in "hc"}
+        for name in sorted(expected - set(tensors)):
             raise StateMismatch(f"tensor {name} is missing")
-        for name in sorted(present - expected - optional):
+        for name in sorted(set(tensors) - expected - {"delta"}):
             raise StateMismatch(f"tensor {name} is not part of this state")
         for name, tensor in tensors.items():
-            wanted = self.zero_delta_P if name == "delta" else getattr(self.recurrent, name[-1])
-            if tensor.shape != wanted.shape:
-                raise StateMismatch(f"{name} has shape {list(tensor.shape)}, not {list(wanted.shape)}")
-            if tensor.dtype != wanted.dtype:
-                raise StateMismatch(f"{name} has dtype {tensor.dtype}, not {wanted.dtype}")
+            shape = [self.weights] if name == "delta" else list(self.recurrent.h.shape)
+            if list(tensor.shape) != shape:
+                raise StateMismatch(f"{name} has shape {list(tensor.shape)}, not {shape}")
+            if tensor.dtype != self.recurrent.h.dtype:
+                raise StateMismatch(f"{name} has dtype {tensor.dtype}, not {self.recurrent.h.dtype}")
             if not bool(torch.isfinite(tensor).all()):
                 raise NonFiniteState(f"{name} holds a value that is not finite")
 
 
-def rate_scale_of(value: object) -> float:
+def rate_scale_of(value: Any) -> float:
     """``value`` as a rate scale. Raises ValueError unless it is a finite number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
         raise ValueError(f"rate_scale must be a finite number of at least 0, not {value!r}")
     return float(value)
 

@@ -7,13 +7,22 @@ with the state at its start, and learning always reads the whole segment from th
 Shape suffixes: V vocabulary, P fast weights.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlstm_model.adaptation.adapted_state import (
+    AdaptedState,
+    Cursor,
+    NonFiniteState,
+    StateMismatch,
+    StateShape,
+    rate_scale_of,
+)
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.fast_weights import FullFastWeights
 from rlstm_model.adaptation.gradients import SegmentPass, segment_gradient
@@ -21,76 +30,11 @@ from rlstm_model.adaptation.rules import LearningRule
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import TokenScores, score, score_logits
 from rlstm_model.state import State
+from rlstm_model.vocab import InvalidToken
+
+__all__ = ["AdaptedState", "Adapter", "Cursor", "NonFiniteState", "Observed", "Reader", "StateMismatch"]
 
 MAX_BAD_STEPS = 3
-
-
-class NonFiniteState(ArithmeticError):
-    """A state, or the slow weights' own output, holds NaN or infinity: nothing can be computed from it."""
-
-
-class StateMismatch(ValueError):
-    """Stored tensors that are no state of this model; the message names the tensor or field."""
-
-
-class Cursor(NamedTuple):
-    """A place in a text: the state of one row before ``last``, the newest token, has been read."""
-
-    state: State
-    last: int
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AdaptedState:
-    """Everything a stream has left behind: a value, never written to.
-
-    delta_P         the fast weights; None is zero
-    now             the cursor of the adapted weights
-    start           their cursor at the start of the unfinished segment
-    static          the cursor of the slow weights; None where the reference is not carried
-    pending         the tokens of the unfinished segment
-    pending_learn   whether each may be learned from
-    position        tokens read so far
-    updates         steps taken so far
-    bad_steps       steps skipped in a row because they were not finite
-    rate_scale      multiplies the calibrated learning rate
-    """
-
-    delta_P: Tensor | None
-    now: Cursor
-    start: Cursor
-    static: Cursor | None
-    pending: tuple[int, ...] = ()
-    pending_learn: tuple[bool, ...] = ()
-    position: int = 0
-    updates: int = 0
-    bad_steps: int = 0
-    rate_scale: float = 1.0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return sum(tensor.nbytes for tensor in self.tensors().values())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, to be stored."""
-        named: dict[str, Tensor] = {} if self.delta_P is None else {"delta": self.delta_P}
-        for name, cursor in (("now", self.now), ("start", self.start), ("static", self.static)):
-            if cursor is not None:
-                named[f"{name}.h"], named[f"{name}.c"] = cursor.state
-        return named
-
-    def header(self) -> dict[str, Any]:
-        """The rest, as a JSON object."""
-        return {
-            "lasts": [self.now.last, self.start.last, None if self.static is None else self.static.last],
-            "pending": list(self.pending),
-            "pending_learn": list(self.pending_learn),
-            "position": self.position,
-            "updates": self.updates,
-            "bad_steps": self.bad_steps,
-            "rate_scale": self.rate_scale,
-        }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,7 +45,7 @@ class Observed:
     static_logprobs  of the slow weights, float32 on the CPU; None where the reference is not carried
     updates          steps taken
     guards           what was kept from happening: "step_skipped", "projected", "restarted"
-    gradient_norm    of the segment that ended here, if one did
+    gradient_norm    of the segment that ended here, if it was learned from; None where it is not finite
     norm_ratio       of the fast weights to the slow ones after the step, if there was one
     """
 
@@ -123,14 +67,18 @@ class Reader:
         self.cursor = state.now
 
     def score(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> tuple[TokenScores, Cursor]:
-        """Scores of ``ids`` after ``cursor``, and the cursor after them."""
+        """Scores of ``ids`` (at least one) after ``cursor``, and the cursor after them.
+
+        Raises InvalidToken, and ArithmeticError when the model's output is not finite.
+        """
         return _score(self._fast_weights.reading_model(self._delta_P), cursor, ids, top)
 
     @torch.no_grad()
     def next_log_probs(self, cursor: Cursor) -> tuple[Tensor, State]:
         """Read the cursor's token. Returns the next token's log-probabilities ``[V]`` and the state.
 
-        Continue with ``Cursor(state, chosen)``.
+        Continue with ``Cursor(state, chosen)``. Whether the distribution is one is not looked at here:
+        sampling refuses what is not finite.
         """
         model = self._fast_weights.reading_model(self._delta_P)
         read = torch.tensor([cursor.last], device=cursor.state.h.device)
@@ -145,21 +93,29 @@ class Adapter:
     """
 
     def __init__(self, model: LanguageModel, calibration: Calibration, *, bos_id: int) -> None:
+        """Raises ValueError when the calibration is of another model, or its statistics allow no rule."""
         self.config = calibration.config
         self._model = model
         self._bos_id = bos_id
         self._fast_weights = FullFastWeights(model)
-        self._rule = LearningRule(self.config, calibration.rms_P, self._fast_weights.slow_norm)
+        size, rms_P = self._fast_weights.size, calibration.rms_P
+        if rms_P.shape != (size,):
+            raise ValueError(f"the calibration is of {rms_P.numel()} weights, the model has {size}")
+        rms_P = rms_P.to(model.embedding.input)
+        self._rule = LearningRule(self.config, rms_P, self._fast_weights.slow_norm)
 
     def start(self, *, rate_scale: float = 1.0, static: bool = True) -> AdaptedState:
-        """The state before any text. ``static`` carries the slow weights' scores along as a reference."""
-        cursor = Cursor(self._model.initial_state(1), self._bos_id)
+        """The state before any text. ``static`` carries the slow weights' scores along as a reference.
+
+        Raises ValueError unless ``rate_scale`` is a finite number of at least 0.
+        """
+        now = self._before_text()
         return AdaptedState(
             delta_P=None,
-            now=cursor,
-            start=cursor,
-            static=cursor if static else None,
-            rate_scale=rate_scale,
+            now=now,
+            start=now,
+            static=self._before_text() if static else None,
+            rate_scale=rate_scale_of(rate_scale),
         )
 
     def observe(
@@ -168,15 +124,14 @@ class Adapter:
         """Score ``ids``, then learn from them: in slices, none of which crosses the end of a segment.
 
         Each slice carries the state after it; stop whenever you like and keep the last. ``learn=False``
-        reads and scores but takes no step from these tokens. Raises InvalidToken for an id outside the
-        vocabulary, NonFiniteState when the stored state cannot be used.
+        reads and scores but takes no step from these tokens. Raises InvalidToken, before anything is read,
+        for an id outside the vocabulary, NonFiniteState when the stored state cannot be used.
         """
-        done = 0
-        while done < len(ids):
-            part = tuple(ids[done : done + self.config.segment - state.position % self.config.segment])
-            observed = self._observe_slice(state, part, learn, top)
-            state, done = observed.state, done + len(part)
-            yield observed
+        ids = [int(token) for token in ids]
+        for index, token in enumerate(ids):
+            if not 0 <= token < self._model.config.vocab_size:
+                raise InvalidToken(index, token)
+        return self._slices(state, ids, learn, top)
 
     def reader(self, state: AdaptedState) -> Reader:
         """The stream's present weights, for inference."""
@@ -185,14 +140,16 @@ class Adapter:
     def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
         """Forget what was learned, or the text read so far, or both. The position goes on.
 
-        Without its recurrent state the unfinished segment cannot be read again: its tokens are dropped.
+        Nothing read before the reset is learned from after it. Without its recurrent state the unfinished
+        segment cannot be read again: its tokens are dropped. Without its fast weights it is read again with
+        the slow ones.
         """
-        if fast_weights:
-            state = replace(state, delta_P=None, bad_steps=0)
         if recurrent:
-            cursor = Cursor(self._model.initial_state(1), self._bos_id)
-            static = None if state.static is None else cursor
-            state = replace(state, now=cursor, start=cursor, static=static, pending=(), pending_learn=())
+            now = self._before_text()
+            static = None if state.static is None else self._before_text()
+            state = replace(state, now=now, start=now, static=static, pending=(), pending_learn=())
+        if fast_weights:
+            state = replace(self._restart(state), pending_learn=(False,) * len(state.pending))
         return state
 
     def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> AdaptedState:
@@ -200,36 +157,24 @@ class Adapter:
 
         Raises StateMismatch when shapes or fields are not this model's, NonFiniteState for NaN or infinity.
         """
-        try:
-            lasts = header["lasts"]
-            now, start = self._cursor(tensors, "now", lasts[0]), self._cursor(tensors, "start", lasts[1])
-            static = None if lasts[2] is None else self._cursor(tensors, "static", lasts[2])
-            state = AdaptedState(
-                delta_P=tensors.get("delta"),
-                now=now,
-                start=start,
-                static=static,
-                pending=tuple(header["pending"]),
-                pending_learn=tuple(header["pending_learn"]),
-                position=header["position"],
-                updates=header["updates"],
-                bad_steps=header["bad_steps"],
-                rate_scale=header["rate_scale"],
-            )
-        except (KeyError, IndexError, TypeError) as error:
-            raise StateMismatch(f"the state lacks or misstates {error}") from error
-        _check(state, self._fast_weights.size)
-        return state
+        shape = StateShape(
+            recurrent=self._model.initial_state(1),
+            weights=self._fast_weights.size,
+            vocab_size=self._model.config.vocab_size,
+            segment=self.config.segment,
+        )
+        return shape.restore(tensors, header)
 
-    def _cursor(self, tensors: Mapping[str, Tensor], name: str, last: int) -> Cursor:
-        state = State(tensors[f"{name}.h"], tensors[f"{name}.c"])
-        expected = self._model.initial_state(1)
-        for part, wanted in zip(state, expected, strict=True):
-            if part.shape != wanted.shape or part.dtype != wanted.dtype:
-                raise StateMismatch(f"{name} has shape {list(part.shape)}, not {list(wanted.shape)}")
-        if not 0 <= last < self._model.config.vocab_size:
-            raise StateMismatch(f"the last token of {name} lies outside the vocabulary")
-        return Cursor(State(*(part.to(expected.h.device) for part in state)), last)
+    def _before_text(self) -> Cursor:
+        return Cursor(self._model.initial_state(1), self._bos_id)
+
+    def _slices(self, state: AdaptedState, ids: Sequence[int], learn: bool, top: int) -> Iterator[Observed]:
+        done = 0
+        while done < len(ids):
+            part = tuple(ids[done : done + self.config.segment - state.position % self.config.segment])
+            observed = self._observe_slice(state, part, learn, top)
+            state, done = observed.state, done + len(part)
+            yield observed
 
     def _observe_slice(self, state: AdaptedState, part: tuple[int, ...], learn: bool, top: int) -> Observed:
         static_logprobs = None
@@ -280,7 +225,7 @@ class Adapter:
             return self._read(state, part, flags, scores, Cursor(done.state, part[-1])), done
         except ArithmeticError as error:
             if state.delta_P is None:
-                raise NonFiniteState("the recurrent state is not finite") from error
+                raise NonFiniteState("the recurrent state or a slow weight is not finite") from error
             again = self._restart(state)
             observed, done_again = self._score_part(again, part, flags, top, with_gradient=with_gradient)
             return replace(observed, guards=("restarted", *observed.guards)), done_again
@@ -306,7 +251,8 @@ class Adapter:
         state = replace(observed.state, start=observed.state.now, pending=(), pending_learn=())
         if not learns or done is None:
             return replace(observed, state=state)
-        gradient_norm = torch.linalg.vector_norm(done.gradient_P).item()
+        norm = torch.linalg.vector_norm(done.gradient_P).item()
+        gradient_norm = norm if math.isfinite(norm) else None
         delta_P = self._fast_weights.zero() if state.delta_P is None else state.delta_P
         step = self._rule.step(delta_P, done.gradient_P, state.rate_scale)
         if step is None:
@@ -331,20 +277,13 @@ class Adapter:
         """Zero fast weights, and the cursor that they give at the same place in the unfinished segment."""
         now = state.start
         if state.pending:
-            _, now = _score(self._model, state.start, state.pending, 0)
+            try:
+                _, now = _score(self._model, state.start, state.pending, 0)
+            except ArithmeticError as error:
+                raise NonFiniteState("the state at the segment's start is not finite") from error
         return replace(state, delta_P=None, now=now, bad_steps=0)
 
 
 def _score(model: LanguageModel, cursor: Cursor, ids: Sequence[int], top: int) -> tuple[TokenScores, Cursor]:
     scores, state = score(model, ids, state=cursor.state, last=cursor.last, top=top)
     return scores, Cursor(state, int(ids[-1]))
-
-
-def _check(state: AdaptedState, size: int) -> None:
-    if state.delta_P is not None and (state.delta_P.shape != (size,) or state.delta_P.dtype != torch.float32):
-        raise StateMismatch(f"delta has shape {list(state.delta_P.shape)}, not [{size}]")
-    if len(state.pending) != len(state.pending_learn):
-        raise StateMismatch("pending and pending_learn differ in length")
-    for name, tensor in state.tensors().items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise NonFiniteState(f"{name} holds a value that is not finite")

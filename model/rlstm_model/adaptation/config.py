@@ -1,6 +1,6 @@
 """AdaptationConfig: the learning rule and everything its rate depends on."""
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -58,7 +58,7 @@ class AdaptationConfig:
                 raise AdaptationConfigError(f"{name} must be an integer of at least 1, not {value!r}")
         for name in ("rate", "decay", "epsilon", "max_norm_ratio"):
             value = getattr(self, name)
-            if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+            if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
                 raise AdaptationConfigError(f"{name} must be a finite number of at least 0, not {value!r}")
         if self.rule == "rms" and self.epsilon == 0:
             raise AdaptationConfigError("epsilon must be above 0: weights without gradients divide by it")
@@ -70,6 +70,8 @@ class AdaptationConfig:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "AdaptationConfig":
         """The config in ``data``. Raises AdaptationConfigError on a missing, unknown or wrong field."""
+        if not isinstance(data, Mapping):
+            raise AdaptationConfigError(f"an adaptation config must be an object, not {type(data).__name__}")
         if data.get("format_version") != FORMAT_VERSION:
             raise AdaptationConfigError(
                 f"format_version must be {FORMAT_VERSION}, not {data.get('format_version')!r}"

@@ -3,10 +3,11 @@
 Shape suffixes: P all weights of the model.
 """
 
+import copy
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlstm_model.language_model import LanguageModel
 
@@ -14,31 +15,31 @@ from rlstm_model.language_model import LanguageModel
 class FullFastWeights:
     """The kind ``full``: a delta for every weight, theta = theta_0 + delta.
 
-    A delta is an immutable ``[P]`` float32 vector; None is the zero delta and costs nothing. To compute
-    with a delta, it is laid over the slow weights in a workspace: a model whose parameters are windows
-    into one flat vector. The workspace holds one delta at a time and belongs to one thread.
+    A delta is an immutable ``[P]`` vector in the precision of the slow weights, at least float32 (half
+    precision would swallow the steps); None is the zero delta and costs nothing. To compute with a delta, it
+    is laid over the slow weights in a workspace, a second model. The workspace holds one delta at a time and
+    belongs to one thread.
     """
 
     def __init__(self, model: LanguageModel) -> None:
-        self.slow_model = model
+        """Raises ValueError when the model's weights have less than single precision."""
         named = [(name, weight.detach()) for name, weight in model.named_parameters()]
+        self.slow_model = model
         self.names = [name for name, _ in named]
         self.shapes = [weight.shape for _, weight in named]
-        self._slow_P = torch.cat([weight.flatten() for _, weight in named])
-        self.slow_norm = float(torch.linalg.vector_norm(self._slow_P.double()))
-        self._theta_P = self._slow_P.clone()
-        self._gradient_P = torch.empty_like(self._slow_P)
-        self._workspace = _windows_model(model, self.split(self._theta_P))
+        self.size = sum(weight.numel() for _, weight in named)
+        self._slow = [weight for _, weight in named]
+        if self._slow[0].dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"fast weights need a model in float32 or float64, not {self._slow[0].dtype}")
+        self.slow_norm = sum(float(weight.double().square().sum()) for weight in self._slow) ** 0.5
+        self._gradient_P = self.zero()
+        # A copy, not windows into one vector: odd offsets would change the last bits of every product.
+        self._workspace = copy.deepcopy(model).requires_grad_(True)
         self._laid: Tensor | None = None
-
-    @property
-    def size(self) -> int:
-        """P."""
-        return self._slow_P.numel()
 
     def zero(self) -> Tensor:
         """The zero delta, ``[P]``, to be replaced but never written."""
-        return torch.zeros_like(self._slow_P)
+        return self._slow[0].new_zeros(self.size)
 
     def reading_model(self, delta_P: Tensor | None) -> LanguageModel:
         """The model with ``delta_P`` applied, for inference; valid until the next call."""
@@ -67,23 +68,16 @@ class FullFastWeights:
             if tensors[name].shape != shape:
                 raise ValueError(f"{name} has shape {list(tensors[name].shape)}, not {list(shape)}")
         flat = torch.cat([tensors[name].flatten() for name in self.names])
-        return flat.to(self._slow_P)
+        return flat.to(self._slow[0])
 
     @torch.no_grad()
     def _lay(self, delta_P: Tensor | None) -> LanguageModel:
-        if delta_P is None:
-            self._theta_P.copy_(self._slow_P)
-        elif delta_P is not self._laid:
-            torch.add(self._slow_P, delta_P, out=self._theta_P)
+        weights = list(self._workspace.parameters())
+        if delta_P is None and self._laid is not None:
+            for weight, slow in zip(weights, self._slow, strict=True):
+                weight.copy_(slow)
+        elif delta_P is not None and delta_P is not self._laid:
+            for weight, slow, part in zip(weights, self._slow, self.split(delta_P).values(), strict=True):
+                torch.add(slow, part, out=weight)
         self._laid = delta_P
         return self._workspace
-
-
-def _windows_model(model: LanguageModel, windows: Mapping[str, Tensor]) -> LanguageModel:
-    """A model of the same shape whose parameters are ``windows``: it owns no memory."""
-    with torch.device("meta"):
-        twin = LanguageModel(model.config)
-    for name, window in windows.items():
-        owner_name, _, leaf = name.rpartition(".")
-        setattr(twin.get_submodule(owner_name), leaf, nn.Parameter(window))
-    return twin

@@ -26,6 +26,7 @@ class LearningRule:
     """The rule for one calibration: what does not change from step to step is worked out once."""
 
     def __init__(self, config: AdaptationConfig, rms_P: Tensor, slow_norm: float) -> None:
+        """``slow_norm`` is that of the loaded weights. Raises ValueError when the RMS is needed and zero."""
         self.config = config
         self._max_norm = config.max_norm_ratio * slow_norm
         self._slow_norm = slow_norm
@@ -33,9 +34,11 @@ class LearningRule:
         self._shrink: Tensor | float = min(1.0, config.decay)
         if config.rule == "rms":
             mean = rms_P.double().mean().item()
+            if not mean > 0:
+                raise ValueError("the gradient statistics are all zero")
             self._precision_P = 1.0 / (rms_P + config.epsilon * mean)
             if config.decay:
-                self._shrink = (config.decay / mean * rms_P).clamp_(max=1.0)
+                self._shrink = (rms_P / mean * config.decay).clamp_(max=1.0)
 
     @property
     def idle(self) -> bool:
@@ -44,7 +47,8 @@ class LearningRule:
 
     def step(self, delta_P: Tensor, gradient_P: Tensor, rate_scale: float) -> Step | None:
         """One step; None where it would not be finite. Its arguments are left as they are."""
-        rate = self.config.rate * rate_scale
+        # A factor beyond the dtype's range would raise; the largest within it ends as a step not taken.
+        rate = min(self.config.rate * rate_scale, torch.finfo(delta_P.dtype).max)
         moved_P = delta_P - self._shrink * delta_P if self.config.decay else delta_P
         if self._precision_P is None:
             moved_P = torch.sub(moved_P, gradient_P, alpha=rate)

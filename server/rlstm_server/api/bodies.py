@@ -121,7 +121,7 @@ def parse_strictly(body: bytes) -> Any:
 
 
 def _check_tree(root: Any) -> None:
-    """Walk level by level: no string with a lone surrogate, and at most `MAX_DEPTH` containers in each other."""
+    """Walk level by level: no lone surrogate in a string, at most `MAX_DEPTH` containers in each other."""
     level: list[Any] = [[root]]
     for _ in range(MAX_DEPTH + 1):
         level = [inner for container in level for inner in _containers_in(container)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -23,11 +24,16 @@ KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """What the running application holds; `about` is the part of /info that never changes."""
+    """What the running application holds.
+
+    drain    takes no new work, and gives what is under way so many seconds
+    about    the answer of /info
+    """
 
     settings: Settings
     metrics: Metrics
     engine: EngineInterface
+    drain: Callable[[float], Awaitable[None]]
     about: dict[str, Any]
 
 

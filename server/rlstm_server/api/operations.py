@@ -36,8 +36,10 @@ async def metrics(services: ServicesDep) -> Response:
 def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(tags=["operations"])
-    routes.add_api_route("/health/live", live, methods=["GET", "HEAD"], operation_id="live")
-    routes.add_api_route("/health/ready", ready, methods=["GET", "HEAD"], responses=PROBLEMS)
+    routes.add_api_route("/health/live", live, methods=["GET"])
+    routes.add_api_route("/health/live", live, methods=["HEAD"], include_in_schema=False)
+    routes.add_api_route("/health/ready", ready, methods=["GET"], responses=PROBLEMS)
+    routes.add_api_route("/health/ready", ready, methods=["HEAD"], include_in_schema=False)
     routes.add_api_route("/info", about, methods=["GET"])
     routes.add_api_route("/metrics", metrics, methods=["GET"])
     return routes

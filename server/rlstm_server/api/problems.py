@@ -69,6 +69,7 @@ KINDS: Mapping[type[errors.ServerError], Kind] = {
     errors.OutcomeUnknown: Kind(504, "outcome_unknown", "Whether it was applied is not known"),
     errors.StateCorrupt: Kind(500, "state_corrupt", "The stored state cannot be used"),
     errors.InternalFault: Kind(500, "internal", "A fault of the server"),
+    errors.InternalError: Kind(500, "internal", "A fault of the server"),
     errors.ServerError: Kind(500, "internal", "A fault of the server"),
 }
 """Every class of error, by its nearest ancestor in this table."""
@@ -137,9 +138,14 @@ def _headers(kind: Kind, error: errors.ServerError) -> dict[str, str]:
 
 
 def _path(location: Sequence[str | int]) -> str:
-    """Write a place in the body as `items.0.text`. A name that is not like ours is not repeated."""
-    parts = [str(part) for part in (location[1:] if location[0] == "body" else location)]
-    return ".".join(part if FIELD_NAME.fullmatch(part) else "(unnamed)" for part in parts) or "body"
+    """Write a place in the body as `items[0].text`. A name that is not like ours is not repeated."""
+    written = ""
+    for part in location[1:] if location[0] in {"body", "query", "header", "path"} else location:
+        if isinstance(part, int):
+            written += f"[{part}]"
+        else:
+            written += f".{part if FIELD_NAME.fullmatch(part) else '(unnamed)'}"
+    return written.removeprefix(".") or "body"
 
 
 def _reason(fault: Mapping[str, Any]) -> str:

@@ -128,7 +128,7 @@ class ScoreIn(Strict):
 
 
 class WordOut(Shape):
-    """The sum over one word. The white space before a word belongs to it; trailing white space is an entry."""
+    """One word's sum. The white space before a word belongs to it; trailing white space is an entry."""
 
     start: int
     end: int

@@ -39,7 +39,9 @@ def word_rows(text: str, columns: Columns, factor: float) -> orjson.Fragment:
     return column(rows)
 
 
-def _sums(word_of_token: np.ndarray[Any, Any], values: Sequence[float], words: int, factor: float) -> list[float]:
+def _sums(
+    word_of_token: np.ndarray[Any, Any], values: Sequence[float], words: int, factor: float
+) -> list[float]:
     sums: list[float] = (np.bincount(word_of_token, weights=values, minlength=words) * factor).tolist()
     return sums
 

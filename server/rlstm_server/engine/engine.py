@@ -1,28 +1,25 @@
 """The engine: every request gets exactly one outcome.
 
-The event loop checks, queues and commits; the device thread computes; the store decides. See session.py for the
-life of a change.
+The event loop checks, queues and commits; the device thread computes; the store decides. The life of a change
+is told in session.py.
 """
 
 import asyncio
-import hashlib
 import secrets
-import time
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.engine import answers, requests
+from rlstm_server.engine import requests
+from rlstm_server.engine.appends import Appends
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.creation import Creator
-from rlstm_server.engine.generation import continue_prompt, token_events
-from rlstm_server.engine.keeping import Chunk, Progress, continue_session, keep_chunk, read_chunk
+from rlstm_server.engine.generation import continue_prompt
 from rlstm_server.engine.messages import (
     AppendAnswer,
     AppendRequest,
-    Caller,
     CandidatesAnswer,
     CandidatesRequest,
     ChangeAnswer,
@@ -33,7 +30,6 @@ from rlstm_server.engine.messages import (
     EngineLimits,
     GenerateRequest,
     GenerationEvent,
-    GenerationSettings,
     Passage,
     ResetRequest,
     ScoreAnswer,
@@ -44,3 +40,246 @@ from rlstm_server.engine.messages import (
     SessionPage,
     Timings,
 )
+from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.runner import Runner, Steps
+from rlstm_server.engine.scoring import ItemText, Scored, rank_candidates, score_items, score_items_adapted
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.session import Change, Sessions, Staged
+from rlstm_server.engine.snapshot import SessionCopy, Snapshots, info_of, session_info
+from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.streams import SessionStreams
+from rlstm_server.engine.text import Piece, read_passage
+from rlstm_server.errors import Draining, Gone, InvalidField
+from rlstm_server.metrics import Metrics
+from rlstm_server.store.base import SessionStore, new_operation_id
+
+CACHE_BYTES: Final = 512 * 2**20
+TTL_SECONDS: Final = 30 * 24 * 3600.0
+
+
+class Engine:
+    """See :class:`rlstm_server.engine.interface.EngineInterface` for the calls.
+
+    `start` it in the event loop that will call it, `close` it there. The store is the caller's to close.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        store: SessionStore,
+        metrics: Metrics,
+        *,
+        limits: EngineLimits | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        ttl_seconds: float = TTL_SECONDS,
+    ) -> None:
+        self.limits = limits or EngineLimits()
+        self.runner = Runner(served.model, metrics, self.limits.queued_jobs)
+        self._served = served
+        self._metrics = metrics
+        self._store = MeteredStore(store, metrics)
+        snapshots = Snapshots(served)
+        self.sessions = Sessions(
+            self._store,
+            SessionCache(cache_bytes, metrics),
+            snapshots,
+            self.runner,
+            metrics,
+            self.limits.queued_operations_per_session,
+        )
+        self._staging = Staging(served, snapshots, self._store)
+        self._appends = Appends(self.sessions, self._staging, self.limits)
+        self._creator = Creator(self.sessions, self._staging, self._appends, ttl_seconds)
+        self._streams = SessionStreams(self.sessions, self._staging, self.limits)
+        self._draining = False
+
+    @property
+    def identity(self) -> EngineIdentity:
+        """What the numbers depend on."""
+        return self._served.identity
+
+    @property
+    def vocab(self) -> Vocab:
+        """The vocabulary of the served model."""
+        return self._served.vocab
+
+    # ---- life ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the device thread."""
+        self.runner.start()
+
+    async def drain(self, seconds: float) -> None:
+        """Take no new work, and give what is under way so long; what is left ends with Draining."""
+        self._draining = True
+        self._metrics.draining.set(1)
+        await asyncio.gather(self.sessions.drain(seconds), self.runner.drain(seconds))
+
+    async def close(self, drain_seconds: float = 0.0) -> None:
+        """Drain, then end the device thread. Raises InternalError when the slow weights have changed."""
+        await self.drain(drain_seconds)
+        await self.runner.close()
+
+    async def ready(self) -> None:
+        """Return when work can be taken. Raises Draining, StoreUnavailable."""
+        self._refuse_when_draining()
+        await self._store.ping()
+
+    def check(self) -> None:
+        """Raise ValueError unless every job, operation and copy is accounted for."""
+        self.runner.check()
+        self.sessions.check()
+
+    def _refuse_when_draining(self) -> None:
+        if self._draining:
+            raise Draining("the server is shutting down")
+
+    # ---- stateless ----------------------------------------------------------------------------------------
+
+    async def score(self, request: ScoreRequest) -> ScoreAnswer:
+        """Score items, each on its own."""
+        self._refuse_when_draining()
+        requests.check_score(request, self.limits)
+        size = sum(requests.size_of(item.passage) + requests.size_of(item.context) for item in request.items)
+        items = await requests.off_loop(size, partial(self._item_texts, request.items))
+        ran = await self.runner.run(self._score_steps(request, items), request.caller)
+        ran.result.tally.count(self._metrics)
+        return ScoreAnswer(items=ran.result.items, timings=Timings(queue=ran.queue, compute=ran.compute))
+
+    def _score_steps(self, request: ScoreRequest, items: list[ItemText]) -> Steps[Any, Scored]:
+        if request.adaptation is None:
+            return score_items(self._served.model, self.vocab.bos_id, items, request.top)
+        return score_items_adapted(self._served.adapter, request.adaptation, items, request.top)
+
+    def _item_texts(self, items: tuple[ScoreItem, ...]) -> list[ItemText]:
+        texts = [self._item_text(index, item) for index, item in enumerate(items)]
+        count = sum(len(text.piece.ids) + len(text.context.ids if text.context else ()) for text in texts)
+        requests.within("tokens of all items", count, self.limits.score_tokens)
+        return texts
+
+    def _item_text(self, index: int, item: ScoreItem) -> ItemText:
+        field = f"items[{index}]"
+        piece = read_passage(self.vocab, item.passage, field)
+        if not piece.ids:
+            raise InvalidField(f"{field}.text", "the text holds no token")
+        return ItemText(id=item.id, piece=piece, context=self._context(f"{field}.context", item.context))
+
+    def _context(self, field: str, passage: Passage | None) -> Piece | None:
+        """The tokens before a text; None where there are none, which is the beginning of all text."""
+        if passage is None or not requests.size_of(passage):
+            return None
+        piece = read_passage(self.vocab, passage, field)
+        return piece if piece.ids else None
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """Continue a prompt."""
+        self._refuse_when_draining()
+        requests.check_generation(request.settings, self.limits)
+        context = partial(self._context, "prompt", request.prompt)
+        prompt = await requests.off_loop(requests.size_of(request.prompt), context)
+        ids = prompt.ids if prompt else []
+        requests.within("prompt tokens", len(ids), self.limits.prompt_tokens)
+        seed = secrets.randbits(32) if request.settings.seed is None else request.settings.seed
+        unfinished = prompt.after.unfinished if prompt else ()
+        steps = continue_prompt(self._served.model, self.vocab, ids, request.settings, seed, unfinished)
+        async with aclosing(self.runner.stream(steps, request.caller)) as events:
+            async for event in events:
+                if isinstance(event, EndEvent):
+                    self._metrics.tokens.labels("generated").inc(event.completion_tokens)
+                yield event
+
+    # ---- sessions -----------------------------------------------------------------------------------------
+
+    async def create_session(self, request: CreateSession) -> CreatedSession:
+        """Make a session."""
+        self._refuse_when_draining()
+        return await self._creator.perform(request)
+
+    async def list_sessions(self, tenant: str, limit: int, cursor: str | None) -> SessionPage:
+        """List a tenant's sessions."""
+        page = await self._store.list(tenant, limit=limit, cursor=cursor)
+        sessions = tuple(session_info(listed.session_id, listed.head) for listed in page.sessions)
+        return SessionPage(sessions=sessions, cursor=page.cursor)
+
+    async def session_info(self, tenant: str, session: str) -> SessionInfo:
+        """Describe a session."""
+        head = await self._store.load_head(requests.session_key(tenant, session), with_state=False)
+        return session_info(session, head)
+
+    async def append(self, request: AppendRequest) -> AppendAnswer:
+        """Score, then learn."""
+        self._refuse_when_draining()
+        return await self._appends.perform(request)
+
+    async def score_candidates(self, request: CandidatesRequest) -> CandidatesAnswer:
+        """Rank continuations."""
+        self._refuse_when_draining()
+        requests.check_candidates(request, self.limits)
+        key = requests.session_key(request.caller.tenant, request.session)
+        copy = await self.sessions.read(key, request.caller, request.min_version)
+        size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
+        pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
+        steps = rank_candidates(self._served.adapter, copy.state, request.candidates, pieces, request.weights)
+        with self.sessions.distrusting(key):
+            ran = await self.runner.run(steps, request.caller)
+        self._metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
+        timings = Timings(queue=ran.queue, compute=ran.compute)
+        return CandidatesAnswer(version=copy.position.version, candidates=ran.result, timings=timings)
+
+    def _candidate_pieces(self, request: CandidatesRequest, copy: SessionCopy) -> list[Piece]:
+        pieces = [
+            read_passage(self.vocab, candidate.passage, f"candidates[{index}]", place=copy.state.place)
+            for index, candidate in enumerate(request.candidates)
+        ]
+        count = sum(len(piece.ids) for piece in pieces)
+        requests.within("tokens of all candidates", count, self.limits.candidate_tokens)
+        return pieces
+
+    async def generate_in_session(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
+        """Continue a session's text, and keep it in the session where asked."""
+        self._refuse_when_draining()
+        streams = self._streams
+        stream = streams.keep_text(request) if request.commit else streams.continue_text(request)
+        async with aclosing(stream) as events:
+            async for event in events:
+                yield event
+
+    async def reset(self, request: ResetRequest) -> ChangeAnswer:
+        """Forget fast weights, recurrent state, or both."""
+        self._refuse_when_draining()
+        key = requests.session_key(request.caller.tenant, request.session)
+        change = Change(
+            key=key,
+            operation_id=request.key or new_operation_id(),
+            body_hash=requests.request_digest("reset", session=request.session, scope=request.scope),
+            caller=request.caller,
+            if_match=request.if_match,
+        )
+
+        async def plan(copy: SessionCopy) -> Steps[Any, Staged[None]]:
+            return self._staging.reset(copy, request.scope)
+
+        async def work(operation: Operation[ChangeAnswer]) -> ChangeAnswer:
+            changed = await self.sessions.change(operation, change, plan)
+            durability = self._store.durability
+            if changed.staged is None or changed.copy is None or changed.expires_at_ms is None:
+                info = await self.session_info(request.caller.tenant, request.session)
+                return ChangeAnswer(info=info, durability=durability, replayed=True)
+            info = info_of(changed.copy, len(changed.staged.sealed), changed.expires_at_ms)
+            return ChangeAnswer(info=info, durability=durability, replayed=False)
+
+        return await self.sessions.enqueue(key, change.operation_id, work).wait()
+
+    async def delete(self, tenant: str, session: str) -> None:
+        """End a session for good."""
+        key = requests.session_key(tenant, session)
+        try:
+            await self._store.load_head(key, with_state=False)
+        except Gone:
+            await self._store.delete(key)
+        else:
+            await self._store.delete(key)
+            self._metrics.sessions_ended.labels("closed").inc()
+        finally:
+            self.sessions.cache.drop(key)

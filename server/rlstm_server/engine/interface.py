@@ -1,6 +1,6 @@
 """What the HTTP layer may ask of the engine."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from rlstm_model.vocab import Vocab
@@ -48,7 +48,7 @@ class EngineInterface(Protocol):
     async def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Log-probabilities of texts."""
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[GenerationEvent]:
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Continuations of a prompt, token by token."""
 
     async def create_session(self, request: CreateSession) -> CreatedSession:
@@ -66,7 +66,7 @@ class EngineInterface(Protocol):
     async def score_candidates(self, request: CandidatesRequest) -> CandidatesAnswer:
         """Rank continuations; changes nothing."""
 
-    def generate_in_session(self, request: SessionGenerate) -> AsyncIterator[GenerationEvent]:
+    def generate_in_session(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
         """Continue a session's text, and keep it in the session where asked."""
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:

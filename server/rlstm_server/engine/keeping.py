@@ -1,7 +1,7 @@
 """Generation that a session keeps: a commit every few tokens, before anybody sees them.
 
-Each chunk is an operation of its own, ``key#0``, ``key#1``, ..., so a repeat of the request streams the chunks
-that are stored and goes on after them. Tokens that are held back (they may begin a stop string) are not kept;
+Each chunk is an operation of its own, ``key#0``, ``key#1``, ..., so a repeat of the request streams what is
+stored and goes on after it. Tokens that are held back (they may begin a stop string) are not kept;
 the next chunk chooses them again, from the same random numbers.
 """
 
@@ -101,7 +101,13 @@ def keep_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps
     stored = _write(chunk)
     record = {"op": "generate", "ids": [token.id for token in tokens], "learn": progress.learn}
     return staging.stage(
-        copy, state, record=record, answer=chunk, stored=stored, summary=stored, tally=before.followed_by(tally)
+        copy,
+        state,
+        record=record,
+        answer=chunk,
+        stored=stored,
+        summary=stored,
+        tally=before.followed_by(tally),
     )
 
 

@@ -1,9 +1,8 @@
-"""What every request goes through before any work: limits, and the digest that tells a repeat from another request."""
+"""What every request goes through before any work: limits, and the digest that tells a repeat."""
 
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -18,8 +17,8 @@ from rlstm_server.engine.messages import (
     ScoreRequest,
 )
 from rlstm_server.engine.text import Piece
-from rlstm_server.errors import InvalidField, InvalidText, TooLarge
-from rlstm_server.store.base import MAX_NAME_BYTES, MAX_TTL_MS
+from rlstm_server.errors import InvalidField, InvalidText, NotFound, TooLarge
+from rlstm_server.store.base import MAX_NAME_BYTES, MAX_TTL_MS, SessionKey
 
 SMALL: Final = 4_096
 MAX_RATE_SCALE: Final = 10.0
@@ -29,9 +28,8 @@ Result = TypeVar("Result")
 
 def request_digest(operation: str, **fields: Any) -> bytes:
     """Give the SHA-256 of an operation and its fields. Raises InvalidText for a string that is not text."""
-    plain = {name: asdict(value) if is_dataclass(value) else value for name, value in fields.items()}
     try:
-        return hashlib.sha256(orjson.dumps([operation, plain], option=orjson.OPT_SORT_KEYS)).digest()
+        return hashlib.sha256(orjson.dumps([operation, fields], option=orjson.OPT_SORT_KEYS)).digest()
     except TypeError as error:
         raise InvalidText("a string holds a lone surrogate") from error
 
@@ -106,3 +104,11 @@ def check_generation(settings: GenerationSettings, limits: EngineLimits) -> None
         raise InvalidField("stop", "a stop string is empty")
     longest = max((len(stop) for stop in settings.stop), default=0)
     within("characters of a stop string", longest, limits.stop_characters)
+
+
+def session_key(tenant: str, session: str) -> SessionKey:
+    """The key of a session. Raises NotFound for an id that cannot be one."""
+    try:
+        return SessionKey(tenant, session)
+    except ValueError as error:
+        raise NotFound from error

@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -59,6 +59,11 @@ class _Job:
     def fail(self, error: ServerError) -> None:
         if not self.future.done():
             self.future.set_exception(error)
+
+    def leave(self) -> None:
+        """Nobody waits any more: an error that comes late, or came, is not reported as forgotten."""
+        if not self.future.cancel() and not self.future.cancelled():
+            self.future.exception()
 
     def deliver(self, callback: Callable[[Any], None], value: object) -> None:
         """Call back in the event loop; when that is closed already, nobody waits any more."""
@@ -113,7 +118,7 @@ class Runner:
         finally:
             self._cancel(job)
 
-    async def stream(self, steps: Steps[Event, Any], caller: Caller) -> AsyncIterator[Event]:
+    async def stream(self, steps: Steps[Event, Any], caller: Caller) -> AsyncGenerator[Event, None]:
         """Run a job and iterate over its events as they come; leaving early cancels it. Raises Overloaded."""
         arrived: asyncio.Queue[Sequence[Event] | None] = asyncio.Queue()
         job = self._submit(steps, caller, arrived.put_nowait)
@@ -124,8 +129,15 @@ class Runner:
                     yield event
             job.future.result()
         finally:
-            job.future.cancel()
+            job.leave()
             self._cancel(job)
+
+    async def drain(self, seconds: float) -> None:
+        """Give the jobs there are so long to end."""
+        with self._wake:
+            futures = [job.future for job in self._jobs.values()]
+        if futures:
+            await asyncio.wait(futures, timeout=seconds)
 
     def check(self) -> None:
         """Raise ValueError unless the scheduler's books balance and every job in them is known here."""

@@ -6,6 +6,7 @@ import torch
 
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.checkpoint import Checkpoint
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine.messages import EngineIdentity
@@ -27,6 +28,18 @@ class ServedModel:
     calibration: Calibration | None
     numerics: str = field(init=False)
     _adapter: Adapter | None = field(init=False)
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "ServedModel":
+        """What a checkpoint holds. Raises CalibrationError for a damaged calibration, or another model's."""
+        file = checkpoint.adaptation_file
+        return cls(
+            name=checkpoint.name,
+            fingerprint=checkpoint.fingerprint,
+            model=checkpoint.model,
+            vocab=checkpoint.vocab,
+            calibration=None if file is None else Calibration.load(file, checkpoint.model),
+        )
 
     def __post_init__(self) -> None:
         adapter = None

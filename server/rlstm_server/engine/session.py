@@ -8,7 +8,8 @@ again. A reader who goes away cancels the work, but never a commit that is on it
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -16,6 +17,7 @@ from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.learning import Tally
 from rlstm_server.engine.messages import Caller, Timings
 from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.runner import Runner, Steps
 from rlstm_server.engine.snapshot import (
     SessionCopy,
@@ -94,64 +96,14 @@ class Changed(NamedTuple, Generic[Answer]):
     expires_at_ms: int | None
     timings: Timings
 
-
-@dataclass(eq=False)
-class Operation(Generic[Result]):
-    """Work on a task of its own. Whoever waits for it may leave; a commit goes on without him."""
-
-    work: Callable[["Operation[Result]"], Awaitable[Result]]
-    refusal: ServerError | None = None
-    _abandoned: bool = False
-    _committing: bool = False
-    _task: "asyncio.Task[Result]" = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._task = asyncio.ensure_future(self._run())
-        self._task.add_done_callback(_take_exception)
-
     @property
-    def task(self) -> "asyncio.Task[Result]":
-        """The task that does the work."""
-        return self._task
-
-    async def wait(self) -> Result:
-        """The result. Cancelling the wait abandons the operation."""
-        try:
-            return await asyncio.shield(self._task)
-        except asyncio.CancelledError:
-            if self.refusal is not None and self._task.cancelled():
-                raise self.refusal from None
-            self.abandon()
-            raise
-
-    def abandon(self, refusal: ServerError | None = None) -> None:
-        """Stop the work at once, or after the commit that is on its way; who still waits gets `refusal`."""
-        self._abandoned = True
-        self.refusal = refusal
-        if not self._committing:
-            self._task.cancel()
-
-    async def commit(self, call: Awaitable[Answer]) -> Answer:
-        """Await a commit that nothing may interrupt."""
-        self._committing = True
-        try:
-            return await call
-        finally:
-            self._committing = False
-
-    def check(self) -> None:
-        """Raise CancelledError when the operation was abandoned during a commit."""
-        if self._abandoned:
-            raise asyncio.CancelledError
-
-    async def _run(self) -> Result:
-        return await self.work(self)
-
-
-def _take_exception(task: "asyncio.Task[Any]") -> None:
-    """Look at a task's exception, so that an abandoned one is not reported as forgotten."""
-    if not task.cancelled():
-        task.exception()
+    def version(self) -> int:
+        """The version that the change made."""
+        if self.replay is not None:
+            return self.replay.version
+        if self.copy is None:
+            raise ValueError("a change is either staged or a replay")
+        return self.copy.position.version
 
 
 @dataclass(eq=False)
@@ -270,6 +222,15 @@ class Sessions:
         elif error.code == "model_mismatch":
             self.metrics.restore_failures.labels("model_mismatch").inc()
 
+    @contextmanager
+    def distrusting(self, key: SessionKey) -> Iterator[None]:
+        """Drop the copy at hand when it turns out to be corrupt: the store's may be whole."""
+        try:
+            yield
+        except StateCorrupt:
+            self.cache.drop(key)
+            raise
+
     # ---- changing -----------------------------------------------------------------------------------------
 
     async def change(
@@ -286,7 +247,9 @@ class Sessions:
         for _ in range(1 + REDOS if change.redo else 1):
             operation.check()
             copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
-            ran = await self.runner.run(await compute(copy), change.caller)
+            steps = await compute(copy)
+            with self.distrusting(change.key):
+                ran = await self.runner.run(steps, change.caller)
             began = time.perf_counter()
             commit = _commit_of(change, copy, ran.result)
             outcome = await operation.commit(self._commit(commit))

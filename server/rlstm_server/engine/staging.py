@@ -16,6 +16,7 @@ from rlstm_server.engine.messages import (
     SessionTotals,
     Timings,
 )
+from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.runner import Steps
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Staged
@@ -26,11 +27,16 @@ from rlstm_server.store.base import SessionKey
 
 @dataclass(frozen=True, eq=False)
 class Staging:
-    """Computes changes of sessions of one served model; `durability` is what the store gives them."""
+    """Computes changes of sessions of one served model, to be committed to `store`."""
 
     served: ServedModel
     snapshots: Snapshots
-    durability: str
+    store: MeteredStore
+
+    @property
+    def durability(self) -> str:
+        """How safe a change is once it is committed."""
+        return self.store.durability
 
     def start(self, key: SessionKey, choice: AdaptationChoice) -> Steps[Any, tuple[SessionState, bytes]]:
         """The state of a new session, and the same sealed."""

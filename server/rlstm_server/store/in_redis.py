@@ -81,9 +81,13 @@ class RedisStore:
         return self._durability
 
     async def check(self) -> None:
-        """Check settings and function library. Raises errors.StartupError naming all that is wrong."""
-        self._durability = await check_settings(self._link, allow_weaker=self._allow_weaker)
-        await install_functions(self._link, install=self._install)
+        """Check settings and function library; on errors.StartupError, which names all faults, close."""
+        try:
+            self._durability = await check_settings(self._link, allow_weaker=self._allow_weaker)
+            await install_functions(self._link, install=self._install)
+        except BaseException:
+            await self.close()
+            raise
 
     async def ping(self) -> None:
         """Return if the store answers. Raises errors.StoreUnavailable."""
@@ -138,8 +142,7 @@ class RedisStore:
         except StoreFull:
             # "not applied" would be a lie if an earlier try of the same operation was
             reply = await self._recall(commit)
-            if reply.content[0] == b"UNKNOWN":
-                raise
+            raise
         if reply.content[0] == b"OK" and reply.content[3] == b"1":
             await self._reindex(commit.key, reply.content[2])
         return _commit_outcome(commit, reply)

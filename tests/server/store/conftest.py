@@ -34,9 +34,11 @@ class FakeClock:
         self.now_ms = 1_700_000_000_000
 
     def __call__(self) -> int:
+        """Return the time."""
         return self.now_ms
 
     def advance(self, ms: int) -> None:
+        """Let time pass."""
         self.now_ms += ms
 
 
@@ -120,6 +122,7 @@ class Builder:
     tenant: str
 
     def creation(self, **changes: object) -> Creation:
+        """Return a creation of a fresh session."""
         values: dict[str, object] = {
             "key": SessionKey(self.tenant, new_session_id()),
             "operation_id": new_operation_id(),
@@ -133,6 +136,7 @@ class Builder:
         return Creation(**(values | changes))  # type: ignore[arg-type]
 
     def commit(self, key: SessionKey, expects: Position, **changes: object) -> Commit:
+        """Return a commit of a fresh operation."""
         number = expects.version + 1
         values: dict[str, object] = {
             "key": key,
@@ -150,7 +154,7 @@ class Builder:
         return Commit(**(values | changes))  # type: ignore[arg-type]
 
     async def session(self, store: SessionStore, **changes: object) -> tuple[SessionKey, Position]:
-        """A new session, and where it stands."""
+        """Make a session, and say where it stands."""
         creation = self.creation(**changes)
         await store.create(creation)
         return creation.key, creation.position

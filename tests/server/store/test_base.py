@@ -27,7 +27,7 @@ def test_session_ids_are_random_and_plain():
 
 
 def test_the_chain_is_a_running_hash():
-    """chain' = SHA-256(chain ‖ record), from a seed that no other session has."""
+    """The next chain is SHA-256(chain ‖ record), from a seed that no other session has."""
     start = first_position(KEY)
     after = next_position(start, b"record")
 

@@ -24,7 +24,7 @@ from rlstm_server.store.base import (
 SMALL = Limits(operations=4, answers=2, answer_bytes=100, log_records=3)
 
 
-# Creating ----------------------------------------------------------------------------------------------------
+# Creating --------------------------------------------------------------------------------------------
 
 
 async def test_a_created_session_is_there(store, build):
@@ -133,11 +133,11 @@ async def test_one_of_many_takes_a_name(store, build):
 @pytest.mark.parametrize("end", ["delete", "expire"])
 async def test_a_name_is_free_when_its_session_has_ended(kit, store, build, end):
     """The name of a session that was deleted or has expired can be used again."""
-    first = build.creation(name="diary", ttl_ms=50)
+    first = build.creation(name="diary", ttl_ms=200)
     await store.create(first)
     if end == "delete":
         await store.delete(first.key)
-    kit.wait(60)
+    kit.wait(210)
     with pytest.raises(NotFound):
         await store.find(build.tenant, "diary")
 
@@ -147,7 +147,7 @@ async def test_a_name_is_free_when_its_session_has_ended(kit, store, build, end)
     assert await store.find(build.tenant, "diary") == second.key.session_id
 
 
-# Committing --------------------------------------------------------------------------------------------------
+# Committing ------------------------------------------------------------------------------------------
 
 
 async def test_a_commit_moves_the_session_on(store, build):
@@ -266,10 +266,10 @@ async def test_operations_are_remembered_up_to_a_limit(kit, build):
 
 async def test_old_operations_are_forgotten_but_not_their_successors(kit, build):
     """After its time an id may be used anew, and is then known for as long as any other."""
-    store = kit.make(dataclasses.replace(SMALL, operation_age_ms=400))
+    store = kit.make(dataclasses.replace(SMALL, operation_age_ms=800))
     key, at = await build.session(store)
     at = (await store.commit(build.commit(key, at, operation_id="key"))).position
-    kit.wait(410)
+    kit.wait(810)
 
     again = await store.commit(build.commit(key, at, operation_id="key"))
     at = again.position
@@ -329,7 +329,7 @@ async def test_the_same_operation_sent_at_once_takes_effect_once(store, build):
     assert (await store.load_head(key)).version == 1
 
 
-# Loading -----------------------------------------------------------------------------------------------------
+# Loading ---------------------------------------------------------------------------------------------
 
 
 async def test_a_known_head_comes_without_its_state(store, build):
@@ -359,7 +359,7 @@ async def test_an_unknown_session_is_not_found(store, build):
     assert (await store.load_head(key)).version == 0
 
 
-# Ending ------------------------------------------------------------------------------------------------------
+# Ending ----------------------------------------------------------------------------------------------
 
 
 async def test_delete_is_final(store, build):
@@ -399,8 +399,8 @@ async def test_a_tombstone_has_its_time(kit, build):
 
 async def test_an_expired_session_says_so(kit, store, build):
     """A session whose time is over is gone for every call, and stays so."""
-    key, start = await build.session(store, ttl_ms=50)
-    kit.wait(60)
+    key, start = await build.session(store, ttl_ms=200)
+    kit.wait(210)
 
     for call in (
         store.commit(build.commit(key, start)),
@@ -415,12 +415,12 @@ async def test_an_expired_session_says_so(kit, store, build):
 
 async def test_a_commit_prolongs_a_session_and_a_load_does_not(kit, store, build):
     """The time to live starts again with each commit."""
-    key, start = await build.session(store, ttl_ms=400)
-    kit.wait(250)
-    outcome = await store.commit(build.commit(key, start, ttl_ms=400))
-    kit.wait(250)
+    key, start = await build.session(store, ttl_ms=800)
+    kit.wait(500)
+    outcome = await store.commit(build.commit(key, start, ttl_ms=800))
+    kit.wait(500)
     assert (await store.load_head(key)).expires_at_ms == outcome.expires_at_ms
-    kit.wait(250)
+    kit.wait(500)
 
     with pytest.raises(Gone):
         await store.load_head(key)
@@ -428,12 +428,12 @@ async def test_a_commit_prolongs_a_session_and_a_load_does_not(kit, store, build
 
 async def test_the_sweeper_buries_what_is_due(kit, store, build):
     """It ends expired sessions, frees their names, and leaves alone those that were prolonged."""
-    dead, _ = await build.session(store, ttl_ms=50, name="dead")
-    prolonged, start = await build.session(store, ttl_ms=50)
+    dead, _ = await build.session(store, ttl_ms=400, name="dead")
+    prolonged, start = await build.session(store, ttl_ms=400)
     shortened, begin = await build.session(store)
     await store.commit(build.commit(prolonged, start))
-    await store.commit(build.commit(shortened, begin, ttl_ms=50))
-    kit.wait(60)
+    await store.commit(build.commit(shortened, begin, ttl_ms=400))
+    kit.wait(420)
     before = await store.count(build.tenant)
 
     await store.sweep()
@@ -446,7 +446,7 @@ async def test_the_sweeper_buries_what_is_due(kit, store, build):
     assert isinstance(await store.create(build.creation(name="dead")), Created)
 
 
-# Listing -----------------------------------------------------------------------------------------------------
+# Listing ---------------------------------------------------------------------------------------------
 
 
 async def test_a_listing_is_paged_in_the_order_of_creation(kit, store, build):

@@ -39,6 +39,7 @@ class Model:
         self.births = []  # (operation, body, session)
 
     def create(self, creation):
+        """Say what a creation gives."""
         for operation, body, session in self.births[-LIMITS.operations :]:
             if operation == creation.operation_id:
                 if body != creation.body_hash:
@@ -55,6 +56,7 @@ class Model:
         return Created
 
     def commit(self, session, commit):
+        """Say what a commit gives."""
         if session["ended"]:
             return Gone(session["ended"])
         head = session["positions"][-1]
@@ -91,12 +93,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.tenant_build = type(self.build)(self.build.tenant + str(next(self.counter)))
 
     def outcome(self, call):
+        """Return what a call returns or raises."""
         try:
             return self.runner.run(call)
         except (Gone, NotFound, SessionExists) as error:
             return error
 
     def agree(self, expected, found):
+        """Fail unless the store did what the model says."""
         if isinstance(expected, type):
             assert isinstance(found, expected), found
         elif isinstance(expected, Gone):
@@ -107,10 +111,12 @@ class StoreMachine(RuleBasedStateMachine):
             assert found == expected
 
     def pick(self, data):
+        """Draw a session, dead or alive."""
         return data.draw(st.sampled_from(self.model.sessions))
 
     @rule(operation=IDS, body=BODIES, name=NAMES)
     def create(self, operation, body, name):
+        """Create, perhaps again, perhaps under a name that is taken."""
         creation = self.tenant_build.creation(operation_id=operation, body_hash=body, name=name)
         self.agree(self.model.create(creation), self.outcome(self.store.create(creation)))
 
@@ -125,6 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
         record=st.binary(max_size=2),
     )
     def commit(self, data, operation, body, back, if_match, answer, record):
+        """Commit, perhaps again, perhaps on an old version."""
         session = self.pick(data)
         expects = session["positions"][max(0, len(session["positions"]) - 1 - back)]
         commit = self.tenant_build.commit(
@@ -141,6 +148,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.sessions)
     @rule(data=st.data())
     def delete(self, data):
+        """Delete, perhaps again."""
         session = self.pick(data)
         expected = Gone(session["ended"]) if session["ended"] == "session_expired" else None
         session["ended"] = session["ended"] or "deleted"
@@ -149,6 +157,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(not s["ended"] for s in self.model.sessions))
     @rule(data=st.data())
     def expire(self, data):
+        """Let a session expire."""
         session = data.draw(st.sampled_from([s for s in self.model.sessions if not s["ended"]]))
         commit = self.tenant_build.commit(session["key"], session["positions"][-1], ttl_ms=1)
         self.agree(self.model.commit(session, commit), self.outcome(self.store.commit(commit)))
@@ -157,10 +166,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self):
+        """Sweep at any time: nobody may notice."""
         self.runner.run(self.store.sweep())
 
     @invariant()
     def heads_logs_and_listing_agree(self):
+        """What can be read is what was committed."""
         for session in self.model.sessions:
             head = self.outcome(self.store.load_head(session["key"]))
             if session["ended"]:
@@ -176,6 +187,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert listed == {s["key"].session_id for s in self.model.sessions if not s["ended"]}
 
     def teardown(self):
+        """Give back connections and loop."""
         self.runner.run(self.store.close())
         self.runner.close()
 

@@ -36,7 +36,8 @@ async def main():
     at = creation.position
     while True:
         commit = Commit(key=key, operation_id=str(at.version), body_hash=b"b" * 32, if_match=None, expects=at,
-                        record=b"r", info=b"{}", state=b"s" * 10_000, ttl_ms=3_600_000, answer=b"", summary=b"")
+                        record=b"r", info=b"{}", state=b"s" * 10_000, ttl_ms=3_600_000, answer=b"",
+                        summary=b"")
         at = (await store.commit(commit)).position
         print("acknowledged", at.version, flush=True)
 
@@ -68,6 +69,18 @@ async def gone(pid: int) -> bool:
             return True
         await asyncio.sleep(0.02)
     return False
+
+
+def kill_owner_at_work(data_dir: Path) -> tuple[int, list[int]]:
+    """Return the process id of its store, and the versions it acknowledged before it was killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, data_dir], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline().split()[1])
+        time.sleep(0.3)
+        owner.kill()
+        return pid, [int(line.split()[1]) for line in owner.stdout.read().splitlines()]
 
 
 async def test_it_is_set_up_to_lose_nothing(server):
@@ -170,19 +183,11 @@ async def test_supervision_needs_nobody(server, build):
 
 async def test_a_killed_owner_leaves_nothing_behind_and_loses_nothing(tmp_path):
     """After kill -9 of the server its store ends too, and the next owner finds every acknowledged commit."""
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    pid = int(owner.stdout.readline().split()[1])
-    time.sleep(0.3)
-    owner.kill()
-    acknowledged = [int(line.split()[1]) for line in owner.stdout.read().splitlines()]
-    owner.wait()
-    owner.stdout.close()
-
+    pid, acknowledged = await asyncio.to_thread(kill_owner_at_work, tmp_path)
+    assert await gone(pid)
     heir = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
     await heir.start()
 
-    assert await gone(pid)
     with Redis.from_url(heir.url, protocol=2) as admin:
         version = int(admin.hget("rlstm:{owner/session}:head", "version"))
     assert len(acknowledged) > 10

@@ -30,7 +30,7 @@ def admin(embedded_url):
 
 @pytest.mark.parametrize("fault", ["cut", "swallow"])
 async def test_a_lost_reply_is_asked_for_again(through, proxy, build, fault):
-    """A commit whose reply was lost is sent again and known by its id: applied once, reported as committed."""
+    """A commit whose reply was lost is sent again and known by its id: applied once, told as committed."""
     key, start = await build.session(through)
     commit = build.commit(key, start)
     proxy.faults = [fault]
@@ -141,8 +141,8 @@ async def test_a_dangling_name_is_removed_by_whoever_meets_it(embedded_url, admi
 
 
 async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
-    """Out of memory: no commit, no session; loading, replaying, deleting go on, and so does the rest after."""
-    server = EmbeddedValkey(tmp_path, maxmemory_bytes=12 << 20)
+    """Out of memory: no commit, no session; loads, replays and deletes go on, and then the rest does."""
+    server = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
     await server.start()
     store = RedisStore(server.url, timeout_s=20)
     await store.check()
@@ -188,6 +188,7 @@ async def test_a_server_that_is_not_there_is_unavailable(tmp_path, build):
     for call in (store.ping(), store.load_head(key), store.create(build.creation()), store.delete(key)):
         with pytest.raises(StoreUnavailable):
             await call
+    await store.close()
 
 
 async def test_a_cancelled_call_leaves_no_reply_to_the_next(embedded_url, build):
@@ -204,7 +205,7 @@ async def test_a_cancelled_call_leaves_no_reply_to_the_next(embedded_url, build)
         assert head.info == str(number).encode()
         return True
 
-    calls = [load(n % 8, (n % 17) * 0.0003) for n in range(600)]
+    calls = [load(n % 8, (n % 17) * 0.02) for n in range(600)]
     served = await asyncio.gather(*calls)
 
     assert {True, False} == set(served)
@@ -232,7 +233,7 @@ async def test_the_commit_function_checks_its_arguments_first(embedded_url, admi
     arguments = list(ARGUMENTS)
     arguments[4] = start.chain
     before = admin.hgetall(keys[0])
-    wrong = arguments[:position] + [value] + arguments[position + 1 :]
+    wrong = [*arguments[:position], value, *arguments[position + 1 :]]
 
     with pytest.raises(ResponseError, match="INVALID"):
         admin.fcall("rlstm_v1_commit", 4, *keys, *wrong)

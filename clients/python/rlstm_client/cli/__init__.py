@@ -1,5 +1,5 @@
 """The command `rlstm`. `main.py` is the place to start reading."""
 
-from rlstm_client.cli.main import app, main
+from rlstm_client.cli.main import main
 
-__all__ = ["app", "main"]
+__all__ = ["main"]

@@ -44,10 +44,6 @@ def one_line_errors() -> Iterator[None]:
         _leave(_sentence(error), _code(error))
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output has gone (`rlstm … | head`): nothing is left to say, nor anyone to hear it.
-        sys.stdout = sys.stderr
-        sys.exit(Exit.REFUSED)
 
 
 def _leave(message: str, code: Exit) -> None:

@@ -8,8 +8,8 @@ import typer
 
 from rlstm_client import _wire
 from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import arguments, extensions, output
-from rlstm_client.cli.texts import whole_text
+from rlstm_client.cli import arguments, commands, output
+from rlstm_client.cli.texts import nothing_piped, whole_text
 from rlstm_client.client import Client
 from rlstm_client.models import Event, Generation, TokenEvent
 
@@ -32,7 +32,7 @@ def generate(
     local: arguments.Local = None,
 ) -> None:
     """Continue a prompt; the text is printed as it comes."""
-    text = "" if prompt is None and file is None else whole_text(prompt, file)
+    text = "" if prompt is None and file is None and nothing_piped() else whole_text(prompt, file)
     options: dict[str, Any] = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -71,5 +71,5 @@ def print_events(events: Iterable[Event]) -> None:
 
 def _local(model: str, prompt: str, options: dict[str, Any]) -> Generation:
     call = _wire.generate(prompt, **options)
-    act = extensions.local_act("generate")
+    act = commands.local_act("generate")
     return call.read(act(model, json.loads(call.content or b"{}")))

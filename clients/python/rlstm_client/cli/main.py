@@ -1,7 +1,6 @@
 """The command line: one word, `rlstm`, and its subcommands.
 
-`score`, `generate` and `session` are here and talk to a server; `serve`, `train` and the like live in other
-packages and are loaded when they are run (`extensions.py`).
+Each is loaded when it is run (`commands.py`): asking for help waits for nothing.
 """
 
 import sys
@@ -10,17 +9,14 @@ from typing import Annotated
 
 import typer
 
-from rlstm_client.cli import extensions
+from rlstm_client.cli import commands
 from rlstm_client.cli.exits import EXIT_CODES, one_line_errors
-from rlstm_client.cli.generate import generate
-from rlstm_client.cli.score import score
-from rlstm_client.cli.session import session_app
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
         try:
-            sys.stdout.write(f"rlstm {version(extensions.DISTRIBUTION)}\n")
+            sys.stdout.write(f"rlstm {version(commands.DISTRIBUTION)}\n")
         except PackageNotFoundError:
             sys.stdout.write("rlstm (not installed)\n")
         raise typer.Exit
@@ -44,17 +40,11 @@ def build() -> typer.Typer:
         rich_markup_mode=None,  # plain help: rich's renderer would cost a tenth of a second at each start
         epilog=EXIT_CODES,
     )
-    extensions.add_to(app)
-    app.command()(score)
-    app.command()(generate)
-    app.add_typer(session_app, name="session")
+    commands.add_to(app)
     return app
-
-
-app = build()
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
     with one_line_errors():
-        app()
+        build()()

@@ -38,7 +38,7 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any
     table = Table(title=title or None, title_justify="left")
     cells = [list(row) for row in rows]
     for index, heading in enumerate(headings):
-        numbers = all(isinstance(row[index], int | float | None) for row in cells)
+        numbers = any(isinstance(row[index], int | float) for row in cells)
         table.add_column(heading, justify="right" if numbers else "left", no_wrap=numbers)
     for row in cells:
         table.add_row(*(Text(_cell(value)) for value in row))
@@ -113,7 +113,7 @@ def print_sessions(sessions: Iterable[SessionInfo]) -> None:
             info.version,
             info.position,
             info.totals.gain,
-            _moment(info.expires_at) or "",
+            _moment(info.expires_at),
         )
         for info in sessions
     ]

@@ -7,7 +7,7 @@ import typer
 
 from rlstm_client import _wire
 from rlstm_client._http import DEFAULT_URL
-from rlstm_client.cli import arguments, extensions, output
+from rlstm_client.cli import arguments, commands, output
 from rlstm_client.cli.texts import whole_text
 from rlstm_client.client import Client
 from rlstm_client.models import ScoreResult
@@ -52,5 +52,5 @@ def _remote(url: str, api_key: str | None, text: str, options: dict[str, Any]) -
 
 def _local(model: str, text: str, options: dict[str, Any]) -> ScoreResult:
     call = _wire.score(text, **options)
-    act = extensions.local_act("score")
+    act = commands.local_act("score")
     return call.read(act(model, json.loads(call.content or b"{}")))

@@ -16,28 +16,25 @@ from rlstm_client.client import Client
 from rlstm_client.models import AppendResult
 from rlstm_client.sessions import Session
 
-session_app = typer.Typer(
+app = typer.Typer(
     help="Sessions: streams of text that the model learns from as it reads.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode=None,
 )
 
 _SEND_AT_ONCE = 1
 
 
-@session_app.command()
+@app.command()
 def create(
     *,
     name: Annotated[str | None, typer.Option(help="A name of your own, unique among your sessions.")] = None,
     rate_scale: Annotated[
         float | None, typer.Option(help="Multiplies the calibrated learning rate; 0 never learns.")
     ] = None,
-    ttl: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Expire after so long a silence.")
-    ] = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A note; repeatable.")
-    ] = None,
+    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Expire when unused so long.")] = None,
+    metadata: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A note of yours.")] = None,
     key: arguments.IdempotencyKey = None,
     as_json: arguments.Json = False,
     url: arguments.Url = DEFAULT_URL,
@@ -59,7 +56,7 @@ def create(
         output.write(session.id + "\n")
 
 
-@session_app.command("list")
+@app.command("list")
 def list_sessions(
     *, as_json: arguments.Json = False, url: arguments.Url = DEFAULT_URL, api_key: arguments.ApiKey = None
 ) -> None:
@@ -72,7 +69,7 @@ def list_sessions(
         output.print_sessions(sessions)
 
 
-@session_app.command()
+@app.command()
 def info(
     session_id: arguments.SessionId,
     *,
@@ -89,16 +86,14 @@ def info(
         output.print_session(found)
 
 
-@session_app.command()
+@app.command()
 def append(
     session_id: arguments.SessionId,
     text: arguments.Text = None,
     *,
     file: arguments.TextFile = None,
     learn: Annotated[bool, typer.Option(help="Learn from the text after scoring it.")] = True,
-    final: Annotated[
-        bool, typer.Option("--final", help="The text ends here: flush the word at its end.")
-    ] = False,
+    final: Annotated[bool, typer.Option("--final", help="The text ends here: flush its last word.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="With --json: every token.")] = False,
     unit: arguments.UnitOption = "bits",
     as_json: arguments.Json = False,
@@ -118,7 +113,7 @@ def append(
     _print_append(combine(answers), as_json=as_json)
 
 
-@session_app.command()
+@app.command()
 def score(
     session_id: arguments.SessionId,
     candidates: Annotated[list[str] | None, typer.Argument(help="The texts to rank.")] = None,
@@ -140,7 +135,7 @@ def score(
         output.print_ranking(ranking, texts)
 
 
-@session_app.command()
+@app.command()
 def generate(
     session_id: arguments.SessionId,
     *,
@@ -180,7 +175,7 @@ def generate(
             print_events(session.generate(stream=True, **options))
 
 
-@session_app.command()
+@app.command()
 def reset(
     session_id: arguments.SessionId,
     *,
@@ -203,9 +198,9 @@ def reset(
         output.print_session(after)
 
 
-@session_app.command()
+@app.command()
 def delete(
-    session_ids: Annotated[list[str], typer.Argument(metavar="SESSION...", help="The sessions' ids.")],
+    session_ids: Annotated[list[str], typer.Argument(metavar="SESSION", help="The sessions' ids.")],
     *,
     url: arguments.Url = DEFAULT_URL,
     api_key: arguments.ApiKey = None,

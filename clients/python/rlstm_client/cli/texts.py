@@ -2,11 +2,9 @@
 
 import codecs
 import io
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from rlstm_client.cli.exits import CommandError
 
@@ -30,26 +28,22 @@ def text_as_it_comes(argument: str | None, file: Path | None) -> Iterator[str]:
         return iter((argument,))
     if file is not None and str(file) != "-":
         return _file_parts(file)
-    if sys.stdin is None or sys.stdin.isatty():
+    if nothing_piped():
         raise CommandError("give a text, --file FILE, or pipe a text in")
-    return decoded(sys.stdin.buffer, "standard input")
+    return _standard_input()
 
 
-def size_of(argument: str | None, file: Path | None) -> int | None:
-    """Return the bytes that the text will have, or None where only its end will tell."""
-    if argument is not None:
-        return len(argument.encode("utf-8", "surrogateescape"))
-    return os.stat(file).st_size if file is not None and file.is_file() else None
+def nothing_piped() -> bool:
+    """Whether standard input is a terminal, or closed."""
+    return sys.stdin is None or sys.stdin.isatty()
 
 
-def decoded(stream: BinaryIO, name: str) -> Iterator[str]:
+def decoded(stream: io.BufferedReader, name: str) -> Iterator[str]:
     """Yield a stream of bytes as text, cut where it happens to pause but never inside a character."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = 0
     while True:
-        chunk = (
-            stream.read1(_READ_BYTES) if isinstance(stream, io.BufferedReader) else stream.read(_READ_BYTES)
-        )
+        chunk = stream.read1(_READ_BYTES)
         held = len(decoder.getstate()[0])
         try:
             text = decoder.decode(chunk, final=not chunk)
@@ -69,3 +63,8 @@ def _file_parts(file: Path) -> Iterator[str]:
             yield from decoded(stream, str(file))
     except OSError as error:
         raise CommandError(f"{file}: {error.strerror or error}") from error
+
+
+def _standard_input() -> Iterator[str]:
+    with open(sys.stdin.fileno(), "rb", closefd=False) as stream:
+        yield from decoded(stream, "standard input")

@@ -18,13 +18,20 @@ from rich.table import Table
 from rlstm_model.adaptation.adapter import NonFiniteState
 from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.checkpoint import CheckpointError
+from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
+from rlstm_training.recipes import RECIPES
 from rlstm_training.run import RunError
+from rlstm_training.texts import on_corpus
 
 P = ParamSpec("P")
 
 CLEAR_ERRORS = (CorpusError, RunError, CheckpointError, CalibrationError, NonFiniteState)
 
+Model = Annotated[str, typer.Argument(help="A checkpoint folder, or the name of a shipped model.")]
+OwnCorpus = Annotated[
+    str | None, typer.Option(help="Instead of the recipe's: a corpus, or a folder with train.txt, valid.txt.")
+]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own choice).")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
@@ -67,25 +74,22 @@ def prepare_device(device: str, threads: int | None) -> torch.device:
     return chosen
 
 
+def recipe_named(name: str, corpus: str | None) -> Recipe:
+    """A recipe, on another corpus if one is given. Wrong usage when there is no such recipe."""
+    if name not in RECIPES:
+        raise typer.BadParameter(f"{name!r} is no recipe: name one of {', '.join(RECIPES)}")
+    recipe = RECIPES[name]()
+    return recipe if corpus is None else on_corpus(recipe, corpus)
+
+
 @contextmanager
-def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error; yields what to call with the number of tokens done."""
-    with token_progress() as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda tokens: progress.advance(task, tokens)
-
-
-def token_progress() -> Progress:
-    """A progress display on standard error, shown on terminals only."""
+def progress_bar(label: str, tokens: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, on terminals only; yields what to call with the number of tokens done."""
     console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(label, total=tokens)
+        yield lambda done: progress.advance(task, done)
 
 
 def show_json(data: dict[str, Any]) -> None:
@@ -95,9 +99,11 @@ def show_json(data: dict[str, Any]) -> None:
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output: the first column is text, the others are figures."""
-    table = Table()
+    table = Table(box=None, pad_edge=False)
     for index, header in enumerate(headers):
-        table.add_column(header, justify="right" if index else "left", overflow="fold")
+        table.add_column(header, justify="right" if index else "left", overflow="fold", no_wrap=bool(index))
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    # A pipe has no width: nothing is cut there.
+    console.print(table, width=None if console.is_terminal else 1000)

@@ -1,0 +1,115 @@
+"""Every command of `rlstm` by name, loaded only when it is run.
+
+`rlstm --help` lists this table and imports none of it. The commands of the other packages, and what scores
+without a server, are found by their entry points; what they need comes with an extra of the distribution.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from rlstm_client.cli.exits import CommandError, Exit
+
+COMMAND_GROUP = "rlstm.commands"
+LOCAL_GROUP = "rlstm.local"
+DISTRIBUTION = "mogrifier-rlstm"
+
+LocalAct = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command and where it is: in this package (``target``), or in one whose needs come with ``extra``."""
+
+    name: str
+    help: str
+    target: str = ""
+    extra: str = ""
+
+
+COMMANDS = (
+    Command(name="serve", help="Serve a model and its sessions over HTTP.", extra="server"),
+    Command(name="train", help="Train a model by a recipe.", extra="training"),
+    Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
+    Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
+    Command(name="bench", help="Measure speed and gain.", extra="server"),
+    Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.score:score"),
+    Command(name="generate", help="Continue a text.", target="rlstm_client.cli.generate:generate"),
+    Command(name="session", help="Keep streams and learn from them.", target="rlstm_client.cli.session:app"),
+)
+
+
+class PassThroughCommand(TyperCommand):
+    """Takes every argument as it is, ``--help`` too: they belong to the command behind."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the arguments unread."""
+        ctx.args = list(args)
+        return list(args)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add a pass-through for each command."""
+    for command in COMMANDS:
+        app.command(command.name, help=command.help, cls=PassThroughCommand)(_runner(command))
+
+
+def _runner(command: Command) -> Callable[[typer.Context], None]:
+    def run_with(ctx: typer.Context) -> None:
+        run(command, ctx.args)
+
+    return run_with
+
+
+def run(command: Command, arguments: Sequence[str]) -> None:
+    """Load a command and hand it its arguments; it ends the process with its own exit code."""
+    if command.target:
+        point = EntryPoint(name=command.name, value=command.target, group=COMMAND_GROUP)
+        target = point.load()
+    else:
+        target = load(COMMAND_GROUP, command.name, command.extra)
+    _with_main(target).main(args=list(arguments), prog_name=f"rlstm {command.name}")
+
+
+def local_act(name: str) -> LocalAct:
+    """Return what scores or generates without a server.
+
+    The entry point ``name`` of the group ``rlstm.local`` takes the model's name or path and the body of the
+    route of the same name, and returns the body of the route's answer.
+    """
+    act: LocalAct = load(LOCAL_GROUP, name, "server")
+    return act
+
+
+def load(group: str, name: str, extra: str) -> Any:
+    """Import the object of an entry point.
+
+    Raises:
+        CommandError: it is not there, or what it imports is not; the message names the extra to install.
+    """
+    advice = f"install it with: pip install '{DISTRIBUTION}[{extra}]'"
+    point = next(iter(entry_points(group=group, name=name)), None)
+    if point is None:
+        raise CommandError(f"{name}: no installed package brings this; {advice}", Exit.MISSING)
+    try:
+        return point.load()
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{name} needs {error.name}; {advice}", Exit.MISSING) from error
+
+
+def _with_main(target: Any) -> Any:
+    """Return a command with a ``main``: a typer app, a click command, or a function as typer reads it."""
+    if hasattr(target, "main"):
+        return target
+    app = target if isinstance(target, typer.Typer) else _app_of(target)
+    return typer.main.get_command(app)
+
+
+def _app_of(function: Callable[..., Any]) -> typer.Typer:
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(function)
+    return app

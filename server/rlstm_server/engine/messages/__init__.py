@@ -1,0 +1,88 @@
+"""The frozen nouns that travel between the HTTP layer and the engine.
+
+All log-probabilities are natural logarithms of the raw model distribution: finite, at most 0, at least -9999.
+Sums are float64. Spans are offsets in Unicode code points: of the item's own text in a stateless request, of
+the whole stream in a session. Columns are equally long tuples, one entry a token.
+"""
+
+from rlstm_server.engine.messages.sessions import (
+    AppendAnswer,
+    AppendRequest,
+    Candidate,
+    CandidatesAnswer,
+    CandidatesRequest,
+    CandidateWeights,
+    ChangeAnswer,
+    CreatedSession,
+    CreateSession,
+    RankedCandidate,
+    ResetRequest,
+    ResetScope,
+    ScoreDetail,
+    SessionGenerate,
+    SessionInfo,
+    SessionPage,
+    SessionTotals,
+)
+from rlstm_server.engine.messages.shared import (
+    AdaptationChoice,
+    Caller,
+    Columns,
+    EngineIdentity,
+    EngineLimits,
+    Passage,
+    Timings,
+    Totals,
+)
+from rlstm_server.engine.messages.stateless import (
+    EndEvent,
+    FinishReason,
+    FirstToken,
+    GenerateRequest,
+    GenerationEvent,
+    GenerationSettings,
+    ItemScores,
+    ScoreAnswer,
+    ScoreItem,
+    ScoreRequest,
+    TokenEvent,
+)
+
+__all__ = [
+    "AdaptationChoice",
+    "AppendAnswer",
+    "AppendRequest",
+    "Caller",
+    "Candidate",
+    "CandidateWeights",
+    "CandidatesAnswer",
+    "CandidatesRequest",
+    "ChangeAnswer",
+    "Columns",
+    "CreateSession",
+    "CreatedSession",
+    "EndEvent",
+    "EngineIdentity",
+    "EngineLimits",
+    "FinishReason",
+    "FirstToken",
+    "GenerateRequest",
+    "GenerationEvent",
+    "GenerationSettings",
+    "ItemScores",
+    "Passage",
+    "RankedCandidate",
+    "ResetRequest",
+    "ResetScope",
+    "ScoreAnswer",
+    "ScoreDetail",
+    "ScoreItem",
+    "ScoreRequest",
+    "SessionGenerate",
+    "SessionInfo",
+    "SessionPage",
+    "SessionTotals",
+    "Timings",
+    "TokenEvent",
+    "Totals",
+]

@@ -1,0 +1,196 @@
+"""Nouns of sessions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rlstm_server.engine.messages.shared import AdaptationChoice, Caller, Columns, Passage, Timings, Totals
+from rlstm_server.engine.messages.stateless import GenerationSettings
+
+ScoreDetail = Literal["none", "totals", "tokens"]
+ResetScope = Literal["fast_weights", "recurrent", "both"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionTotals:
+    """Sums over the life of a session, in nats. Static figures are None without a static reference."""
+
+    tokens: int = 0
+    bytes: int = 0
+    adapted_nats: float = 0.0
+    static_nats: float | None = 0.0
+    updates: int = 0
+    guards: int = 0
+
+    @property
+    def gain(self) -> float | None:
+        """Nats saved by learning so far."""
+        return None if self.static_nats is None else self.static_nats - self.adapted_nats
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionInfo:
+    """A session in the store. Times are seconds since 1970; ``pending`` counts held-back characters."""
+
+    id: str
+    name: str | None
+    version: int
+    position: int
+    created_at: float
+    expires_at: float | None
+    state_bytes: int
+    adaptation: AdaptationChoice
+    totals: SessionTotals
+    pending: int
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPage:
+    """A page of a tenant's sessions, oldest first; ``cursor`` fetches the next page, None at the end."""
+
+    sessions: tuple[SessionInfo, ...]
+    cursor: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateSession:
+    """Make a session. ``ttl_seconds`` None uses the server's default; ``first`` is appended at once."""
+
+    caller: Caller
+    name: str | None = None
+    adaptation: AdaptationChoice = field(default_factory=AdaptationChoice)
+    ttl_seconds: float | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    first: Passage | None = None
+    scores: ScoreDetail = "tokens"
+    key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppendRequest:
+    """Score this text with the weights as they are, then learn from it.
+
+    final      the text ends here: score the word in progress too
+    key        the client's idempotency key
+    if_match   refuse unless the session is at this version
+    """
+
+    caller: Caller
+    session: str
+    passage: Passage
+    learn: bool = True
+    final: bool = False
+    scores: ScoreDetail = "tokens"
+    key: str | None = None
+    if_match: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppendAnswer:
+    """What an append did. A replay older than the stored answers has totals but no columns."""
+
+    version: int
+    position: int
+    durability: str
+    replayed: bool
+    expires_at: float | None
+    columns: Columns | None
+    totals: Totals | None
+    updates: int
+    guards: tuple[str, ...]
+    pending: int
+    timings: Timings
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatedSession:
+    """A new session (or, replayed, the one the key made), and the answer to its first text."""
+
+    info: SessionInfo
+    append: AppendAnswer | None
+    durability: str
+    replayed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One continuation to rank; ``given`` is a score from elsewhere."""
+
+    id: str
+    passage: Passage
+    given: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateWeights:
+    """score = lm * logprob + length * tokens + given * given."""
+
+    lm: float = 1.0
+    length: float = 0.0
+    given: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidatesRequest:
+    """Rank continuations of a session; nothing changes. ``min_version`` refuses an older state."""
+
+    caller: Caller
+    session: str
+    candidates: tuple[Candidate, ...]
+    weights: CandidateWeights = field(default_factory=CandidateWeights)
+    min_version: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedCandidate:
+    """One candidate's sums; rank 1 is the highest score, ties keep the order given."""
+
+    id: str
+    logprob: float
+    tokens: int
+    score: float
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidatesAnswer:
+    """The candidates in the order they were given, and the version that was read."""
+
+    version: int
+    candidates: tuple[RankedCandidate, ...]
+    timings: Timings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionGenerate:
+    """Continue a session. ``commit`` keeps the text, ``learn_from_output`` also learns from it."""
+
+    caller: Caller
+    session: str
+    settings: GenerationSettings
+    commit: bool = False
+    learn_from_output: bool = False
+    key: str | None = None
+    if_match: int | None = None
+    min_version: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetRequest:
+    """Forget the fast weights, the recurrent state, or both; totals and position go on."""
+
+    caller: Caller
+    session: str
+    scope: ResetScope
+    key: str | None = None
+    if_match: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeAnswer:
+    """The outcome of a change without scores."""
+
+    info: SessionInfo
+    durability: str
+    replayed: bool

@@ -1,0 +1,119 @@
+"""Commands found by their entry points."""
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from types import ModuleType
+from typing import Annotated, Any
+
+import pytest
+import typer
+
+from rlstm_client.cli import commands
+from rlstm_client.cli.exits import CommandError, Exit
+from rlstm_client.cli.main import build
+
+SEEN: list[Any] = []
+
+
+def plain(recipe: str, steps: Annotated[int, typer.Option()] = 1) -> None:
+    """Plain function."""
+    SEEN.append((recipe, steps))
+
+
+def as_app() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(plain)
+    return app
+
+
+class WithMain:
+    """A click command, as far as the command line can tell."""
+
+    def main(self, args: list[str], prog_name: str) -> None:
+        """Take the arguments."""
+        SEEN.append((args, prog_name))
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Make an object the entry point ``train``."""
+    SEEN.clear()
+
+    def put(target: Any) -> None:
+        module = ModuleType("brought_by_a_test")
+        module.command = target  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        point = EntryPoint(name="train", value="brought_by_a_test:command", group=commands.COMMAND_GROUP)
+        found = {("rlstm.commands", "train"): (point,), ("rlstm.local", "train"): (point,)}
+        monkeypatch.setattr(commands, "entry_points", lambda group, name: found.get((group, name), ()))
+
+    return put
+
+
+@pytest.mark.parametrize("target", [plain, as_app()])
+def test_arguments_go_through(install: Any, target: Any) -> None:
+    """A function or a typer app gets its own arguments and parses them itself."""
+    install(target)
+    with pytest.raises(SystemExit) as ended:
+        build()(["train", "tiny", "--steps", "7"])
+
+    assert (ended.value.code, SEEN) == (0, [("tiny", 7)])
+
+
+def test_every_argument_goes_through_as_it_is(install: Any) -> None:
+    """Nothing is read, dropped or put in another order on the way, not even ``--`` and ``--help``."""
+    install(WithMain())
+    arguments = ["--help", "-x", "a", "--", "--version", "-", "", "--n=1"]
+    build()(["train", *arguments], standalone_mode=False)
+
+    assert [(arguments, "rlstm train")] == SEEN
+
+
+def test_help_of_the_command_behind(install: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """``rlstm train --help`` shows the help of the real command."""
+    install(plain)
+    with pytest.raises(SystemExit):
+        build()(["train", "--help"])
+
+    out = capsys.readouterr().out
+    assert "Usage: rlstm train" in out
+    assert "--steps" in out
+
+
+def test_a_command_that_nobody_brings(install: Any) -> None:
+    """Without an entry point the message names the extra to install."""
+    install(plain)
+    with pytest.raises(CommandError, match=r"serve: .*'mogrifier-rlstm\[server\]'") as caught:
+        build()(["serve"], standalone_mode=False)
+    assert caught.value.code is Exit.MISSING
+
+
+def test_a_command_whose_needs_are_not_installed(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing third-party module is named, with the extra that brings it."""
+    install(plain)
+    monkeypatch.delitem(sys.modules, "brought_by_a_test")
+    with pytest.raises(CommandError, match=r"train needs brought_by_a_test; .*\[training\]'"):
+        build()(["train"], standalone_mode=False)
+
+
+def test_what_works_without_a_server(install: Any) -> None:
+    """The entry point of a local act is loaded by name, or the message says how to get it."""
+    install(plain)
+
+    assert commands.local_act("train") is plain  # type: ignore[comparison-overlap]
+    with pytest.raises(CommandError, match=r"score: no installed package brings this"):
+        commands.local_act("score")
+
+
+def test_every_command_is_there() -> None:
+    """Each command of the table is either in this package and loads, or names an extra and an entry point."""
+    from importlib.metadata import entry_points
+
+    installed = {point.name for point in entry_points(group=commands.COMMAND_GROUP)}
+    for command in commands.COMMANDS:
+        if command.target:
+            assert callable(EntryPoint(name="x", value=command.target, group="x").load())
+        else:
+            assert command.extra in {"server", "training"}
+            assert command.name in installed

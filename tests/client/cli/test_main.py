@@ -1,0 +1,94 @@
+"""The command line as a whole, in a process of its own."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+RLSTM = Path(sys.executable).with_name("rlstm")
+
+
+def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(  # type: ignore[call-overload, no-any-return]
+        [RLSTM, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, **options
+    )
+
+
+def test_help_is_quick() -> None:
+    """``rlstm --help`` answers in 0.3 s; best of several, for busy machines."""
+    seconds = []
+    for _ in range(10):
+        start = time.perf_counter()
+        assert run("--help").returncode == 0
+        seconds.append(time.perf_counter() - start)
+
+    assert min(seconds) < 0.3
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Help needs neither torch nor httpx nor any package of ours but this one."""
+    code = "import sys; from rlstm_client.cli.main import build\nbuild()(['--help'], standalone_mode=False)\n"
+    code += "print('MODULES', *sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    modules = {name.partition(".")[0] for name in out.partition("MODULES")[2].split()}
+
+    assert not modules & {
+        "torch",
+        "httpx",
+        "numpy",
+        "fastapi",
+        "rlstm_model",
+        "rlstm_server",
+        "rlstm_training",
+    }
+
+
+def test_help_names_every_command() -> None:
+    """One line a command, and the exit codes below."""
+    out = run("--help").stdout
+    names = ["serve", "train", "calibrate", "evaluate", "bench", "score", "generate", "session"]
+
+    assert [name for name in names if f"\n  {name} " in out] == names
+    assert "Exit codes: 0 done" in out
+
+
+def test_version() -> None:
+    """``--version`` says which release this is."""
+    assert run("--version").stdout.startswith("rlstm 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["frobnicate"], 2, "No such command"),
+        (["score", "--unit", "furlongs", "a"], 2, "furlongs"),
+        (["score"], 3, "cannot connect"),
+        (["session", "info", "../x"], 2, "is not a session id"),
+        (["score", "a", "--url", "nonsense"], 2, "is not a URL"),
+        (["score", "a", "--url", "http://127.0.0.1:9"], 3, "cannot connect to http://127.0.0.1:9"),
+        (["score", "--file", "/no/such/file"], 2, "/no/such/file: No such file or directory"),
+        (["score", "a", "--file", "b"], 2, "not both"),
+        (["session", "create", "--metadata", "novalue"], 2, "NAME=VALUE"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], code: int, said: str) -> None:
+    """Whatever the user can get wrong: a documented exit code, a sentence that names it, no traceback."""
+    done = run(*arguments)
+
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_is_quiet() -> None:
+    """An interrupt ends a command that waits with code 130 and without a word."""
+    process = subprocess.Popen(
+        [RLSTM, "score"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    time.sleep(1.5)  # long enough to be reading standard input, which stays open
+    process.send_signal(2)
+    out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out, err) == (130, b"", b"")

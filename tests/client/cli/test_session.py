@@ -1,0 +1,80 @@
+"""`rlstm session …` against the fake server."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlstm_client.cli.main import main
+
+
+@pytest.fixture
+def session(address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run `rlstm session …` against the fake server and return what it prints; it has to end well."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr("sys.argv", ["rlstm", "session", *arguments, "--url", address])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert ended.value.code == code, err
+        return out or err
+
+    return run
+
+
+def test_a_life(session: Any, server: Any, tmp_path: Path) -> None:
+    """Create prints the bare id; the other commands take it from there, to the end."""
+    file = tmp_path / "text"
+    file.write_bytes("é".encode() * 5000)
+    made = session("create", "--name", "n", "--rate-scale", "2", "--metadata", "a=b=c").strip()
+
+    assert json.loads(server.requests[0].content) == {
+        "name": "n",
+        "adaptation": {"rate_scale": 2.0},
+        "metadata": {"a": "b=c"},
+    }
+    appended = json.loads(session("append", made, "--file", str(file), "--json"))
+    assert (appended["version"], appended["totals"]["bytes"]) == (3, 10_000)
+    assert "gain (bits)" in session("append", made, "more")
+    assert json.loads(session("info", made, "--json"))["version"] == 4
+    assert made in session("info", made)
+    assert made in session("list")
+    assert json.loads(session("list", "--json"))["sessions"][0]["id"] == made
+    assert session("generate", made, "--commit") == "héllo\n"
+    assert made in session("reset", made, "--scope", "recurrent")
+    assert session("delete", made) == f"deleted {made}\n"
+    assert "the session is gone" in session("info", made, code=1)
+
+
+def test_ranking(session: Any, server: Any, tmp_path: Path) -> None:
+    """Candidates come from the arguments or, one a line, from a file; the best stands first."""
+    file = tmp_path / "texts"
+    file.write_text("12 monkeys\nfew\n")
+    made = session("create").strip()
+    table = session("score", made, "--file", str(file))
+    ranked = json.loads(session("score", made, "12 monkeys", "few", "--json", "--length", "0.5"))
+
+    assert table.index("few") < table.index("12 monkeys")
+    assert [candidate["rank"] for candidate in ranked["candidates"]] == [2, 1]
+    assert json.loads(server.requests[-1].content)["weights"] == {"lm": 1.0, "length": 0.5}
+
+
+def test_an_append_that_fails_says_how_far_it_came(session: Any, server: Any) -> None:
+    """What is in the session already is in the message."""
+    made = session("create").strip()
+    server.let_pass()
+    server.refuse(500, "internal")
+
+    said = session("append", made, "a" * 5000, code=1)
+    assert "4,096 characters are in the session" in said
+    assert server.texts[made] == "a" * 4096
+
+
+def test_an_empty_text(session: Any) -> None:
+    """Nothing to append is an error of the caller."""
+    made = session("create").strip()
+
+    assert "the text is empty" in session("append", made, "", code=2)

@@ -1,0 +1,66 @@
+"""What httpx is told, and what its failures become."""
+
+import httpx
+import pytest
+
+from rlstm_client import _http, _wire
+from rlstm_client.errors import (
+    CannotConnectError,
+    ConnectionLostError,
+    NoAnswerError,
+    RequestError,
+    TimedOutError,
+)
+
+SERVER = httpx.URL("http://user:secret@host:8000/v")
+
+
+@pytest.mark.parametrize("url", ["", "host:8000", "ftp://host", "http://", "http://a:b", "nonsense"])
+def test_an_address_that_is_none(url: str) -> None:
+    """A wrong URL is an error of the caller at once, not a failed connection later."""
+    with pytest.raises(RequestError, match="is not a URL"):
+        _http.settings(url, None, 1.0)
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "kéy"])
+def test_a_key_that_no_header_can_carry(key: str) -> None:
+    """The error does not repeat the key."""
+    with pytest.raises(RequestError) as caught:
+        _http.settings("http://host", key, 1.0)
+    assert not key or key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "trusted"),
+    [
+        ("http://127.0.0.1:8000", False),
+        ("http://localhost", False),
+        ("http://[::1]:1", False),
+        ("http://a.b", True),
+    ],
+)
+def test_no_proxy_for_this_machine(url: str, trusted: bool) -> None:
+    """A proxy from the environment is used for other machines only."""
+    assert _http.settings(url, None, 1.0)["trust_env"] is trusted
+
+
+@pytest.mark.parametrize(
+    ("error", "error_class", "applied"),
+    [
+        (httpx.ConnectError("refused"), CannotConnectError, "no"),
+        (httpx.ConnectTimeout("slow"), CannotConnectError, "no"),
+        (httpx.PoolTimeout("busy"), CannotConnectError, "no"),
+        (httpx.ReadTimeout("slow"), TimedOutError, "unknown"),
+        (httpx.ReadError("cut"), ConnectionLostError, "unknown"),
+        (httpx.RemoteProtocolError("cut"), ConnectionLostError, "unknown"),
+        (httpx.WriteError(""), ConnectionLostError, "unknown"),
+    ],
+)
+def test_failures(error: httpx.HTTPError, error_class: type[NoAnswerError], applied: str) -> None:
+    """Whether anything was sent decides what may be believed; the address is named, its password not."""
+    made = _http.no_answer(error, _wire.append("s", "a"), SERVER)
+
+    assert (type(made), made.applied) == (error_class, applied)
+    assert "http://host:8000" in str(made)
+    assert "secret" not in str(made)
+    assert _http.no_answer(error, _wire.score("a"), SERVER).applied == "no"

@@ -1,0 +1,78 @@
+"""When a call is sent again."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlstm_client import _wire, errors
+from rlstm_client._call import Call
+from rlstm_client._problems import error_classes
+from rlstm_client._retries import Retries, repeatable
+
+READ = _wire.info()
+WORK = _wire.score("a")
+CHANGE = _wire.append("s", "a")
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [
+        (errors.CannotConnectError("x"), [READ, WORK, CHANGE]),
+        (errors.ConnectionLostError("x", applied="unknown"), [READ, WORK, CHANGE]),
+        (errors.StreamInterruptedError("x", applied="unknown"), [READ, WORK, CHANGE]),
+        (errors.TimedOutError("x", applied="unknown"), [READ, CHANGE]),
+        (errors.OutcomeUnknownError("x", applied="unknown"), [READ, WORK, CHANGE]),
+        (errors.InFlightError("x"), [READ, WORK, CHANGE]),
+        (errors.GatewayError("x", applied="unknown"), [READ, WORK, CHANGE]),
+        (errors.QuotaError("x", retry_after=1), [READ, WORK, CHANGE]),
+        (errors.OverloadedError("x", retry_after=1), [READ, WORK, CHANGE]),
+        (errors.ConflictError("x", retry_after=1), [READ, WORK, CHANGE]),
+        (errors.OverloadedError("x"), []),
+        (errors.QuotaError("x"), []),
+        (errors.DurabilityError("x", applied="yes", retry_after=1), []),
+        (errors.ConflictError("x"), []),
+        (errors.SessionExistsError("x"), []),
+        (errors.VersionMismatchError("x"), []),
+        (errors.InternalError("x"), []),
+        (errors.UnreadableAnswerError("x"), []),
+        (errors.RequestError("x"), []),
+    ],
+)
+def test_what_is_repeated(error: errors.RLSTMError, calls: list[Call[Any]]) -> None:
+    """Only what may go better next time, and only where it cannot happen twice."""
+    assert [call for call in (READ, WORK, CHANGE) if repeatable(call, error)] == calls
+
+
+@pytest.mark.parametrize("error_class", list(error_classes()))
+def test_what_was_applied_is_never_repeated(error_class: type[errors.APIError]) -> None:
+    """An error that says ``applied: yes`` is told to the caller, whatever its kind."""
+    assert not repeatable(CHANGE, error_class("x", applied="yes", retry_after=0))
+
+
+def test_the_wait_doubles_and_is_spread() -> None:
+    """Backoff doubles up to its bound; chance spreads it over the upper half."""
+    retries = Retries(attempts=9, first_wait_s=1.0, longest_wait_s=6.0)
+    lost = errors.ConnectionLostError("x")
+
+    assert [retries.wait(WORK, lost, n, 0.0) for n in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 3.0]
+    assert [retries.wait(WORK, lost, n, 1.0) for n in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, 6.0]
+
+
+@given(st.integers(1, 8), st.floats(0, 1, exclude_max=True), st.none() | st.floats(0, 100))
+def test_the_wait_is_bounded(attempt: int, chance: float, retry_after: float | None) -> None:
+    """A wait is never shorter than the server asked for, and never longer than the bound and a half."""
+    retries = Retries(attempts=6)
+    wait = retries.wait(WORK, errors.OverloadedError("x", retry_after=retry_after), attempt, chance)
+
+    if attempt >= 6 or retry_after is None or retry_after > retries.longest_wait_s:
+        assert wait is None
+    else:
+        assert wait is not None
+        assert retry_after <= wait <= 1.5 * retries.longest_wait_s
+
+
+def test_one_attempt_is_one_attempt() -> None:
+    """``attempts=1`` sends everything once."""
+    assert Retries(attempts=1).wait(READ, errors.CannotConnectError("x"), 1, 0.0) is None

@@ -1,0 +1,36 @@
+"""A model small enough for any test, as a checkpoint folder."""
+
+import pytest
+import torch
+
+from rlstm_model import checkpoint as checkpoints
+from rlstm_model.adaptation.calibration import Calibration, measure_rms
+from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.config import ModelConfig
+from rlstm_model.initialisation import initialise
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.vocab import ByteVocab
+
+SEGMENT = 8
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory):
+    """A calibrated checkpoint of two small random layers over bytes."""
+    model = LanguageModel(ModelConfig(vocab_size=256, hidden_size=12, num_layers=2, mogrifier_rounds=2))
+    initialise(model, chrono_max=20.0, generator=torch.Generator().manual_seed(1))
+    path = tmp_path_factory.mktemp("checkpoints") / "tiny"
+    checkpoints.save(path, model, ByteVocab())
+    texts = [list(b"the quick brown fox jumps over the lazy dog " * 4)]
+    rms, count = measure_rms(model, texts, segment=SEGMENT, reduction="mean", bos_id=10)
+    config = AdaptationConfig(
+        kind="full",
+        rule="rms",
+        rate=0.003,
+        segment=SEGMENT,
+        reduction="mean",
+        statistics_batch=1,
+        statistics_segments=count,
+    )
+    Calibration(config=config, rms_P=rms).save(path / checkpoints.ADAPTATION, model)
+    return path

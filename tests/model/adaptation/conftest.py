@@ -1,0 +1,142 @@
+"""Shared by the tests of adaptation: tiny models with calibrations, and dynamic evaluation by hand."""
+
+import copy
+import hashlib
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.config import AdaptationConfig
+
+BOS = 1
+SEGMENT = 4
+
+
+def _config(**changes):
+    values = {"kind": "full", "rule": "rms", "rate": 0.02, "segment": SEGMENT, "reduction": "mean"}
+    return AdaptationConfig(**{**values, "statistics_batch": 1, "statistics_segments": 7, **changes})
+
+
+def _calibration(model, *, seed=5, **changes):
+    """Statistics between a tenth and one, and a rule under which a few segments move a tiny model."""
+    like = next(model.parameters())
+    generator = torch.Generator().manual_seed(seed)
+    size = sum(weight.numel() for weight in model.parameters())
+    rms_P = torch.empty(size, dtype=like.dtype).uniform_(0.1, 1.0, generator=generator)
+    return Calibration(config=_config(**changes), rms_P=rms_P)
+
+
+class Segment(NamedTuple):
+    """One segment of dynamic evaluation by hand: log-probabilities, then what learning made of it."""
+
+    logprobs: torch.Tensor
+    gradient_P: torch.Tensor
+    delta_P: torch.Tensor
+
+
+def _by_hand(model, calibration, ids, learn=None):
+    """Krause's way: one copied model, plain automatic differentiation, one whole segment after another."""
+    config, learn = calibration.config, [True] * len(ids) if learn is None else learn
+    model = copy.deepcopy(model).requires_grad_(True)
+    weights = list(model.parameters())
+    slow = [weight.detach().clone() for weight in weights]
+    rms = [part.view_as(weight) for part, weight in zip(_parts(calibration, weights), weights, strict=True)]
+    mean = calibration.rms_P.mean()
+    state, last, segments = model.initial_state(1), BOS, []
+    for start in range(0, len(ids), config.segment):
+        logprobs, state = [], state.detach()
+        for token in ids[start : start + config.segment]:
+            features, state = model.step(torch.tensor([last]), state)
+            logprobs.append(model.log_probs(features)[0, token])
+            last = token
+        flags = learn[start : start + config.segment]
+        loss = -sum(logprob for logprob, flag in zip(logprobs, flags, strict=True) if flag)
+        gradients = [torch.zeros_like(weight) for weight in weights]
+        if len(flags) == config.segment and any(flags):
+            loss = loss / config.segment if config.reduction == "mean" else loss
+            gradients = torch.autograd.grad(loss, weights)
+            with torch.no_grad():
+                for weight, first, g, r in zip(weights, slow, gradients, rms, strict=True):
+                    direction = g / (r + config.epsilon * mean) if config.rule == "rms" else g
+                    ratio = r / mean if config.rule == "rms" else torch.ones_like(r)
+                    pull = torch.clamp(config.decay * ratio, max=1.0) * (first - weight)
+                    weight += pull - config.rate * direction
+        delta = [weight.detach() - first for weight, first in zip(weights, slow, strict=True)]
+        segments.append(Segment(torch.stack(logprobs).detach(), _flat(gradients), _flat(delta)))
+    return segments
+
+
+def _parts(calibration, weights):
+    return calibration.rms_P.split([weight.numel() for weight in weights])
+
+
+def _flat(tensors):
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def _digest(*tensors):
+    """sha256 over the bits of tensors."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(random_model):
+    """Makes models of 11 tokens and a few hundred weights, as a checkpoint would load them."""
+
+    def make(**changes):
+        shape = {"dtype": torch.float32, "scale": 0.4, "mogrifier_rounds": 3, "mogrifier_rank": 2}
+        return random_model(**{**shape, **changes}).eval().requires_grad_(False)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def config():
+    return _config
+
+
+@pytest.fixture(scope="session")
+def calibration():
+    return _calibration
+
+
+@pytest.fixture(scope="session")
+def make_adapter(tiny_model):
+    """Makes an adapter of a tiny model, or of a given one, under a config with changes."""
+
+    def make(model=None, **changes):
+        model = tiny_model() if model is None else model
+        return Adapter(model, _calibration(model, **changes), bos_id=BOS)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def by_hand():
+    return _by_hand
+
+
+@pytest.fixture(scope="session")
+def digest():
+    return _digest
+
+
+@pytest.fixture(scope="session")
+def flat():
+    return _flat
+
+
+@pytest.fixture(scope="session")
+def text():
+    """Makes random tokens."""
+
+    def make(length, *, seed=3, vocab_size=11):
+        return torch.randint(vocab_size, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+    return make

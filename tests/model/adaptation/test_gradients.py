@@ -1,0 +1,99 @@
+"""A segment's gradient against plain automatic differentiation, and finite differences."""
+
+import pytest
+import torch
+
+from rlstm_model.adaptation.fast_weights import FullFastWeights
+from rlstm_model.adaptation.gradients import segment_gradient
+
+SHAPES = [
+    {},
+    {"tie_embeddings": True},
+    {"cell": "lstm", "cap_input_gate": False, "mogrifier_rounds": 2, "mogrifier_rank": 0},
+    {"cell": "lstm", "mogrifier_rounds": 0},
+]
+FLAGS = [[True] * 4, [True, False, False, True], [False, False, True, False], [False] * 4]
+
+
+@pytest.fixture
+def case(tiny_model, text):
+    """Makes a model in float64, fast weights with a delta, a state in mid-text, inputs and targets."""
+
+    def make(**shape):
+        model = tiny_model(dtype=torch.float64, **shape)
+        fast_weights = FullFastWeights(model)
+        delta = 0.1 * torch.randn(
+            fast_weights.size, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+        )
+        _, state = model(torch.tensor(text(6))[:, None], model.initial_state(1))
+        return fast_weights, delta, state, text(4, seed=8), text(4, seed=9)
+
+    return make
+
+
+def losses_by_hand(fast_weights, delta, state, inputs, targets):
+    """Each token's loss by single steps of a plain model with the summed weights, and its weights."""
+    twin = type(fast_weights.slow_model)(fast_weights.slow_model.config).double()
+    slow = fast_weights.slow_model.state_dict()
+    twin.load_state_dict({name: slow[name] + part for name, part in fast_weights.split(delta).items()})
+    losses = []
+    for token, target in zip(inputs, targets, strict=True):
+        features, state = twin.step(torch.tensor([token]), state)
+        losses.append(-twin.log_probs(features)[0, target])
+    return losses, list(twin.parameters())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("learn", FLAGS, ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_equals_autograd_over_single_steps(case, flat, shape, learn, reduction):
+    """The gradient is of the flagged tokens' summed loss, divided by S (not by their number) for the mean."""
+    fast_weights, delta, state, inputs, targets = case(**shape)
+    done = segment_gradient(
+        fast_weights, delta, state, inputs, targets, learn, segment=4, reduction=reduction
+    )
+    losses, weights = losses_by_hand(fast_weights, delta, state, inputs, targets)
+    loss = sum(loss * flag for loss, flag in zip(losses, learn, strict=True)) / (
+        4 if reduction == "mean" else 1
+    )
+    expected = torch.autograd.grad(loss, weights, materialize_grads=True)
+    torch.testing.assert_close(done.gradient_P, flat(expected), rtol=1e-9, atol=1e-11)
+    log_probs = torch.log_softmax(done.logits_SV, -1)[range(4), targets]
+    torch.testing.assert_close(-log_probs, torch.stack(losses).detach())
+
+
+def test_pitfall_33_tied_embeddings_get_the_sum_of_both_uses_once(case):
+    """Finite differences of the loss agree on a tied embedding, which is read and predicted with."""
+    fast_weights, delta, state, inputs, targets = case(tie_embeddings=True)
+    done = segment_gradient(
+        fast_weights, delta, state, inputs, targets, [True] * 4, segment=4, reduction="sum"
+    )
+    analytic = fast_weights.split(done.gradient_P)["embedding.input"].clone()
+    token, unit, h = inputs[1], 2, 1e-6
+    place = token * analytic.shape[1] + unit
+    totals = []
+    for sign in (1, -1):
+        moved = delta.clone()
+        fast_weights.split(moved)["embedding.input"].view(-1)[place] += sign * h
+        totals.append(float(sum(losses_by_hand(fast_weights, moved, state, inputs, targets)[0]).detach()))
+    assert (totals[0] - totals[1]) / (2 * h) == pytest.approx(float(analytic[token, unit]), rel=1e-6)
+
+
+def test_pitfall_32_nothing_flows_back_across_the_start(case):
+    """The incoming state is cut from its history, and what comes out has none."""
+    fast_weights, delta, state, inputs, targets = case()
+    state.h.requires_grad_(True)
+    done = segment_gradient(
+        fast_weights, delta, state, inputs, targets, [True] * 4, segment=4, reduction="mean"
+    )
+    assert state.h.grad is None
+    assert not any(tensor.requires_grad for tensor in (*done.state, done.logits_SV, done.gradient_P))
+
+
+def test_works_where_gradients_are_switched_off(case):
+    """A server that reads under no_grad learns all the same."""
+    fast_weights, delta, state, inputs, targets = case()
+    arguments = (fast_weights, delta, state, inputs, targets, [True] * 4)
+    expected = segment_gradient(*arguments, segment=4, reduction="mean").gradient_P.clone()
+    with torch.no_grad():
+        assert torch.equal(segment_gradient(*arguments, segment=4, reduction="mean").gradient_P, expected)

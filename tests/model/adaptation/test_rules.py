@@ -1,0 +1,146 @@
+"""The learning rule against its formula in float64, weight by weight."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rlstm_model.adaptation.rules import LearningRule
+
+SIZE = 6
+NO_LIMIT = 1e30
+
+vectors = hnp.arrays(np.float64, SIZE, elements=st.floats(-2, 2, width=32))
+statistics = hnp.arrays(np.float64, SIZE, elements=st.floats(0, 2, width=32)).filter(lambda rms: rms.any())
+factors = st.floats(0, 3)
+
+
+def by_formula(config, rms, delta, gradient, rate_scale=1.0):
+    """adaptation: §1, one weight at a time."""
+    mean = sum(rms) / len(rms)
+    after = []
+    for d, g, r in zip(delta, gradient, rms, strict=True):
+        if config.rule == "rms":
+            step = config.rate * rate_scale * g / (r + config.epsilon * mean)
+            pull = min(1.0, config.decay * r / mean)
+        else:
+            step, pull = config.rate * rate_scale * g, min(1.0, config.decay)
+        after.append(d - step - pull * d)
+    return np.array(after)
+
+
+def take_step(config, rms, delta, gradient, rate_scale=1.0, slow_norm=NO_LIMIT, dtype=torch.float64):
+    rule = LearningRule(config, torch.tensor(rms, dtype=dtype), slow_norm)
+    return rule.step(torch.tensor(delta, dtype=dtype), torch.tensor(gradient, dtype=dtype), rate_scale)
+
+
+@given(
+    st.sampled_from(["rms", "sgd"]),
+    statistics,
+    vectors,
+    vectors,
+    factors,
+    factors,
+    st.floats(0.01, 1),
+    factors,
+)
+def test_step_is_the_formula(config, rule, rms, delta, gradient, rate, decay, epsilon, rate_scale):
+    """Any step equals the formula: both terms from the old delta, the clip, epsilon times the mean RMS."""
+    settings = config(rule=rule, rate=rate, decay=decay, epsilon=epsilon)
+    step = take_step(settings, rms, delta, gradient, rate_scale)
+    expected = by_formula(settings, rms, delta, gradient, rate_scale)
+    np.testing.assert_allclose(step.delta_P.numpy(), expected, rtol=1e-9, atol=1e-9)
+    assert not step.projected
+
+
+def test_pitfall_26_the_decay_acts_on_the_old_delta(config):
+    """Both terms use the old delta: the new step itself is not shrunk."""
+    step = take_step(config(rate=1.0, decay=0.5, epsilon=1.0), [1.0] * 2, [4.0, 0.0], [2.0, 2.0])
+    assert step.delta_P.tolist() == [4.0 - 1.0 - 0.5 * 4.0, -1.0]
+
+
+def test_pitfall_28_the_mean_rms_is_over_all_weights(config):
+    """One large weight among many small ones moves the mean as one weight, whatever tensor it is in."""
+    rms = [0.1] * 9 + [1.1]
+    step = take_step(config(rate=0.0, decay=1.0), rms, [1.0] * 10, [0.0] * 10)
+    np.testing.assert_allclose(step.delta_P.numpy(), [0.5] * 9 + [0.0], atol=1e-12)
+
+
+def test_pitfall_29_the_pull_is_clipped_at_one(config):
+    """A pull beyond the loaded weights would overshoot: it ends exactly there."""
+    step = take_step(config(rate=0.0, decay=50.0), [1.0, 2.0], [3.0, -3.0], [1.0, 1.0])
+    assert step.delta_P.tolist() == [0.0, 0.0]
+
+
+def test_pitfall_29_weights_without_statistics_take_bounded_steps(config):
+    """Where the RMS is zero, g is divided by epsilon times the mean RMS, and nothing decays."""
+    step = take_step(config(rate=1.0, decay=1.0, epsilon=0.5), [0.0, 2.0], [7.0, 0.0], [3.0, 0.0])
+    assert step.delta_P.tolist() == [7.0 - 3.0 / 0.5, 0.0]
+
+
+def test_pitfall_29_epsilon_is_outside_the_root(config):
+    """Half the RMS and a matching epsilon double the step, which a root over both would not."""
+    full = take_step(config(rate=1.0), [1.0, 1.0], [0.0, 0.0], [1.0, 1.0]).delta_P
+    half = take_step(config(rate=1.0), [0.5, 0.5], [0.0, 0.0], [1.0, 1.0]).delta_P
+    torch.testing.assert_close(half, 2 * full)
+    torch.testing.assert_close(full, torch.full((2,), -1 / 1.1, dtype=torch.float64))
+
+
+@given(vectors, vectors, st.floats(0.125, 8, width=32))
+def test_oracle_f_decay_one_with_uniform_rms_forgets_all_but_the_step(config, delta, gradient, rms):
+    """Decay 1 and equal statistics return theta_0 minus the step, to the last bit."""
+    settings = config(rate=0.1, decay=1.0)
+    arguments = {"slow_norm": NO_LIMIT, "dtype": torch.float32}
+    step = take_step(settings, [rms] * SIZE, delta, gradient, **arguments)
+    alone = take_step(settings, [rms] * SIZE, np.zeros(SIZE), gradient, **arguments)
+    assert torch.equal(step.delta_P, alone.delta_P)
+
+
+@given(vectors, vectors, st.floats(0.01, 5))
+def test_the_norm_is_projected(config, delta, gradient, slow_norm):
+    """The delta never exceeds rho times the slow weights' norm, and keeps its direction."""
+    step = take_step(config(rate=1.0, max_norm_ratio=0.5), [1.0] * SIZE, delta, gradient, slow_norm=slow_norm)
+    free = take_step(config(rate=1.0), [1.0] * SIZE, delta, gradient).delta_P
+    assert step.delta_P.norm() <= 0.5 * slow_norm * (1 + 1e-9)
+    assert step.norm_ratio == pytest.approx(float(step.delta_P.norm()) / slow_norm)
+    assert step.projected == (float(free.norm()) > 0.5 * slow_norm)
+    torch.testing.assert_close(step.delta_P * free.norm(), free * step.delta_P.norm())
+
+
+@pytest.mark.parametrize("rule", ["rms", "sgd"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_no_step_from_a_gradient_that_is_not_finite(config, rule, bad):
+    """One bad number among the gradients is enough for no step."""
+    assert take_step(config(rule=rule), [1.0] * 3, [0.0] * 3, [1.0, bad, 1.0]) is None
+
+
+def test_no_step_beyond_the_range_of_a_float(config):
+    """A step that overflows is none; a rate that no float32 holds does not raise."""
+    step = take_step(config(rate=1.0), [1.0] * 2, [0.0] * 2, [1.0, 1.0], 1e300, dtype=torch.float32)
+    assert step is None
+
+
+@given(statistics, vectors, vectors)
+def test_arguments_are_left_alone(config, rms, delta, gradient):
+    """Deltas, gradients and statistics are values: a step writes to none of them (pitfall 34: fixed RMS)."""
+    tensors = [torch.tensor(values) for values in (rms, delta, gradient)]
+    before = [tensor.clone() for tensor in tensors]
+    rule = LearningRule(config(rate=0.5, decay=0.5), tensors[0], 0.1)
+    first, second = (rule.step(tensors[1], tensors[2], 1.0) for _ in range(2))
+    assert all(torch.equal(tensor, copy) for tensor, copy in zip(tensors, before, strict=True))
+    assert torch.equal(first.delta_P, second.delta_P)
+
+
+def test_statistics_that_are_all_zero_are_refused(config):
+    """Without any gradient statistics the RMS rule would divide by zero."""
+    with pytest.raises(ValueError, match="zero"):
+        LearningRule(config(rule="rms"), torch.zeros(3), 1.0)
+    assert take_step(config(rule="sgd", rate=1.0), [0.0], [0.0], [1.0]).delta_P.tolist() == [-1.0]
+
+
+@pytest.mark.parametrize(("rate", "decay", "idle"), [(0, 0, True), (0.1, 0, False), (0, 0.1, False)])
+def test_idle(config, rate, decay, idle):
+    """A rule is idle when neither term can change anything."""
+    assert LearningRule(config(rate=rate, decay=decay), torch.ones(2), 1.0).idle is idle

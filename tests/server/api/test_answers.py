@@ -1,0 +1,65 @@
+import json
+import math
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlstm_server.api.answers import (
+    FACTORS,
+    INLINE_TOKENS,
+    PIECE,
+    column,
+    json_response,
+    server_timing,
+    total_fields,
+)
+from rlstm_server.engine.messages import Timings, Totals
+
+
+def decoded(fragment):
+    return json.loads(orjson.dumps(fragment))
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), max_size=40))
+def test_a_column_is_the_array_of_its_numbers(values):
+    """As if it were encoded in one call."""
+    assert decoded(column(values)) == json.loads(orjson.dumps(values))
+
+
+@pytest.mark.parametrize("count", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
+def test_pieces_join_without_a_seam(count):
+    """No number is lost, doubled or torn where one piece ends."""
+    assert decoded(column(range(count))) == list(range(count))
+
+
+def test_a_factor_multiplies_every_number():
+    """Bits from nats: one over ln 2 each."""
+    assert decoded(column([-math.log(2), -math.log(4)], FACTORS["bits"])) == pytest.approx([-1.0, -2.0])
+    assert decoded(column([math.log(10)], FACTORS["log10"])) == pytest.approx([1.0])
+
+
+def test_units_change_logarithms_and_leave_ratios():
+    """Perplexity and bits per byte are what their names say in every unit."""
+    totals = Totals(logprob=-8.0, static_logprob=-10.0, tokens=4, bytes=4, words=1, unknown=0)
+    nats, bits = total_fields(totals, "nats"), total_fields(totals, "bits")
+    assert nats["gain"] == pytest.approx(2.0)
+    assert bits["gain"] == pytest.approx(2.0 / math.log(2))
+    assert bits["logprob"] == pytest.approx(-8.0 / math.log(2))
+    assert nats["bits_per_byte"] == bits["bits_per_byte"] == pytest.approx(2.0 / math.log(2))
+    assert nats["perplexity"] == bits["perplexity"] == pytest.approx(math.exp(2.0))
+
+
+async def test_large_and_small_answers_are_the_same_bytes():
+    """Where an answer is encoded depends on its size; what it says does not."""
+    small = await json_response(lambda: {"a": [1, 2]}, tokens=1, version=7)
+    large = await json_response(lambda: {"a": [1, 2]}, tokens=INLINE_TOKENS + 1, version=7)
+    assert small.body == large.body == b'{"a":[1,2]}'
+    assert small.headers["etag"] == large.headers["etag"] == '"7"'
+
+
+def test_timings_are_milliseconds():
+    """In the form of the Server-Timing header."""
+    header = server_timing(Timings(queue=0.001, compute=0.25, store=0.0))
+    assert header == "queue;dur=1.000, compute;dur=250.000, store;dur=0.000"

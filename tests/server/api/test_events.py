@@ -1,0 +1,139 @@
+import asyncio
+
+import orjson
+import pytest
+
+from rlstm_server.api.events import open_stream
+from rlstm_server.api.tracing import Trace
+from rlstm_server.engine.messages import EndEvent, TokenEvent
+from rlstm_server.errors import Draining, StoreUnavailable
+from rlstm_server.metrics import Metrics
+
+END = EndEvent(choice=0, finish_reason="length", prompt_tokens=1, completion_tokens=2, seed=0)
+
+
+def token(index):
+    return TokenEvent(choice=0, index=index, id=97, text="a", logprob=-1.0)
+
+
+def describe(event):
+    return {"end": True} if isinstance(event, EndEvent) else {"step": event.index}
+
+
+class Source:
+    """Events with pauses and faults between them; remembers whether it was closed."""
+
+    def __init__(self, *steps):
+        self.steps = steps
+        self.closed = False
+
+    async def events(self):
+        """Give the steps one by one."""
+        try:
+            for step in self.steps:
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                elif isinstance(step, Exception):
+                    raise step
+                else:
+                    yield step
+        finally:
+            self.closed = True
+
+
+async def stream(source, trace, metrics=None, ping=5.0):
+    return await open_stream(
+        source.events(), describe, trace=trace, metrics=metrics or Metrics(), ping_seconds=ping
+    )
+
+
+async def frames(source, trace=None, **options):
+    """Run a stream to its end and give its frames as (event, data); a comment is (None, text)."""
+    response = await stream(source, trace or Trace(request_id="r"), **options)
+    sent = []
+
+    async def send(message):
+        sent.append(message.get("body", b""))
+
+    await response({"type": "http"}, None, send)
+    return [parsed(frame) for frame in sent if frame]
+
+
+def parsed(frame):
+    assert frame.endswith(b"\n\n")
+    lines = frame.decode().strip().split("\n")
+    if lines[0].startswith(":"):
+        return None, lines[0]
+    name, data = lines
+    return name.removeprefix("event: "), orjson.loads(data.removeprefix("data: "))
+
+
+async def test_events_come_in_order_with_their_names():
+    """Tokens, then the end."""
+    source = Source(token(0), token(1), END)
+    assert await frames(source) == [("token", {"step": 0}), ("token", {"step": 1}), ("end", {"end": True})]
+    assert source.closed
+
+
+async def test_a_silence_is_filled_with_comments():
+    """Before the first token and between two; no event is lost by it."""
+    found = await frames(Source(0.25, token(0), 0.25, token(1), END), ping=0.1)
+    names = [name for name, _ in found]
+    assert [name for name in names if name] == ["token", "token", "end"]
+    assert names[0] is None
+    assert None in names[names.index("token") : -2]
+
+
+async def test_a_fault_before_the_first_event_is_an_error_with_a_status():
+    """Nothing has been sent yet, so the answer can still be a problem document."""
+    source = Source(StoreUnavailable("down"))
+    with pytest.raises(StoreUnavailable):
+        await stream(source, Trace(request_id="r"))
+    assert source.closed
+
+
+async def test_a_fault_later_ends_the_stream_with_an_error_event():
+    """A reader can tell a broken stream from a complete one."""
+    trace = Trace(request_id="r9", status=200)
+    found = await frames(Source(token(0), Draining("going down")), trace)
+    assert [name for name, _ in found] == ["token", "error"]
+    problem = found[-1][1]
+    assert problem["type"].endswith(":draining")
+    assert problem["request_id"] == "r9"
+    assert trace.outcome == "rejected"
+
+
+async def test_an_unexpected_fault_says_only_the_request_id():
+    """Its text may be anything, so it stays in the log."""
+    trace = Trace(request_id="r9", status=200)
+    found = await frames(Source(token(0), RuntimeError("canary")), trace)
+    assert "canary" not in str(found)
+    assert found[-1][1]["type"].endswith(":internal")
+    assert isinstance(trace.fault, RuntimeError)
+    assert trace.outcome == "server_error"
+
+
+async def test_a_stream_left_early_closes_its_source():
+    """The work behind it ends with its reader."""
+    source = Source(token(0), 60.0, token(1))
+    response = await stream(source, Trace(request_id="r"))
+    arrived = asyncio.Event()
+
+    async def send(message):
+        if message.get("body"):
+            arrived.set()
+
+    work = asyncio.ensure_future(response({"type": "http"}, None, send))
+    await arrived.wait()
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert source.closed
+
+
+async def test_the_first_token_and_the_gaps_are_measured():
+    """One time to the first token, one gap for each further one."""
+    metrics = Metrics()
+    await frames(Source(token(0), token(1), token(2), END), metrics=metrics)
+    text = metrics.exposition()[0].decode()
+    assert "rlstm_time_to_first_token_seconds_count 1.0" in text
+    assert "rlstm_inter_token_seconds_count 2.0" in text

@@ -1,0 +1,116 @@
+import json
+import math
+
+import pytest
+
+from rlstm_server import errors
+from rlstm_server.api import bodies
+from rlstm_server.api.problems import KINDS, TYPE_PREFIX, document, kind_of, note, respond
+from rlstm_server.api.tracing import Trace
+
+MADE = {
+    errors.InvalidField: ("text", "is empty"),
+    errors.TooLarge: ("items", 300, 256),
+    errors.Gone: ("deleted",),
+    errors.VersionMoved: (3, 5),
+}
+
+
+def descendants(root):
+    for child in root.__subclasses__():
+        yield child
+        yield from descendants(child)
+
+
+def every_error():
+    """All classes of the tree that are answered over HTTP."""
+    ours = {bodies.__name__, errors.__name__}
+    found = {kind for kind in descendants(errors.ServerError) if kind.__module__ in ours}
+    return sorted(found - {errors.StartupError}, key=lambda kind: kind.__name__)
+
+
+def make(kind):
+    return kind(*MADE.get(kind, ("a sentence",)))
+
+
+def test_every_class_of_error_has_its_own_row():
+    """None is answered by accident, through an ancestor."""
+    assert [kind.__name__ for kind in every_error() if kind not in KINDS] == []
+
+
+@pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
+def test_a_document_says_what_where_and_whether_it_was_applied(kind):
+    """The members of RFC 9457 and our own, whatever the error."""
+    body = document(make(kind), "r1")
+    assert body["type"] == TYPE_PREFIX + kind_of(make(kind)).slug
+    assert body["status"] == kind_of(make(kind)).status
+    assert body["applied"] in {"no", "yes", "unknown"}
+    assert body["request_id"] == "r1"
+    assert json.loads(respond(make(kind), "r1").body) == body
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "slug", "applied"),
+    [
+        (errors.Gone("deleted"), 410, "session_deleted", "no"),
+        (errors.Gone("expired"), 410, "session_expired", "no"),
+        (errors.VersionMoved(3, 5), 412, "version_mismatch", "no"),
+        (errors.DurabilityNotReached("x"), 503, "durability_not_reached", "yes"),
+        (errors.OutcomeUnknown("x"), 504, "outcome_unknown", "unknown"),
+        (errors.InvalidTokens("x"), 400, "invalid_token", "no"),
+        (errors.RateLimited("x", retry_after=2.5), 429, "quota", "no"),
+    ],
+)
+def test_the_word_tells_apart_what_the_status_does_not(error, status, slug, applied):
+    """Programs read the word; it says more than the number."""
+    body = document(error, "r")
+    assert (body["status"], body["type"], body["applied"]) == (status, TYPE_PREFIX + slug, applied)
+
+
+def test_facts_are_members():
+    """A version, a limit or a field can be read without parsing the sentence."""
+    assert document(errors.VersionMoved(3, 5), "r")["version"] == 5
+    assert respond(errors.VersionMoved(3, 5), "r").headers["etag"] == '"5"'
+    body = document(errors.TooLarge("items", 300, 256), "r")
+    assert (body["field"], body["given"], body["limit"]) == ("items", 300, 256)
+
+
+def test_a_fact_cannot_replace_a_member():
+    """The document's own members win."""
+    body = document(errors.Conflict("x", status=1, type="y"), "r")
+    assert (body["status"], body["type"]) == (409, TYPE_PREFIX + "conflict")
+
+
+@pytest.mark.parametrize("kind", [errors.StateCorrupt, errors.InternalFault, errors.InternalError])
+def test_a_fault_of_ours_tells_nothing_but_its_request(kind):
+    """Details are for the log; the answer is fixed."""
+    body = document(kind("canary at 0x7f00"), "r")
+    assert "canary" not in json.dumps(body)
+    assert body["status"] == 500
+
+
+@pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
+def test_whoever_may_repeat_is_told_when(kind):
+    """429, 503, 504 and a key in flight carry Retry-After in whole seconds, at least one."""
+    response = respond(make(kind), "r")
+    repeatable = response.status_code in {429, 503, 504} or kind is errors.InFlight
+    assert ("retry-after" in response.headers) == repeatable
+    if repeatable:
+        assert int(response.headers["retry-after"]) >= 1
+
+
+def test_a_named_wait_is_rounded_up():
+    """Coming back early would be refused again."""
+    assert respond(errors.RateLimited("x", retry_after=2.2), "r").headers["retry-after"] == str(
+        math.ceil(2.2)
+    )
+
+
+def test_a_fault_is_kept_for_the_log_and_an_error_is_not():
+    """Only our own faults are worth a trace."""
+    trace = Trace(request_id="r")
+    note(errors.NotFound(), trace)
+    assert (trace.problem, trace.fault) == ("not_found", None)
+    fault = errors.StateCorrupt("x")
+    note(fault, trace)
+    assert trace.fault is fault

@@ -1,0 +1,138 @@
+import math
+
+import pytest
+
+from rlstm_server.api.score import ScoreOut
+
+TEXT = "The cat sat on the mat, é🙂 and slept."
+
+
+async def score(client, **body):
+    answer = await client.post("/score", json=body)
+    assert answer.status_code == 200, answer.text
+    ScoreOut.model_validate(answer.json())
+    return answer.json()
+
+
+async def one(client, **body):
+    (item,) = (await score(client, **body))["items"]
+    return item
+
+
+async def test_all_next_bytes_together_have_probability_one(client):
+    """For a fixed context, over all 256 continuations, within 1e-5."""
+    items = [{"context": "the ", "tokens": [byte]} for byte in range(256)]
+    answer = await score(client, items=items)
+    total = math.fsum(math.exp(item["logprobs"][-1]) for item in answer["items"])
+    assert abs(total - 1.0) < 1e-5
+
+
+async def test_columns_are_equally_long_and_sum_to_the_totals(client):
+    """One entry a token in each, and the total is their sum."""
+    item = await one(client, text=TEXT, adapt=True)
+    count = len(TEXT.encode())
+    for name in ("ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends", "bytes"):
+        assert len(item[name]) == count
+    totals = item["totals"]
+    assert totals["tokens"] == totals["bytes"] == count
+    assert math.fsum(item["logprobs"]) == pytest.approx(totals["logprob"], abs=1e-4)
+    assert math.fsum(item["static_logprobs"]) == pytest.approx(totals["static_logprob"], abs=1e-4)
+    assert totals["gain"] == pytest.approx(totals["logprob"] - totals["static_logprob"], abs=1e-6)
+    assert max(item["logprobs"]) <= 0
+
+
+async def test_spans_and_bytes_give_the_text_back(client):
+    """Spans are in code points; the bytes of one character share its span and are told."""
+    item = await one(client, text="aé")
+    assert (item["starts"], item["ends"]) == ([0, 1, 1], [1, 2, 2])
+    assert item["bytes"] == [None, [0xC3], [0xA9]]
+
+
+async def test_a_text_its_ids_and_the_short_form_score_alike(client):
+    """Three ways to say one thing."""
+    by_text = await one(client, items=[{"text": TEXT}])
+    by_ids = await one(client, items=[{"tokens": list(TEXT.encode())}])
+    short = await one(client, text=TEXT)
+    assert by_text["logprobs"] == by_ids["logprobs"] == short["logprobs"]
+
+
+async def test_a_context_is_scored_against_and_not_reported(client):
+    """Scoring `ab` after `x` is the end of scoring `xab`."""
+    whole = await one(client, text="xab")
+    part = await one(client, text="ab", context="x")
+    assert part["first_token"] == "context"
+    assert whole["first_token"] == "bos"
+    assert part["ids"] == [97, 98]
+    assert part["logprobs"] == pytest.approx(whole["logprobs"][1:], abs=1e-5)
+
+
+async def test_neighbours_do_not_change_a_score(client):
+    """An item alone and the same item among others agree, in the order given, under their ids."""
+    items = [{"id": f"n{index}", "text": f"text number {index} {'x' * index}"} for index in range(20)]
+    together = (await score(client, items=items))["items"]
+    assert [item["id"] for item in together] == [item["id"] for item in items]
+    for item in (0, 7, 19):
+        alone = await one(client, text=items[item]["text"])
+        assert together[item]["logprobs"] == pytest.approx(alone["logprobs"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("unit", "factor"), [("nats", 1.0), ("bits", 1 / math.log(2)), ("log10", 1 / math.log(10))]
+)
+async def test_the_unit_applies_to_every_logarithm(client, unit, factor):
+    """Columns, words, alternatives, totals and gain; not to ratios."""
+    nats = await one(client, text=TEXT, adapt=True, words=True, top=2)
+    answer = await score(client, text=TEXT, adapt=True, words=True, top=2, unit=unit)
+    (item,) = answer["items"]
+    assert answer["unit"] == unit
+    for name in ("logprobs", "static_logprobs", "entropies"):
+        assert item[name] == pytest.approx([value * factor for value in nats[name]])
+    for name in ("logprob", "static_logprob", "gain"):
+        assert item["totals"][name] == pytest.approx(nats["totals"][name] * factor)
+    assert item["words"][0]["logprob"] == pytest.approx(nats["words"][0]["logprob"] * factor)
+    assert item["top"]["logprobs"][0] == pytest.approx(
+        [value * factor for value in nats["top"]["logprobs"][0]]
+    )
+    assert item["totals"]["bits_per_byte"] == pytest.approx(nats["totals"]["bits_per_byte"])
+
+
+async def test_alternatives_are_the_best_and_agree_with_ranks(client):
+    """Where a token has rank 1 it is the first alternative, with the same log-probability."""
+    item = await one(client, text=TEXT, top=100)
+    for place, rank in enumerate(item["ranks"]):
+        best = item["top"]["logprobs"][place]
+        assert best == sorted(best, reverse=True)
+        if rank <= 100:
+            assert best[rank - 1] == pytest.approx(item["logprobs"][place], abs=1e-5)
+
+
+async def test_words_sum_to_the_total(client):
+    """The space before a word belongs to it."""
+    item = await one(client, text=TEXT, words=True, scores="totals")
+    assert "ids" not in item
+    assert TEXT[item["words"][1]["start"] : item["words"][1]["end"]] == " cat"
+    assert math.fsum(word["logprob"] for word in item["words"]) == pytest.approx(
+        item["totals"]["logprob"], abs=1e-4
+    )
+
+
+async def test_learning_inside_an_item_starts_from_the_base_weights(client):
+    """The first segment is static; later ones are not; a second item starts afresh."""
+    text = "abcabcabc " * 12
+    answer = await score(client, items=[{"text": text}, {"text": text}], adaptation={"rate_scale": 3.0})
+    first, second = answer["items"]
+    assert first["updates"] == len(text) // 8
+    assert first["logprobs"][:8] == first["static_logprobs"][:8]
+    assert first["logprobs"][8:] != first["static_logprobs"][8:]
+    assert first["totals"]["gain"] > 0
+    assert second["logprobs"] == first["logprobs"]
+
+
+async def test_the_answer_says_what_its_numbers_depend_on(client):
+    """Model, fingerprints and numerics; and how long each part took."""
+    answer = await client.post("/score", json={"text": "a"})
+    body = answer.json()
+    assert body["model"] == "tiny"
+    assert len(body["fingerprint"]) == len(body["adaptation_fingerprint"]) == 64
+    assert body["numerics"]
+    assert answer.headers["server-timing"].startswith("queue;dur=")

@@ -1,0 +1,97 @@
+import json
+import logging
+
+import httpx
+import pytest
+
+from rlstm_server.api.problems import respond
+from rlstm_server.api.tracing import TracingLayer
+from rlstm_server.logs import JsonFormatter
+from rlstm_server.metrics import Metrics
+
+
+async def ask(app, metrics=None, **headers):
+    layer = TracingLayer(app, metrics=metrics or Metrics(), respond=respond)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(layer), base_url="http://a") as client:
+        return await client.get("/canary", headers=headers)
+
+
+async def fine(scope, receive, send):
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def broken(scope, receive, send):
+    raise RuntimeError("canary at 0x7f00")
+
+
+async def test_a_request_id_is_taken_or_made():
+    """One that is like ours comes back; anything else is replaced, and never repeated."""
+    assert (await ask(fine, **{"x-request-id": "abc-1.2_3"})).headers["x-request-id"] == "abc-1.2_3"
+    for bad in ("", "two words", "x" * 65, "<canary>", "é".encode()):
+        made = (await ask(fine, **{"x-request-id": bad})).headers["x-request-id"]
+        assert len(made) == 32
+        assert made != bad
+
+
+async def test_every_answer_carries_the_security_headers():
+    """No sniffing, no framing, no caching, and nothing that lets another origin read it."""
+    answer = await ask(fine, origin="https://evil.example")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+async def test_an_exception_nobody_expected_is_a_fixed_500(caplog):
+    """With the request id, by which the log tells more."""
+    with caplog.at_level(logging.INFO, logger="rlstm_server"):
+        answer = await ask(broken, **{"x-request-id": "r-77"})
+    assert answer.status_code == 500
+    assert answer.json()["request_id"] == "r-77"
+    assert answer.json()["type"].endswith(":internal")
+    assert "canary" not in answer.text
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.request_id == "r-77"
+
+
+async def test_an_exception_after_the_first_byte_breaks_the_connection():
+    """A cut answer must not look complete."""
+
+    async def half(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await ask(half)
+
+
+async def test_every_request_is_counted_once_whatever_becomes_of_it():
+    """Also the one that broke."""
+    metrics = Metrics()
+    await ask(fine, metrics)
+    await ask(broken, metrics)
+    counted = {
+        outcome: metrics.requests.labels("unknown", outcome)._value.get()
+        for outcome in ("ok", "server_error")
+    }
+    assert counted == {"ok": 1, "server_error": 1}
+
+
+async def test_no_text_reaches_the_log(client, caplog):
+    """Neither of good requests nor of bad ones, in a message or in any field."""
+    with caplog.at_level(logging.DEBUG):
+        session = (
+            await client.post("/sessions", json={"text": "canary", "metadata": {"k": "canary"}})
+        ).json()["id"]
+        await client.post("/score", json={"text": "canary", "context": "canary", "words": True})
+        await client.post("/score", json={"text": "canary", "unit": "canary"})
+        await client.post("/score", content=b"canary", headers={"content-type": "application/json"})
+        await client.post(f"/sessions/{session}/append", json={"text": "canary"})
+        await client.post("/generate", json={"prompt": "canary", "stop": "canary", "max_tokens": 3})
+        await client.get("/canary")
+    ours = [record for record in caplog.records if record.name.startswith("rlstm")]
+    lines = [JsonFormatter().format(record) for record in ours]
+    assert len(lines) >= 7
+    assert not [line for line in lines if "canary" in line]
+    assert json.loads(lines[-3])["session_id"] == session

@@ -1,0 +1,35 @@
+"""A whole server around a small random model, talked to without a port."""
+
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from rlstm_server.app import create_app
+from rlstm_server.settings import Settings
+from rlstm_server.store.in_memory import MemoryStore
+
+
+@pytest.fixture
+def serve(tiny_checkpoint):
+    """Give what runs an application and makes a client of it, to be entered with `async with`."""
+
+    @asynccontextmanager
+    async def running(*, store=None, headers=None, **settings):
+        app = create_app(Settings(model=str(tiny_checkpoint), **settings), store=store or MemoryStore())
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client,
+        ):
+            client.app = app
+            yield client
+
+    return running
+
+
+@pytest.fixture
+async def client(serve):
+    """A client of a server with default settings."""
+    async with serve() as client:
+        yield client

@@ -1,0 +1,90 @@
+"""The cache: least recently used goes first, bytes add up."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlstm_server.engine.cache import SessionCache
+from rlstm_server.engine.messages import SessionTotals
+from rlstm_server.engine.snapshot import SessionCopy, SessionFacts, SessionState
+from rlstm_server.metrics import Metrics
+from rlstm_server.store.base import SessionKey, first_position
+
+
+class Sized:
+    """Stands for an adapted state of so many bytes."""
+
+    def __init__(self, nbytes):
+        self.nbytes = nbytes
+
+
+def copy_of(name, nbytes):
+    key = SessionKey("acme", name)
+    state = SessionState(adapted=Sized(nbytes), totals=SessionTotals())
+    facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1)
+    return SessionCopy(key=key, position=first_position(key), state=state, facts=facts)
+
+
+def evicted(metrics):
+    return metrics.registry.get_sample_value(
+        "rlstm_session_evictions_total", {"tier": "host", "reason": "lru"}
+    )
+
+
+def test_the_least_recently_used_copy_goes_first():
+    """A copy that was read is younger than one that was only put."""
+    metrics = Metrics()
+    cache = SessionCache(20, metrics)
+    one, two, three = copy_of("one", 10), copy_of("two", 10), copy_of("three", 10)
+    cache.put(one)
+    cache.put(two)
+    cache.get(one.key)
+    cache.put(three)
+
+    assert (cache.get(one.key), cache.get(two.key), cache.get(three.key)) == (one, None, three)
+    assert evicted(metrics) == 1
+
+
+def test_a_newer_copy_takes_the_place_of_an_older_one():
+    """A session is there once, with its newest copy, and that is no eviction."""
+    metrics = Metrics()
+    cache = SessionCache(100, metrics)
+    cache.put(copy_of("one", 10))
+    newer = copy_of("one", 30)
+    cache.put(newer)
+
+    assert (cache.get(newer.key), cache.used_bytes, len(cache)) == (newer, 30, 1)
+    assert evicted(metrics) == 0
+
+
+def test_a_copy_larger_than_the_cache_is_not_kept():
+    """It would push out everything else for nothing."""
+    cache = SessionCache(20, Metrics())
+    small = copy_of("small", 10)
+    cache.put(small)
+    cache.put(copy_of("huge", 21))
+
+    assert (cache.get(small.key), len(cache)) == (small, 1)
+
+
+def test_check_finds_a_copy_under_anothers_key():
+    """The owner's tag must be the key."""
+    cache = SessionCache(20, Metrics())
+    cache.put(copy_of("one", 10))
+    cache._copies[SessionKey("acme", "two")] = cache._copies.pop(SessionKey("acme", "one"))
+    with pytest.raises(ValueError, match="another session's key"):
+        cache.check()
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 12), st.booleans()), max_size=40))
+def test_bytes_add_up_and_stay_within_the_limit(acts):
+    """After any mix of puts and drops the books balance and the limit holds."""
+    cache = SessionCache(25, Metrics())
+    for name, nbytes, dropped in acts:
+        copy = copy_of(name, nbytes)
+        cache.put(copy)
+        if dropped:
+            cache.drop(copy.key)
+        cache.check()
+
+        assert cache.used_bytes <= 25

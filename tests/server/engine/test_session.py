@@ -1,0 +1,476 @@
+"""One history a session: concurrent, replayed, raced, cut off, or crashed, every operation happens once."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlstm_server.engine import answers
+from rlstm_server.engine.messages import Candidate, CandidatesRequest, Passage
+from rlstm_server.errors import (
+    Conflict,
+    Draining,
+    Gone,
+    IdempotencyMismatch,
+    InFlight,
+    OutcomeUnknown,
+    Overloaded,
+    StateCorrupt,
+    StoreUnavailable,
+    VersionMoved,
+)
+from rlstm_server.metrics import Metrics
+from rlstm_server.store.base import Limits, SessionKey, Stale
+from rlstm_server.store.in_memory import MemoryStore
+
+TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
+
+
+class Scripted(MemoryStore):
+    """A store whose commits are bent: each script takes the real commit and gives what the caller sees."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.scripts = []
+
+    async def commit(self, commit):
+        """Run the next script, or commit."""
+        real = super().commit
+        if self.scripts:
+            return await self.scripts.pop(0)(real, commit)
+        return await real(commit)
+
+
+async def commit_and_stay_silent(real, commit):
+    """The commit happens; its answer is lost."""
+    await real(commit)
+    raise OutcomeUnknown("no answer")
+
+
+async def lose(real, commit):
+    """The commit is lost on its way, and nobody knows."""
+    raise OutcomeUnknown("no answer")
+
+
+async def refuse_connection(real, commit):
+    """The store is not there."""
+    raise StoreUnavailable("connection refused")
+
+
+def held(entered, opened):
+    """A commit that waits to be let through."""
+
+    async def script(real, commit):
+        entered.set()
+        await opened.wait()
+        return await real(commit)
+
+    return script
+
+
+def sample(metrics, name, **labels):
+    return metrics.registry.get_sample_value(f"rlstm_{name}", labels)
+
+
+async def probe(talk, text="a probe of the state"):
+    """The score of a text after the session's present state."""
+    request = CandidatesRequest(
+        caller=talk.caller,
+        session=talk.session,
+        candidates=(Candidate(id="p", passage=Passage(text=text)),),
+    )
+    return (await talk.engine.score_candidates(request)).candidates[0].logprob
+
+
+def pieces_of(text, seed):
+    draw, pieces = random.Random(seed), []
+    while text:
+        length = draw.randint(1, 12)
+        pieces, text = [*pieces, text[:length]], text[length:]
+    return pieces
+
+
+# ---- many at once -----------------------------------------------------------------------------------------
+
+
+async def test_sessions_at_once_equal_the_same_alone(engine, tools):
+    """64 sessions that read different texts at the same time get the scores each would get alone."""
+    texts = [TEXT[number % 50 :][:12] + str(number) for number in range(64)]
+
+    async def read(text):
+        talk = await tools.Talk.begin(engine)
+        answers = [await talk.append(piece) for piece in pieces_of(text, len(text))]
+        return [value for answer in answers for value in answer.columns.logprobs]
+
+    together = await asyncio.gather(*(read(text) for text in texts))
+    alone = [await read(text) for text in texts]
+
+    assert together == alone
+
+
+async def test_two_engines_on_one_store_equal_one(store, tools):
+    """Alternating appends through two engines score like the same appends through one."""
+    metrics = Metrics()
+    async with tools.engine_on(store) as one, tools.engine_on(store, metrics=metrics) as two:
+        shared, own = await tools.Talk.begin(one), await tools.Talk.begin(one)
+        for number, piece in enumerate(pieces_of(TEXT, 1)):
+            there = await shared.at(two if number % 2 else one).append(piece)
+            here = await own.append(piece)
+
+            assert there.columns == here.columns
+
+        assert sample(metrics, "commit_conflicts_total", outcome="redone") > 0
+
+
+async def test_racing_engines_apply_every_append_once(store, tools):
+    """Fifty one-byte appends through two engines at once: the version says how many were applied."""
+    async with tools.engine_on(store) as one, tools.engine_on(store) as two:
+        talk = await tools.Talk.begin(one)
+        calls = [talk.at(random.Random(n).choice([one, two])).append("x") for n in range(50)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        refused = sum(isinstance(outcome, Conflict) for outcome in outcomes)
+        versions = {outcome.version for outcome in outcomes if not isinstance(outcome, Exception)}
+
+        assert (await talk.info()).position == 50 - refused
+        assert versions == set(range(1, 51 - refused))
+
+
+async def test_a_race_lost_four_times_is_a_conflict(tools):
+    """After three redos the operation is refused, not applied, and the next one works."""
+    store, metrics = Scripted(), Metrics()
+
+    async def stale(real, commit):
+        return Stale(current=commit.position)
+
+    async with tools.engine_on(store, metrics=metrics) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [stale] * 4
+        with pytest.raises(Conflict) as caught:
+            await talk.append("x")
+
+        assert caught.value.applied == "no"
+        assert (await talk.append("x")).version == 1
+        assert sample(metrics, "commit_conflicts_total", outcome="refused") == 1
+
+
+# ---- once -------------------------------------------------------------------------------------------------
+
+
+async def test_a_repeat_gets_the_first_answer(store, tools):
+    """The same key takes effect once, whoever is asked, and the answer says it is a replay."""
+    metrics = Metrics()
+    async with tools.engine_on(store) as one, tools.engine_on(store, metrics=metrics) as two:
+        talk = await tools.Talk.begin(one)
+        first = await talk.append("hello", key="k1")
+        await talk.append(" world")
+        again = await talk.at(two).append("hello", key="k1")
+
+        assert again.replayed
+        assert replace(again, replayed=False, timings=first.timings, expires_at=first.expires_at) == first
+        assert (await talk.info()).position == 11
+        assert sample(metrics, "idempotent_replays_total", result="replayed") == 1
+        assert sample(metrics, "tokens_total", kind="scored") == 0
+
+
+async def test_an_old_repeat_gets_version_and_totals(tools):
+    """When the whole answer is not kept any more, the short form is given, without columns."""
+    async with tools.engine_on(MemoryStore(limits=Limits(answers=1))) as engine:
+        talk = await tools.Talk.begin(engine)
+        first = await talk.append("hello", key="k1")
+        await talk.append("other", key="k2")
+        again = await talk.append("hello", key="k1")
+
+        assert (again.version, again.totals, again.columns) == (1, first.totals, None)
+
+
+async def test_an_answer_too_long_to_keep_has_its_totals_kept(engine, tools, monkeypatch):
+    """A repeat of a long append is still known."""
+    monkeypatch.setattr(answers, "STORED_BYTES", 500)
+    talk = await tools.Talk.begin(engine)
+    first = await talk.append(TEXT, key="k1")
+    again = await talk.append(TEXT, key="k1")
+
+    assert (again.replayed, again.totals, again.columns) == (True, first.totals, None)
+
+
+@pytest.mark.parametrize("other", [{"text": "hullo"}, {"text": "hello", "learn": False}])
+async def test_a_key_with_another_request_is_a_mismatch(engine, tools, other):
+    """Reusing a key for something else is refused, and nothing happens."""
+    talk = await tools.Talk.begin(engine)
+    await talk.append("hello", key="k1")
+    with pytest.raises(IdempotencyMismatch):
+        await talk.append(key="k1", **other)
+
+    assert (await talk.info()).version == 1
+
+
+async def test_a_repeat_while_the_first_is_under_way_is_refused(tools):
+    """The same key twice at once: one is applied, the other told so."""
+    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [held(entered, opened)]
+        first = asyncio.ensure_future(talk.append("x", key="k1"))
+        await entered.wait()
+        with pytest.raises(InFlight):
+            await talk.append("x", key="k1")
+        opened.set()
+
+        assert (await first).version == 1
+
+
+async def test_if_match_lets_only_the_named_version_pass(engine, tools):
+    """A stale If-Match is refused with the current version; a fitting one is applied."""
+    talk = await tools.Talk.begin(engine)
+    await talk.append("x")
+    with pytest.raises(VersionMoved) as caught:
+        await talk.append("y", if_match=0)
+
+    assert caught.value.current == 1
+    assert (await talk.append("y", if_match=1)).version == 2
+
+
+# ---- a store that fails -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", [commit_and_stay_silent, lose])
+async def test_a_lost_answer_is_asked_for_again(tools, script):
+    """Whether the commit or its answer was lost, the operation is applied once and counted once."""
+    store, metrics = Scripted(), Metrics()
+    async with tools.engine_on(store, metrics=metrics) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [script]
+        answer = await talk.append("hello")
+
+        assert (answer.version, answer.replayed) == (1, False)
+        assert (await talk.append("!")).position == 6
+        assert sample(metrics, "tokens_total", kind="scored") == 6
+        assert sample(metrics, "store_errors_total", op="commit", reason="timeout") == 1
+
+
+async def test_an_outcome_that_stays_unknown_is_said_so_and_can_be_repeated(tools):
+    """After all tries: unknown. A repeat with the same key finds out, and nothing is applied twice."""
+    store = Scripted()
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [commit_and_stay_silent, lose, refuse_connection]
+        with pytest.raises(OutcomeUnknown) as caught:
+            await talk.append("hello", key="k1")
+        again = await talk.append("hello", key="k1")
+
+        assert caught.value.applied == "unknown"
+        assert (again.version, again.replayed) == (1, True)
+        assert (await talk.info()).position == 5
+
+
+async def test_a_store_that_is_away_changes_nothing(tools):
+    """The append is refused, not applied, and works when the store is back."""
+    store = Scripted()
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [refuse_connection]
+        with pytest.raises(StoreUnavailable):
+            await talk.append("hello")
+
+        assert (await talk.append("hello")).version == 1
+
+
+# ---- crashes, cancels, deletes ----------------------------------------------------------------------------
+
+
+async def test_a_new_engine_goes_on_where_the_old_one_was(store, tools):
+    """An engine dropped between appends: the next has the last version, and scores bit for bit the same."""
+    async with tools.engine_on(store) as steady:
+        talk = control = await tools.Talk.begin(steady)
+        for version, piece in enumerate(pieces_of(TEXT, 2), start=1):
+            async with tools.engine_on(store) as fresh:
+                talk = control.at(fresh)
+                answer = await talk.append(piece)
+                after = await probe(talk)
+            async with tools.engine_on(store) as another:
+                assert answer.version == version
+                assert await probe(control.at(another)) == after
+
+
+async def test_an_append_that_has_not_started_can_be_cancelled(tools):
+    """A waiter that leaves takes its queued operation with it."""
+    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [held(entered, opened)]
+        first = asyncio.ensure_future(talk.append("first"))
+        await entered.wait()
+        second = asyncio.ensure_future(talk.append("second"))
+        await asyncio.sleep(0)
+        second.cancel()
+        opened.set()
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await second
+
+        assert (await talk.info()).version == 1
+
+
+async def test_a_commit_under_way_outlives_its_client(tools):
+    """A client that disconnects cancels its waiter, never the commit."""
+    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [held(entered, opened)]
+        append = asyncio.ensure_future(talk.append("hello"))
+        await entered.wait()
+        append.cancel()
+        await asyncio.sleep(0)
+        opened.set()
+        answer = await talk.append("!")
+
+        assert (answer.version, answer.position) == (2, 6)
+
+
+async def test_a_session_deleted_during_an_append_stays_deleted(tools):
+    """The append that was computed meanwhile is refused as gone."""
+    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [held(entered, opened)]
+        append = asyncio.ensure_future(talk.append("hello"))
+        await entered.wait()
+        await engine.delete("acme", talk.session)
+        opened.set()
+        with pytest.raises(Gone):
+            await append
+        with pytest.raises(Gone):
+            await probe(talk)
+
+
+async def test_a_cached_copy_does_not_outlive_a_delete_elsewhere(store, tools):
+    """A read asks the store first: a session deleted through another engine is gone at once."""
+    async with tools.engine_on(store) as one, tools.engine_on(store) as two:
+        talk = await tools.Talk.begin(one)
+        await talk.append("hello")
+        await two.delete("acme", talk.session)
+        with pytest.raises(Gone):
+            await probe(talk)
+
+
+async def test_a_read_never_answers_from_an_older_version(store, tools):
+    """A copy that another engine has overtaken is not used."""
+    async with tools.engine_on(store) as one, tools.engine_on(store) as two:
+        talk = await tools.Talk.begin(one)
+        await probe(talk)
+        await talk.at(two).append(TEXT)
+
+        assert await probe(talk) == await probe(talk.at(two))
+        request = CandidatesRequest(
+            caller=talk.caller,
+            session=talk.session,
+            candidates=(Candidate(id="p", passage=Passage(text="x")),),
+            min_version=2,
+        )
+        with pytest.raises(VersionMoved):
+            await one.score_candidates(request)
+
+
+async def test_draining_answers_everybody(tools):
+    """What waits when the server goes down is told so; the commit that is under way goes through."""
+    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [held(entered, opened)]
+        first = asyncio.ensure_future(talk.append("first"))
+        await entered.wait()
+        second = asyncio.ensure_future(talk.append("second"))
+        await asyncio.sleep(0)
+        draining = asyncio.ensure_future(engine.drain(0.01))
+        with pytest.raises(Draining):
+            await second
+        opened.set()
+        await draining
+        with pytest.raises(Draining):
+            await talk.append("third")
+
+        assert (await first).version == 1
+
+
+async def test_a_sessions_queue_is_bounded(tools):
+    """Operations over the bound are refused at once; the others are applied."""
+    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
+    async with tools.engine_on(store) as engine:
+        engine.sessions.queued_operations = 3
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [held(entered, opened)]
+        waiting = [asyncio.ensure_future(talk.append("x")) for _ in range(3)]
+        await entered.wait()
+        with pytest.raises(Overloaded):
+            await talk.append("y")
+        opened.set()
+
+        assert [answer.version for answer in await asyncio.gather(*waiting)] == [1, 2, 3]
+
+
+# ---- isolation --------------------------------------------------------------------------------------------
+
+
+async def test_nan_in_one_session_touches_no_other(store, tools):
+    """A poisoned copy is refused, not stored, and forgotten; the others, and then itself, score as ever."""
+    async with tools.engine_on(store) as engine:
+        talks = [await tools.Talk.begin(engine) for _ in range(8)]
+        for talk in talks:
+            await talk.append(TEXT)
+        expected = await probe(talks[1])
+        key = SessionKey("acme", talks[0].session)
+        copy = engine.sessions.cache.get(key)
+        bad = copy.state.adapted.static._replace(
+            state=copy.state.adapted.static.state._replace(
+                h=torch.full_like(copy.state.adapted.static.state.h, float("nan"))
+            )
+        )
+        poisoned = replace(copy.state, adapted=replace(copy.state.adapted, static=bad))
+        engine.sessions.cache.put(replace(copy, state=poisoned))
+        outcomes = await asyncio.gather(*(talk.append("more") for talk in talks), return_exceptions=True)
+
+        assert isinstance(outcomes[0], StateCorrupt)
+        assert len({outcome.columns.logprobs for outcome in outcomes[1:]}) == 1
+        assert (await talks[0].append("more")).columns.logprobs == outcomes[1].columns.logprobs
+        assert await probe(talks[0]) == await probe(talks[1]) != expected
+
+
+async def test_each_session_learns_its_own_secret_only(engine, tools):
+    """Sessions that each learned a word give it the better score than any other session does."""
+    secrets = [f"<{letter * 4}>" for letter in "QXZJKV"]
+    talks = [await tools.Talk.begin(engine) for _ in secrets]
+    await asyncio.gather(*(talk.append(s * 12) for talk, s in zip(talks, secrets, strict=True)))
+    table = [[await probe(talk, secret) for secret in secrets] for talk in talks]
+
+    assert all(
+        max(range(len(talks)), key=lambda row: table[row][column]) == column for column in range(len(talks))
+    )
+
+
+async def test_books_balance_after_any_mix(tools):
+    """Appends, reads, cancels, deletes, store faults, in random order: everything is accounted for."""
+    store = Scripted()
+    async with tools.engine_on(store, cache_bytes=20_000) as engine:
+        draw, talks = random.Random(7), [await tools.Talk.begin(engine) for _ in range(6)]
+        tasks = []
+        for _ in range(150):
+            act, talk = draw.random(), draw.choice(talks)
+            if act < 0.1:
+                store.scripts.append(draw.choice([lose, commit_and_stay_silent, refuse_connection]))
+            elif act < 0.15 and tasks:
+                draw.choice(tasks).cancel()
+            elif act < 0.17:
+                tasks.append(asyncio.ensure_future(engine.delete("acme", talk.session)))
+            elif act < 0.4:
+                tasks.append(asyncio.ensure_future(probe(talk)))
+            else:
+                tasks.append(asyncio.ensure_future(talk.append("z" * draw.randint(1, 30))))
+            await asyncio.sleep(draw.choice([0, 0, 0.002]))
+            engine.check()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        engine.check()
+
+        assert len(outcomes) == len(tasks)
+        assert not engine.sessions._actors

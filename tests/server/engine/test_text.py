@@ -1,0 +1,110 @@
+"""A stream may be cut anywhere: tokens and spans are those of the whole."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
+from rlstm_server.engine.messages import Passage
+from rlstm_server.engine.text import START, Place, read_passage
+from rlstm_server.errors import InvalidField, InvalidText, InvalidTokens
+
+TEXTS = st.text(st.sampled_from("ab \n\té€😀"), max_size=40)
+BYTES = ByteVocab()
+
+
+def read_all(vocab, passages, final=True):
+    """Ids and spans of the passages read one after the other, and the place at the end."""
+    place, ids, spans = START, [], []
+    for number, passage in enumerate(passages):
+        last = number == len(passages) - 1
+        piece = read_passage(vocab, passage, "", place=place, final=final and last)
+        ids += piece.ids
+        spans += zip(piece.starts, piece.ends, strict=True)
+        place = piece.after
+    return ids, spans, place
+
+
+def cut(sequence, points):
+    edges = [0, *sorted(min(point, len(sequence)) for point in points), len(sequence)]
+    parts = [sequence[a:b] for a, b in pairwise(edges)]
+    return [part for part in parts if part]
+
+
+@pytest.mark.parametrize(
+    "vocab", [BYTES, CharVocab.build("ab \t€"), WordVocab.build("a b ab é")], ids=lambda vocab: vocab.kind
+)
+@given(text=TEXTS, points=st.lists(st.integers(0, 40), max_size=4))
+def test_text_in_pieces_equals_the_whole(vocab, text, points):
+    """However a text is cut into appends, its tokens and spans are the same."""
+    pieces = [Passage(text=part) for part in cut(text, points)]
+    if pieces:
+        assert read_all(vocab, [Passage(text=text)])[:2] == read_all(vocab, pieces)[:2]
+
+
+@given(text=TEXTS, points=st.lists(st.integers(0, 160), max_size=4))
+def test_byte_ids_in_pieces_span_whole_characters(text, points):
+    """Ids cut inside a character have the spans that the text has, and the place comes out the same."""
+    pieces = [Passage(tokens=part) for part in cut(tuple(text.encode()), points)]
+    if pieces:
+        ids, spans, place = read_all(BYTES, pieces)
+        whole = BYTES.encode(text)
+
+        assert ids == whole.ids
+        assert spans == list(zip(whole.starts, whole.ends, strict=True))
+        assert place == Place(characters=len(text))
+
+
+def test_an_unfinished_character_is_given_up_when_text_follows():
+    """Text begins a new character: what was unfinished counts as one."""
+    cut_short = read_passage(BYTES, Passage(tokens=(0xE2, 0x82)), "")
+    after = read_passage(BYTES, Passage(text="a"), "", place=cut_short.after)
+
+    assert (cut_short.starts, cut_short.ends) == ([0, 0], [1, 1])
+    assert (after.starts, after.ends) == ([1], [2])
+
+
+def test_a_word_waits_until_it_is_complete(words):
+    """The word in progress waits, becomes a token when white space follows, and is flushed by `final`."""
+    first = read_passage(words, Passage(text="the ca"), "", final=False)
+    second = read_passage(words, Passage(text="t sat"), "", place=first.after, final=False)
+    last = read_passage(words, Passage(text=""), "", place=second.after, final=True)
+
+    assert [words.decode(piece.ids) for piece in (first, second, last)] == ["the", "cat", "sat"]
+    assert (second.starts, second.ends) == ([4], [7])
+    assert (first.after.pending, last.after) == ("ca", Place(characters=11))
+
+
+def test_ids_complete_the_word_in_progress(words):
+    """Ids that follow pending text come after its token."""
+    held = read_passage(words, Passage(text="cat"), "", final=False)
+    joined = read_passage(words, Passage(tokens=(words.encode("sat").ids[0],)), "", place=held.after)
+
+    assert words.decode(joined.ids) == "cat sat"
+
+
+@pytest.mark.parametrize(
+    ("passage", "error", "field"),
+    [
+        (Passage(text=""), InvalidField, "text"),
+        (Passage(tokens=()), InvalidField, "tokens"),
+        (Passage(text="a\ud800"), InvalidText, "text"),
+        (Passage(tokens=(1, 256)), InvalidTokens, "tokens"),
+        (Passage(tokens=(True,)), InvalidTokens, "tokens"),
+    ],
+)
+def test_bad_input_is_refused_by_name(passage, error, field):
+    """Each kind of bad input has its error, which names the field."""
+    with pytest.raises(error) as caught:
+        read_passage(BYTES, passage, "items[3]")
+    named = caught.value.field if error is InvalidField else caught.value.detail
+
+    assert f"items[3].{field}" in named
+
+
+def test_a_lone_surrogate_is_refused_even_where_it_would_wait(words):
+    """A word in progress is checked when it arrives, not when it is complete."""
+    with pytest.raises(InvalidText):
+        read_passage(words, Passage(text="the c\udfff"), "", final=False)

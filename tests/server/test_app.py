@@ -1,0 +1,168 @@
+import hashlib
+import json
+import shutil
+
+import httpx
+import pytest
+import torch
+
+from rlstm_model.checkpoint import load
+from rlstm_server.api.auth import ALL_SCOPES, OPEN_PATHS, SCOPES
+from rlstm_server.app import create_app
+from rlstm_server.errors import StartupError
+from rlstm_server.settings import Settings
+from rlstm_server.store.in_memory import MemoryStore
+
+KEY = {"authorization": "Bearer the-right-key"}
+
+
+def routes(app):
+    """Every route that answers requests, with its method."""
+    found = app.openapi()["paths"]
+    documented = [(method.upper(), path) for path, item in found.items() for method in item]
+    return [*documented, ("GET", "/openapi.json")]
+
+
+async def started(app):
+    async with app.router.lifespan_context(app):
+        pass
+
+
+async def test_every_route_is_closed_without_a_key_and_open_with_it(serve):
+    """Only live and ready answer strangers; nothing that is there is hidden from the right key."""
+    async with serve(api_keys="the-right-key") as client:
+        for method, template in routes(client.app):
+            path = template.replace("{session_id}", "0" * 32)
+            for headers in ({}, {"authorization": "Bearer the-wrong-key"}):
+                answer = await client.request(method, path, headers=headers)
+                expected = 200 if path in OPEN_PATHS else 401
+                assert answer.status_code == expected, (method, path)
+            answer = await client.request(method, path, headers=KEY)
+            assert answer.status_code not in {401, 403, 405}, (method, path)
+
+
+async def test_every_route_has_a_scope(serve):
+    """A new route must be named in the table, or only admins reach it."""
+    async with serve() as client:
+        named = {template.split("/")[1] for _, template in routes(client.app)}
+    assert named - {"health"} == set(SCOPES)
+    assert {scope for scope in SCOPES.values() if scope} == ALL_SCOPES
+
+
+async def test_somebody_elses_session_is_not_there(serve, tmp_path):
+    """Two tenants: the other's id and an unknown id get the same answer, on every session route."""
+    records = [
+        {"sha256": hashlib.sha256(name.encode()).hexdigest(), "tenant": name, "scopes": ["sessions"]}
+        for name in ("alice", "bob")
+    ]
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps(records))
+    async with serve(api_keys_file=path) as client:
+        alice, bob = ({"authorization": f"Bearer {name}"} for name in ("alice", "bob"))
+        theirs = (await client.post("/sessions", json={"text": "secret"}, headers=alice)).json()["id"]
+        for method, template in routes(client.app):
+            if "{session_id}" not in template:
+                continue
+            body = {"text": "a"} if template.endswith("append") else {}
+            body = {"candidates": [{"text": "a"}]} if template.endswith("score") else body
+            answers = []
+            for session in (theirs, "0" * 32):
+                url = template.replace("{session_id}", session)
+                answer = await client.request(method, url, json=body, headers={**bob, "x-request-id": "same"})
+                answers.append((answer.status_code, answer.text))
+            assert answers[0] == answers[1], template
+            assert answers[0][0] == 404
+        assert (await client.get("/sessions", headers=bob)).json()["sessions"] == []
+        assert (await client.get(f"/sessions/{theirs}", headers=alice)).status_code == 200
+
+
+async def test_the_openapi_document_describes_every_body(serve):
+    """Requests by their schemas with descriptions, answers by theirs, errors as problem documents."""
+    async with serve() as client:
+        document = (await client.get("/openapi.json")).json()
+    schemas = document["components"]["schemas"]
+    for path, body in (
+        ("/score", "ScoreIn"),
+        ("/generate", "GenerateIn"),
+        ("/sessions", "CreateIn"),
+        ("/sessions/{session_id}/append", "AppendIn"),
+        ("/sessions/{session_id}/score", "CandidatesIn"),
+        ("/sessions/{session_id}/generate", "ContinueIn"),
+        ("/sessions/{session_id}/reset", "ResetIn"),
+    ):
+        operation = document["paths"][path]["post"]
+        reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+        assert reference.endswith(f"/{body}")
+        assert schemas[body]["additionalProperties"] is False
+        assert "4XX" in operation["responses"]
+    assert schemas["ScoreIn"]["properties"]["top"]["maximum"] == 100
+
+
+async def test_an_application_is_one_line(tiny_checkpoint):
+    """A loaded model and a store in memory are all that it needs."""
+    app = create_app(Settings(), checkpoint=load(tiny_checkpoint), store=MemoryStore())
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
+    ):
+        assert (await client.post("/score", json={"text": "a"})).status_code == 200
+
+
+async def test_two_applications_in_one_process_share_nothing(serve):
+    """Sessions and counts are each one's own."""
+    async with serve() as first, serve() as second:
+        await first.post("/sessions", json={"name": "mine"})
+        assert (await second.get("/sessions")).json()["sessions"] == []
+        assert 'endpoint="POST /sessions",outcome="ok"} 0.0' in (await second.get("/metrics")).text
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda folder: shutil.rmtree(folder), "tiny"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 100), "model.safetensors"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
+        (lambda folder: (folder / "adaptation.safetensors").write_bytes(b"x"), "adaptation.safetensors"),
+    ],
+)
+async def test_a_model_that_cannot_be_used_is_named(tiny_checkpoint, tmp_path, damage, named):
+    """The sentence starts with the setting and names the file."""
+    copy = tmp_path / "tiny"
+    shutil.copytree(tiny_checkpoint, copy)
+    damage(copy)
+    with pytest.raises(StartupError) as refused:
+        await started(create_app(Settings(model=str(copy)), store=MemoryStore()))
+    assert refused.value.detail.startswith("RLSTM_MODEL")
+    assert named in refused.value.detail
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what must be absent")
+async def test_an_absent_device_is_refused(tiny_checkpoint):
+    """Computing elsewhere than asked would be a silent surprise."""
+    with pytest.raises(StartupError, match="RLSTM_DEVICE"):
+        await started(create_app(Settings(model=str(tiny_checkpoint), device="cuda"), store=MemoryStore()))
+
+
+async def test_an_absent_store_is_refused(tiny_checkpoint):
+    """By name, and without its password."""
+    settings = Settings(model=str(tiny_checkpoint), redis_url="redis://:canary@127.0.0.1:1/0")
+    with pytest.raises(StartupError) as refused:
+        await started(create_app(settings))
+    assert "canary" not in refused.value.detail
+
+
+async def test_without_calibration_a_server_scores_and_does_not_learn(tiny_checkpoint, tmp_path):
+    """Learning is refused by a sentence that says what is missing; everything else works."""
+    copy = tmp_path / "tiny"
+    shutil.copytree(tiny_checkpoint, copy)
+    (copy / "adaptation.safetensors").unlink()
+    app = create_app(Settings(model=str(copy)), store=MemoryStore())
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
+    ):
+        assert (await client.post("/score", json={"text": "a"})).status_code == 200
+        refused = await client.post("/score", json={"text": "a", "adapt": True})
+        assert refused.status_code == 422
+        assert "calibration" in refused.json()["detail"]

@@ -1,0 +1,120 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlstm_model.config import ModelConfig
+from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
+from rlstm_training.config import Source
+from rlstm_training.corpora import DEFAULT_FOLDER, CorpusError, in_form, load_corpus
+from rlstm_training.recipes import RECIPES
+from rlstm_training.texts import build_vocab, excerpt, on_corpus, passage, prepare
+
+
+def test_byte_texts_are_the_files(corpora, toy_recipe):
+    """Every source's ids are its bytes in its form, with its rows; validation texts are named by both."""
+    sources = (Source(corpus="three", rows=2), Source(corpus="three", rows=1, form="unwrapped"))
+    texts, vocab = prepare(toy_recipe(sources=sources))
+    raw = load_corpus("three", "train")
+    assert vocab == ByteVocab()
+    assert [rows for _, rows in texts.train] == [2, 1]
+    assert bytes(texts.train[0][0]) == raw
+    assert bytes(texts.train[1][0]) == in_form(raw, "unwrapped")
+    assert {name: bytes(ids) for name, ids in texts.valid.items()} == {
+        "three/as_is": load_corpus("three", "valid"),
+        "three/unwrapped": in_form(load_corpus("three", "valid"), "unwrapped"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["characters", "words"])
+def test_texts_decode_to_what_was_read(own_folder, toy_recipe, kind):
+    """Characters and words: the vocabulary comes from the training text and its ids give the text back."""
+    recipe = on_corpus(toy_recipe(vocab=kind), str(own_folder))
+    texts, vocab = prepare(recipe)
+    raw = (own_folder / "train.txt").read_text()
+    ids, rows = texts.train[0]
+    assert rows == recipe.rows
+    assert vocab == (CharVocab if kind == "characters" else WordVocab).build(raw)
+    assert vocab.size == recipe.model.vocab_size
+    assert vocab.decode(ids.tolist()).split() == raw.split()
+
+
+def test_a_recipe_moves_to_another_corpus(own_folder, toy_recipe):
+    """Everything stays but the sources and the size of the vocabulary."""
+    recipe = toy_recipe()
+    moved = on_corpus(recipe, str(own_folder))
+    assert moved.sources == (Source(corpus=str(own_folder), rows=4),)
+    assert moved.model == recipe.model
+    assert moved.name == recipe.name
+    assert on_corpus(toy_recipe(vocab="words"), str(own_folder)).model.vocab_size < 40
+
+
+def test_a_vocabulary_of_another_size_is_refused(own_folder, toy_recipe):
+    """The model must have a row for each token of the text."""
+    recipe = toy_recipe(vocab="characters", sources=(Source(corpus=str(own_folder), rows=1),))
+    with pytest.raises(CorpusError, match=r"holds \d+ tokens; the recipe's model.vocab_size is 256"):
+        prepare(recipe)
+
+
+def test_text_outside_the_vocabulary_is_refused(own_folder, toy_recipe):
+    """A validation character that the training text lacks is named by its place."""
+    (own_folder / "valid.txt").write_text("the \N{SNOWMAN}")
+    with pytest.raises(CorpusError, match="valid: character 4 is not in the vocabulary"):
+        prepare(on_corpus(toy_recipe(vocab="characters"), str(own_folder)))
+
+
+def test_text_that_is_no_utf8_is_refused(own_folder, toy_recipe):
+    """Characters and words need UTF-8; the place is named. Bytes need nothing."""
+    (own_folder / "train.txt").write_bytes(b"the caf\xe9 " * 20)
+    with pytest.raises(CorpusError, match="is not UTF-8 at byte 7"):
+        on_corpus(toy_recipe(vocab="words"), str(own_folder))
+    prepare(on_corpus(toy_recipe(), str(own_folder)))
+
+
+def test_a_text_shorter_than_a_window_is_refused(own_folder, toy_recipe):
+    """A recipe that cannot fit its batch names the text."""
+    (own_folder / "train.txt").write_bytes(b"12345678")
+    with pytest.raises(CorpusError, match="train: 8 tokens cannot fill a window of 8"):
+        prepare(on_corpus(toy_recipe(), str(own_folder)))
+
+
+def test_passages_count_bytes_tokens_and_unknowns():
+    """What is needed for every measure of a text."""
+    vocab = build_vocab("words", {"a": b"the sea was calm\n"})
+    read = passage(vocab, "the café was\n".encode(), "menu")
+    assert (read.name, len(read.ids), read.bytes, read.unknown) == ("menu", 4, 14, 1)
+    assert passage(ByteVocab(), b"\xff\n", "raw").ids == [255, 10]
+    with pytest.raises(CorpusError, match="blank holds no text"):
+        passage(vocab, b"  ", "blank")
+
+
+def test_excerpts_may_be_cut_inside_a_character():
+    """The half characters at the ends go; with bytes nothing goes."""
+    cut = "é sea é".encode()[1:-1]
+    vocab = CharVocab.build(" sea")
+    assert vocab.decode(excerpt(vocab, cut, "x").ids) == " sea "
+    assert bytes(excerpt(ByteVocab(), cut, "x").ids) == cut
+
+
+@pytest.mark.skipif(not (DEFAULT_FOLDER / "wikitext-2").is_dir(), reason="WikiText-2 is not here")
+def test_wikitext_has_its_published_counts(monkeypatch):
+    """33,278 types; 2,088,628, 217,646 and 245,569 tokens with one <eos> a line, none of them new."""
+    monkeypatch.setenv("RLSTM_CORPORA", str(Path(DEFAULT_FOLDER).resolve()))
+    recipe = RECIPES["words-small"]()
+    texts, vocab = prepare(recipe)
+    test = vocab.encode(load_corpus("wikitext-2", "test").decode())
+    assert isinstance(vocab, WordVocab)
+    assert vocab.size == recipe.model.vocab_size == 33_278
+    lengths = len(texts.train[0][0]), len(texts.valid["wikitext-2/as_is"]), len(test.ids)
+    assert lengths == (2_088_628, 217_646, 245_569)
+    assert np.count_nonzero(texts.train[0][0] == vocab.unknown_id) == load_corpus(
+        "wikitext-2", "train"
+    ).split().count(b"<unk>")
+
+
+def test_the_model_of_a_recipe_may_have_any_shape(own_folder, toy_recipe):
+    """Moving to another corpus keeps all of the model's shape but the vocabulary."""
+    shape = ModelConfig(vocab_size=9, hidden_size=7, num_layers=3, mogrifier_rounds=1, tie_embeddings=True)
+    moved = on_corpus(toy_recipe(vocab="characters", model=shape), str(own_folder))
+    assert (moved.model.hidden_size, moved.model.num_layers, moved.model.tie_embeddings) == (7, 3, True)
+    assert moved.model.vocab_size != 9

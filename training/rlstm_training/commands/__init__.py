@@ -1,0 +1,1 @@
+"""The commands of ``rlstm`` that training offers, a module each."""

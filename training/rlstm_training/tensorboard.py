@@ -1,0 +1,43 @@
+"""The curves of a run for TensorBoard."""
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from torch.utils.tensorboard import SummaryWriter
+
+from rlstm_training.reporting import Record, Silence
+
+
+class TensorBoard(Silence):
+    """Writes each record's numbers as scalars. A resumed run replaces what comes after its checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: SummaryWriter | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def started(self, step: int, steps: int) -> None:
+        """See :class:`rlstm_training.reporting.Reporter`."""
+        self._writer = SummaryWriter(str(self._folder), purge_step=step + 1)
+
+    def recorded(self, record: Record) -> None:
+        """See :class:`rlstm_training.reporting.Reporter`."""
+        assert self._writer is not None, "a run begins before it records"
+        for name, value in record.items():
+            if name == "valid":
+                for text, bits in value.items():
+                    self._writer.add_scalar(f"valid/{text}", bits, record["step"])
+            elif name != "step":
+                self._writer.add_scalar(f"train/{name}", value, record["step"])
