@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ from rlstm_server.settings import Settings, load_settings
 
 KEEP_ALIVE_SECONDS = 30
 HEADER_BYTES = 65_536
+FAREWELL_SECONDS = 1.5
+"""What a stream that was ended by the drain gets to tell its reader so."""
 
 
 def serve(
@@ -152,7 +155,7 @@ def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=max(1, round(settings.limits.drain_seconds)),
+        timeout_graceful_shutdown=math.ceil(settings.limits.drain_seconds + FAREWELL_SECONDS),
     )
 
 

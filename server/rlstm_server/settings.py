@@ -52,7 +52,7 @@ class Limits(BaseModel):
     ping_seconds: float = Field(
         default=10.0, gt=0, le=600, description="Silence of an event stream before a comment."
     )
-    drain_seconds: float = Field(default=8.0, gt=0, le=600, description="What open work gets after SIGTERM.")
+    drain_seconds: float = Field(default=6.0, gt=0, le=600, description="What open work gets after SIGTERM.")
 
 
 class Settings(BaseSettings):

@@ -53,7 +53,10 @@ def corpora(tmp_path, monkeypatch):
     cuts = [0, len(one) - 600, len(one) - 300, len(one)]
     splits = {n: [a, b] for n, a, b in zip(("train", "valid", "test"), cuts, cuts[1:], strict=False)}
     files = [
-        *(_record(folder, f"three/{s}.txt.xz", _words(300, s), "three", s) for s in ("train", "valid", "test")),
+        *(
+            _record(folder, f"three/{s}.txt.xz", _words(300, s), "three", s)
+            for s in ("train", "valid", "test")
+        ),
         _record(folder, "one/one.txt.xz", one, "one", "all", splits=splits),
         _record(folder, "kinds/letter.txt.xz", _words(200, 9), "kinds", "domain"),
     ]

@@ -104,7 +104,7 @@ def test_the_search_uses_the_numbers_that_are_stored(measured):
 
 def test_session_losses_are_those_of_new_sessions(model, measured, words):
     """Each text in a session of its own, at the rate that is tried."""
-    passages = [Passage(name=str(seed), ids=list(words(30, seed)), bytes=200) for seed in (2, 3)]
+    passages = [Passage(name=str(seed), ids=list(words(12, seed)), bytes=60) for seed in (2, 3)]
     done = []
     losses = session_losses(model, measured, passages, bos_id=10, advance=done.append)(2e-3, 1e-3)
     adapter = Adapter(model, measured.with_rate(2e-3, 1e-3), bos_id=10)

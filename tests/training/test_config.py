@@ -29,8 +29,16 @@ def test_unknown_and_missing_fields_are_refused(toy_recipe, change):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("window", 0), ("steps", 0), ("dropout_samples", 0), ("learning_rate", 0.0), ("reset_probability", 1.5)]
-    + [("sources", ()), ("checkpoint_every", 0), ("learning_rate", float("nan"))],
+    [
+        ("sources", ()),
+        ("window", 0),
+        ("steps", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("nan")),
+        ("dropout_samples", 0),
+        ("reset_probability", 1.5),
+        ("checkpoint_every", 0),
+    ],
 )
 def test_impossible_values_name_their_field(toy_recipe, field, value):
     """A recipe that cannot be run is refused when it is made."""

@@ -46,7 +46,7 @@ def test_missing_things_are_named(corpora, own_folder):
     ]:
         with pytest.raises(CorpusError, match=message):
             load_corpus(name, split)
-    with pytest.raises(CorpusError, match="no file 'absent.xz'"):
+    with pytest.raises(CorpusError, match=r"no file 'absent\.xz'"):
         load_file("absent.xz")
     (corpora / "manifest.json").unlink()
     with pytest.raises(CorpusError, match=r"manifest.json is missing; set RLSTM_CORPORA"):

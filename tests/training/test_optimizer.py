@@ -9,8 +9,14 @@ from rlstm_training.optimizer import radam, rectification
 
 @pytest.mark.parametrize(
     ("step", "beta2", "expected"),
-    [(6, 0.999, 0.026), (10, 0.999, 0.049), (100, 0.999, 0.215), (1000, 0.999, 0.645), (5000, 0.999, 0.983)]
-    + [(1000, 0.9999, 0.221)],
+    [
+        (6, 0.999, 0.026),
+        (10, 0.999, 0.049),
+        (100, 0.999, 0.215),
+        (1000, 0.999, 0.645),
+        (5000, 0.999, 0.983),
+        (1000, 0.9999, 0.221),
+    ],
 )
 def test_rectification_table(step, beta2, expected):
     """r_t as published (mathematics: section 4)."""

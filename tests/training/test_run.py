@@ -106,8 +106,20 @@ def _flip(path):
     path.write_bytes(raw)
 
 
-@pytest.mark.parametrize("damage", [_cut, _flip, lambda path: path.unlink()])
-@pytest.mark.parametrize("name", ["run.safetensors", "run.json"])
+def _delete(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        (_cut, "run.safetensors"),
+        (_flip, "run.safetensors"),
+        (_delete, "run.safetensors"),
+        (_cut, "run.json"),
+        (_delete, "run.json"),
+    ],
+)
 def test_a_damaged_newest_checkpoint_is_passed_over(run, damage, name):
     """Cut, changed or missing: the one before is used, and what is wrong is said."""
     _saved(run, 1, 2)

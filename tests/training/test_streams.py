@@ -25,7 +25,7 @@ def test_the_prefix_form_cuts_each_segment(corpora):
 
 def test_unknown_and_damaged_streams_are_named(corpora):
     """The error names the streams there are, or the file."""
-    with pytest.raises(CorpusError, match="no stream 'other'.*there: turns"):
+    with pytest.raises(CorpusError, match=r"no stream 'other'.*there: turns"):
         load_stream("other")
     (corpora / "streams.json").write_text('{"turns": {}}')
     with pytest.raises(CorpusError, match=r"streams.json is no description of streams"):

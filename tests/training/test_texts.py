@@ -1,12 +1,10 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from rlstm_model.config import ModelConfig
 from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
 from rlstm_training.config import Source
-from rlstm_training.corpora import DEFAULT_FOLDER, CorpusError, in_form, load_corpus
+from rlstm_training.corpora import CorpusError, corpora_folder, in_form, load_corpus
 from rlstm_training.recipes import RECIPES
 from rlstm_training.texts import build_vocab, excerpt, on_corpus, passage, prepare
 
@@ -96,10 +94,10 @@ def test_excerpts_may_be_cut_inside_a_character():
     assert bytes(excerpt(ByteVocab(), cut, "x").ids) == cut
 
 
-@pytest.mark.skipif(not (DEFAULT_FOLDER / "wikitext-2").is_dir(), reason="WikiText-2 is not here")
-def test_wikitext_has_its_published_counts(monkeypatch):
+@pytest.mark.slow
+@pytest.mark.skipif(not (corpora_folder() / "wikitext-2").is_dir(), reason="no WikiText-2 in RLSTM_CORPORA")
+def test_wikitext_has_its_published_counts():
     """33,278 types; 2,088,628, 217,646 and 245,569 tokens with one <eos> a line, none of them new."""
-    monkeypatch.setenv("RLSTM_CORPORA", str(Path(DEFAULT_FOLDER).resolve()))
     recipe = RECIPES["words-small"]()
     texts, vocab = prepare(recipe)
     test = vocab.encode(load_corpus("wikitext-2", "test").decode())

@@ -31,6 +31,7 @@ class Trainer:
     """A run in progress. All that changes is in :meth:`tensors` and the number of steps done."""
 
     def __init__(self, recipe: Recipe, texts: Texts, device: torch.device = CPU) -> None:
+        """Raises ValueError when the rows of ``texts`` are not the recipe's, or a text is too short."""
         self.recipe = recipe
         self.texts = texts
         self.device = device
@@ -39,6 +40,8 @@ class Trainer:
         initialise(self.model, chrono_max=recipe.chrono_max, generator=self.generator)
         self.optimizer = radam(self.model.parameters(), recipe)
         self.batches = Batches(texts.train, recipe.window)
+        if self.batches.rows != recipe.rows:
+            raise ValueError(f"the texts have {self.batches.rows} rows, the recipe {recipe.rows}")
         self.state = self.model.initial_state(recipe.rows * recipe.dropout_samples)
         self.step = 0
 

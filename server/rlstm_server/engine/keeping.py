@@ -132,14 +132,23 @@ def read_chunk(stored: bytes) -> Chunk:
 
 def _write(chunk: Chunk) -> bytes:
     return orjson.dumps(
-        {"tokens": chunk.tokens, "finish_reason": chunk.finish_reason, "position": chunk.position}
+        {
+            "tokens": _plain(chunk.tokens),
+            "finish_reason": chunk.finish_reason,
+            "position": chunk.position,
+        }
     )
+
+
+def _plain(tokens: Sequence[Released]) -> list[list[Any]]:
+    """Tokens as lists: orjson writes no named tuples."""
+    return [list(token) for token in tokens]
 
 
 def _fitting(released: Sequence[Released]) -> tuple[Released, ...]:
     """As many tokens as a stored summary holds; what is cut off is chosen again by the next chunk."""
     tokens = tuple(released[:MAX_TOKENS])
-    while len(tokens) > 1 and len(orjson.dumps(tokens)) > MAX_STORED_BYTES:
+    while len(tokens) > 1 and len(orjson.dumps(_plain(tokens))) > MAX_STORED_BYTES:
         tokens = tokens[: len(tokens) // 2]
     return tokens
 

@@ -75,13 +75,20 @@ def check_choice(choice: AdaptationChoice) -> None:
 
 
 def check_create(request: CreateSession) -> None:
-    """Raise InvalidField for a session that cannot be made."""
+    """Raise InvalidField or InvalidText for a session that cannot be made."""
     check_choice(request.adaptation)
-    if request.name is not None and not 1 <= len(request.name.encode()) <= MAX_NAME_BYTES:
+    if request.name is not None and not 1 <= len(_utf8(request.name)) <= MAX_NAME_BYTES:
         raise InvalidField("name", f"name must be 1 to {MAX_NAME_BYTES} bytes long")
     seconds = request.ttl_seconds
     if seconds is not None and not 0.001 <= seconds <= MAX_TTL_MS / 1000:
         raise InvalidField("ttl_seconds", f"ttl_seconds must be 0.001 to {MAX_TTL_MS // 1000}")
+
+
+def _utf8(name: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidText("name: holds a lone surrogate") from error
 
 
 def check_candidates(request: CandidatesRequest, limits: EngineLimits) -> None:

@@ -142,7 +142,8 @@ class RedisStore:
         except StoreFull:
             # "not applied" would be a lie if an earlier try of the same operation was
             reply = await self._recall(commit)
-            raise
+            if reply.content[0] == b"UNKNOWN":
+                raise
         if reply.content[0] == b"OK" and reply.content[3] == b"1":
             await self._reindex(commit.key, reply.content[2])
         return _commit_outcome(commit, reply)

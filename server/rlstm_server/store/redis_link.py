@@ -88,14 +88,9 @@ class RedisLink:
                 connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
                 try:
                     sent = True
+                    # both disconnect when they are cut short, so no reply is left for the next caller
                     await connection.send_command(*command)
                     return await connection.read_response()
-                except ResponseError:
-                    raise
-                except BaseException:
-                    # a reply may still be on its way: nobody else may read it from this connection
-                    await connection.disconnect(nowait=True)
-                    raise
                 finally:
                     await asyncio.shield(self._pool.release(connection))
         except (ResponseError, BusyLoadingError, AuthenticationError) as error:

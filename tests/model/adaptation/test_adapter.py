@@ -12,15 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlstm_model.adaptation import adapter as adapter_module
 from rlstm_model.adaptation.adapter import Adapter, Cursor
 from rlstm_model.adaptation.calibration import Calibration, measure_rms
+from rlstm_model.adaptation.gradients import segment_gradient
 from rlstm_model.scoring import TokenScores, score
 from rlstm_model.vocab import InvalidToken
 
 BOS, SEGMENT = 1, 4
 tokens = st.integers(0, 10)
 streams = st.lists(tokens, min_size=1, max_size=26)
-few = settings(max_examples=25)
+few = settings(max_examples=12, deadline=None)
 
 
 def observe(adapter, ids, state=None, **options):
@@ -66,7 +68,7 @@ RULES = [
 def test_equals_dynamic_evaluation_by_hand(
     make_adapter, tiny_model, calibration, by_hand, text, monkeypatch, dtype, shape, rule
 ):
-    """Scores, gradients and deltas are those of Krause's way (pitfalls 26, 28, 31, 32, 33), stated by hand."""
+    """Scores, gradients and deltas are those of Krause's way (pitfalls 26, 28, 31, 32, 33)."""
     model, ids = tiny_model(dtype=dtype, **shape), text(23)
     gradients = []
 
@@ -75,7 +77,7 @@ def test_equals_dynamic_evaluation_by_hand(
         gradients.append(done.gradient_P.clone())
         return done
 
-    segment_gradient = recorded_in_adapter(monkeypatch, recorded)
+    monkeypatch.setattr(adapter_module, "segment_gradient", recorded)
     parts, state = observe(make_adapter(model, **rule), ids)
     expected = by_hand(model, calibration(model, **rule), ids)
     close = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
@@ -87,15 +89,6 @@ def test_equals_dynamic_evaluation_by_hand(
         assert part.gradient_norm == pytest.approx(float(segment.gradient_P.norm()), rel=1e-4)
     assert len(gradients) == state.updates == len(ids) // SEGMENT
     assert state.delta_P.dtype == dtype
-
-
-def recorded_in_adapter(monkeypatch, replacement):
-    """Puts ``replacement`` in the place of the adapter's gradient. Returns what was there."""
-    from rlstm_model.adaptation import adapter as module
-
-    original = module.segment_gradient
-    monkeypatch.setattr(module, "segment_gradient", replacement)
-    return original
 
 
 @few
@@ -184,7 +177,7 @@ def recut(data, runs):
 @few
 @given(runs_of_tokens.filter(lambda runs: any(ids for ids, _ in runs)), st.data())
 def test_a_stream_may_be_cut_anywhere(adapter, runs, data):
-    """Other cuts give the same scores to 1e-5 and the same steps, whatever may be learned from (pitfall 36)."""
+    """Other cuts give the same scores to 1e-5 and the same steps, whatever the learn flags."""
     one, one_state = observe_runs(adapter, runs)
     other, other_state = observe_runs(adapter, recut(data, runs))
     torch.testing.assert_close(logprobs(one), logprobs(other), rtol=0, atol=1e-5)
@@ -300,23 +293,31 @@ def test_without_the_static_row(adapter, text, digest):
     assert "static.h" not in other.tensors()
 
 
+FOUR = [(0.5, 20), (1.0, 21), (2.0, 22), (4.0, 23)]
+
+
+@pytest.fixture(scope="module")
+def alone(make_adapter, text, digest):
+    """What each of four streams gets on an adapter of its own: log-probabilities and its state's bits."""
+    results = []
+    for scale, seed in FOUR:
+        adapter = make_adapter(decay=0.05)
+        parts, state = observe(adapter, text(21, seed=seed), adapter.start(rate_scale=scale))
+        results.append((logprobs(parts), digest(*state.tensors().values())))
+    return results
+
+
 @few
-@given(st.lists(st.integers(0, 3), max_size=40))
-def test_pitfall_36_streams_on_one_adapter_do_not_mix(make_adapter, text, digest, turns):
+@given(st.lists(st.integers(0, 3), max_size=24))
+def test_pitfall_36_streams_on_one_adapter_do_not_mix(adapter, alone, text, digest, turns):
     """Four streams observed slice by slice in any order get what each gets alone, bit for bit."""
-    shared = make_adapter(decay=0.05)
-    scales, texts = (0.5, 1.0, 2.0, 4.0), [text(21, seed=20 + i) for i in range(4)]
-    running = [
-        shared.observe(shared.start(rate_scale=scale), ids) for scale, ids in zip(scales, texts, strict=True)
-    ]
-    collected = [[] for _ in range(4)]
-    for turn in [*turns, *(turn for turn in range(4) for _ in range(6))]:
+    running = [adapter.observe(adapter.start(rate_scale=scale), text(21, seed=seed)) for scale, seed in FOUR]
+    collected = [[] for _ in FOUR]
+    for turn in [*turns, *(turn for _ in range(6) for turn in range(4))]:
         collected[turn] += [part for part in [next(running[turn], None)] if part is not None]
-    for scale, ids, parts in zip(scales, texts, collected, strict=True):
-        alone_adapter = make_adapter(decay=0.05)
-        alone, state = observe(alone_adapter, ids, alone_adapter.start(rate_scale=scale))
-        assert torch.equal(logprobs(parts), logprobs(alone))
-        assert digest(*parts[-1].state.tensors().values()) == digest(*state.tensors().values())
+    for parts, (expected, bits) in zip(collected, alone, strict=True):
+        assert torch.equal(logprobs(parts), expected)
+        assert digest(*parts[-1].state.tensors().values()) == bits
 
 
 def test_pitfall_31_streams_start_from_the_loaded_weights(adapter, text, digest):
@@ -383,10 +384,10 @@ def test_a_calibration_of_another_model(tiny_model, calibration):
 
 def test_oracle_l_a_repeated_motif_is_learned(tiny_model, config, text):
     """On a stream that repeats a motif, dynamic beats static by a wide margin, and more so at the end."""
-    model = tiny_model(hidden_size=16, scale=0.2)
+    model = tiny_model(hidden_size=16, scale=0.3)
     rms_P, count = measure_rms(model, [text(400, seed=1)], segment=SEGMENT, reduction="mean", bos_id=BOS)
-    settings = config(rate=0.003, statistics_segments=count)
-    ids = text(10, seed=2) * 40
+    settings = config(rate=0.01, statistics_segments=count, max_norm_ratio=2.0)
+    ids = text(10, seed=2) * 30
     parts, _ = observe(Adapter(model, Calibration(config=settings, rms_P=rms_P), bos_id=BOS), ids)
     dynamic, static = -logprobs(parts), -static_logprobs(parts)
     assert static[-100:].mean() > 0.8 * math.log(11)

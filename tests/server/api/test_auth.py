@@ -170,7 +170,7 @@ def test_a_bad_keys_file_is_refused_by_place(tmp_path, content, named):
 
 def test_a_missing_keys_file_is_refused(tmp_path):
     """Serving without the keys that were asked for would be serving everybody."""
-    with pytest.raises(StartupError, match="keys.json"):
+    with pytest.raises(StartupError, match=r"keys\.json"):
         load_keys(Settings(api_keys_file=tmp_path / "keys.json"))
 
 

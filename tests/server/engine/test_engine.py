@@ -73,7 +73,6 @@ async def test_main_path(engine, tools):
     answer = await talk.append("hello, hello, hello")
     info = await talk.info()
 
-    assert isinstance(engine, object)
     assert (answer.version, answer.position, answer.updates) == (1, 19, 19 // tools.SEGMENT)
     assert len(answer.columns.logprobs) == len(answer.columns.static_logprobs) == 19
     assert answer.totals.logprob == sum(answer.columns.logprobs)
@@ -286,7 +285,7 @@ async def test_adapting_inside_an_item_equals_a_session(engine, tools):
 async def test_candidates_are_ranked_and_change_nothing(engine, tools):
     """The mix of log-probability, length and a given score decides; the session stays as it is."""
     talk = await tools.Talk.begin(engine)
-    await talk.append(TEXT)
+    await talk.append("x" * tools.SEGMENT)
     candidates = tuple(
         Candidate(id=name, passage=Passage(text=text), given=given)
         for name, text, given in (("a", " jumps", 0.0), ("b", " jumps over", 5.0), ("c", " jumps", 0.0))
@@ -370,8 +369,8 @@ async def test_a_reader_that_leaves_ends_the_work(engine, tools):
     stream = engine.generate(ask(tools, max_tokens=60_000))
     await anext(stream)
     await stream.aclose()
-    async with asyncio.timeout(5):
-        await engine.runner.drain(5)
+    for _ in range(200):
+        await asyncio.sleep(0.02 if engine.runner.active else 0)
     engine.check()
 
     assert engine.runner.active == 0

@@ -170,6 +170,7 @@ class FaultyProxy:
     """Stands between a store and its server. `faults` lists what becomes of the next requests, in order.
 
     ``cut``     the server gets it and answers; the answer is lost with the connection
+    ``vanish``  as cut, and nobody can connect again
     ``swallow`` the server gets it and answers; the answer is lost and the connection stays open
     """
 
@@ -202,7 +203,9 @@ class FaultyProxy:
                 fault = self.faults.pop(0) if self.faults else "none"
                 up_writer.write(request)
                 reply = await up_reader.read(1 << 20)
-                if fault == "cut":
+                if fault == "vanish":
+                    self._server.close()
+                if fault in ("cut", "vanish"):
                     return
                 if fault != "swallow":
                     writer.write(reply)

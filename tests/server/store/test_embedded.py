@@ -59,8 +59,10 @@ def exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    return state != "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 async def gone(pid: int) -> bool:
@@ -147,8 +149,9 @@ async def test_a_killed_store_comes_back_with_its_data(server, build):
     key, at = await build.session(store)
     for _ in range(3):
         at = (await store.commit(build.commit(key, at))).position
-        os.kill(server.pid, signal.SIGKILL)
-        assert await gone(server.pid or 0)
+        pid = server.pid
+        os.kill(pid, signal.SIGKILL)
+        assert await gone(pid)
         with pytest.raises(StoreUnavailable):
             await store.load_head(key)
 

@@ -43,6 +43,15 @@ async def test_a_lost_reply_is_asked_for_again(through, proxy, build, fault):
     assert isinstance(await through.commit(commit), Replayed)
 
 
+async def test_a_store_that_vanishes_in_between_leaves_the_outcome_unknown(through, proxy, build):
+    """That the second try was not applied says nothing about the first."""
+    key, start = await build.session(through)
+    proxy.faults = ["vanish"]
+
+    with pytest.raises(OutcomeUnknown):
+        await through.commit(build.commit(key, start))
+
+
 @pytest.mark.parametrize("faults", [["cut", "cut"], ["swallow", "cut"]])
 async def test_two_lost_replies_leave_the_outcome_unknown(through, proxy, build, faults):
     """After two tries the caller is told that nothing is known; a repeat finds out."""

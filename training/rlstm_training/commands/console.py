@@ -5,6 +5,7 @@ Exit codes: 0 done; 1 something named in one line on standard error; 2 wrong usa
 
 import functools
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, ParamSpec
@@ -104,6 +105,5 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(header, justify="right" if index else "left", overflow="fold", no_wrap=bool(index))
     for row in rows:
         table.add_row(*row)
-    console = Console()
-    # A pipe has no width: nothing is cut there.
-    console.print(table, width=None if console.is_terminal else 1000)
+    # What reads a pipe is not helped by lines folded to some width.
+    Console(width=None if sys.stdout.isatty() else 1000).print(table)

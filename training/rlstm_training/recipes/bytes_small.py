@@ -23,7 +23,7 @@ def bytes_small() -> Recipe:
             Source(corpus="dickens", rows=5, form="unwrapped"),
         ),
         window=80,
-        steps=7_500,
+        steps=6_500,
         learning_rate=3e-3,
         decay="linear",
         beta1=0.9,

@@ -1,0 +1,164 @@
+"""What only a real socket can show: streams, disconnects, slow bodies, and health beside heavy work."""
+
+import json
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def count(client, outcome):
+    """Requests with this outcome so far."""
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        for sample in family.samples
+        if sample.name == "rlstm_requests_total" and sample.labels["outcome"] == outcome
+    )
+
+
+def eventually(condition, seconds=5.0):
+    """Wait for something that must become true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_stream_arrives_while_it_is_made(server):
+    """In several reads before its end, complete, and equal to the whole answer."""
+    body = {"prompt": "é", "max_tokens": 400, "seed": 5}
+    with server.client() as client:
+        whole = client.post("/generate", json=body).json()
+        with client.stream("POST", "/generate", json=body | {"stream": True}) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            reads = list(answer.iter_raw())
+    assert len(reads) >= 3
+    frames = [frame.split("\n") for frame in b"".join(reads).decode().split("\n\n") if "event:" in frame]
+    data = [json.loads(lines[1].removeprefix("data: ")) for lines in frames]
+    assert "".join(token["text"] for token in data[:-1]) == whole["text"]
+    assert frames[-1][0] == "event: end"
+    assert data[-1]["usage"] == whole["usage"]
+
+
+def test_a_reader_who_leaves_ends_the_work(server):
+    """On a stream, and on the plain answer that nobody waits for any more."""
+    body = {"max_tokens": 65_536}
+    with server.client() as client:
+        before = count(client, "cancelled")
+        with client.stream("POST", "/generate", json=body | {"stream": True}) as answer:
+            next(answer.iter_raw())
+        eventually(lambda: count(client, "cancelled") == before + 1)
+        try:
+            client.post("/generate", json=body, timeout=0.3)
+        except httpx.ReadTimeout:
+            eventually(lambda: count(client, "cancelled") == before + 2)
+        began = time.monotonic()
+        assert client.post("/score", json={"text": "a"}).status_code == 200
+        assert time.monotonic() - began < 2
+
+
+def test_health_answers_beside_a_megabyte(server):
+    """While a long text is received, parsed and scored, live answers at once; leaving ends the work."""
+    text = "It was the best of times, it was the worst of times. " * 20_000
+
+    def score():
+        with server.client() as client, suppress(httpx.ReadTimeout):
+            client.post("/score", json={"text": text, "scores": "totals"}, timeout=6)
+
+    worker = threading.Thread(target=score)
+    worker.start()
+    waits = []
+    with server.client() as client:
+        while worker.is_alive():
+            began = time.monotonic()
+            assert client.get("/health/live").status_code == 200
+            waits.append(time.monotonic() - began)
+            time.sleep(0.02)
+        worker.join()
+        assert client.post("/score", json={"text": "next"}, timeout=5).status_code == 200
+    waits.sort()
+    assert len(waits) >= 20
+    assert waits[int(len(waits) * 0.95)] < 0.1, waits[-10:]
+    assert waits[-1] < 1.0
+
+
+def test_a_silence_is_filled_with_comments(server):
+    """A continuation that waits behind a long prompt keeps its connection alive."""
+    prompt = "x" * 10_000
+    with (
+        server.client() as client,
+        client.stream(
+            "POST", "/generate", json={"prompt": prompt, "max_tokens": 2, "stream": True}
+        ) as answer,
+    ):
+        received = "".join(answer.iter_text())
+    assert received.startswith(": ping\n\n")
+    assert "event: end" in received
+
+
+def raw(server, request, pause=0.0, pieces=()):
+    """Send bytes over a socket of our own and give what comes back until the server closes."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(request)
+        for piece in pieces:
+            time.sleep(pause)
+            try:
+                connection.sendall(piece)
+            except OSError:
+                break
+        received = b""
+        try:
+            while chunk := connection.recv(65_536):
+                received += chunk
+        except OSError:
+            pass
+        return received
+
+
+HEAD = b"POST /score HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+
+
+def test_a_body_that_trickles_is_cut_off(server):
+    """A byte now and then holds a connection for the deadline, not for ever."""
+    began = time.monotonic()
+    received = raw(server, HEAD + b"content-length: 1000\r\n\r\n", 0.25, [b"x"] * 12)
+    assert received.startswith(b"HTTP/1.1 408")
+    assert time.monotonic() - began < 8
+
+
+def test_an_oversized_body_is_refused_before_it_is_read(server):
+    """Declared or chunked; the connection is closed, since the rest is not wanted."""
+    declared = raw(server, HEAD + b"content-length: 10000000000\r\n\r\n")
+    assert declared.startswith(b"HTTP/1.1 413")
+    chunk = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
+    chunked = raw(server, HEAD + b"transfer-encoding: chunked\r\n\r\n", 0.0, [chunk] * 9)
+    assert chunked.startswith(b"HTTP/1.1 413")
+
+
+def test_bytes_that_are_no_http_do_not_hurt(server):
+    """Garbage, two lengths, a huge header: refused, and the next good request works."""
+    for request in (
+        b"\x00\xff\r\n\r\n",
+        HEAD + b"content-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+        HEAD + b"x-big: " + b"x" * 200_000 + b"\r\n\r\n",
+        HEAD + b"transfer-encoding: chunked\r\n\r\nZZ\r\n",
+    ):
+        received = raw(server, request)
+        assert not received.startswith(b"HTTP/1.1 5")
+    with server.client() as client:
+        assert client.post("/score", json={"text": "a"}).status_code == 200
+
+
+def test_no_origin_is_let_in(server):
+    """A page of another origin may neither ask ahead nor read."""
+    with server.client(headers={"origin": "https://evil.example"}) as client:
+        ahead = client.options("/score", headers={"access-control-request-method": "POST"})
+        answer = client.get("/info")
+    for response in (ahead, answer):
+        assert not [name for name in response.headers if name.startswith("access-control")]
+    assert ahead.status_code == 405

@@ -1,0 +1,108 @@
+"""The life of a server process: how it starts, what it refuses, and how it ends."""
+
+import json
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+
+def store_pid(data_dir):
+    """The process of the embedded store, while it runs."""
+    pid = json.loads((data_dir / "store.json").read_text())["pid"]
+    return pid if Path(f"/proc/{pid}/exe").exists() else None
+
+
+def test_a_session_outlives_its_server(start, tmp_path):
+    """After kill -9 and a restart it is at the version last acknowledged and scores the same."""
+    probe = {"candidates": [{"text": "the best of"}]}
+    with start(data_dir=tmp_path) as server, server.client() as client:
+        session = client.post("/sessions", json={"text": "It was the best of times. " * 4}).json()["id"]
+        appended = client.post(f"/sessions/{session}/append", json={"text": "It was the "}).json()
+        before = client.post(f"/sessions/{session}/score", json=probe).json()
+        server.end(signal.SIGKILL)
+    with start(data_dir=tmp_path) as server, server.client() as client:
+        after = client.post(f"/sessions/{session}/score", json=probe).json()
+        assert after == before
+        assert after["version"] == appended["version"]
+        assert appended["durability"] == "fsync"
+        more = client.post(f"/sessions/{session}/append", json={"text": "worst"})
+        assert more.json()["version"] == appended["version"] + 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_everything(start, tmp_path, number):
+    """Exit code 0, within seconds when idle, no process and no socket left behind."""
+    with start(data_dir=tmp_path) as server:
+        with server.client() as client:
+            client.post("/sessions", json={"text": "a"})
+        assert store_pid(tmp_path)
+        code, seconds = server.end(number)
+        assert code == 0, server.errors()
+        assert seconds < 6
+        assert store_pid(tmp_path) is None
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])), timeout=1)
+
+
+def test_a_stream_ends_with_a_reason_when_its_server_does(start):
+    """The reader of an endless text is told `draining` at a boundary, and the process exits in time."""
+    received = []
+    with start("--durability", "memory", RLSTM_LIMITS__DRAIN_SECONDS="1") as server:
+
+        def read():
+            body = {"max_tokens": 65_536, "stream": True}
+            with server.client() as client, client.stream("POST", "/generate", json=body) as answer:
+                received.extend(answer.iter_text())
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        while not received:
+            time.sleep(0.02)
+        code, seconds = server.end()
+        reader.join(10)
+        assert code == 0
+        assert seconds < 10
+    text = "".join(received)
+    assert "event: error" in text
+    assert "urn:rlstm:problem:draining" in text
+
+
+def refusal(start, *arguments, **variables):
+    """What a server that refuses to start says."""
+    with start(*arguments, **variables) as server:
+        code = server.process.wait(60)
+        return code, server.greeting, server.errors()
+
+
+def test_a_data_folder_in_use_is_named(start, tmp_path):
+    """The second server says who holds it; the first goes on."""
+    with start(data_dir=tmp_path) as first:
+        code, _, errors = refusal(start, data_dir=tmp_path)
+        assert code == 1
+        assert str(tmp_path) in errors
+        assert str(first.process.pid) in errors
+        with first.client() as client:
+            assert client.post("/sessions", json={}).status_code == 201
+
+
+def test_what_cannot_be_served_is_told_in_one_line(start):
+    """No trace back, nothing on standard output, exit code 1."""
+    code, greeting, errors = refusal(start, model="/nowhere/at/all")
+    assert (code, greeting) == (1, "")
+    assert "/nowhere/at/all" in errors
+    assert errors.count("\n") == 1
+
+
+def test_with_keys_only_their_holders_are_served(start):
+    """Over a real socket, on every interface that was asked for."""
+    with start("--host", "0.0.0.0", "--durability", "memory", RLSTM_API_KEYS="the-right-key") as server:
+        server.url = server.url.replace("0.0.0.0", "127.0.0.1")
+        with server.client() as client:
+            assert client.get("/health/ready").status_code == 200
+            assert client.post("/score", json={"text": "a"}).status_code == 401
+            client.headers["authorization"] = "Bearer the-right-key"
+            assert client.post("/score", json={"text": "a"}).status_code == 200

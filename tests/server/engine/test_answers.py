@@ -1,0 +1,95 @@
+"""Stored answers come back as they were."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlstm_server.engine import answers
+from rlstm_server.engine.messages import (
+    AdaptationChoice,
+    AppendAnswer,
+    Columns,
+    SessionInfo,
+    SessionTotals,
+    Timings,
+    Totals,
+)
+from rlstm_server.errors import StateCorrupt
+from rlstm_server.store.base import MAX_SUMMARY_BYTES
+
+NATS = st.floats(min_value=-9999, max_value=0)
+
+
+def answer_of(logprobs, static=True, guards=()):
+    count = len(logprobs)
+    columns = Columns(
+        ids=tuple(range(count)),
+        logprobs=tuple(logprobs),
+        static_logprobs=tuple(logprobs) if static else None,
+        ranks=(1,) * count,
+        entropies=(0.5,) * count,
+        starts=tuple(range(count)),
+        ends=tuple(range(1, count + 1)),
+        top=tuple(((3, -0.5), (1, -2.0)) for _ in range(count)),
+    )
+    totals = Totals(logprob=sum(logprobs), static_logprob=None, tokens=count, bytes=count, words=1, unknown=0)
+    return AppendAnswer(
+        version=4,
+        position=count,
+        durability="fsync",
+        replayed=False,
+        expires_at=None,
+        columns=columns,
+        totals=totals,
+        updates=2,
+        guards=guards,
+        pending=0,
+        timings=Timings(),
+    )
+
+
+@given(st.lists(NATS, max_size=20), st.booleans())
+def test_an_append_comes_back_bit_for_bit(logprobs, static):
+    """Writing and reading an answer changes no number."""
+    answer = answer_of(logprobs, static, guards=("projected",))
+
+    assert answers.append_answer(answers.encode(answer)) == answer
+
+
+def test_the_summary_fits_and_lacks_only_the_columns():
+    """However long the append, its short form fits into the store's summary."""
+    answer = answer_of([-1.5] * 5000)
+    summary = answers.summarise(answer)
+    short = answers.append_answer(summary)
+
+    assert len(summary) <= MAX_SUMMARY_BYTES
+    assert (short.totals, short.columns, short.version) == (answer.totals, None, 4)
+    assert answers.encode(answer) == b""
+
+
+def test_a_created_session_comes_back():
+    """The description of a session survives."""
+    info = SessionInfo(
+        id="a",
+        name=None,
+        version=0,
+        position=0,
+        created_at=1.25,
+        expires_at=2.5,
+        state_bytes=10,
+        adaptation=AdaptationChoice(rate_scale=0.3),
+        totals=SessionTotals(static_nats=None),
+        pending=0,
+        metadata={"k": [1, None]},
+    )
+
+    assert answers.created_info(answers.encode(info)) == info
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff"])
+def test_what_is_no_answer_is_corrupt(data):
+    """Damaged answers are named, never guessed at."""
+    with pytest.raises(StateCorrupt):
+        answers.append_answer(data)
+    with pytest.raises(StateCorrupt):
+        answers.created_info(data)

@@ -1,0 +1,56 @@
+"""How a reading is summed and counted."""
+
+import pytest
+
+from rlstm_server.engine.learning import Tally
+from rlstm_server.engine.messages import Totals
+from rlstm_server.metrics import Metrics
+
+
+def totals(logprob, static):
+    return Totals(logprob=logprob, static_logprob=static, tokens=3, bytes=3, words=1, unknown=0)
+
+
+def value(metrics, name, **labels):
+    return metrics.registry.get_sample_value(f"rlstm_{name}", labels)
+
+
+def test_every_guard_is_counted_under_its_outcome():
+    """A projected step is a step that was clipped; skipped and rolled-back ones are none."""
+    metrics = Metrics()
+    guards = ("projected", "step_skipped", "step_skipped", "restarted")
+    Tally(updates=3, guards=guards, gradient_norms=(1.0, 2.0), norm_ratio=0.1).count(metrics)
+    outcomes = ("applied", "clipped", "skipped_nonfinite", "rolled_back")
+    counted = [value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
+
+    assert counted == [2, 1, 2, 1]
+    assert value(metrics, "gradient_norm_sum") == 3.0
+    assert value(metrics, "fast_weight_delta_ratio_count") == 1
+
+
+@pytest.mark.parametrize(("static", "nats", "tokens"), [(-4.0, 4.0, 3), (None, 0.0, 0)])
+def test_the_static_loss_is_counted_where_there_is_one(static, nats, tokens):
+    """Without a static reference only the adapted loss grows."""
+    metrics = Metrics()
+    Tally(session=totals(-6.0, static)).count(metrics)
+
+    assert value(metrics, "loss_nats_total", weights="adapted") == 6.0
+    assert value(metrics, "loss_tokens_total", weights="adapted") == 3
+    assert value(metrics, "loss_nats_total", weights="static") == nats
+    assert value(metrics, "loss_tokens_total", weights="static") == tokens
+
+
+def test_two_readings_of_one_operation_are_one_tally():
+    """Text that is read before a generated chunk keeps its loss; the chunk adds tokens only."""
+    text = Tally(scored=3, adapted=3, updates=1, norm_ratio=0.2, session=totals(-6.0, -6.0))
+    both = text.followed_by(Tally(generated=16, updates=2, guards=("projected",)))
+
+    assert (both.scored, both.generated, both.adapted, both.updates) == (3, 16, 3, 3)
+    assert (both.guards, both.norm_ratio, both.session) == (("projected",), 0.2, text.session)
+
+
+def test_stateless_readings_belong_to_no_session():
+    """Items that adapt are counted as tokens and updates, not as a session's loss."""
+    item = Tally(scored=3, adapted=3, updates=1, session=totals(-6.0, -6.0))
+
+    assert Tally.of_items([item, item]) == Tally(scored=6, adapted=6, updates=2)

@@ -1,0 +1,66 @@
+"""What is checked before any work, and what tells a repeat from another request."""
+
+import threading
+
+import pytest
+
+from rlstm_server.engine import requests
+from rlstm_server.engine.messages import EngineLimits, GenerationSettings, Passage
+from rlstm_server.errors import InvalidField, InvalidText, NotFound, TooLarge
+
+LIMITS = EngineLimits()
+
+
+def test_equal_requests_have_equal_digests_and_others_do_not():
+    """Every field counts, text and the same text as tokens differ, the order of fields does not matter."""
+    one = requests.request_digest("append", passage=Passage(text="a"), learn=True)
+
+    assert one == requests.request_digest("append", learn=True, passage=Passage(text="a"))
+    others = [
+        requests.request_digest("append", passage=Passage(text="b"), learn=True),
+        requests.request_digest("append", passage=Passage(tokens=(97,)), learn=True),
+        requests.request_digest("append", passage=Passage(text="a"), learn=False),
+        requests.request_digest("reset", passage=Passage(text="a"), learn=True),
+    ]
+    assert len({one, *others}) == 5
+
+
+def test_a_lone_surrogate_anywhere_is_refused():
+    """Metadata is text too."""
+    with pytest.raises(InvalidText):
+        requests.request_digest("create", metadata={"a": ["\ud800"]})
+
+
+async def test_large_work_leaves_the_event_loop():
+    """Small work runs in place, large work on another thread."""
+    here = threading.get_ident()
+
+    assert await requests.off_loop(1, threading.get_ident) == here
+    assert await requests.off_loop(requests.SMALL + 1, threading.get_ident) != here
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"max_tokens": 0}, InvalidField),
+        ({"max_tokens": 1, "choices": 0}, InvalidField),
+        ({"max_tokens": 1, "stop": ("",)}, InvalidField),
+        ({"max_tokens": LIMITS.max_tokens + 1}, TooLarge),
+        ({"max_tokens": LIMITS.max_tokens, "choices": 2}, TooLarge),
+        ({"max_tokens": 1, "stop": ("a",) * 17}, TooLarge),
+        ({"max_tokens": 1, "stop": ("a" * 257,)}, TooLarge),
+    ],
+)
+def test_generation_settings_are_bounded(settings, error):
+    """Whatever multiplies, or makes no sense, is refused."""
+    with pytest.raises(error):
+        requests.check_generation(GenerationSettings(**settings), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "session"), [("acme", "x/y"), ("acme", ""), ("", "a"), ("acme", "a" * 65)]
+)
+def test_what_cannot_be_an_id_is_not_found(tenant, session):
+    """An id that the server cannot have made is an unknown session."""
+    with pytest.raises(NotFound):
+        requests.session_key(tenant, session)

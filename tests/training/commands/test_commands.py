@@ -1,0 +1,185 @@
+"""The three commands together, as a person would type them."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.checkpoint import load
+from rlstm_training.cli import calibrate, evaluate, train
+from rlstm_training.commands.console import command
+from rlstm_training.commands.evaluate import load_adapter
+from rlstm_training.corpora import CorpusError, load_corpus
+from rlstm_training.evaluation import dynamic_loss, static_loss
+from rlstm_training.streams import load_stream
+from rlstm_training.texts import passage
+
+
+@pytest.fixture
+def rlstm():
+    """Types a command; the answer has exit_code, stdout and stderr."""
+    app = typer.Typer()
+    for function in (train, calibrate, evaluate):
+        app.command()(function)
+
+    def call(*words, stdin=None):
+        return CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+
+    return call
+
+
+@pytest.fixture
+def trained(rlstm, corpora, own_folder, tmp_path):
+    """A model of the tiny recipe after a few steps on a folder of the user's own, calibrated."""
+    done = rlstm(
+        "train", "tiny", "--corpus", own_folder, "--run", tmp_path / "run", "--steps", 6, "--threads", 1
+    )
+    assert done.exit_code == 0, done.output
+    return tmp_path / "run" / "tiny"
+
+
+@pytest.fixture
+def calibrated(rlstm, trained, own_folder):
+    quick = ["--heads", 2, "--segments", 2, "--length", 100, "--rate", 1e-3, "--rate", 1e-2, "--decay", 0]
+    done = rlstm("calibrate", trained, "--corpus", own_folder, "--on", "three", *quick, "--json")
+    assert done.exit_code == 0, done.output
+    return trained, json.loads(done.stdout)
+
+
+def test_training_leaves_a_model_and_its_curves(trained, tmp_path):
+    """A checkpoint that loads, with a card; metrics and TensorBoard events in the run directory."""
+    assert load(trained).card.startswith("---")
+    assert (tmp_path / "run" / "metrics.jsonl").stat().st_size > 0
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_training_again_keeps_the_calibration(rlstm, calibrated, own_folder, tmp_path):
+    """A finished run is not exported again over what was added to its model since."""
+    model, _ = calibrated
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    again = ["train", "tiny", "--corpus", own_folder, "--run", tmp_path / "run", "--steps", 6]
+    assert rlstm(*again).exit_code == 0
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+
+
+def test_training_prints_json_lines(rlstm, own_folder, tmp_path):
+    """--json: a line a record, then where the run and the model are; nothing else on standard output."""
+    run = tmp_path / "run"
+    done = rlstm("train", "tiny", "--corpus", own_folder, "--run", run, "--steps", 2, "--full", "--json")
+    *records, last = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [record["step"] for record in records] == [2, 2]
+    assert last == {"run": str(run), "model": str(run / "tiny")}
+
+
+def test_calibration_is_written_and_told(calibrated):
+    """The chosen rate is in the file and in the card; each text's loss is told for each trial."""
+    model, told = calibrated
+    checkpoint = load(model)
+    stored = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+    assert stored.config.rate == told["chosen"]["rate"]
+    assert [trial["rate"] for trial in told["trials"]] == [1e-3, 1e-2]
+    assert told["chosen"]["mean"] == min(trial["mean"] for trial in told["trials"])
+    assert set(told["static"]) == set(told["chosen"]["bits_per_byte"])
+    assert len(told["static"]) == 2
+    assert f"Rate {stored.config.rate:g}, decay 0" in checkpoint.card
+    assert checkpoint.card.startswith("---")
+
+
+def test_evaluation_of_a_corpus_is_the_static_loss(rlstm, trained):
+    """What is printed for a corpus's test split is the library's number."""
+    done = rlstm("evaluate", trained, "--corpus", "one", "--json")
+    (told,) = json.loads(done.stdout)["texts"]
+    checkpoint = load(trained)
+    expected = static_loss(
+        checkpoint.model,
+        passage(checkpoint.vocab, load_corpus("one", "test"), "one test"),
+        bos_id=checkpoint.vocab.bos_id,
+    )
+    assert told["static"] == expected.to_json()["static"]
+    assert told["adapted"] is None
+
+
+def test_evaluation_of_a_stream_is_one_session(rlstm, calibrated):
+    """A stream in its prefix form, dynamically, equals one session over the joined segments."""
+    model, _ = calibrated
+    done = rlstm("evaluate", model, "--stream", "turns", "--prefix", 30, "--dynamic", "--json")
+    (told,) = json.loads(done.stdout)["texts"]
+    checkpoint = load(model)
+    segments = load_stream("turns", prefix=30)
+    joined = passage(checkpoint.vocab, b"".join(raw for _, raw in segments), "joined")
+    expected = dynamic_loss(load_adapter(checkpoint), joined)
+    assert told["adapted"]["nats"] == pytest.approx(expected.adapted_nats, abs=1e-5 * told["tokens"])
+    assert told["static"]["nats"] == pytest.approx(expected.static_nats, abs=1e-5 * told["tokens"])
+    assert [segment["text"] for segment in told["segments"]] == [label for label, _ in segments]
+    assert sum(segment["bytes"] for segment in told["segments"]) == told["bytes"] == 90
+
+
+def test_evaluation_of_files_and_standard_input(rlstm, trained, tmp_path):
+    """Each file is a text of its own; the table has a row for each."""
+    (tmp_path / "a.txt").write_text("the sea\n")
+    done = rlstm("evaluate", trained, tmp_path / "a.txt", "-", stdin="was calm and cold\n")
+    assert done.exit_code == 0
+    tokens = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()[1:]}
+    assert tokens[str(tmp_path / "a.txt")] == "8"
+    assert tokens["-"] == "18"
+
+
+def test_foreseeable_errors_are_one_line(rlstm, trained, corpora, own_folder, tmp_path):
+    """What is wrong is named on standard error, the exit code is 1, there is no traceback."""
+    (corpora / "three" / "test.txt.xz").write_bytes(b"damaged")
+    (tmp_path / "empty.txt").touch()
+    run = tmp_path / "run"
+    for words, message in [
+        (["evaluate", tmp_path / "nothing", "x"], "no such checkpoint folder"),
+        (["evaluate", trained, tmp_path / "absent.txt"], "absent.txt: No such file"),
+        (["evaluate", trained, tmp_path / "empty.txt"], "empty.txt holds no text"),
+        (["evaluate", trained, "--corpus", "three"], "test.txt.xz is damaged"),
+        (["evaluate", trained, "--stream", "none"], "no stream 'none'"),
+        (["evaluate", trained, "--corpus", "one", "--dynamic"], "has no calibration"),
+        (["calibrate", trained, "--corpus", own_folder, "--length", 99999], "99999 bytes in a row"),
+        (["train", "tiny", "--corpus", own_folder, "--run", run, "--steps", 7], "steps differ"),
+        (["train", "tiny", "--corpus", tmp_path / "void"], "no corpus"),
+    ]:
+        done = rlstm(*words)
+        assert done.exit_code == 1, words
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("error: ")
+        assert message in line
+
+
+def test_wrong_usage_names_the_option(rlstm, trained):
+    """Exit code 2 for what no file can mend."""
+    for words, name in [
+        (["evaluate", trained], "FILES"),
+        (["evaluate", trained, "--corpus", "one", "--device", "cuda:99"], "--device"),
+        (["evaluate", trained, "--corpus", "one", "--device", "abacus"], "--device"),
+        (["evaluate", trained, "--corpus", "one", "--split", "all"], "--split"),
+        (["train", "huge"], "huge"),
+        (["train", "tiny", "--steps", 0], "--steps"),
+        (["calibrate", trained, "--recipe", "huge"], "huge"),
+    ]:
+        done = rlstm(*words)
+        assert done.exit_code == 2, words
+        assert name in done.stderr
+
+
+def test_an_interrupted_command_says_so():
+    """Ctrl-C ends with 130; errors that nobody foresaw stay errors."""
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    def broken():
+        raise ZeroDivisionError
+
+    def foreseen():
+        raise CorpusError("gone")
+
+    for function, code in ((interrupted, 130), (foreseen, 1)):
+        with pytest.raises(typer.Exit) as exit_info:
+            command(function)()
+        assert exit_info.value.exit_code == code
+    with pytest.raises(ZeroDivisionError):
+        command(broken)()
