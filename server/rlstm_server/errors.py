@@ -36,7 +36,7 @@ the change that was asked for took effect: ``no``, ``yes`` or ``unknown``. `fact
 answer. No message ever repeats the caller's text.
 """
 
-# ruff: noqa: N818 - the names say what happened, which is what a reader of `except` needs
+
 
 from typing import ClassVar, Literal
 

@@ -38,7 +38,7 @@ async def _post(model: str, route: str, body: dict[str, Any]) -> dict[str, Any]:
     transport = httpx.ASGITransport(app=app)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url=BASE_URL, timeout=None) as client,
+        httpx.AsyncClient(transport=transport, base_url=BASE_URL, timeout=None) as client,  # noqa: S113
     ):
         response = await client.post(route, json=body)
     answer: dict[str, Any] = orjson.loads(response.content)

@@ -263,7 +263,8 @@ class Demo:
         static, adapted, gain = total.cells()
         return (
             f"{total.bytes:,} bytes: static {static}, adapted {adapted} bits per byte; "
-            f"{total.saved:,.0f} bits saved ({gain}); 1 kill -9 survived with {_print(fingerprint)} the same before and after"
+            f"{total.saved:,.0f} bits saved ({gain}); "
+            f"1 kill -9 survived with {_print(fingerprint)} the same before and after"
         )
 
 

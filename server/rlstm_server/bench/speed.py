@@ -66,7 +66,7 @@ def _row(case: _Case, seconds: float, peak: float) -> SpeedRow:
     return SpeedRow(name=case.name, tokens_per_second=rate, flops_share=share)
 
 
-def _seconds(run: Callable[[], None]) -> float:
+def _seconds(run: Callable[[], object]) -> float:
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
