@@ -118,7 +118,7 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
         stack.push_async_callback(engine.close)
         about = _about(served, settings, engine.limits) | {"store": where, "durability": store.durability}
         app.state.services = Services(
-            settings=settings, metrics=metrics, engine=engine, drain=engine.drain, about=about
+            settings=settings, metrics=metrics, engine=engine, drain=engine.close, about=about
         )
         metrics.describe_build(**_build(served))
         _keep(stack, _watch_lag(metrics))

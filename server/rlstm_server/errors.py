@@ -36,8 +36,6 @@ the change that was asked for took effect: ``no``, ``yes`` or ``unknown``. `fact
 answer. No message ever repeats the caller's text.
 """
 
-
-
 from typing import ClassVar, Literal
 
 Applied = Literal["no", "yes", "unknown"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -61,6 +62,20 @@ def clean_environment(**variables):
     """Give this environment without settings of ours, plus `variables`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RLSTM_")}
     return kept | {"OMP_NUM_THREADS": "1"} | variables
+
+
+@dataclass(frozen=True)
+class Command:
+    """The installed command, and an environment for it without settings of ours."""
+
+    path: Path
+    environment: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def rlstm():
+    """Give the installed command."""
+    return Command(RLSTM, clean_environment())
 
 
 @pytest.fixture(scope="session")

@@ -116,12 +116,18 @@ class RunDirectory:
             raise RunError(f"{self._metrics_path}: is damaged ({error})") from error
 
     def forget_after(self, step: int) -> None:
-        """Drop the metrics and checkpoints of steps after ``step``: a resumed run writes them again."""
+        """Drop the metrics and checkpoints of steps after ``step``: a resumed run writes them again.
+
+        Raises RunError when the metrics are damaged or the disk refuses.
+        """
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]
-        _write_whole(self._metrics_path, "".join(kept))
-        for newer in self.saved_steps():
-            if newer > step:
-                shutil.rmtree(self._checkpoints / str(newer))
+        try:
+            _write_whole(self._metrics_path, "".join(kept))
+            for newer in self.saved_steps():
+                if newer > step:
+                    shutil.rmtree(self._checkpoints / str(newer))
+        except OSError as error:
+            raise RunError(f"{self.folder}: cannot be written ({error.strerror})") from error
 
     def save(self, step: int, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
         """Write the checkpoint of ``step``, then remove all but the newest two.

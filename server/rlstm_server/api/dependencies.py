@@ -26,7 +26,7 @@ KEY = re.compile(r"[\x21-\x7e]{1,200}")
 class Services:
     """What the running application holds.
 
-    drain    takes no new work, and gives what is under way so many seconds
+    drain    takes no new work, gives what is under way so many seconds, and ends the rest with Draining
     about    the answer of /info
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -98,6 +99,9 @@ class TracingLayer:
 
         try:
             await self._app(scope, receive, send_traced)
+        except asyncio.CancelledError:
+            trace.cancelled = True
+            raise
         except Exception as error:
             trace.fault = error
             if trace.status is not None:

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import logging
 
@@ -76,6 +77,21 @@ async def test_every_request_is_counted_once_whatever_becomes_of_it():
         for outcome in ("ok", "server_error")
     }
     assert counted == {"ok": 1, "server_error": 1}
+
+
+async def test_a_request_that_its_server_cancels_counts_as_cancelled():
+    """Even after a status was sent: the answer was not complete."""
+    metrics = Metrics()
+
+    async def endless(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(60)
+
+    work = asyncio.ensure_future(ask(endless, metrics))
+    await asyncio.sleep(0.01)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert metrics.requests.labels("unknown", "cancelled")._value.get() == 1
 
 
 async def test_no_text_reaches_the_log(client, caplog):

@@ -180,6 +180,7 @@ async def test_supervision_needs_nobody(server, build):
             continue
 
     watch.cancel()
+    await asyncio.wait([watch])
     assert version == start.version == 0
     await store.close()
 

@@ -149,6 +149,16 @@ async def test_a_dangling_name_is_removed_by_whoever_meets_it(embedded_url, admi
     await store.close()
 
 
+async def commit_when_there_is_room(store, commit):
+    """Commit once the server has trimmed the buffers of its connections, which count as memory in use."""
+    for _ in range(200):
+        try:
+            return await store.commit(commit)
+        except StoreFull:
+            await asyncio.sleep(0.05)
+    return None
+
+
 async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
     """Out of memory: no commit, no session; loads, replays and deletes go on, and then the rest does."""
     server = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
@@ -160,7 +170,7 @@ async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
     done = build.commit(key, start, operation_id="key")
     at = (await store.commit(done)).position
     with Redis.from_url(server.url, protocol=2) as admin:
-        admin.config_set("maxmemory", admin.info("memory")["used_memory"] - 1_000_000)
+        admin.config_set("maxmemory", 4_000_000)  # less than the victim alone
 
     with pytest.raises(StoreFull):
         await store.create(build.creation())
@@ -170,7 +180,7 @@ async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
     assert isinstance(await store.commit(done), Replayed)
     assert len(await store.read_log(key, after=0)) == 1
     await store.delete(victim)
-    assert isinstance(await store.commit(build.commit(key, at)), Committed)
+    assert isinstance(await commit_when_there_is_room(store, build.commit(key, at)), Committed)
     await store.close()
     await server.stop()
 

@@ -127,25 +127,25 @@ def test_evaluation_of_files_and_standard_input(rlstm, trained, tmp_path):
 
 
 def test_foreseeable_errors_are_one_line(rlstm, trained, corpora, own_folder, tmp_path):
-    """What is wrong is named on standard error, the exit code is 1, there is no traceback."""
+    """What is wrong is named on standard error, with the exit code of bad input or of failed work."""
     (corpora / "three" / "test.txt.xz").write_bytes(b"damaged")
     (tmp_path / "empty.txt").touch()
     run = tmp_path / "run"
-    for words, message in [
-        (["evaluate", tmp_path / "nothing", "x"], "no such checkpoint folder"),
-        (["evaluate", trained, tmp_path / "absent.txt"], "absent.txt: No such file"),
-        (["evaluate", trained, tmp_path / "empty.txt"], "empty.txt holds no text"),
-        (["evaluate", trained, "--corpus", "three"], "test.txt.xz is damaged"),
-        (["evaluate", trained, "--stream", "none"], "no stream 'none'"),
-        (["evaluate", trained, "--corpus", "one", "--dynamic"], "has no calibration"),
-        (["calibrate", trained, "--corpus", own_folder, "--length", 99999], "99999 bytes in a row"),
-        (["train", "tiny", "--corpus", own_folder, "--run", run, "--steps", 7], "steps differ"),
-        (["train", "tiny", "--corpus", tmp_path / "void"], "no corpus"),
+    for words, code, message in [
+        (["evaluate", tmp_path / "nothing", "x"], 2, "no such checkpoint folder"),
+        (["evaluate", trained, tmp_path / "absent.txt"], 2, "absent.txt: No such file"),
+        (["evaluate", trained, tmp_path / "empty.txt"], 2, "empty.txt holds no text"),
+        (["evaluate", trained, "--corpus", "three"], 2, "test.txt.xz is damaged"),
+        (["evaluate", trained, "--stream", "none"], 2, "no stream 'none'"),
+        (["evaluate", trained, "--corpus", "one", "--dynamic"], 2, "has no calibration"),
+        (["calibrate", trained, "--corpus", own_folder, "--length", 99999], 2, "99999 bytes in a row"),
+        (["train", "tiny", "--corpus", tmp_path / "void"], 2, "no corpus"),
+        (["train", "tiny", "--corpus", own_folder, "--run", run, "--steps", 7], 1, "steps differ"),
     ]:
         done = rlstm(*words)
-        assert done.exit_code == 1, words
+        assert done.exit_code == code, words
         (line,) = done.stderr.splitlines()
-        assert line.startswith("error: ")
+        assert line.startswith("rlstm: ")
         assert message in line
 
 
@@ -177,7 +177,7 @@ def test_an_interrupted_command_says_so():
     def foreseen():
         raise CorpusError("gone")
 
-    for function, code in ((interrupted, 130), (foreseen, 1)):
+    for function, code in ((interrupted, 130), (foreseen, 2)):
         with pytest.raises(typer.Exit) as exit_info:
             command(function)()
         assert exit_info.value.exit_code == code

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from safetensors import SafetensorError
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import ADAPTATION, CARD, Checkpoint, CheckpointError, load
@@ -84,8 +85,8 @@ def calibrate(
         measured.save(checkpoint.folder / ADAPTATION, checkpoint.model)
         card = with_section(checkpoint.card, "Adaptation", section)
         (checkpoint.folder / CARD).write_text(card, "utf-8")
-    except OSError as error:
-        raise CheckpointError(f"{checkpoint.folder}: cannot be written ({error.strerror})") from error
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{checkpoint.folder}: cannot be written ({error})") from error
     if as_json:
         tried = [trial.to_json() for trial in trials]
         show_json({"chosen": winner.to_json(), "static": bits, "trials": tried})

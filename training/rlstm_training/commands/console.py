@@ -1,6 +1,7 @@
 """What the commands share: options, clear errors with exit codes, progress, tables.
 
-Exit codes: 0 done; 1 something named in one line on standard error; 2 wrong usage; 130 interrupted.
+Exit codes, as all of ``rlstm`` has them: 0 done; 1 the work itself failed (a run that cannot go on, a model
+that computes no numbers); 2 wrong usage or input; 130 interrupted. Errors are one line on standard error.
 """
 
 import functools
@@ -27,7 +28,7 @@ from rlstm_training.texts import on_corpus
 
 P = ParamSpec("P")
 
-CLEAR_ERRORS = (CorpusError, RunError, CheckpointError, CalibrationError, NonFiniteState)
+FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, or the name of a shipped model.")]
 OwnCorpus = Annotated[
@@ -39,25 +40,25 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard out
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
-    """A command whose foreseeable errors are one line on standard error and exit code 1."""
+    """A command that ends with one line and an exit code at every error that can be foreseen."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             function(*args, **kwargs)
-        except CLEAR_ERRORS as error:
-            fail(str(error))
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(130) from None
+        except (CorpusError, CheckpointError, CalibrationError) as error:
+            _leave(str(error), WRONG_INPUT, error)
+        except (RunError, NonFiniteState) as error:
+            _leave(str(error), FAILED, error)
+        except KeyboardInterrupt as error:
+            _leave("interrupted", INTERRUPTED, error)
 
     return wrapped
 
 
-def fail(message: str) -> None:
-    """End the command with ``message`` and exit code 1."""
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(1)
+def _leave(message: str, code: int, error: BaseException) -> None:
+    typer.echo(f"rlstm: {message}", err=True)
+    raise typer.Exit(code) from error
 
 
 def prepare_device(device: str, threads: int | None) -> torch.device:
