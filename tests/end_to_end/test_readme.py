@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 def snippets():
@@ -29,10 +29,11 @@ def test_the_library_in_three_lines(capsys):
     assert gain_bits > 100
 
 
-def test_the_client_snippet(capsys, shipped_server):
+def test_the_client_snippet(capsys, start):
     """A session scores its first text, adapted and static."""
     (code,) = [code for code in snippets() if "rlstm_client" in code]
 
-    adapted, static = printed(code.replace("http://127.0.0.1:8000", shipped_server), capsys)
+    with start("--durability", "memory", model="bytes-small") as server:
+        adapted, static = printed(code.replace("http://127.0.0.1:8000", server.url), capsys)
 
     assert 0.5 < adapted == pytest.approx(static, abs=1) < 5
