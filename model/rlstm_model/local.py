@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.adapter import AdaptedState, Adapter, Cursor, Observed
+from rlstm_model.adaptation.adapter import AdaptedState, Adapter, Cursor
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import Checkpoint, CheckpointError
 from rlstm_model.sampling import SamplingConfig, sample, uniform
@@ -80,17 +80,20 @@ class Stream:
 
     def observe_ids(self, ids: list[int], *, learn: bool = True) -> StreamScores:
         """The same for ids. Raises ValueError when there are none, InvalidToken outside the vocabulary."""
-        parts: list[Observed] = []
+        scores, static, guards = list[TokenScores](), list[Tensor](), list[str]()
+        updates = 0
         for part in self._adapter.observe(self.state, ids, learn=learn):
-            self.state = part.state
-            parts.append(part)
-        static = [part.static_logprobs for part in parts if part.static_logprobs is not None]
+            self.state = part.state  # the only state that is kept: each may hold a whole delta
+            scores.append(part.scores)
+            static += [] if part.static_logprobs is None else [part.static_logprobs]
+            guards += part.guards
+            updates += part.updates
         return StreamScores(
-            scores=TokenScores.concatenate([part.scores for part in parts]),
+            scores=TokenScores.concatenate(scores),
             static_logprobs=torch.cat(static),
             bytes=sum(len(self._vocab.token_bytes(token)) for token in ids),
-            updates=sum(part.updates for part in parts),
-            guards=tuple(guard for part in parts for guard in part.guards),
+            updates=updates,
+            guards=tuple(guards),
         )
 
     def generate(

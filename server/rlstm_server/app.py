@@ -109,14 +109,15 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
         device = _device(settings)
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
-        served = await asyncio.to_thread(_served, parts, device)
+        served, card = await asyncio.to_thread(_served, parts, device)
         store, where = (parts.store, "given") if parts.store else await _open_store(settings, stack)
         stack.push_async_callback(store.close)
         await store.check()
         engine = Engine(served, store, metrics, limits=_engine_limits(settings.limits))
         engine.start()
         stack.push_async_callback(engine.close)
-        about = _about(served, settings, engine.limits) | {"store": where, "durability": store.durability}
+        about = _about(served, settings, engine.limits)
+        about |= {"card": card, "store": where, "durability": store.durability}
         app.state.services = Services(
             settings=settings, metrics=metrics, engine=engine, drain=engine.close, about=about
         )
@@ -133,8 +134,8 @@ def _device(settings: Settings) -> torch.device:
     return torch.device("cuda" if settings.device != "cpu" and present else "cpu")
 
 
-def _served(parts: _Parts, device: torch.device) -> ServedModel:
-    """Load model and calibration, unless they are given. Takes a while, so it runs beside the event loop."""
+def _served(parts: _Parts, device: torch.device) -> tuple[ServedModel, str]:
+    """Give the model with its calibration, loaded unless given, and its card. Runs beside the event loop."""
     try:
         checkpoint = parts.checkpoint or load(parts.settings.model, device)
         calibration = parts.calibration
@@ -142,13 +143,14 @@ def _served(parts: _Parts, device: torch.device) -> ServedModel:
             calibration = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
     except (CheckpointError, CalibrationError) as error:
         raise StartupError(f"RLSTM_MODEL: {error}") from None
-    return ServedModel(
+    served = ServedModel(
         name=checkpoint.name,
         fingerprint=checkpoint.fingerprint,
         model=checkpoint.model,
         vocab=checkpoint.vocab,
         calibration=calibration,
     )
+    return served, checkpoint.card
 
 
 async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[SessionStore, str]:
@@ -217,7 +219,7 @@ def _build(served: ServedModel) -> dict[str, str]:
 
 
 def _about(served: ServedModel, settings: Settings, limits: EngineLimits) -> dict[str, Any]:
-    """Say what /info says: identity, card, limits and defaults."""
+    """Say what /info says of the model, the limits and the defaults."""
     identity = served.identity
     return {
         "version": VERSION,

@@ -112,9 +112,6 @@ class Metrics:
 
     def _adaptation_metrics(self) -> None:
         self.updates = self._counter("adapt_updates", "Gradient steps", outcome=UPDATE_OUTCOMES)
-        self.update_seconds = self._histogram(
-            "adapt_update_seconds", "Scoring and learning one segment", STEP_SECONDS
-        )
         self.loss_nats = self._counter("loss_nats", "Summed loss in sessions", weights=("static", "adapted"))
         self.loss_tokens = self._counter(
             "loss_tokens", "Tokens behind the loss", weights=("static", "adapted")

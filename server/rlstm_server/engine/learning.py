@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from rlstm_model.adaptation.adapter import Adapter, NonFiniteState, Observed
 from rlstm_model.scoring import TokenScores
 from rlstm_server.engine.messages import Columns, SessionTotals, Totals
@@ -95,27 +97,34 @@ class Reading(NamedTuple):
 
 @dataclass
 class _Slices:
-    """The slices of one reading, in order."""
+    """The figures of one reading's slices, in order, but not their states: each may hold a whole delta."""
 
-    observed: list[Observed] = field(default_factory=list)
+    scores: list[TokenScores] = field(default_factory=list)
+    static: list[Tensor | None] = field(default_factory=list)
+    updates: int = 0
+    guards: tuple[str, ...] = ()
+    gradient_norms: tuple[float, ...] = ()
+    norm_ratio: float | None = None
 
     def add(self, part: Observed) -> None:
-        self.observed.append(part)
+        self.scores.append(part.scores)
+        self.static.append(part.static_logprobs)
+        self.updates += part.updates
+        self.guards += part.guards
+        if part.gradient_norm is not None:
+            self.gradient_norms += (part.gradient_norm,)
+        if part.norm_ratio is not None:
+            self.norm_ratio = part.norm_ratio
 
     @property
-    def scores(self) -> TokenScores | None:
-        return TokenScores.concatenate([part.scores for part in self.observed]) if self.observed else None
+    def all_scores(self) -> TokenScores | None:
+        return TokenScores.concatenate(self.scores) if self.scores else None
 
     @property
     def static_logprobs(self) -> tuple[float, ...] | None:
-        columns = [part.static_logprobs for part in self.observed]
-        if any(column is None for column in columns):
+        if any(column is None for column in self.static):
             return None
-        return tuple(value for column in columns if column is not None for value in column.tolist())
-
-    @property
-    def guards(self) -> tuple[str, ...]:
-        return tuple(guard for part in self.observed for guard in part.guards)
+        return tuple(value for column in self.static if column is not None for value in column.tolist())
 
 
 def read_piece(
@@ -134,7 +143,7 @@ def read_piece(
     except NonFiniteState as error:
         raise StateCorrupt("the session's state holds values that are not finite") from error
     static = slices.static_logprobs if adapted.static is not None else None
-    columns = columns_of(piece, slices.scores, static)
+    columns = columns_of(piece, slices.all_scores, static)
     totals = totals_of(piece, columns)
     tally = _tally(slices, totals, learn=learn, own=own)
     sums = state.totals if own else _add(state.totals, totals)
@@ -179,16 +188,14 @@ def _alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], .
 
 
 def _tally(slices: _Slices, totals: Totals, *, learn: bool, own: bool) -> Tally:
-    norms = [part.gradient_norm for part in slices.observed if part.gradient_norm is not None]
-    ratios = [part.norm_ratio for part in slices.observed if part.norm_ratio is not None]
     return Tally(
         scored=0 if own else totals.tokens,
         generated=totals.tokens if own else 0,
         adapted=totals.tokens if learn else 0,
-        updates=sum(part.updates for part in slices.observed),
+        updates=slices.updates,
         guards=slices.guards,
-        gradient_norms=tuple(norms),
-        norm_ratio=ratios[-1] if ratios else None,
+        gradient_norms=slices.gradient_norms,
+        norm_ratio=slices.norm_ratio,
         session=None if own else totals,
     )
 

@@ -9,6 +9,7 @@ import pytest
 CANARY = "canary-7f3a"
 JSON = {"content-type": "application/json"}
 SESSION = "{session}"
+ONE = [{"text": "a"}]
 UNKNOWN = "0" * 32
 
 RAW = [
@@ -98,7 +99,7 @@ FIELDS = [
     (f"/sessions/{SESSION}/score", {"candidates": []}, 422, "candidates"),
     (f"/sessions/{SESSION}/score", {"candidates": [{"text": ""}]}, 422, "candidates[0].text"),
     (f"/sessions/{SESSION}/score", {"candidates": [{"text": "a"}] * 257}, 413, "257"),
-    (f"/sessions/{SESSION}/score", {"candidates": [{}], "weights": {"lm": True}}, 422, "weights.lm"),
+    (f"/sessions/{SESSION}/score", {"weights": {"lm": True}, "candidates": ONE}, 422, "weights.lm"),
     (f"/sessions/{SESSION}/generate", {"learn_from_output": True}, 422, "commit"),
     (f"/sessions/{SESSION}/generate", {"n": 2}, 422, "n"),
     (f"/sessions/{SESSION}/generate", {"min_version": 99}, 412, "99"),

@@ -142,10 +142,11 @@ async def test_a_draining_server_takes_no_work_and_says_so(serve):
 
 
 async def test_info_tells_a_stranger_what_runs_here(client):
-    """Identity, limits and defaults, and the bits that a model without knowledge would need."""
+    """Identity, card, limits and defaults, and the bits that a model without knowledge would need."""
     about = (await client.get("/info")).json()
     assert about["model"] == "tiny"
     assert about["vocabulary"]["uniform_bits"] == 8.0
     assert about["limits"]["append_tokens"] == 65_536
     assert about["durability"] == "memory"
     assert about["version"]
+    assert "tiny" in about["card"]

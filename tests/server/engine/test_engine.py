@@ -93,6 +93,7 @@ async def test_what_a_session_is_does_not_change_with_its_text(store, tools):
     for field in ("name", "metadata", "created_at", "adaptation"):
         assert getattr(before, field) == getattr(after, field)
     assert after.adaptation == choice
+    assert before.totals.gain is None
     assert (answer.columns.static_logprobs, answer.totals.static_logprob, after.totals.gain) == (None,) * 3
 
 

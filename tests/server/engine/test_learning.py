@@ -1,9 +1,18 @@
 """How a reading is summed and counted."""
 
-import pytest
+import gc
 
-from rlstm_server.engine.learning import Tally
-from rlstm_server.engine.messages import Totals
+import pytest
+import torch
+
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.checkpoint import load
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.learning import Tally, read_piece
+from rlstm_server.engine.messages import Passage, SessionTotals, Totals
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
 
 
@@ -54,3 +63,19 @@ def test_stateless_readings_belong_to_no_session():
     item = Tally(scored=3, adapted=3, updates=1, session=totals(-6.0, -6.0))
 
     assert Tally.of_items([item, item]) == Tally(scored=6, adapted=6, updates=2)
+
+
+def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
+    """A slice's state is dropped with the next one: memory does not grow by a delta for every segment."""
+    checkpoint = load(tiny_checkpoint)
+    calibration = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+    adapter = Adapter(checkpoint.model, calibration, bos_id=10)
+    weights = checkpoint.model.config.num_parameters
+    state = SessionState(adapted=adapter.start(), totals=SessionTotals())
+    piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
+    most = 0
+    for _ in read_piece(adapter, state, piece, learn=True):
+        held = [item for item in gc.get_objects() if type(item) is torch.Tensor and item.shape == (weights,)]
+        most = max(most, len({tensor.data_ptr() for tensor in held}))
+
+    assert most <= 12  # the adapter's own few, and the newest states

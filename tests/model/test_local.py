@@ -1,0 +1,108 @@
+"""The model as a library: what a notebook sees."""
+
+import math
+
+import pytest
+import torch
+
+import rlstm_model
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.checkpoint import CheckpointError
+from rlstm_model.sampling import SamplingConfig
+
+TEXT = "the quick brown fox jumps over the lazy dog\n" * 3
+
+
+@pytest.fixture
+def model(tiny_checkpoint):
+    """The tiny model, loaded."""
+    return rlstm_model.load(tiny_checkpoint)
+
+
+def test_a_text_is_scored_by_the_model_as_loaded(model):
+    """Bits per byte are the sum of the tokens' log-probabilities in another unit."""
+    scores = model.score(TEXT)
+
+    expected = -float(scores.tokens.logprobs.double().sum()) / math.log(2) / len(TEXT)
+    assert scores.bits_per_byte == pytest.approx(expected)
+
+
+def test_a_stream_is_the_adapter(model):
+    """Text in pieces gives the adapter's own scores, and the gain is the difference of the two losses."""
+    calibration = Calibration.load(model.checkpoint.adaptation_file, model.checkpoint.model)
+    adapter = Adapter(model.checkpoint.model, calibration, bos_id=model.vocab.bos_id)
+    expected = [part.scores.logprobs for part in adapter.observe(adapter.start(), list(TEXT.encode()))]
+
+    stream = model.stream()
+    parts = [stream.observe(TEXT[start : start + 25]) for start in range(0, len(TEXT), 25)]
+
+    found = torch.cat([part.scores.logprobs for part in parts])
+    torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=1e-5)
+    assert sum(part.updates for part in parts) > 0
+    for part in parts:
+        assert part.gain_bits == pytest.approx(part.static_bits - part.bits)
+        assert part.bits_per_byte == pytest.approx(part.bits / part.bytes)
+        assert part.static_bits_per_byte == pytest.approx(part.static_bits / part.bytes)
+
+
+def test_an_old_state_can_be_kept_and_come_back_to(model):
+    """A stream's state is a value: reading on from it twice gives the same."""
+    stream = model.stream()
+    stream.observe(TEXT)
+    kept = stream.state
+    first = stream.observe(TEXT).bits
+    stream.state = kept
+
+    assert stream.observe(TEXT).bits == first
+
+
+def test_reading_without_learning_takes_no_step(model):
+    """`learn=False` scores and moves on."""
+    observed = model.stream().observe(TEXT, learn=False)
+
+    assert observed.updates == 0
+    assert observed.gain_bits == 0
+
+
+@pytest.mark.parametrize("make", ["model", "stream"])
+def test_generation_is_reproducible_and_changes_nothing(model, make):
+    """The same seed gives the same text; another seed another; the stream stays where it was."""
+    stream = model.stream()
+    stream.observe(TEXT)
+    before = stream.state
+
+    def generate(seed):
+        pieces = stream.generate(40, seed=seed) if make == "stream" else model.generate("the ", 40, seed=seed)
+        return "".join(pieces)
+
+    assert generate(1) == generate(1)
+    assert generate(1) != generate(2)
+    assert stream.state is before
+
+
+def test_greedy_generation_takes_the_most_probable_token(model):
+    """Temperature 0 from an untouched stream equals the model as loaded."""
+    greedy = SamplingConfig(temperature=0.0)
+
+    from_stream = "".join(model.stream().generate(20, sampling=greedy))
+
+    assert from_stream == "".join(model.generate("", 20, sampling=greedy))
+
+
+def test_an_empty_text_is_refused(model):
+    """There is nothing to score or to observe."""
+    with pytest.raises(ValueError, match="no tokens"):
+        model.score("")
+    with pytest.raises(ValueError, match="no scores"):
+        model.stream().observe("")
+
+
+def test_a_model_without_calibration_says_what_to_do(model, tmp_path):
+    """Scoring works; a stream does not, and the message names the file."""
+    rlstm_model.local.checkpoints.save(tmp_path / "bare", model.checkpoint.model, model.vocab)
+    bare = rlstm_model.load(tmp_path / "bare")
+
+    assert bare.score(TEXT).bits_per_byte > 0
+    with pytest.raises(CheckpointError, match=r"adaptation\.safetensors"):
+        bare.stream()
