@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Annotated, Any
 
 import pytest
 import typer
 
+from rlstm_client import _wire
 from rlstm_client.cli import commands
 from rlstm_client.cli.exits import CommandError, Exit
 from rlstm_client.cli.main import build
@@ -98,18 +99,16 @@ def test_a_command_whose_needs_are_not_installed(install: Any, monkeypatch: pyte
 
 
 def test_what_works_without_a_server(install: Any) -> None:
-    """The entry point of a local act is loaded by name, or the message says how to get it."""
-    install(plain)
+    """A local act gets the call's body, and its answer is read as a server's; or it says what to install."""
+    install(lambda model, body: {"text": f"{model} {body['prompt']}"})
 
-    assert commands.local_act("train") is plain  # type: ignore[comparison-overlap]
+    assert commands.act_locally("train", "tiny", _wire.generate("a")).text == "tiny a"
     with pytest.raises(CommandError, match=r"score: no installed package brings this"):
-        commands.local_act("score")
+        commands.act_locally("score", "tiny", _wire.score("a"))
 
 
 def test_every_command_is_there() -> None:
     """Each command of the table is either in this package and loads, or names an extra and an entry point."""
-    from importlib.metadata import entry_points
-
     installed = {point.name for point in entry_points(group=commands.COMMAND_GROUP)}
     for command in commands.COMMANDS:
         if command.target:

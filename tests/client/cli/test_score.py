@@ -85,10 +85,21 @@ def test_without_a_server(rlstm: Any, server: Any, monkeypatch: pytest.MonkeyPat
             "items": [{"totals": {"logprob": -1, "tokens": 1, "bytes": 1, "bits_per_byte": 8.0}}],
         }
 
-    monkeypatch.setattr(commands, "local_act", lambda name: act)
+    monkeypatch.setattr(commands, "load", lambda group, name, extra: act)
 
     assert "8.0000" in rlstm("score", "a", "--local", "tiny")[1]
     assert rlstm("generate", "a", "--local", "tiny")[1] == "t\n"
     assert asked[0] == ("tiny", {"text": "a", "unit": "bits", "scores": "totals"})
     assert asked[1] == ("tiny", {"prompt": "a"})
     assert server.requests == []
+
+
+def test_a_local_model_that_fails(rlstm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a local model says is the one line, and the exit code is that of a refusal."""
+
+    def act(model: str, body: Any) -> Any:
+        raise ValueError(f"{model}: no such checkpoint")
+
+    monkeypatch.setattr(commands, "load", lambda group, name, extra: act)
+
+    assert rlstm("score", "a", "--local", "tiny") == (1, "", "rlstm: tiny: no such checkpoint\n")

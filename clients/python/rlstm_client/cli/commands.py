@@ -4,15 +4,19 @@
 without a server, are found by their entry points; what they need comes with an extra of the distribution.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
+from rlstm_client._call import Call
 from rlstm_client.cli.exits import CommandError, Exit
+
+T = TypeVar("T")
 
 COMMAND_GROUP = "rlstm.commands"
 LOCAL_GROUP = "rlstm.local"
@@ -36,7 +40,7 @@ COMMANDS = (
     Command(name="train", help="Train a model by a recipe.", extra="training"),
     Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
-    Command(name="bench", help="Measure speed and gain.", extra="server"),
+    Command(name="bench", help="Measure how fast a model is here.", extra="server"),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.score:score"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.generate:generate"),
     Command(name="session", help="Keep streams and learn from them.", target="rlstm_client.cli.session:app"),
@@ -75,14 +79,21 @@ def run(command: Command, arguments: Sequence[str]) -> None:
     _with_main(target).main(args=list(arguments), prog_name=f"rlstm {command.name}")
 
 
-def local_act(name: str) -> LocalAct:
-    """Return what scores or generates without a server.
+def act_locally(name: str, model: str, call: Call[T]) -> T:
+    """Have a call answered without a server.
 
     The entry point ``name`` of the group ``rlstm.local`` takes the model's name or path and the body of the
-    route of the same name, and returns the body of the route's answer.
+    route of the same name, and returns the body of the route's answer. What it raises says why not.
+
+    Raises:
+        CommandError: it is not installed, or it failed.
     """
     act: LocalAct = load(LOCAL_GROUP, name, "server")
-    return act
+    try:
+        answer = act(model, json.loads(call.content or b"{}"))
+    except Exception as error:
+        raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
+    return call.read(answer)
 
 
 def load(group: str, name: str, extra: str) -> Any:

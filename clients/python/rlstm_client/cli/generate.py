@@ -1,6 +1,5 @@
 """`rlstm generate`: the continuation of a text."""
 
-import json
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -44,7 +43,8 @@ def generate(
         "stop": stop or None,
     }
     if local:
-        print_generation(_local(local, text, options), as_json=as_json)
+        answer = commands.act_locally("generate", local, _wire.generate(text, **options))
+        print_generation(answer, as_json=as_json)
         return
     with Client(url, api_key=api_key) as client:
         if as_json:
@@ -67,9 +67,3 @@ def print_events(events: Iterable[Event]) -> None:
         if isinstance(event, TokenEvent):
             output.write(event.text)
     output.write("\n")
-
-
-def _local(model: str, prompt: str, options: dict[str, Any]) -> Generation:
-    call = _wire.generate(prompt, **options)
-    act = commands.local_act("generate")
-    return call.read(act(model, json.loads(call.content or b"{}")))

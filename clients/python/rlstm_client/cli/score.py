@@ -1,6 +1,5 @@
 """`rlstm score`: the log-probability of a text."""
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,6 @@ from rlstm_client._http import DEFAULT_URL
 from rlstm_client.cli import arguments, commands, output
 from rlstm_client.cli.texts import whole_text
 from rlstm_client.client import Client
-from rlstm_client.models import ScoreResult
 
 
 def score(
@@ -38,19 +36,12 @@ def score(
         "top": top or None,
         "adapt": adapt or None,
     }
-    result = _local(local, given, options) if local else _remote(url, api_key, given, options)
+    if local:
+        result = commands.act_locally("score", local, _wire.score(given, **options))
+    else:
+        with Client(url, api_key=api_key) as client:
+            result = client.score(given, **options)
     if as_json:
         output.print_json(result)
     else:
         output.print_scores(result.items[0], given, result.unit)
-
-
-def _remote(url: str, api_key: str | None, text: str, options: dict[str, Any]) -> ScoreResult:
-    with Client(url, api_key=api_key) as client:
-        return client.score(text, **options)
-
-
-def _local(model: str, text: str, options: dict[str, Any]) -> ScoreResult:
-    call = _wire.score(text, **options)
-    act = commands.local_act("score")
-    return call.read(act(model, json.loads(call.content or b"{}")))
