@@ -144,11 +144,11 @@ class AsyncSessions:
         return AsyncSession(self._connection, session_id)
 
     async def page(self, *, cursor: str | None = None, limit: int | None = None) -> SessionPage:
-        """Return one page of your sessions, newest first."""
+        """Return one page of your sessions, oldest first."""
         return await self._connection.send(_wire.list_sessions(cursor=cursor, limit=limit))
 
     async def list(self) -> AsyncIterator[SessionInfo]:
-        """Yield your sessions, newest first."""
+        """Yield your sessions, oldest first."""
         page = await self.page()
         while True:
             for info in page.sessions:

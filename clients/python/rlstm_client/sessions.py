@@ -144,11 +144,11 @@ class Sessions:
         return Session(self._connection, session_id)
 
     def page(self, *, cursor: str | None = None, limit: int | None = None) -> SessionPage:
-        """Return one page of your sessions, newest first."""
+        """Return one page of your sessions, oldest first."""
         return self._connection.send(_wire.list_sessions(cursor=cursor, limit=limit))
 
     def list(self) -> Iterator[SessionInfo]:
-        """Yield your sessions, newest first."""
+        """Yield your sessions, oldest first."""
         page = self.page()
         while True:
             yield from page.sessions

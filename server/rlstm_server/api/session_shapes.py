@@ -201,7 +201,7 @@ class CreatedOut(SessionOut, IdentityOut):
 
 
 class SessionsOut(Shape):
-    """A page of your sessions, newest first."""
+    """A page of your sessions, oldest first."""
 
     sessions: list[SessionOut]
     cursor: str | None = Field(description="Fetches the next page; null at the end.")

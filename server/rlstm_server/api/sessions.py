@@ -79,7 +79,7 @@ async def create(body: CreateIn, services: ServicesDep, caller: CallerDep, key: 
 async def listing(
     services: ServicesDep, caller: CallerDep, limit: PageSize = 100, cursor: Cursor = None
 ) -> Response:
-    """List your sessions, newest first, a page at a time."""
+    """List your sessions, oldest first, a page at a time."""
     page = await services.engine.list_sessions(caller.tenant, limit, cursor)
     return await json_response(
         lambda: {"sessions": [_session_fields(info) for info in page.sessions], "cursor": page.cursor},

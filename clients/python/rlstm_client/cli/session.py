@@ -60,7 +60,7 @@ def create(
 def list_sessions(
     *, as_json: arguments.Json = False, url: arguments.Url = DEFAULT_URL, api_key: arguments.ApiKey = None
 ) -> None:
-    """List your sessions, newest first."""
+    """List your sessions, oldest first."""
     with Client(url, api_key=api_key) as client:
         sessions = list(client.sessions.list())
     if as_json:
