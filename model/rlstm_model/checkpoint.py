@@ -131,6 +131,7 @@ def save(
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         save_file(weights, staged / WEIGHTS)
+        (staged / WEIGHTS).chmod(0o644)  # safetensors writes for its owner alone
         _write_json(staged / CONFIG, model.config.to_json())
         _write_json(staged / VOCAB, vocab.to_json())
         (staged / CARD).write_text(

@@ -13,7 +13,7 @@ import orjson
 from rlstm_server.app import create_app
 from rlstm_server.settings import load_settings
 
-BASE_URL = "http://local"
+BASE_URL = "http://localhost"
 
 
 class LocalError(Exception):

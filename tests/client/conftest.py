@@ -249,10 +249,10 @@ def _generation(body: dict[str, Any]) -> httpx.Response:
         answer = {"text": text, "ids": [1], "logprobs": None, "finish_reason": "length", "usage": usage}
         return _json(answer | {"seed": body.get("seed", 3)})
     frames = [
-        FakeServer.frame("token", {"choice": 0, "index": i, "id": i, "text": c}) for i, c in enumerate(text)
+        FakeServer.frame("token", {"index": 0, "step": i, "id": i, "text": c}) for i, c in enumerate(text)
     ]
     frames += [
-        FakeServer.frame("end", {"choice": choice, "finish_reason": "length"}) for choice in range(choices)
+        FakeServer.frame("end", {"index": choice, "finish_reason": "length"}) for choice in range(choices)
     ]
     return FakeServer.event_stream(frames)
 

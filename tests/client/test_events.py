@@ -102,7 +102,7 @@ def test_a_typed_stream() -> None:
     reader = EventReader("r1")
     stream = (
         b": ping\n\n"
-        b'event: token\ndata: {"text":"a","id":97,"choice":0,"index":0,"logprob":-0.5,"novel":1}\n\n'
+        b'event: token\ndata: {"text":"a","id":97,"index":1,"step":2,"logprob":-0.5,"novel":1}\n\n'
         b'event: novelty\ndata: {"x":1}\n\n'
         b'event: end\ndata: {"finish_reason":"stop","seed":7}\n\n'
     )
@@ -110,7 +110,7 @@ def test_a_typed_stream() -> None:
     reader.finish()
 
     assert events == [
-        TokenEvent(text="a", id=97, logprob=-0.5, extra={"novel": 1}),
+        TokenEvent(text="a", id=97, index=1, step=2, logprob=-0.5, extra={"novel": 1}),
         EndEvent(finish_reason="stop", seed=7),
     ]
 

@@ -50,7 +50,7 @@ def test_a_whole_score() -> None:
                     "ids": [1, 2],
                     "bytes": [None, [195]],
                     "top": {"ids": [[1], [2]], "logprobs": [[-1.0], [-2.0]]},
-                    "words": {"starts": [0], "ends": [2], "tokens": [2], "logprobs": [-3.0]},
+                    "words": [{"start": 0, "end": 2, "tokens": 2, "logprob": -3.0}],
                     "totals": {"logprob": -3.0, "tokens": 2, "bytes": 2, "perplexity": None},
                 }
             ],
@@ -61,7 +61,7 @@ def test_a_whole_score() -> None:
     assert (result.model, result.unit, result.adaptation_fingerprint) == ("m", "bits", None)
     assert (item.ids, item.bytes) == ((1, 2), (None, [195]))
     assert item.totals == models.Totals(logprob=-3.0, tokens=2, bytes=2)
-    assert item.words == models.WordColumns(starts=(0,), ends=(2,), tokens=(2,), logprobs=(-3.0,))
+    assert item.words == (models.WordScore(start=0, end=2, tokens=2, logprob=-3.0),)
     assert item.top is not None
     assert item.top.ids == ([1], [2])
 

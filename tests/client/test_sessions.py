@@ -167,7 +167,7 @@ def test_reset(client: Any) -> None:
     """A reset answers with the session."""
     session = client.sessions.create()
 
-    assert session.reset(scope="fast_weights").id == session.id
+    assert session.reset(what="fast_weights").id == session.id
 
 
 def test_delete(client: Any) -> None:

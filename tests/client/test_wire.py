@@ -47,7 +47,7 @@ def sent(call: Call[Any]) -> tuple[str, str, Any]:
             ),
         ),
         (_wire.generate_in_session("s1", commit=True), ("POST", "/sessions/s1/generate", {"commit": True})),
-        (_wire.reset_session("s1", scope="both"), ("POST", "/sessions/s1/reset", {"scope": "both"})),
+        (_wire.reset_session("s1", what="both"), ("POST", "/sessions/s1/reset", {"what": "both"})),
     ],
 )
 def test_what_is_sent(call: Call[Any], expected: tuple[str, str, Any]) -> None:

@@ -356,3 +356,10 @@ def test_word_vocabularies_travel_too(tmp_path):
     save(tmp_path / "w", model, vocab)
     assert load(tmp_path / "w").vocab == vocab
     assert "東京" in (tmp_path / "w" / VOCAB).read_text("utf-8")
+
+
+def test_everybody_may_read_a_checkpoint(folder):
+    """A server that runs as another user can load what a person saved."""
+    modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+    assert modes == {0o644}

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         SessionTotals,
         TokenEvent,
         Totals,
-        WordColumns,
+        WordScore,
     )
     from rlstm_client.sessions import Session, Sessions
 
@@ -86,7 +86,7 @@ __all__ = [
     "Sessions",
     "TokenEvent",
     "Totals",
-    "WordColumns",
+    "WordScore",
     "errors",
     "models",
     "options",

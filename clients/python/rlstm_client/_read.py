@@ -90,7 +90,7 @@ def _scored_item(data: Any) -> models.ScoredItem:
         data,
         totals=_reader(models.Totals),
         top=_reader(models.Alternatives),
-        words=_reader(models.WordColumns),
+        words=_each(_reader(models.WordScore)),
     )
 
 

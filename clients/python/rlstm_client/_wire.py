@@ -163,11 +163,12 @@ def score_candidates(
     candidates: Sequence[str | Fields],
     *,
     weights: Mapping[str, float] | None = None,
+    unit: str | None = None,
     min_version: int | None = None,
 ) -> Call[Ranking]:
     """Build ``POST …/score``; a candidate is a text or an object with ``id``, ``text``, ``given``."""
     rows = [{"text": row} if isinstance(row, str) else row for row in candidates]
-    body = {"candidates": rows, "weights": weights, "min_version": min_version}
+    body = {"candidates": rows, "weights": weights, "unit": unit, "min_version": min_version}
     return _post(session_path(session_id, "score"), body, _read.ranking)
 
 
@@ -192,13 +193,13 @@ def generate_in_session(
 def reset_session(
     session_id: str,
     *,
-    scope: str | None = None,
+    what: str | None = None,
     if_match: int | None = None,
     idempotency_key: str | None = None,
 ) -> Call[SessionInfo]:
     """Build ``POST /sessions/{id}/reset``."""
     path = session_path(session_id, "reset")
-    return _post(path, {"scope": scope}, _read.session_info, _change_headers(idempotency_key, if_match))
+    return _post(path, {"what": what}, _read.session_info, _change_headers(idempotency_key, if_match))
 
 
 def session_path(session_id: str, verb: str | None = None) -> str:

@@ -7,7 +7,7 @@ from rlstm_client import _wire
 from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer
 from rlstm_client.async_connection import AsyncConnection, AsyncEventStream
 from rlstm_client.errors import RLSTMError
-from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage
+from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage, Unit
 from rlstm_client.options import (
     AppendOptions,
     CreateOptions,
@@ -92,14 +92,17 @@ class AsyncSession:
         candidates: Sequence[str | Mapping[str, Any]],
         *,
         weights: Mapping[str, float] | None = None,
+        unit: Unit | None = None,
         min_version: int | None = None,
     ) -> Ranking:
         """Rank up to 256 candidates against the session as it is; nothing changes.
 
         ``weights`` holds ``lm``, ``length`` and ``given``, the factors of a candidate's log-probability in
-        nats, of its number of tokens, and of its own ``given``; ``score`` is the sum.
+        ``unit``, of its number of tokens, and of its own ``given``; ``score`` is the sum.
         """
-        call = _wire.score_candidates(self.id, candidates, weights=weights, min_version=min_version)
+        call = _wire.score_candidates(
+            self.id, candidates, weights=weights, unit=unit, min_version=min_version
+        )
         return await self._connection.send(call)
 
     @overload

@@ -41,14 +41,14 @@ class Alternatives:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordColumns:
-    """Sums over words, one entry a word. The white space before a word belongs to it."""
+class WordScore:
+    """One word's sum over its ``tokens`` tokens. The white space before a word belongs to it."""
 
-    starts: Sequence[int]
-    ends: Sequence[int]
-    tokens: Sequence[int]
-    logprobs: Sequence[float]
-    static_logprobs: Sequence[float] = ()
+    start: int
+    end: int
+    tokens: int
+    logprob: float
+    static_logprob: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -72,7 +72,7 @@ class ScoredItem:
     ends: Sequence[int] = ()
     bytes: Sequence[Sequence[int] | None] = ()
     top: Alternatives | None = None
-    words: WordColumns | None = None
+    words: Sequence[WordScore] = ()
     updates: int = 0
     guards: Sequence[str] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -127,23 +127,24 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenEvent:
-    """The next token of a stream, and the text that it completes: none in the middle of a character."""
+    """The next token of choice ``index``, and the text it completes: none in the middle of a character."""
 
     text: str
     id: int
     index: int = 0
-    choice: int = 0
+    step: int = 0
     logprob: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndEvent:
-    """The end of one choice of a stream; the fields mean what they mean in `Generation`."""
+    """The end of choice ``index`` of a stream; the other fields mean what they mean in `Generation`."""
 
     finish_reason: str
-    choice: int = 0
+    index: int = 0
     seed: int | None = None
+    unit: Unit = "nats"
     usage: Mapping[str, Any] = field(default_factory=dict)
     version: int | None = None
     position: int | None = None

@@ -89,6 +89,6 @@ class AppendOptions(StreamAppendOptions, total=False):
 class ResetOptions(TypedDict, total=False):
     """Of `reset`."""
 
-    scope: Literal["fast_weights", "recurrent", "both"]
+    what: Literal["fast_weights", "recurrent", "both"]
     if_match: int
     idempotency_key: str

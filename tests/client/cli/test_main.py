@@ -20,7 +20,7 @@ def run(*arguments: str, **options: object) -> "subprocess.CompletedProcess[str]
 
 
 def test_help_is_quick() -> None:
-    """``rlstm --help`` takes less than 0.3 s of a processor, so on an idle machine it is there in that time."""
+    """``rlstm --help`` takes less than 0.3 s of a processor: on an idle machine that is the time."""
     seconds = []
     for _ in range(4):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

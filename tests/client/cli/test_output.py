@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlstm_client.cli import output
-from rlstm_client.models import AppendResult, ScoredItem, SessionInfo, Totals, WordColumns
+from rlstm_client.models import AppendResult, ScoredItem, SessionInfo, Totals, WordScore
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_a_score_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         logprobs=(-1.5, -2.0),
         starts=(0, 1),
         ends=(1, 2),
-        words=WordColumns(starts=(0,), ends=(2,), tokens=(2,), logprobs=(-3.5,)),
+        words=(WordScore(start=0, end=2, tokens=2, logprob=-3.5),),
     )
     output.print_scores(item, "aé", "bits")
     out = capsys.readouterr().out

@@ -44,7 +44,7 @@ def test_a_life(session: Any, server: Any, tmp_path: Path) -> None:
     assert made in session("list")
     assert json.loads(session("list", "--json"))["sessions"][0]["id"] == made
     assert session("generate", made, "--commit") == "héllo\n"
-    assert made in session("reset", made, "--scope", "recurrent")
+    assert made in session("reset", made, "--what", "recurrent")
     assert session("delete", made) == f"deleted {made}\n"
     assert "the session is gone" in session("info", made, code=1)
 

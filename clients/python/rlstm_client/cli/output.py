@@ -58,10 +58,8 @@ def print_scores(item: ScoredItem, text: str, unit: str) -> None:
     """Print the sums of one text, and its tokens and words where they were asked for."""
     if item.ids:
         print_table("", *_token_rows(item, text, unit))
-    if item.words is not None:
-        words = item.words
-        spans = [text[start:end] for start, end in zip(words.starts, words.ends, strict=True)]
-        rows = zip([_token(span) for span in spans], words.tokens, words.logprobs, strict=True)
+    if item.words:
+        rows = [(_token(text[word.start : word.end]), word.tokens, word.logprob) for word in item.words]
         print_table("", ("word", "tokens", unit), rows)
     print_pairs([("scored against", item.first_token), *_total_pairs(item.totals, unit)])
 
@@ -126,8 +124,7 @@ def print_ranking(ranking: Ranking, texts: Sequence[str]) -> None:
         (candidate.rank, candidate.score, candidate.logprob, candidate.tokens, harmless(text))
         for candidate, text in zip(ranking.candidates, texts, strict=True)
     )
-    headings = ("rank", "score", "nats", "tokens", "candidate")
-    print_table("", headings, rows)
+    print_table("", ("rank", "score", ranking.unit, "tokens", "candidate"), rows)
 
 
 def _token_rows(item: ScoredItem, text: str, unit: str) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:

@@ -179,7 +179,7 @@ def generate(
 def reset(
     session_id: arguments.SessionId,
     *,
-    scope: Annotated[
+    what: Annotated[
         Literal["fast_weights", "recurrent", "both"], typer.Option(help="What to forget.")
     ] = "both",
     if_match: arguments.IfMatch = None,
@@ -189,7 +189,7 @@ def reset(
     api_key: arguments.ApiKey = None,
 ) -> None:
     """Forget what was learned, what was read, or both; totals and position go on."""
-    options: dict[str, Any] = {"scope": scope, "if_match": if_match, "idempotency_key": key}
+    options: dict[str, Any] = {"what": what, "if_match": if_match, "idempotency_key": key}
     with _session(url, api_key, session_id) as session:
         after = session.reset(**options)
     if as_json:
