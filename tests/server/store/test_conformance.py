@@ -176,12 +176,13 @@ async def test_a_commit_on_an_old_version_is_stale(store, build):
 
 
 async def test_a_commit_on_another_history_is_stale(store, build):
-    """The right number with another chain is another history: it changes nothing."""
+    """The right number with another chain, or the reverse, is another history: it changes nothing."""
     key, start = await build.session(store)
 
-    outcome = await store.commit(build.commit(key, Position(0, b"z" * 32)))
+    other_chain = await store.commit(build.commit(key, Position(0, b"z" * 32)))
+    other_number = await store.commit(build.commit(key, Position(1, start.chain)))
 
-    assert outcome == Stale(current=start)
+    assert other_chain == other_number == Stale(current=start)
     assert (await store.load_head(key)).version == 0
 
 

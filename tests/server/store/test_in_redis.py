@@ -161,6 +161,19 @@ async def commit_when_there_is_room(store, commit):
     return None
 
 
+async def test_a_late_clean_up_leaves_a_name_to_its_new_owner(embedded_url, build):
+    """What is removed for a dead session is removed only where it still points to that session."""
+    store = RedisStore(embedded_url)
+    dead, _ = await build.session(store, name="diary")
+    await store._functions.session("delete", dead, 60_000, changes=True)  # and the replica dies here
+    alive, _ = await build.session(store, name="diary")
+
+    await store._release(dead, b"diary")
+
+    assert await store.find(build.tenant, "diary") == alive.session_id
+    await store.close()
+
+
 async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
     """Out of memory: no commit, no session; loads, replays and deletes go on, and then the rest does."""
     server = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
