@@ -13,6 +13,7 @@ import errno
 import math
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +30,8 @@ from rlstm_server.settings import Settings, load_settings
 
 KEEP_ALIVE_SECONDS = 30
 HEADER_BYTES = 65_536
+SWITCH_SECONDS = 0.0005
+"""How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
 FAREWELL_SECONDS = 1.5
 """What a stream that was ended by the drain gets to tell its reader so."""
 
@@ -79,6 +82,7 @@ def run(settings: Settings) -> None:
         StartupError: something that it needs is not there; nothing is left running.
     """
     with contextlib.closing(_bound_socket(settings)) as bound:
+        sys.setswitchinterval(SWITCH_SECONDS)
         app = create_app(settings)
         config = _uvicorn_config(app, settings)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
