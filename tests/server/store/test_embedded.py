@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -80,9 +79,10 @@ def kill_owner_at_work(data_dir: Path) -> tuple[int, list[int]]:
     ) as owner:
         assert owner.stdout is not None
         pid = int(owner.stdout.readline().split()[1])
-        time.sleep(0.3)
+        told = [owner.stdout.readline() for _ in range(20)]
         owner.kill()
-        return pid, [int(line.split()[1]) for line in owner.stdout.read().splitlines()]
+        told += owner.stdout.readlines()
+        return pid, [int(line.split()[1]) for line in told]
 
 
 async def test_it_is_set_up_to_lose_nothing(server):
@@ -194,7 +194,6 @@ async def test_a_killed_owner_leaves_nothing_behind_and_loses_nothing(tmp_path):
 
     with Redis.from_url(heir.url, protocol=2) as admin:
         version = int(admin.hget("rlstm:{owner/session}:head", "version"))
-    assert len(acknowledged) > 10
     assert version in (acknowledged[-1], acknowledged[-1] + 1)
     await heir.stop()
 

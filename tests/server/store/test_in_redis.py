@@ -6,7 +6,14 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from rlstm_server.errors import InternalError, NotFound, OutcomeUnknown, StoreFull, StoreUnavailable
+from rlstm_server.errors import (
+    InternalError,
+    NotFound,
+    OutcomeUnknown,
+    SessionExists,
+    StoreFull,
+    StoreUnavailable,
+)
 from rlstm_server.store.base import Committed, Created, CreationReplayed, Limits, Replayed, next_position
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.in_redis import RedisStore
@@ -159,6 +166,34 @@ async def commit_when_there_is_room(store, commit):
         except StoreFull:
             await asyncio.sleep(0.05)
     return None
+
+
+async def test_a_refused_creation_leaves_nothing(embedded_url, admin, build):
+    """Of a creation whose name or operation is taken no key is left, not even for a minute."""
+    store = RedisStore(embedded_url)
+    await store.create(build.creation(operation_id="key", name="diary"))
+    before = set(admin.scan_iter(f"*{build.tenant}*"))
+
+    with pytest.raises(SessionExists):
+        await store.create(build.creation(name="diary"))
+    await store.create(build.creation(operation_id="key"))
+    await store.create(build.creation(operation_id="key", body_hash=b"x" * 32))
+
+    assert set(admin.scan_iter(f"*{build.tenant}*")) == before
+    await store.close()
+
+
+async def test_the_sweeper_meets_a_prolonged_session_once(embedded_url, admin, build):
+    """A session that is due only by the index gets its new time there, and makes room for others."""
+    store = RedisStore(embedded_url)
+    key, start = await build.session(store, ttl_ms=100)
+    outcome = await store.commit(build.commit(key, start))
+    await asyncio.sleep(0.11)
+
+    await store.sweep()
+
+    assert admin.zscore(tenant_key(build.tenant, "index"), key.session_id) == outcome.expires_at_ms
+    await store.close()
 
 
 async def test_a_late_clean_up_leaves_a_name_to_its_new_owner(embedded_url, build):
