@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ class Calibration:
         changed = replace(self.config, rate=rate, decay=self.config.decay if decay is None else decay)
         return replace(self, config=changed)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """sha256 over the config and the statistics."""
+        """sha256 over the config and the statistics; worked out once, for it reads them all."""
         digest = hashlib.sha256(json.dumps(self.config.to_json(), sort_keys=True).encode())
         digest.update(self.rms_P.detach().cpu().float().numpy().astype("<f4", copy=False).tobytes())
         return digest.hexdigest()

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rlstm_server.api.limits import TokenBucket
+from rlstm_server.api.limits import OPEN_PATHS, TokenBucket
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import trace_of
 from rlstm_server.errors import Forbidden, ServerError, StartupError, Unauthorized
@@ -24,7 +24,6 @@ from rlstm_server.settings import Settings, is_loopback
 
 ScopeName = Literal["score", "generate", "sessions", "admin"]
 ALL_SCOPES: frozenset[ScopeName] = frozenset({"score", "generate", "sessions", "admin"})
-OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 SCOPES: dict[str, ScopeName | None] = {
     "score": "score",
     "generate": "generate",

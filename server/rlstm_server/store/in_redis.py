@@ -64,7 +64,7 @@ class RedisStore:
         *,
         limits: Limits | None = None,
         timeout_s: float = 1.5,
-        connections: int = 32,
+        connections: int = 8,
         allow_weaker: bool = False,
         install: bool = True,
     ) -> None:

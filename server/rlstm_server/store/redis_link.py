@@ -23,6 +23,8 @@ from rlstm_server.errors import InternalError, OutcomeUnknown, StartupError, Sto
 Argument = bytes | str | int | float
 
 TRIES: Final = 2
+SLOW_BYTES_PER_SECOND: Final = 4 << 20
+"""What a busy store with a slow disk still takes in; a large command may take longer than a small one."""
 _TEMPORARY: Final = frozenset(
     {"LOADING", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "BUSY", "NOREPLICAS"}
 )
@@ -39,11 +41,11 @@ class Reply(NamedTuple):
 class RedisLink:
     """Sends commands to the server at `url` (redis://, rediss:// or unix://).
 
-    timeout_s       for one try; a command gets two
-    connections     how many commands are under way at once; more wait
+    timeout_s       for one try of a small command, from the moment that it has a connection; each gets two
+    connections     how many commands are under way at once; more wait, and the wait does not count
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 1.5, connections: int = 32) -> None:
+    def __init__(self, url: str, *, timeout_s: float = 1.5, connections: int = 8) -> None:
         if not url.startswith(_SCHEMES):
             raise StartupError(f"the store's address must start with one of {', '.join(_SCHEMES)}")
         self._timeout_s = timeout_s
@@ -52,7 +54,7 @@ class RedisLink:
                 url,
                 max_connections=connections,
                 timeout=None,
-                socket_timeout=None,
+                socket_timeout=10 * timeout_s,  # bounds a handshake, which no timeout of ours covers
                 socket_connect_timeout=timeout_s,
                 retry=Retry(NoBackoff(), 0),
                 protocol=2,
@@ -84,15 +86,15 @@ class RedisLink:
     async def _try(self, command: tuple[Argument, ...]) -> Any:
         sent = False
         try:
-            async with asyncio.timeout(self._timeout_s):
-                connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-                try:
+            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            try:
+                async with asyncio.timeout(self._timeout_s + _size(command) / SLOW_BYTES_PER_SECOND):
                     sent = True
                     # both disconnect when they are cut short, so no reply is left for the next caller
                     await connection.send_command(*command)
                     return await connection.read_response()
-                finally:
-                    await asyncio.shield(self._pool.release(connection))
+            finally:
+                await asyncio.shield(self._pool.release(connection))
         except (ResponseError, BusyLoadingError, AuthenticationError) as error:
             raise _NotApplied(_refusal(error)) from error
         except (RedisError, OSError) as error:
@@ -103,6 +105,10 @@ class RedisLink:
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.disconnect()
+
+
+def _size(command: tuple[Argument, ...]) -> int:
+    return sum(len(argument) for argument in command if isinstance(argument, bytes))
 
 
 class _NotApplied(Exception):

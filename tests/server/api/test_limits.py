@@ -69,7 +69,7 @@ async def run_layer(app, messages):
     for message in messages:
         queue.put_nowait(message)
     trace = Trace(request_id="r")
-    scope = {"type": "http", "method": "POST", "headers": [], KEY: trace}
+    scope = {"type": "http", "path": "/score", "method": "POST", "headers": [], KEY: trace}
 
     async def send(message):
         pass

@@ -85,6 +85,14 @@ def kill_owner_at_work(data_dir: Path) -> tuple[int, list[int]]:
         return pid, [int(line.split()[1]) for line in told]
 
 
+async def wait_until_ended(server: EmbeddedValkey) -> None:
+    """Return when the killed process can be waited for, which takes until its last thread has ended."""
+    for _ in range(1_000):
+        if server.pid is None:
+            return
+        await asyncio.sleep(0.01)
+
+
 async def test_it_is_set_up_to_lose_nothing(server):
     """It passes the check that any server must pass, on a socket of its own and on no port."""
     store = RedisStore(server.url)
@@ -150,8 +158,7 @@ async def test_a_killed_store_comes_back_with_its_data(server, build):
     for _ in range(3):
         at = (await store.commit(build.commit(key, at))).position
         os.kill(server.pid, signal.SIGKILL)
-        while server.pid is not None:
-            await asyncio.sleep(0.01)
+        await wait_until_ended(server)
         with pytest.raises(StoreUnavailable):
             await store.load_head(key)
 

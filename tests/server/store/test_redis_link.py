@@ -1,5 +1,8 @@
 """Failures get their honest names."""
 
+import asyncio
+import socket
+
 import pytest
 from redis import Redis
 
@@ -62,6 +65,19 @@ async def test_a_wrong_password_is_unavailable(embedded_url):
 
     assert "secret" not in str(refused.value)
     await link.close()
+
+
+async def test_a_server_that_never_answers_the_handshake_is_unavailable(tmp_path):
+    """Something that accepts connections but says nothing holds nobody up for ever."""
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent.sock"))
+        silent.listen()
+        link = RedisLink(f"unix://{tmp_path}/silent.sock?password=secret", timeout_s=0.02)
+
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(link.call("PING", changes=True), 5)
+
+        await link.close()
 
 
 async def test_a_server_that_takes_no_writes_is_unavailable(embedded_url):
