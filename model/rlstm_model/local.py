@@ -20,7 +20,7 @@ from rlstm_model.adaptation.adapter import AdaptedState, Adapter, Cursor
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import Checkpoint, CheckpointError
 from rlstm_model.sampling import SamplingConfig, sample, uniform
-from rlstm_model.scoring import TextScores, TokenScores, score_text
+from rlstm_model.scoring import TextScores, TokenScores, next_log_probs, score, score_text
 from rlstm_model.state import State
 from rlstm_model.vocab import Vocab
 
@@ -131,13 +131,13 @@ class LocalModel:
         self, prompt: str, max_tokens: int, *, sampling: SamplingConfig | None = None, seed: int = 0
     ) -> Iterator[str]:
         """Continue ``prompt`` by the model as loaded, in pieces of text."""
-        model = self.checkpoint.model
+        model, ids = self.checkpoint.model, self.vocab.encode(prompt).ids
         cursor = Cursor(model.initial_state(1), self.vocab.bos_id)
-        for token in self.vocab.encode(prompt).ids:
-            _, state = _next_log_probs(self.checkpoint, cursor)
-            cursor = Cursor(state, token)
+        if ids:
+            _, state = score(model, ids, state=cursor.state, last=cursor.last)
+            cursor = Cursor(state, ids[-1])
         return _continue(
-            lambda cursor: _next_log_probs(self.checkpoint, cursor),
+            lambda cursor: next_log_probs(model, cursor.last, cursor.state),
             cursor,
             self.vocab,
             max_tokens,
@@ -160,13 +160,6 @@ class LocalModel:
 def load(name_or_path: str | Path, device: str | torch.device = "cpu") -> LocalModel:
     """A shipped model by name, or the checkpoint in a folder. Raises CheckpointError."""
     return LocalModel(checkpoints.load(name_or_path, device))
-
-
-@torch.no_grad()
-def _next_log_probs(checkpoint: Checkpoint, cursor: Cursor) -> tuple[Tensor, State]:
-    read = torch.tensor([cursor.last], device=cursor.state.h.device)
-    features_1H, state = checkpoint.model.step(read, cursor.state)
-    return checkpoint.model.log_probs(features_1H)[0], state
 
 
 def _continue(

@@ -132,6 +132,16 @@ def score(
 
 
 @torch.no_grad()
+def next_log_probs(model: LanguageModel, last: int, state: State) -> tuple[Tensor, State]:
+    """Read ``last`` in ``state`` (one row). Returns the next token's log-probabilities ``[V]`` and the state.
+
+    Whether the distribution is one is not looked at here: sampling refuses what is not finite.
+    """
+    features_1H, state = model.step(torch.tensor([last], device=state.h.device), state)
+    return model.log_probs(features_1H)[0], state
+
+
+@torch.no_grad()
 def score_batch(
     model: LanguageModel,
     texts: Sequence[Sequence[int] | Tensor],

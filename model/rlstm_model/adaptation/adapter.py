@@ -28,7 +28,7 @@ from rlstm_model.adaptation.fast_weights import FullFastWeights
 from rlstm_model.adaptation.gradients import SegmentPass, segment_gradient
 from rlstm_model.adaptation.rules import LearningRule
 from rlstm_model.language_model import LanguageModel
-from rlstm_model.scoring import TokenScores, score, score_logits
+from rlstm_model.scoring import TokenScores, next_log_probs, score, score_logits
 from rlstm_model.state import State
 from rlstm_model.vocab import InvalidToken
 
@@ -73,17 +73,13 @@ class Reader:
         """
         return _score(self._fast_weights.reading_model(self._delta_P), cursor, ids, top)
 
-    @torch.no_grad()
     def next_log_probs(self, cursor: Cursor) -> tuple[Tensor, State]:
-        """Read the cursor's token. Returns the next token's log-probabilities ``[V]`` and the state.
+        """Read the cursor's token: see :func:`rlstm_model.scoring.next_log_probs`.
 
-        Continue with ``Cursor(state, chosen)``. Whether the distribution is one is not looked at here:
-        sampling refuses what is not finite.
+        Continue with ``Cursor(state, chosen)``.
         """
         model = self._fast_weights.reading_model(self._delta_P)
-        read = torch.tensor([cursor.last], device=cursor.state.h.device)
-        features_1H, state = model.step(read, cursor.state)
-        return model.log_probs(features_1H)[0], state
+        return next_log_probs(model, cursor.last, cursor.state)
 
 
 class Adapter:

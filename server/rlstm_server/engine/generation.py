@@ -6,16 +6,14 @@ seed gives the same text whatever else runs, and a text that was interrupted goe
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeAlias
 
-import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.adapter import Cursor
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.sampling import sample, uniform
-from rlstm_model.scoring import LOGPROB_FLOOR
+from rlstm_model.scoring import LOGPROB_FLOOR, next_log_probs
 from rlstm_model.state import State
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine.messages import (
@@ -91,7 +89,7 @@ def continue_prompt(
     state, last = yield from read_static(model, prompt, model.initial_state(1), vocab.bos_id)
     texts = [
         Continuation(
-            read=partial(next_log_probs, model),
+            read=lambda cursor: next_log_probs(model, cursor.last, cursor.state),
             cursor=Cursor(state, last),
             settings=settings,
             seed=seed,
@@ -107,14 +105,6 @@ def continue_prompt(
 def continue_text(text: Continuation) -> Steps[GenerationEvent, int]:
     """Continue from any state, keeping nothing; return the number of new tokens."""
     return (yield from _write([text], prompt_tokens=0))
-
-
-@torch.no_grad()
-def next_log_probs(model: LanguageModel, cursor: Cursor) -> tuple[Tensor, State]:
-    """Read the cursor's token with the weights as loaded."""
-    ids_1 = torch.tensor([cursor.last], device=cursor.state.h.device)
-    features_1H, state = model.step(ids_1, cursor.state)
-    return model.log_probs(features_1H)[0], state
 
 
 def _write(texts: Sequence[Continuation], *, prompt_tokens: int) -> Steps[GenerationEvent, int]:

@@ -72,8 +72,7 @@ class Snapshots:
 
     def pack(self, key: SessionKey, version: int, state: SessionState) -> bytes:
         """Seal the state of `key` at `version`. Raises StateCorrupt for a value that is not finite."""
-        # Fresh cursors share their tensors, which safetensors refuses to store.
-        tensors = {name: tensor.clone() for name, tensor in state.adapted.tensors().items()}
+        tensors = state.adapted.tensors()
         if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
             raise StateCorrupt("the new state holds a value that is not finite")
         header = {
