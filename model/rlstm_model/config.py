@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 FORMAT_VERSION = 1
 
 CellKind = Literal["rlstm", "lstm"]
+Stacking = Literal["residual", "skip", "plain"]
 
 
 class ConfigError(ValueError):
@@ -27,6 +28,11 @@ class ModelConfig:
     mogrifier_rank      k of the low-rank factors; 0 is *full rank*, not none
     mogrifier_bias      a bias in each round
     tie_embeddings      the output matrix is the transposed input embedding
+    stacking            what a layer above the first reads, and what the softmax reads:
+                        "residual": the sum of all layers below it; the sum of all layers
+                        "skip": the layer below it; the sum of all layers
+                        "plain": the layer below it; the last layer
+    softmax_components  of a mixture of softmaxes (Yang et al. 2018); 1 is the plain softmax
     """
 
     vocab_size: int
@@ -38,14 +44,17 @@ class ModelConfig:
     mogrifier_rank: int = 0
     mogrifier_bias: bool = True
     tie_embeddings: bool = False
+    stacking: Stacking = "residual"
+    softmax_components: int = 1
 
     def __post_init__(self) -> None:
         for name, least in _INTEGER_FIELDS.items():
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise ConfigError(f"{name} must be an integer of at least {least}, not {value!r}")
-        if self.cell not in get_args(CellKind):
-            raise ConfigError(f"cell must be one of {get_args(CellKind)}, not {self.cell!r}")
+        for name, choices in (("cell", get_args(CellKind)), ("stacking", get_args(Stacking))):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"{name} must be one of {choices}, not {getattr(self, name)!r}")
         for name in ("cap_input_gate", "mogrifier_bias", "tie_embeddings"):
             if type(getattr(self, name)) is not bool:
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
@@ -59,7 +68,8 @@ class ModelConfig:
         cell = (7 if self.cell == "rlstm" else 8) * n * n + 4 * n
         round_weights = (2 * n * k if k else n * n) + (n if self.mogrifier_bias else 0)
         embeddings = self.vocab_size * n * (1 if self.tie_embeddings else 2) + self.vocab_size
-        return self.num_layers * (cell + self.mogrifier_rounds * round_weights) + embeddings
+        mixture = self.softmax_components * (n * n + 2 * n) if self.softmax_components > 1 else 0
+        return self.num_layers * (cell + self.mogrifier_rounds * round_weights) + embeddings + mixture
 
     def with_budget(self, budget: int) -> "ModelConfig":
         """The same model with the largest hidden size that has at most ``budget`` weights.
@@ -91,11 +101,12 @@ class ModelConfig:
         if version != FORMAT_VERSION:
             raise ConfigError(f"format_version must be {FORMAT_VERSION}, not {version!r}")
         known = {field.name for field in fields(cls)}
-        given = set(data) - {"format_version"}
-        if given != known:
-            wrong = sorted(given ^ known)
+        given = {name: value for name, value in data.items() if name != "format_version"}
+        whole = {**_ADDED_FIELDS, **given}
+        if set(whole) != known:
+            wrong = sorted(set(whole) ^ known)
             raise ConfigError(f"unknown or missing fields: {', '.join(wrong)}")
-        return cls(**{name: data[name] for name in known})
+        return cls(**whole)
 
 
 _INTEGER_FIELDS = {
@@ -104,4 +115,8 @@ _INTEGER_FIELDS = {
     "num_layers": 1,
     "mogrifier_rounds": 0,
     "mogrifier_rank": 0,
+    "softmax_components": 1,
 }
+
+# Fields that configs written before them lack, with what those models are.
+_ADDED_FIELDS = {"stacking": "residual", "softmax_components": 1}

@@ -45,10 +45,13 @@ class LanguageModel(nn.Module):
         """Read one token a row. Returns features ``[B, H]`` and the new state."""
         return self.stack.step(self.embedding.embed(ids_B), state)
 
-    def logits(self, features: Tensor) -> Tensor:
-        """Unnormalised log-probabilities ``[..., V]`` of the next token."""
-        return self.embedding.logits(features)
+    def logits(self, features: Tensor, temperature: float = 1.0) -> Tensor:
+        """Log-probabilities ``[..., V]`` of the next token, up to a constant.
 
-    def log_probs(self, features: Tensor) -> Tensor:
+        ``temperature`` multiplies the logits (mathematics: §2.13).
+        """
+        return self.embedding.logits(features, temperature)
+
+    def log_probs(self, features: Tensor, temperature: float = 1.0) -> Tensor:
         """Natural log-probabilities ``[..., V]`` of the next token."""
-        return torch.log_softmax(self.logits(features), -1)
+        return torch.log_softmax(self.logits(features, temperature), -1)

@@ -1,9 +1,13 @@
-"""The residual stack: mogrified recurrent layers whose outputs sum into the next layer's input.
+"""The stack: mogrified recurrent layers, and what flows between them.
 
-    in_1 = embedding            in_l = xhat_1 + .. + xhat_{l-1}   (l >= 2; no embedding in the sum)
-    out  = xhat_1 + .. + xhat_L            xhat_l = h_l * M_cell,l
+    xhat_l = h_l * M_cell,l               in_1 = embedding (it joins no sum)
 
-(Melis 2022, §3.2; mathematics: §1.2.) ``step`` reads one token, ``sequence`` a window layer by layer;
+    stacking    in_l, l >= 2              out
+    residual    xhat_1 + .. + xhat_{l-1}  xhat_1 + .. + xhat_L
+    skip        xhat_{l-1}                xhat_1 + .. + xhat_L
+    plain       xhat_{l-1}                xhat_L
+
+(Melis 2022, §3.2; mathematics: §1.2, §2.3.) ``step`` reads one token, ``sequence`` a window layer by layer;
 they give the same numbers. A window's backward pass is written out by hand: time is walked once, and
 each weight's gradient is then one matrix product over all steps and rows, where automatic
 differentiation would add a weight-sized outer product at every step.
@@ -84,29 +88,30 @@ class RecurrentLayer(nn.Module):
 
 
 class Stack(nn.Module):
-    """L layers under a residual sum."""
+    """L layers; ``config.stacking`` says what each of them and the softmax read."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.stacking = config.stacking
         self.layers = nn.ModuleList(RecurrentLayer(config) for _ in range(config.num_layers))
 
     def step(self, x_BH: Tensor, state: State) -> tuple[Tensor, State]:
-        """One token, without dropout: the sum of all layers' outputs, and the new state."""
-        total, hs, cs = None, [], []
+        """One token, without dropout: what the softmax reads, and the new state."""
+        source, total, hs, cs = x_BH, None, [], []
         for index, layer in enumerate(self._layers()):
-            h, c = layer.step(x_BH if total is None else total, state.h[index], state.c[index])
-            total = h if total is None else total + h
+            h, c = layer.step(source, state.h[index], state.c[index])
             hs.append(h)
             cs.append(c)
+            source, total = self._join(total, h)
         assert total is not None
         return total, State(torch.stack(hs), torch.stack(cs))
 
     def sequence(self, x_TBH: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT) -> tuple[Tensor, State]:
-        """A window: the sum of all layers' outputs ``[T, B, H]``, and the last state."""
-        total, hs, cs = None, [], []
+        """A window: what the softmax reads, ``[T, B, H]``, and the last state."""
+        source, total, hs, cs = x_TBH, None, [], []
         for index, layer in enumerate(self._layers()):
             outputs, c = layer.sequence(
-                x_TBH if total is None else total,
+                source,
                 state.h[index],
                 state.c[index],
                 None if masks.state is None else masks.state[index],
@@ -115,9 +120,16 @@ class Stack(nn.Module):
             cs.append(c)
             if masks.cell is not None:
                 outputs = outputs * masks.cell[index]
-            total = outputs if total is None else total + outputs
+            source, total = self._join(total, outputs)
         assert total is not None
         return total, State(torch.stack(hs), torch.stack(cs))
+
+    def _join(self, total: Tensor | None, output: Tensor) -> tuple[Tensor, Tensor]:
+        """What the next layer reads, and what the softmax would, after one more layer's output."""
+        if total is None or self.stacking == "plain":
+            return output, output
+        total = total + output
+        return (total if self.stacking == "residual" else output), total
 
     def _layers(self) -> list[RecurrentLayer]:
         return [layer for layer in self.layers if isinstance(layer, RecurrentLayer)]

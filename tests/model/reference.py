@@ -54,6 +54,14 @@ def layers_of(config, weights):
         yield {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
 
 
+def layer_input(config, outputs):
+    return sum(outputs) if config.stacking == "residual" else outputs[-1]
+
+
+def softmax_input(config, outputs):
+    return outputs[-1] if config.stacking == "plain" else sum(outputs)
+
+
 def forward(config, weights, ids_TB, h_LBH, c_LBH, masks):
     """Features and probabilities after every token, and the last h and c.
 
@@ -70,11 +78,11 @@ def forward(config, weights, ids_TB, h_LBH, c_LBH, masks):
             embedded = weights["embedding.input"][ids_TB[t, b]] * masks["input"][t, b]
             outputs = []
             for index, layer in enumerate(layers_of(config, weights)):
-                x = embedded if index == 0 else sum(outputs)
+                x = embedded if index == 0 else layer_input(config, outputs)
                 state_mask = masks["state"][index, b]
                 x, mogrified_h = mogrify(config, layer, x, h[index, b] * state_mask)
                 h[index, b], c[index, b] = cell_step(config, layer, x, mogrified_h, c[index, b], state_mask)
                 outputs.append(h[index, b] * masks["cell"][index, t, b])
-            features[t, b] = sum(outputs) * masks["output"][t, b]
+            features[t, b] = softmax_input(config, outputs) * masks["output"][t, b]
             probabilities[t, b] = softmax(e_out @ features[t, b] + weights["embedding.bias"])
     return features, probabilities, h, c

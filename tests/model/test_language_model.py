@@ -17,6 +17,9 @@ MODELS = [
     {"cell": "lstm", "cap_input_gate": False},
     {"tie_embeddings": True},
     {"mogrifier_bias": False, "mogrifier_rank": 2},
+    {"stacking": "skip", "num_layers": 4},
+    {"stacking": "plain", "num_layers": 4},
+    {"stacking": "plain", "num_layers": 1},
 ]
 
 

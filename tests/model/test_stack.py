@@ -3,6 +3,7 @@
 import gc
 import math
 import weakref
+from typing import get_args
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from rlstm_model.config import Stacking
 from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
 from rlstm_model.state import State
 
@@ -240,6 +242,57 @@ def test_pitfall_4_what_is_carried_and_what_goes_up_is_raw(random_model, cell):
     torch.testing.assert_close(outputs[0], h)
     torch.testing.assert_close(last.h[0], h)
     torch.testing.assert_close(last.c[0], c)
+
+
+@pytest.mark.parametrize("stacking", get_args(Stacking))
+@pytest.mark.parametrize("num_layers", [1, 2, 4])
+@pytest.mark.parametrize("learning", [True, False])
+def test_both_forms_agree_in_every_stacking(random_model, stacking, num_layers, learning):
+    """Steps give the features and the state that the window gives."""
+    model = random_model(stacking=stacking, num_layers=num_layers)
+    x, state = _inputs(model)
+    with torch.set_grad_enabled(learning):
+        whole, last = model.stack.sequence(x, state)
+    for t in range(len(x)):
+        features, state = model.stack.step(x[t], state)
+        torch.testing.assert_close(features, whole[t], atol=1e-12, rtol=0)
+    torch.testing.assert_close(state.h, last.h, atol=1e-12, rtol=0)
+
+
+def test_two_layers_under_a_residual_sum_are_two_layers_with_a_skip(random_model):
+    """Bit for bit, in features, state and gradients, cell dropout or not: only a third layer differs."""
+    for masks in (_masks(random_model()), DropoutMasks()):
+        results = []
+        for stacking in ("residual", "skip"):
+            model = random_model(stacking=stacking)
+            x, state = _inputs(model)
+            features, last = model.stack.sequence(x, state, masks)
+            gradients = torch.autograd.grad(features.sin().sum(), list(model.stack.parameters()))
+            results.append([features, last.h, last.c, *gradients])
+        assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
+def test_three_layers_differ_by_stacking(random_model):
+    """The same weights give three different features."""
+    features = []
+    for stacking in get_args(Stacking):
+        model = random_model(stacking=stacking, num_layers=3)
+        features.append(model.stack.sequence(*_inputs(model))[0])
+    residual, skip, plain = features
+    assert (residual - skip).abs().max() > 1e-3
+    assert (skip - plain).abs().max() > 1e-3
+
+
+def test_plain_features_are_the_last_layers_output_alone(random_model):
+    """They equal the last h when nothing is dropped, and lose exactly what its cell mask drops."""
+    model = random_model(stacking="plain", num_layers=3)
+    x, state = _inputs(model)
+    features, last = model.stack.sequence(x, state)
+    assert torch.equal(features[-1], last.h[-1])
+    cell = torch.ones(3, *x.shape, dtype=torch.float64)
+    cell[-1] = _masks(model).cell[-1]
+    dropped, _ = model.stack.sequence(x, state, DropoutMasks(cell=cell))
+    assert torch.equal(dropped, features * cell[-1])
 
 
 def test_pitfall_5_each_layer_uses_its_own_state_mask(random_model):

@@ -16,8 +16,8 @@ def test_json_brings_back_the_same_recipe(name):
 
 def test_another_format_is_refused(toy_recipe):
     """A recipe of a newer format is an error, not a guess."""
-    with pytest.raises(ValueError, match="format_version must be 1, not 2"):
-        Recipe.from_json({**toy_recipe().to_json(), "format_version": 2})
+    with pytest.raises(ValueError, match="format_version must be 2, not 3"):
+        Recipe.from_json({**toy_recipe().to_json(), "format_version": 3})
 
 
 @pytest.mark.parametrize("change", [{"unknown": 1}, {"sources": [{"corpus": "a"}]}])

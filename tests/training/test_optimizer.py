@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_training.optimizer import radam, rectification
+from rlstm_training.optimizer import make_optimizer, rectification
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_steps_equal_the_written_out_rule(toy_recipe, beta1):
     draw = np.random.default_rng(0)
     start, gradients = draw.normal(size=6), draw.normal(size=(20, 6))
     weight = torch.nn.Parameter(torch.from_numpy(start.copy()))
-    optimizer = radam([weight], recipe)
+    optimizer = make_optimizer([weight], recipe)
     for gradient in gradients:
         weight.grad = torch.from_numpy(gradient.copy())
         optimizer.step()

@@ -44,8 +44,8 @@ def test_a_newer_format_is_refused(run, toy_recipe):
     """A run directory of a later version is left alone."""
     run.close()
     path = run.folder / "recipe.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 2}))
-    with pytest.raises(RunError, match=r"recipe.json: format_version must be 1, not 2"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 3}))
+    with pytest.raises(RunError, match=r"recipe.json: format_version must be 2, not 3"):
         RunDirectory.open(run.folder, toy_recipe())
 
 

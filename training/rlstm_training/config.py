@@ -1,16 +1,20 @@
 """Recipe: everything that determines a training run, in one immutable value."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
+
+import torch
 
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import DropoutRates
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 Form = Literal["as_is", "lf", "unwrapped"]
-VocabKind = Literal["bytes", "characters", "words"]
+Precision = Literal["float32", "bfloat16"]
+VocabKind = Literal["bytes", "characters", "words", "subwords"]
+LossScale = Literal["mean_over_tokens", "sum_over_time"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,29 +34,63 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Averaging:
+    """Which average of the weights is evaluated and kept beside the raw ones.
+
+    kind      "none"; "tail": one mean of all iterates from its start on; "two_tailed": two of
+              adaptive lengths (Melis 2022, Two-Tailed Averaging; mathematics: §6)
+    every     optimiser steps between two iterates that enter an average
+    patience  evaluations without a better one after which an average stagnates (two_tailed),
+              or the raw weights do and the average starts (tail)
+    latest    the step at which the tail starts at the latest
+    """
+
+    kind: Literal["none", "tail", "two_tailed"] = "none"
+    every: int = 1
+    patience: int = 3
+    latest: int = 2**62
+
+    def __post_init__(self) -> None:
+        for name in ("every", "patience", "latest"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"averaging.{name} must be at least 1, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A complete training run.
 
-    The loss is the mean over tokens; ``clip_norm`` and ``l2`` belong to that mean. (A published setting for
-    the sum over a window of T tokens is divided by T: mathematics §2.7.)
+    ``clip_norm`` and ``l2`` belong to the loss as ``loss_scale`` has it: the mean over tokens, or, as in
+    published settings, the mean over rows of the sum over a window's T tokens (mathematics: §2.7);
+    :meth:`as_mean_over_tokens` converts.
 
     model                   the model's shape
     vocab                   how text becomes ids
     sources                 what the rows of a batch read; their sum is the batch size B
+    batching                "heads": each row runs through its whole source, rows start at equal
+                            distances; "contiguous": each row has a piece of the source for ever
+    jitter_lines            heads: after each of its rounds a head starts again up to so many lines off
     window                  T, tokens a row and step (truncated back-propagation)
     steps                   optimiser steps in all
-    learning_rate           RAdam's rate at the first step
+    optimizer               "radam" (rectified Adam), or "adam"
+    learning_rate           its rate at the first step
     decay                   "constant", or "linear": to zero at the last step
-    beta1, beta2, epsilon   RAdam's
+    beta1, beta2, epsilon   the optimiser's
+    loss_scale              "mean_over_tokens", or "sum_over_time"
     l2                      coupled penalty: l2 / 2 times the squared norm of all weights, in the loss
     clip_norm               bound on the global norm of the gradient, L2 term included
     dropout                 rates of the four kinds
     dropout_samples         D: each row is read D times under different masks, probabilities averaged
     reset_probability       chance that a row's state is zeroed before a window
-    chrono_max              T_max of the Chrono initialisation, in tokens
+    chrono_max              T_max of the Chrono initialisation, in tokens; None: forget biases around 1
+    averaging               of the weights
     evaluate_every          steps between validations
     validation_tokens       tokens of each source's validation text that are scored
+    early_stopping          evaluations without a better one after which the run ends; 0: never
+    divergence_margin       nats a token above the best evaluation at which a run counts as diverged
+    divergence_resets       how often a run may go back to its best and on at 0.9 of its rate
     checkpoint_every        steps between checkpoints
+    precision               of the inputs of matrix products; weights, sums and all else stay float32
     seed                    of initial weights, masks and resets
     """
 
@@ -60,22 +98,31 @@ class Recipe:
     model: ModelConfig
     vocab: VocabKind
     sources: tuple[Source, ...]
+    batching: Literal["heads", "contiguous"] = "heads"
+    jitter_lines: int = 0
     window: int
     steps: int
+    optimizer: Literal["radam", "adam"] = "radam"
     learning_rate: float
     decay: Literal["constant", "linear"] = "constant"
     beta1: float = 0.0
     beta2: float = 0.999
     epsilon: float = 1e-8
+    loss_scale: LossScale = "mean_over_tokens"
     l2: float = 0.0
     clip_norm: float = 1.0
     dropout: DropoutRates = field(default_factory=DropoutRates)
     dropout_samples: int = 1
     reset_probability: float = 0.01
-    chrono_max: float = 50.0
+    chrono_max: float | None = 50.0
+    averaging: Averaging = field(default_factory=Averaging)
     evaluate_every: int = 1000
     validation_tokens: int = 60_000
+    early_stopping: int = 0
+    divergence_margin: float = 0.5
+    divergence_resets: int = 10
     checkpoint_every: int = 250
+    precision: Precision = "float32"
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -86,6 +133,9 @@ class Recipe:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        for name in ("jitter_lines", "early_stopping", "divergence_resets", "l2", "divergence_margin"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
         if not 0 <= self.reset_probability <= 1:
             raise ValueError(f"reset_probability must lie in [0, 1], not {self.reset_probability}")
 
@@ -105,6 +155,26 @@ class Recipe:
             return self.learning_rate
         return self.learning_rate * (1.0 - step / self.steps)
 
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """The dtype of the inputs of matrix products."""
+        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+
+    @property
+    def loss_factor(self) -> int:
+        """What the mean loss over tokens is multiplied by before the gradient is taken."""
+        return self.window if self.loss_scale == "sum_over_time" else 1
+
+    def as_mean_over_tokens(self) -> "Recipe":
+        """The same run stated for the mean over tokens: ``clip_norm`` and ``l2`` divided by T.
+
+        Equal but for the optimiser's epsilon and its first steps, which know no scale (mathematics: §2.7).
+        """
+        factor = self.loss_factor
+        return replace(
+            self, loss_scale="mean_over_tokens", clip_norm=self.clip_norm / factor, l2=self.l2 / factor
+        )
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object that says all."""
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
@@ -119,6 +189,7 @@ class Recipe:
         try:
             rest["model"] = ModelConfig.from_json(rest["model"])
             rest["sources"] = tuple(Source(**source) for source in rest["sources"])
+            rest["averaging"] = Averaging(**rest["averaging"])
             rest["dropout"] = DropoutRates(**rest["dropout"])
             return cls(**rest)
         except (KeyError, TypeError) as error:

@@ -14,18 +14,22 @@ from rlstm_training.run import RunDirectory, RunError
 def export(
     run: RunDirectory, folder: Path, vocab: Vocab, *, dtype: torch.dtype = torch.float32
 ) -> LanguageModel:
-    """Write the model of the run's newest whole checkpoint to ``folder``, with its card; returns it.
+    """Write the model of the run's best evaluation to ``folder``, with its card; returns it.
+
+    These are the weights that were reported there: raw, or their average. A run that has not evaluated yet
+    gives its newest weights.
 
     The run may be going on in another process. Raises RunError without a checkpoint, CheckpointError
     when ``folder`` cannot be written.
     """
-    saved = run.newest()
+    saved = run.best()
     if saved is None:
         raise RunError(f"{run.folder}: has no checkpoint yet")
     recipe = run.recipe()
     model = LanguageModel(recipe.model)
+    prefix = "average.long." if saved.header["reported"]["weights"] == "long" else "model."
     model.load_state_dict(
-        {n.removeprefix("model."): t for n, t in saved.tensors.items() if n.startswith("model.")}
+        {n.removeprefix(prefix): t for n, t in saved.tensors.items() if n.startswith(prefix)}
     )
     valid = [
         record["valid"] for record in run.metrics() if "valid" in record and record["step"] <= saved.step

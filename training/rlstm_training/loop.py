@@ -1,178 +1,193 @@
-"""The training loop.
-
-Shape suffixes: T time, B batch rows, D dropout samples.
-"""
+"""The training loop: steps, evaluations, checkpoints, going back after a divergence, and the end."""
 
 import math
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from rlstm_model.dropout import NO_DROPOUT, sample_masks
-from rlstm_model.initialisation import initialise
 from rlstm_model.language_model import LanguageModel
-from rlstm_model.state import State
-from rlstm_training.batches import Batches, Texts
+from rlstm_training.averaging import Evaluated
+from rlstm_training.batches import Texts
 from rlstm_training.config import Recipe
-from rlstm_training.evaluation import striped_loss
-from rlstm_training.objective import l2_penalty, multi_sample_loss, repeat_samples
-from rlstm_training.optimizer import radam
+from rlstm_training.divergence import Progress
+from rlstm_training.ranks import ALONE, Ranks
 from rlstm_training.reporting import Reporter
-from rlstm_training.run import RunDirectory, RunError
+from rlstm_training.run import Diverged, RunDirectory
+from rlstm_training.trainer import CPU, Trainer
 
 LOG_EVERY = 50
-CPU = torch.device("cpu")
 
 
-class Trainer:
-    """A run in progress. All that changes is in :meth:`tensors` and the number of steps done."""
+@dataclass
+class _Clock:
+    """Seconds of training since the run began, over all its processes, and tokens a second since a mark."""
 
-    def __init__(self, recipe: Recipe, texts: Texts, device: torch.device = CPU) -> None:
-        """Raises ValueError when the rows of ``texts`` are not the recipe's, or a text is too short."""
-        self.recipe = recipe
-        self.texts = texts
-        self.device = device
-        self.generator = torch.Generator(device).manual_seed(recipe.seed)
-        self.model = LanguageModel(recipe.model).to(device)
-        initialise(self.model, chrono_max=recipe.chrono_max, generator=self.generator)
-        self.optimizer = radam(self.model.parameters(), recipe)
-        self.batches = Batches(texts.train, recipe.window)
-        if self.batches.rows != recipe.rows:
-            raise ValueError(f"the texts have {self.batches.rows} rows, the recipe {recipe.rows}")
-        self.state = self.model.initial_state(recipe.rows * recipe.dropout_samples)
-        self.step = 0
+    before: float = 0.0
+    began: float = field(default_factory=time.monotonic)
+    marked: float = field(default_factory=time.monotonic)
 
-    def advance(self) -> float:
-        """One optimiser step. Returns the mean loss of its tokens in nats, without the L2 term.
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.began
 
-        Raises FloatingPointError when the loss or the gradient is not finite; no weight has changed then.
-        """
-        recipe = self.recipe
-        inputs_TB, targets_TB = (ids_TB.to(self.device) for ids_TB in self.batches.next())
-        self._reset_some_states()
-        masks = NO_DROPOUT
-        if recipe.dropout.any:
-            masks = sample_masks(
-                recipe.dropout,
-                time=recipe.window,
-                batch=self.state.batch,
-                layers=recipe.model.num_layers,
-                hidden=recipe.model.hidden_size,
-                like=self.state.h,
-                generator=self.generator,
-            )
-        inputs_TB = repeat_samples(inputs_TB, recipe.dropout_samples)
-        features, state = self.model(inputs_TB, self.state, masks)
-        loss = multi_sample_loss(self.model.logits(features), targets_TB, recipe.dropout_samples)
-        self._descend(loss)
-        self.state = state.detach()
-        self.step += 1
-        return loss.item()
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        now = time.monotonic()
+        passed, self.marked = now - self.marked, now
+        return passed
 
-    def _descend(self, loss: Tensor) -> None:
-        parameters = list(self.model.parameters())
-        self.optimizer.zero_grad(set_to_none=True)
-        objective = loss + l2_penalty(parameters, self.recipe.l2) if self.recipe.l2 else loss
-        objective.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.recipe.clip_norm)
-        if not math.isfinite(loss.item()) or not math.isfinite(norm.item()):
-            raise FloatingPointError(f"step {self.step}: loss {loss.item()}, gradient norm {norm.item()}")
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.recipe.rate(self.step)
-        self.optimizer.step()
 
-    def _reset_some_states(self) -> None:
-        """Zero a row's state with the recipe's probability; all samples of a row together."""
-        if self.recipe.reset_probability == 0:
+class _Loop:
+    """A trainer, its run directory, and what is known of its progress."""
+
+    def __init__(self, trainer: Trainer, run: RunDirectory, reporter: Reporter) -> None:
+        self.trainer = trainer
+        self.recipe = trainer.recipe
+        self._run = run
+        self._reporter = reporter
+        self._progress = Progress()
+        self._reported: dict[str, Any] = {"weights": "raw", "length": 1}
+        self._losses: list[float] = []
+        self._steps_timed = 0
+        self._clock = _Clock()
+        self.finished = False
+
+    def resume(self) -> None:
+        """Go on from the newest whole checkpoint, if there is one."""
+        saved = self._run.newest()
+        ranks = self.trainer.ranks
+        ranks.wait()
+        if ranks.first:
+            self._run.forget_after(saved.step if saved else 0)
+        ranks.wait()
+        if saved is not None:
+            for damage in saved.damaged:
+                self._reporter.noticed(f"{damage}; going back to step {saved.step}")
+            self.trainer.restore(saved.tensors, saved.header["average"], saved.step)
+            self._progress = Progress.from_json(saved.header["progress"])
+            self._reported = saved.header["reported"]
+            self._losses = saved.header["losses"]
+            self._clock.before = saved.header["seconds"]
+            self.finished = saved.header["finished"]
+        self._reporter.started(self.trainer.step, self.recipe.steps)
+
+    def advance(self) -> None:
+        """One step, and whatever is due after it."""
+        try:
+            self._losses.append(self.trainer.advance(self._progress.rate_scale))
+        except FloatingPointError as error:
+            self._go_back(str(error))
             return
-        drawn_B = torch.rand(self.recipe.rows, generator=self.generator, device=self.device)
-        kept_B = drawn_B >= self.recipe.reset_probability
-        self.state = self.state.where(kept_B.repeat_interleave(self.recipe.dropout_samples))
+        self._steps_timed += 1
+        step, last = self.trainer.step, self.trainer.step == self.recipe.steps
+        self._reporter.advanced(step, self._losses[-1])
+        if step % LOG_EVERY == 0 or last:
+            self._log_losses()
+        improved = False
+        if (step % self.recipe.evaluate_every == 0 or last) and self.trainer.texts.valid:
+            improved = self._evaluate()
+        stale = self.recipe.early_stopping
+        self.finished = last or (stale > 0 and self._progress.since >= stale)
+        if improved or self.finished or step % self.recipe.checkpoint_every == 0:
+            self._save()
 
-    @torch.no_grad()
-    def validate(self) -> dict[str, float]:
-        """Bits per token of the beginning of each validation text, in stripes (a running estimate)."""
-        limit = self.recipe.validation_tokens
-        return {
-            name: striped_loss(self.model, ids[:limit]) / math.log(2)
-            for name, ids in self.texts.valid.items()
+    def _evaluate(self) -> bool:
+        """Whether the reported weights are the best so far; goes back when they show a divergence."""
+        found, bits = self.trainer.evaluate()
+        self._record(
+            valid=bits, nats=_nats(found), lengths=_lengths(found), seconds=round(self._clock.seconds, 3)
+        )
+        self._clock.lap()
+        self._steps_timed = 0
+        if self._progress.diverged(found.loss, self.recipe.divergence_margin):
+            self._go_back(
+                f"step {self.trainer.step}: {found.loss:.4f} nats on validation text, "
+                f"best {self._progress.best_loss:.4f}"
+            )
+            return False
+        self._progress = self._progress.after(self.trainer.step, found.loss)
+        self._reported = {"weights": found.reported, "length": found.length}
+        return self._progress.since == 0
+
+    def _go_back(self, why: str) -> None:
+        """To the best checkpoint, and on at 0.9 of the rate. Raises Diverged where that cannot help."""
+        progress = self._progress
+        if progress.best_step == 0:
+            raise Diverged(f"{self._run.folder}: training diverged before its first good evaluation; {why}")
+        if progress.resets >= self.recipe.divergence_resets:
+            raise Diverged(
+                f"{self._run.folder}: training diverged again after {progress.resets} resets; {why}"
+            )
+        tensors, header = self._run.load(progress.best_step)
+        self.trainer.go_back(tensors, header["average"])
+        self._progress = progress.gone_back()
+        self._reported = header["reported"]
+        self._losses = []
+        reset = {"to_step": progress.best_step, "rate_scale": self._progress.rate_scale, "why": why}
+        self._record(reset=reset)
+        self._reporter.noticed(
+            f"diverged ({why}); going on from the weights of step {progress.best_step} "
+            f"at {self._progress.rate_scale:.2f} of the rate"
+        )
+
+    def _log_losses(self) -> None:
+        speed = self.recipe.tokens_per_step * self._steps_timed / self._clock.lap()
+        self._steps_timed = 0
+        rate = self.recipe.rate(self.trainer.step - 1) * self._progress.rate_scale
+        losses, self._losses = self._losses, []
+        self._record(loss=sum(losses) / len(losses), rate=rate, tokens_per_second=speed)
+
+    def _record(self, **figures: Any) -> None:
+        record = {"step": self.trainer.step, **figures}
+        if self.trainer.ranks.first:
+            self._run.log(record)
+        self._reporter.recorded(record)
+
+    def _save(self) -> None:
+        tensors = self.trainer.tensors()
+        if not self.trainer.ranks.first:
+            return
+        header = {
+            "recipe": self.recipe.name,
+            "losses": self._losses,
+            "progress": self._progress.to_json(),
+            "average": self.trainer.average.header(),
+            "reported": self._reported,
+            "seconds": self._clock.seconds,
+            "finished": self.finished,
         }
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the run: weights, moments, carried state, positions, generator."""
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        for name, parameter in self.model.named_parameters():
-            for moment, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{name}.{moment}"] = value
-        tensors["state.h"], tensors["state.c"] = self.state
-        tensors["positions"] = torch.from_numpy(self.batches.positions.copy())
-        tensors["generator"] = self.generator.get_state()
-        return tensors
-
-    def restore(self, tensors: Mapping[str, Tensor], step: int) -> None:
-        """Go on from a checkpoint's tensors."""
-        weights = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
-        self.model.load_state_dict(weights)
-        for name, parameter in self.model.named_parameters():
-            prefix = f"optimizer.{name}."
-            moments = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-            # RAdam counts its steps on the CPU, whatever the device of the moments.
-            self.optimizer.state[parameter] = {
-                name: value.clone() if name == "step" else value.to(self.device, copy=True)
-                for name, value in moments.items()
-            }
-        self.state = State(tensors["state.h"].to(self.device), tensors["state.c"].to(self.device))
-        self.batches.positions = tensors["positions"].numpy().copy()
-        self.generator.set_state(tensors["generator"])
-        self.step = step
+        self._run.save(self.trainer.step, tensors, header, best_step=self._progress.best_step)
 
 
 def train(
-    recipe: Recipe, texts: Texts, run: RunDirectory, reporter: Reporter, *, device: torch.device = CPU
+    recipe: Recipe,
+    texts: Texts,
+    run: RunDirectory,
+    reporter: Reporter,
+    *,
+    device: torch.device = CPU,
+    ranks: Ranks = ALONE,
 ) -> LanguageModel:
-    """Run ``recipe`` to its end, from the newest whole checkpoint if there is one. Returns the model.
+    """Run ``recipe`` to its end, from the newest whole checkpoint if there is one.
 
-    Raises RunError when all checkpoints are damaged, the disk refuses, or the loss is no longer finite.
+    Returns the model with its raw last weights; the best ones are in the run (:func:`rlstm_training.export`).
+    Raises RunError when all checkpoints are damaged or the disk refuses; Diverged, which is one, when the run
+    diverges for good.
     """
-    trainer = Trainer(recipe, texts, device)
-    losses = _resume(trainer, run, reporter)
-    began, counted = time.monotonic(), trainer.step
-    reporter.started(trainer.step, recipe.steps)
-
-    def record(**figures: Any) -> None:
-        run.log({"step": trainer.step, **figures})
-        reporter.recorded({"step": trainer.step, **figures})
-
-    while trainer.step < recipe.steps:
-        try:
-            losses.append(trainer.advance())
-        except FloatingPointError as error:
-            raise RunError(f"{run.folder}: training diverged; {error}") from error
-        step, last = trainer.step, trainer.step == recipe.steps
-        reporter.advanced(step, losses[-1])
-        if step % LOG_EVERY == 0 or last:
-            speed = recipe.tokens_per_step * (step - counted) / (time.monotonic() - began)
-            rate = recipe.rate(step - 1)
-            record(loss=sum(losses) / len(losses), rate=rate, tokens_per_second=speed)
-            began, counted, losses = time.monotonic(), step, []
-        if step % recipe.evaluate_every == 0 or last:
-            record(valid=trainer.validate())
-        if step % recipe.checkpoint_every == 0 or last:
-            run.save(step, trainer.tensors(), {"recipe": recipe.name, "losses": losses})
-    return trainer.model
+    loop = _Loop(Trainer(recipe, texts, device, ranks), run, reporter)
+    loop.resume()
+    while not loop.finished:
+        loop.advance()
+    ranks.wait()
+    return loop.trainer.model
 
 
-def _resume(trainer: Trainer, run: RunDirectory, reporter: Reporter) -> list[float]:
-    """Bring ``trainer`` to the newest whole checkpoint. Returns the losses not yet in a metrics record."""
-    saved = run.newest()
-    if saved is None:
-        run.forget_after(0)
-        return []
-    for damage in saved.damaged:
-        reporter.noticed(f"{damage}; going back to step {saved.step}")
-    trainer.restore(saved.tensors, saved.step)
-    run.forget_after(saved.step)
-    return list(saved.header.get("losses", []))
+def _nats(found: Evaluated) -> dict[str, float | None]:
+    losses = {"raw": found.raw, "short": found.short, "long": found.long, "reported": found.loss}
+    return {name: loss if math.isfinite(loss) else None for name, loss in losses.items()}
+
+
+def _lengths(found: Evaluated) -> dict[str, int]:
+    return {"short": found.short_length, "long": found.long_length, "reported": found.length}

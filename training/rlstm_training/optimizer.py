@@ -1,4 +1,4 @@
-"""Rectified Adam (Liu et al. 2020; mathematics: §4), as torch has it."""
+"""The optimiser: rectified Adam (Liu et al. 2020; mathematics: §4) or plain Adam, as torch has them."""
 
 import math
 from collections.abc import Iterable
@@ -9,9 +9,10 @@ from torch import Tensor
 from rlstm_training.config import Recipe
 
 
-def radam(parameters: Iterable[Tensor], recipe: Recipe) -> torch.optim.RAdam:
+def make_optimizer(parameters: Iterable[Tensor], recipe: Recipe) -> torch.optim.Optimizer:
     """The recipe's optimiser. L2 is part of the loss, so it has no weight decay."""
-    return torch.optim.RAdam(
+    kind = torch.optim.RAdam if recipe.optimizer == "radam" else torch.optim.Adam
+    return kind(
         parameters,
         lr=recipe.learning_rate,
         betas=(recipe.beta1, recipe.beta2),

@@ -125,7 +125,11 @@ class ProgressBar:
         """See :class:`Reporter`."""
         if "valid" in record:
             bits = ", ".join(f"{name} {value:.4f}" for name, value in record["valid"].items())
-            self.noticed(f"step {record['step']}: bits a token on {bits}")
+            averaged = record["lengths"]["reported"]
+            which = f" (average of {averaged})" if averaged > 1 else ""
+            self.noticed(f"step {record['step']}: bits a token on {bits}{which}")
+            return
+        if "reset" in record:
             return
         figures = f"loss {record['loss']:.4f} nats, {record['tokens_per_second']:,.0f} tokens/s"
         self._progress.update(self._task, figures=figures)

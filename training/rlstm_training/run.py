@@ -6,7 +6,8 @@
     tensorboard/        the same curves for TensorBoard
     lock                held by the process that trains
 
-A checkpoint is written beside its place and renamed into it, so it is whole or absent; the two newest stay.
+A checkpoint is written beside its place and renamed into it, so it is whole or absent. The two newest stay,
+and the best that each of them knows of: a run that goes on from either finds the best it had then.
 """
 
 import fcntl
@@ -15,6 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +33,10 @@ KEPT_CHECKPOINTS = 2
 
 class RunError(Exception):
     """A run directory that cannot be used; the message names the file."""
+
+
+class Diverged(RunError):
+    """A run whose loss went wrong for good: its recipe is at fault, and no machine or file."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,9 +135,12 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"{self.folder}: cannot be written ({error.strerror})") from error
 
-    def save(self, step: int, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-        """Write the checkpoint of ``step``, then remove all but the newest two.
+    def save(
+        self, step: int, tensors: Mapping[str, Tensor], header: Mapping[str, Any], *, best_step: int = 0
+    ) -> None:
+        """Write the checkpoint of ``step``, then remove those that are no longer needed.
 
+        ``best_step`` is the step of the best evaluation so far, 0 before the first.
         Raises RunError when the disk refuses: the checkpoints before stay as they are.
         """
         place = self._checkpoints / str(step)
@@ -141,7 +150,8 @@ class RunDirectory:
             beside.mkdir(parents=True)
             weights = beside / "run.safetensors"
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights)
-            (beside / "run.json").write_text(json.dumps({"step": step, "sha256": _sha256(weights), **header}))
+            known = {"step": step, "best_step": best_step, "sha256": _sha256(weights)}
+            (beside / "run.json").write_text(json.dumps({**known, **header}))
             for path in (*beside.iterdir(), self._metrics_path):
                 _sync(path)
             shutil.rmtree(place, ignore_errors=True)
@@ -150,7 +160,7 @@ class RunDirectory:
         except (OSError, SafetensorError) as error:
             shutil.rmtree(beside, ignore_errors=True)
             raise RunError(f"{place}: cannot be written, older checkpoints stay ({error})") from error
-        for old in self.saved_steps()[:-KEPT_CHECKPOINTS]:
+        for old in set(self.saved_steps()) - self._needed_steps():
             shutil.rmtree(self._checkpoints / str(old))
 
     def saved_steps(self) -> list[int]:
@@ -158,6 +168,13 @@ class RunDirectory:
         if not self._checkpoints.exists():
             return []
         return sorted(int(path.name) for path in self._checkpoints.iterdir() if path.name.isdigit())
+
+    def _needed_steps(self) -> set[int]:
+        needed = set(self.saved_steps()[-KEPT_CHECKPOINTS:])
+        for step in tuple(needed):
+            with suppress(OSError, ValueError):  # A damaged checkpoint needs no other.
+                needed.add(self._header(step).get("best_step", 0))
+        return needed
 
     def newest(self) -> Saved | None:
         """The newest checkpoint that is whole; None in a run that has none yet.
@@ -176,17 +193,55 @@ class RunDirectory:
             raise RunError("; ".join(damaged))
         return None
 
+    def best(self) -> Saved | None:
+        """The checkpoint of the best evaluation, or, in a run without one, the newest; None without any.
+
+        Raises RunError when it is damaged.
+        """
+        newest = self.newest()
+        if newest is None or newest.header["best_step"] in (0, newest.step):
+            return newest
+        step = newest.header["best_step"]
+        tensors, header = self.load(step)
+        return Saved(step=step, tensors=tensors, header=header)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        steps = self.saved_steps()
+        try:
+            return bool(steps) and bool(self._header(steps[-1]).get("finished"))
+        except (OSError, ValueError):
+            return False
+
     def load(self, step: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and header of a checkpoint. Raises RunError when it is damaged."""
         place = self._checkpoints / str(step)
         weights = place / "run.safetensors"
         try:
-            header: dict[str, Any] = json.loads((place / "run.json").read_text())
+            header = self._header(step)
             if header.get("sha256", "") not in ("", _sha256(weights)):
                 raise ValueError("run.safetensors is not what was written")
             return load_file(weights), header
         except (OSError, ValueError, SafetensorError) as error:
             raise RunError(f"{place}: is damaged ({error})") from error
+
+    def _header(self, step: int) -> dict[str, Any]:
+        header: dict[str, Any] = json.loads((self._checkpoints / str(step) / "run.json").read_text())
+        return header
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process has the run open."""
+        try:
+            with self._lock_path.open() as lock:
+                # Shared, so that two who look do not see each other; let go at once by the close.
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     @property
     def tensorboard(self) -> Path:

@@ -36,8 +36,11 @@ class TensorBoard(Silence):
         """See :class:`rlstm_training.reporting.Reporter`."""
         assert self._writer is not None, "a run begins before it records"
         for name, value in record.items():
-            if name == "valid":
-                for text, bits in value.items():
-                    self._writer.add_scalar(f"valid/{text}", bits, record["step"])
-            elif name != "step":
+            if name in ("valid", "nats", "lengths"):
+                for what, figure in value.items():
+                    if figure is not None:
+                        self._writer.add_scalar(f"{name}/{what}", figure, record["step"])
+            elif name == "reset":
+                self._writer.add_text("reset", value["why"], record["step"])
+            elif name not in ("step", "seconds"):
                 self._writer.add_scalar(f"train/{name}", value, record["step"])

@@ -54,7 +54,7 @@ def train(
     folder = run or Path("runs") / recipe
     out = out or folder / recipe
     with RunDirectory.open(folder, chosen) as directory:
-        finished = chosen.steps in directory.saved_steps()
+        finished = directory.finished
         with _reporter(directory, as_json) as reporter:
             run_recipe(chosen, texts, directory, reporter, device=target)
         # Writing a finished run's model again would take away the calibration that it has got since.
