@@ -20,7 +20,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -152,7 +152,7 @@ def fingerprint(model: LanguageModel, vocab: Vocab) -> str:
     stored precision that rounds nothing changes it.
     """
     digest = hashlib.sha256()
-    for part in (asdict(model.config), vocab.to_json()):
+    for part in (model.config.identity(), vocab.to_json()):
         digest.update(json.dumps(part, sort_keys=True).encode())
     for name, weight in sorted(model.state_dict().items()):
         digest.update(f"{name}{list(weight.shape)}".encode())

@@ -88,6 +88,13 @@ class ModelConfig:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return replace(self, hidden_size=low)
 
+    def identity(self) -> dict[str, Any]:
+        """The fields for a fingerprint, which an old model keeps.
+
+        Fields that were added later are left out where they have the value that models before them had.
+        """
+        return {n: v for n, v in asdict(self).items() if n not in _ADDED_FIELDS or v != _ADDED_FIELDS[n]}
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` reads back."""
         return {"format_version": FORMAT_VERSION, **asdict(self)}

@@ -58,7 +58,7 @@ class SoftmaxMixture(nn.Module):
     def log_probs(self, features: Tensor, output_VH: Tensor, bias_V: Tensor, temperature: float) -> Tensor:
         """Log-probabilities ``[..., V]`` of the mixture."""
         projected = functional.linear(features, self.projection.flatten(0, 1), self.projection_bias.flatten())
-        latents = torch.tanh(projected).unflatten(-1, self.weights.shape)
+        latents = torch.tanh(projected).view(*features.shape[:-1], *self.weights.shape)
         components = torch.log_softmax(functional.linear(latents, output_VH, bias_V) * temperature, -1)
         log_weights = torch.log_softmax(functional.linear(features, self.weights), -1)
         return torch.logsumexp(components + log_weights.unsqueeze(-1), -2)

@@ -30,6 +30,7 @@ class TokenScores:
     ``logprobs`` float32 ``[N]``: finite, at most 0, never below the floor; ``ranks`` int64 ``[N]``: 1 is
     the most probable token, ties go to the lower id; ``entropies`` float32 ``[N]`` of the distribution
     that the token was scored against; ``top_ids`` and ``top_logprobs`` ``[N, K]``, best first, or None.
+    Where only log-probabilities were asked for, ranks are 0 and entropies NaN.
     """
 
     logprobs: Tensor
@@ -72,16 +73,22 @@ class TokenScores:
         )
 
 
-def score_logits(logits_NV: Tensor, targets_N: Tensor, top: int = 0) -> TokenScores:
+def score_logits(
+    logits_NV: Tensor, targets_N: Tensor, top: int = 0, *, logprobs_only: bool = False
+) -> TokenScores:
     """Scores of ``targets_N`` under the distributions of ``logits_NV``.
 
-    Raises ArithmeticError when a distribution is none (a NaN or a positive infinity among its logits).
+    ``logprobs_only`` leaves out what takes most of the time over a large vocabulary: ranks, entropies and
+    alternatives. Raises ArithmeticError when a distribution is none (a NaN or a positive infinity among its logits).
     """
-    log_probs_NV = torch.log_softmax(logits_NV, -1).float().clamp(LOGPROB_FLOOR, 0.0)
+    log_probs_NV = torch.log_softmax(logits_NV, -1)
     # A bad logit makes its whole row NaN, so the targets' column tells.
-    target_N1 = log_probs_NV.gather(1, targets_N[:, None])
+    target_N1 = log_probs_NV.gather(1, targets_N[:, None]).float().clamp(LOGPROB_FLOOR, 0.0)
     if bool(target_N1.isnan().any()):
         raise ArithmeticError("the model's output is not finite")
+    if logprobs_only:
+        return _of_logprobs(target_N1[:, 0].cpu())
+    log_probs_NV = log_probs_NV.float().clamp(LOGPROB_FLOOR, 0.0)
     ids_V = torch.arange(log_probs_NV.shape[1], device=log_probs_NV.device)
     ahead_NV = (log_probs_NV > target_N1) | ((log_probs_NV == target_N1) & (ids_V < targets_N[:, None]))
     top_ids, top_logprobs = _alternatives(log_probs_NV, top) if top else (None, None)
@@ -94,13 +101,25 @@ def score_logits(logits_NV: Tensor, targets_N: Tensor, top: int = 0) -> TokenSco
     )
 
 
-def score_features(model: LanguageModel, features_NH: Tensor, targets_N: Tensor, top: int = 0) -> TokenScores:
-    """Scores of ``targets_N`` under the model's distributions at ``features_NH``."""
+def score_features(
+    model: LanguageModel,
+    features_NH: Tensor,
+    targets_N: Tensor,
+    top: int = 0,
+    *,
+    temperature: float = 1.0,
+    logprobs_only: bool = False,
+) -> TokenScores:
+    """Scores of ``targets_N`` under the model's distributions at ``features_NH``.
+
+    ``temperature`` multiplies the logits; ``logprobs_only`` as in :func:`score_logits`.
+    """
     scores = _unwritten(model, len(targets_N), top)
     rows = max(1, _LOGITS_AT_ONCE // model.config.vocab_size)
     for start in range(0, len(targets_N), rows):
         part = slice(start, start + rows)
-        _write(scores, start, score_logits(model.logits(features_NH[part]), targets_N[part], top))
+        logits_NV = model.logits(features_NH[part], temperature)
+        _write(scores, start, score_logits(logits_NV, targets_N[part], top, logprobs_only=logprobs_only))
     return scores
 
 
@@ -113,11 +132,14 @@ def score(
     last: int,
     top: int = 0,
     chunk: int = 256,
+    temperature: float = 1.0,
+    logprobs_only: bool = False,
 ) -> tuple[TokenScores, State]:
     """Scores of a text, and the state before its last token was read (that token is the next ``last``).
 
     The model reads ``last`` (which ``state``, of one row, has not seen; None is the start of all text) and
-    then all tokens but the final one. Raises ValueError without tokens, InvalidToken for an id outside
+    then all tokens but the final one, ``chunk`` tokens at once. ``temperature`` and ``logprobs_only`` as in
+    :func:`score_features`. Raises ValueError without tokens, InvalidToken for an id outside
     the vocabulary.
     """
     targets_N = _checked(model, ids_N)
@@ -127,18 +149,28 @@ def score(
     for start in range(0, len(targets_N), chunk):
         window = slice(start, start + chunk)
         features_T1H, state = model(inputs_N[window, None], state)
-        _write(scores, start, score_features(model, features_T1H[:, 0], targets_N[window], top))
+        part = score_features(
+            model,
+            features_T1H[:, 0],
+            targets_N[window],
+            top,
+            temperature=temperature,
+            logprobs_only=logprobs_only,
+        )
+        _write(scores, start, part)
     return scores, state
 
 
 @torch.no_grad()
-def next_log_probs(model: LanguageModel, last: int, state: State) -> tuple[Tensor, State]:
+def next_log_probs(
+    model: LanguageModel, last: int, state: State, *, temperature: float = 1.0
+) -> tuple[Tensor, State]:
     """Read ``last`` in ``state`` (one row). Returns the next token's log-probabilities ``[V]`` and the state.
 
-    Whether the distribution is one is not looked at here: sampling refuses what is not finite.
+    ``temperature`` multiplies the logits. Whether the distribution is one is not looked at here: sampling refuses what is not finite.
     """
     features_1H, state = model.step(torch.tensor([last], device=state.h.device), state)
-    return model.log_probs(features_1H)[0], state
+    return model.log_probs(features_1H, temperature)[0], state
 
 
 @torch.no_grad()
@@ -233,6 +265,15 @@ def _score_rows(
     scores = score_features(model, features_NH, torch.cat(targets), top)
     ends = list(itertools.accumulate(map(len, targets)))
     return [scores.rows(slice(end - len(ids), end)) for ids, end in zip(targets, ends, strict=True)]
+
+
+def _of_logprobs(logprobs_N: Tensor) -> TokenScores:
+    length = len(logprobs_N)
+    return TokenScores(
+        logprobs=logprobs_N,
+        ranks=torch.zeros(length, dtype=torch.int64),
+        entropies=torch.full((length,), math.nan),
+    )
 
 
 def _unwritten(model: LanguageModel, length: int, top: int) -> TokenScores:

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
+from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
 from rlstm_training.config import Source
 from rlstm_training.corpora import CorpusError, corpora_folder, in_form, load_corpus
 from rlstm_training.recipes import RECIPES
@@ -76,9 +78,46 @@ def test_a_text_shorter_than_a_window_is_refused(own_folder, toy_recipe):
         prepare(on_corpus(toy_recipe(), str(own_folder)))
 
 
+def test_subwords_are_as_many_as_the_recipe_says(own_folder, toy_recipe):
+    """They are trained on the training text and give it back; another corpus does not change their number."""
+    shape = ModelConfig(vocab_size=280, hidden_size=4)
+    recipe = on_corpus(toy_recipe(vocab="subwords", model=shape), str(own_folder))
+    texts, vocab = prepare(recipe)
+    raw = (own_folder / "train.txt").read_bytes()
+    assert recipe.model.vocab_size == vocab.size == 280
+    assert vocab == SubwordVocab.build(raw.decode(), 280)
+    assert vocab.decode(texts.train[0][0].tolist()) == raw.decode()
+    assert len(texts.train[0][0]) < len(raw)
+
+
+def test_too_many_subwords_are_refused(own_folder, toy_recipe):
+    """The error names the text that is too short for them."""
+    shape = ModelConfig(vocab_size=9000, hidden_size=4)
+    with pytest.raises(CorpusError, match=r"own/as_is: .* not 9000; it is too short"):
+        prepare(on_corpus(toy_recipe(vocab="subwords", model=shape), str(own_folder)))
+
+
+def test_contiguous_rows_need_a_window_each(own_folder, toy_recipe):
+    """A recipe that cannot fit its batch says how many rows there are."""
+    (own_folder / "train.txt").write_bytes(b"the sea was calm and cold\n")
+    recipe = on_corpus(toy_recipe(), str(own_folder))
+    prepare(recipe)
+    with pytest.raises(CorpusError, match="26 tokens cannot fill a window of 8 for each of 4 rows"):
+        prepare(replace(recipe, batching="contiguous"))
+
+
+def test_jitter_needs_lines(own_folder, toy_recipe):
+    """The line end of the vocabulary goes with the texts; a text without one is an error that names it."""
+    recipe = on_corpus(toy_recipe(jitter_lines=3), str(own_folder))
+    assert prepare(recipe)[0].eos_id == ByteVocab().eos_id
+    (own_folder / "train.txt").write_bytes(b"the sea was calm and cold")
+    with pytest.raises(CorpusError, match="own/as_is train: has no line ends"):
+        prepare(recipe)
+
+
 def test_passages_count_bytes_tokens_and_unknowns():
     """What is needed for every measure of a text."""
-    vocab = build_vocab("words", {"a": b"the sea was calm\n"})
+    vocab = build_vocab("words", {"a": b"the sea was calm\n"}, size=0)
     read = passage(vocab, "the café was\n".encode(), "menu")
     assert (read.name, len(read.ids), read.bytes, read.unknown) == ("menu", 4, 14, 1)
     assert passage(ByteVocab(), b"\xff\n", "raw").ids == [255, 10]

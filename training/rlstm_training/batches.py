@@ -1,10 +1,21 @@
-"""Batches: read heads that each travel through their whole source.
+"""Batches: rows that each read a text on and on, a window at a time.
 
+"heads" (mathematics: §2.10): each row is a read head that runs through its whole source, again and again.
+Heads start at equal distances. With jitter the source is taken as lines: all heads are moved by one common
+random number of lines, and each begins each of its rounds up to ``jitter_lines`` lines off its place. A
+round is as long as the source wherever it begins, and it begins and ends at a line's end; so a head's first
+input is the token that ends a line, and later the last target is always the next input.
+"contiguous": each row has an equal piece of its source for ever, and begins it again at its end.
+
+Without jitter a row's first input is the first token of its own place: the model never has to predict
+that one before the head comes round to it.
 Shape suffixes: T time, B batch rows.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,46 +23,165 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Ids = NDArray[np.int64] | NDArray[np.uint8]
+Batching = Literal["heads", "contiguous"]
+
+ALL = slice(None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Texts:
-    """What a run reads: (ids, rows) for each source, and named validation texts."""
+    """What a run reads: (ids, rows) for each source, named validation texts, and the token that ends a line.
+
+    ``eos_id`` is only needed for jitter.
+    """
 
     train: Sequence[tuple[Ids, int]]
     valid: Mapping[str, Ids]
+    eos_id: int | None = None
 
 
 class Batches:
     """Windows of T tokens for B rows. A row's next window continues its last one.
 
-    The rows of a source start at equal distances and each runs through all of it, again and again
-    (mathematics: §2.10). ``positions`` is all that changes: save and set it to resume.
+    All that changes is ``positions``, where each row's next input lies in what it reads, and ``rounds``, how
+    often it has been through: int64 arrays of all B rows. Save and set both to resume.
     """
 
-    def __init__(self, sources: Sequence[tuple[Ids, int]], window: int) -> None:
-        """``sources``: (ids, rows) pairs. Raises ValueError when a source is shorter than a window."""
-        for ids, _ in sources:
-            if len(ids) <= window:
-                raise ValueError(f"a source of {len(ids)} tokens cannot fill a window of {window}")
-        self._ids = [ids for ids, rows in sources for _ in range(rows)]
-        self._window = np.arange(window + 1)
-        self.positions = np.array(
-            [row * len(ids) // rows for ids, rows in sources for row in range(rows)], dtype=np.int64
-        )
+    def __init__(
+        self,
+        sources: Sequence[tuple[Ids, int]],
+        window: int,
+        *,
+        batching: Batching = "heads",
+        jitter_lines: int = 0,
+        eos_id: int | None = None,
+        seed: int = 1,
+    ) -> None:
+        """``sources``: (ids, rows) pairs. ``seed`` is of offset and jitter.
+
+        Raises ValueError when a row's text is shorter than a window, or has no lines to jitter.
+        """
+        if batching == "contiguous":
+            if jitter_lines:
+                raise ValueError("jitter_lines: contiguous rows have no jitter, only read heads do")
+            self._heads: list[_Head] = [_Head(piece, 0) for piece in _pieces(sources)]
+        elif jitter_lines:
+            self._heads = _jittered_heads(sources, jitter_lines, eos_id, seed)
+        else:
+            self._heads = [_Head(ids, row * len(ids) // rows) for ids, rows in sources for row in range(rows)]
+        for head in self._heads:
+            if len(head.ids) <= window:
+                raise ValueError(f"a source of {len(head.ids)} tokens cannot fill a window of {window}")
+        self._window = window
+        self.rounds = np.zeros(self.rows, dtype=np.int64)
+        self.positions = np.array([head.beginning(0) for head in self._heads], dtype=np.int64)
 
     @property
     def rows(self) -> int:
         """B."""
-        return len(self._ids)
+        return len(self._heads)
 
-    def next(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, ``[T, B]`` each: a target is the token after its input."""
-        columns = [
-            ids[(position + self._window) % len(ids)]
-            for ids, position in zip(self._ids, self.positions, strict=True)
-        ]
+    def next(self, rows: slice = ALL) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of ``rows``, ``[T, B]`` each: a target is the token after its input.
+
+        All rows move on, whichever are asked for: so every process that shares the rows knows all positions.
+        """
+        columns = [self._read(row) for row in range(self.rows)[rows]]
         text = torch.from_numpy(np.stack(columns, 1).astype(np.int64))
-        lengths = np.array([len(ids) for ids in self._ids])
-        self.positions = (self.positions + len(self._window) - 1) % lengths
+        self._advance()
         return text[:-1], text[1:]
+
+    def _read(self, row: int) -> Ids:
+        """The T + 1 tokens from the row's position on."""
+        return self._heads[row].read(int(self.positions[row]), int(self.rounds[row]), self._window + 1)
+
+    def _advance(self) -> None:
+        for row, head in enumerate(self._heads):
+            position, round_ = int(self.positions[row]), int(self.rounds[row])
+            over = self._window - head.left(position, round_)
+            if over >= 0:
+                self.rounds[row] = round_ + 1
+                self.positions[row] = (head.beginning(round_ + 1) + over) % len(head.ids)
+            else:
+                self.positions[row] = (position + self._window) % len(head.ids)
+
+
+class _Head:
+    """A row's text, a ring, and where in it each round begins: always at the same place."""
+
+    def __init__(self, ids: Ids, home: int) -> None:
+        self.ids = ids
+        self._home = home
+
+    def beginning(self, round_: int) -> int:
+        """The position of the first input of a round."""
+        return self._home
+
+    def left(self, position: int, round_: int) -> int:
+        """Inputs of a round from ``position`` on; at least one."""
+        length = len(self.ids)
+        return length - (position - self.beginning(round_)) % length
+
+    def read(self, position: int, round_: int, count: int) -> Ids:
+        """``count`` tokens from ``position`` on, at most a round, and over the round's end."""
+        steps = np.arange(count)
+        places = position + steps
+        left = self.left(position, round_)
+        if left < count:
+            places[left:] = self.beginning(round_ + 1) + steps[: count - left]
+        return self.ids[places % len(self.ids)]
+
+
+class _JitteredHead(_Head):
+    """Each round begins at the end of another line near the head's home line."""
+
+    def __init__(
+        self, ids: Ids, line_ends: NDArray[np.int64], home: int, *, jitter: int, seed: int, number: int
+    ) -> None:
+        """``home`` counts lines; ``number`` tells this head's draws from those of others."""
+        super().__init__(ids, home)
+        self._line_ends = line_ends
+        self._jitter = jitter
+        self._seed = seed
+        self._number = number
+
+    def beginning(self, round_: int) -> int:
+        """See :class:`_Head`."""
+        off = _draw(self._seed, "jitter", self._number, round_, 2 * self._jitter + 1) - self._jitter
+        return int(self._line_ends[(self._home + off) % len(self._line_ends)])
+
+
+def _jittered_heads(
+    sources: Sequence[tuple[Ids, int]], jitter: int, eos_id: int | None, seed: int
+) -> list[_Head]:
+    heads: list[_Head] = []
+    for ids, rows in sources:
+        line_ends = np.flatnonzero(ids == eos_id) if eos_id is not None else np.empty(0, dtype=np.int64)
+        lines = len(line_ends)
+        if not lines:
+            raise ValueError("jitter_lines: a source has no line ends")
+        offset = _draw(seed, "offset", len(heads), 0, lines)
+        for row in range(rows):
+            home, number = offset + row * lines // rows, len(heads)
+            heads.append(_JitteredHead(ids, line_ends, home, jitter=jitter, seed=seed, number=number))
+    return heads
+
+
+@lru_cache(maxsize=4096)
+def _draw(seed: int, what: Literal["offset", "jitter"], number: int, round_: int, choices: int) -> int:
+    """One of 0 .. choices - 1, the same for the same arguments: a counter-based generator needs no state.
+
+    Raw bits, since NumPy promises that those never change, unlike what its distributions make of them.
+    """
+    key = np.array([seed % 2**64, ("offset", "jitter").index(what)], dtype=np.uint64)
+    counter = np.array([0, 0, number, round_], dtype=np.uint64)
+    return int(np.random.Philox(key=key, counter=counter).random_raw()) % choices
+
+
+def _pieces(sources: Sequence[tuple[Ids, int]]) -> list[Ids]:
+    """Each source cut into one piece a row, in order; their lengths differ by one at most."""
+    return [
+        ids[row * len(ids) // rows : (row + 1) * len(ids) // rows]
+        for ids, rows in sources
+        for row in range(rows)
+    ]

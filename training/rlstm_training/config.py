@@ -90,6 +90,8 @@ class Recipe:
     divergence_margin       nats a token above the best evaluation at which a run counts as diverged
     divergence_resets       how often a run may go back to its best and on at 0.9 of its rate
     checkpoint_every        steps between checkpoints
+    start_from              a checkpoint, by folder or name of a shipped one, whose weights the run
+                            begins with; None: new weights
     precision               of the inputs of matrix products; weights, sums and all else stay float32
     seed                    of initial weights, masks and resets
     """
@@ -122,6 +124,7 @@ class Recipe:
     divergence_margin: float = 0.5
     divergence_resets: int = 10
     checkpoint_every: int = 250
+    start_from: str | None = None
     precision: Precision = "float32"
     seed: int = 1
 

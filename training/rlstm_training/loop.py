@@ -14,7 +14,7 @@ from rlstm_training.config import Recipe
 from rlstm_training.divergence import Progress
 from rlstm_training.ranks import ALONE, Ranks
 from rlstm_training.reporting import Reporter
-from rlstm_training.run import Diverged, RunDirectory
+from rlstm_training.run import Diverged, RunDirectory, RunError
 from rlstm_training.trainer import CPU, Trainer
 
 LOG_EVERY = 50
@@ -57,11 +57,7 @@ class _Loop:
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
         saved = self._run.newest()
-        ranks = self.trainer.ranks
-        ranks.wait()
-        if ranks.first:
-            self._run.forget_after(saved.step if saved else 0)
-        ranks.wait()
+        self._agree_on(saved.step if saved else 0)
         if saved is not None:
             for damage in saved.damaged:
                 self._reporter.noticed(f"{damage}; going back to step {saved.step}")
@@ -72,6 +68,19 @@ class _Loop:
             self._clock.before = saved.header["seconds"]
             self.finished = saved.header["finished"]
         self._reporter.started(self.trainer.step, self.recipe.steps)
+
+    def _agree_on(self, step: int) -> None:
+        """All ranks go on after ``step``, and what is written of later ones is forgotten."""
+        ranks = self.trainer.ranks
+        (firsts,) = ranks.told_by_first([step], self.trainer.device)
+        if step != firsts:
+            raise RunError(
+                f"{self._run.folder}: process {ranks.rank} sees a checkpoint of step {step}, the first one "
+                f"of step {firsts:.0f}; all processes need the same folder"
+            )
+        ranks.wait()
+        if ranks.first:
+            self._run.forget_after(step)
 
     def advance(self) -> None:
         """One step, and whatever is due after it."""

@@ -17,9 +17,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, get_args
+from types import TracebackType
+from typing import Any, Literal, Self, get_args
 
 import optuna
+from optuna.pruners import MedianPruner
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -67,11 +70,17 @@ class Result:
 class Study:
     """The draws of one search on disk; any number of processes may work on them."""
 
-    def __init__(self, file: Path, search: Search, study: optuna.Study) -> None:
+    def __init__(self, file: Path, search: Search, storage: RDBStorage) -> None:
+        """Use :meth:`open`."""
         self.file = file
         self.folder = file.with_suffix("")
         self.search = search
-        self._study = study
+        self._storage = storage
+        # Not in the first quarter, where a low rate may yet prove best.
+        pruner = MedianPruner(n_startup_trials=5, n_warmup_steps=search.recipe.steps // 4, n_min_trials=3)
+        self._study = optuna.create_study(
+            storage=storage, study_name="search", load_if_exists=True, pruner=pruner
+        )
 
     @classmethod
     def open(cls, file: Path, search: Search) -> Self:
@@ -85,11 +94,27 @@ class Study:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with storage_errors(file), _alone(folder):
-                study = _optuna_study(file, search.recipe.steps)
-                _refuse_other(file, study, search)
+                study = cls(file, search, _sqlite(file))
+                study._refuse_other()
         except OSError as error:
             raise StudyError(f"{folder}: cannot be used ({error.strerror})") from error
-        return cls(file, search, study)
+        return study
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def take(self, draws: int) -> Draw | None:
         """A draw to try: one that its process left behind, else a new one; None after ``draws`` in all.
@@ -111,7 +136,7 @@ class Study:
             run = RunDirectory.open(self._run_folder(number), recipe)
             return Draw(number=number, recipe=recipe, run=run, trial=trial)
 
-    def close(self, draw: Draw, outcome: End, nats: float | None) -> None:
+    def end(self, draw: Draw, outcome: End, nats: float | None) -> None:
         """Write down what became of a draw while its run is still open. Raises StudyError."""
         with storage_errors(self.file), _alone(self.folder):
             draw.trial.set_user_attr("outcome", outcome)
@@ -133,6 +158,16 @@ class Study:
     def best_recipe(self) -> Path:
         """Where the recipe of the best finished draw is, once there is one."""
         return self.folder / "best-recipe.json"
+
+    def _refuse_other(self) -> None:
+        mine = self.search.to_json()
+        found = self._study.user_attrs.get("search")
+        if found is None:
+            self._study.set_user_attr("search", mine)
+        elif found != mine:
+            self.close()
+            names = sorted(name for name in {*mine, *found} if mine.get(name) != found.get(name))
+            raise StudyError(f"{self.file} is the study of another search: {', '.join(names)} differ")
 
     def _trials(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
@@ -188,28 +223,14 @@ class Study:
                     weights.unlink(missing_ok=True)
 
 
-def _optuna_study(file: Path, steps: int) -> optuna.Study:
+def _sqlite(file: Path) -> RDBStorage:
     if set("?{}") & set(str(file)):
         raise StudyError(f"{file}: a study's path cannot hold any of ? {{ }}")
     try:
         # Several processes write: each waits for the others, up to so many seconds.
-        patience = {"connect_args": {"timeout": 60}}
-        storage = optuna.storages.RDBStorage(f"sqlite:///{file}", engine_kwargs=patience)
+        return RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": 60}})
     except RuntimeError as error:
         raise StudyError(f"{file}: is the study of another version of optuna ({error})") from error
-    # Not in the first quarter, where a low rate may yet prove best.
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=steps // 4, n_min_trials=3)
-    return optuna.create_study(storage=storage, study_name="search", load_if_exists=True, pruner=pruner)
-
-
-def _refuse_other(file: Path, study: optuna.Study, search: Search) -> None:
-    mine = search.to_json()
-    found = study.user_attrs.get("search")
-    if found is None:
-        study.set_user_attr("search", mine)
-    elif found != mine:
-        names = sorted(name for name in {*mine, *found} if mine.get(name) != found.get(name))
-        raise StudyError(f"{file} is the study of another search: {', '.join(names)} differ")
 
 
 @contextmanager

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from rlstm_model.vocab import ByteVocab, CharVocab, Vocab, VocabKind, WordVocab
+from rlstm_model.vocab import (
+    ByteVocab,
+    CharVocab,
+    SubwordVocab,
+    Vocab,
+    VocabError,
+    VocabKind,
+    WordVocab,
+)
 from rlstm_training.batches import Ids, Texts
 from rlstm_training.config import Recipe, Source
 from rlstm_training.corpora import CorpusError, Split, in_form, load_corpus
@@ -25,46 +33,52 @@ class Passage:
 def prepare(recipe: Recipe, *, folder: Path | None = None) -> tuple[Texts, Vocab]:
     """The texts and the vocabulary of ``recipe``, the latter built from the training texts.
 
-    Raises CorpusError for texts that are missing, damaged, too short for a window, or hold what the
-    vocabulary lacks, and when the vocabulary's size is not the model's.
+    Raises CorpusError for texts that are missing, damaged, too short for their rows, without the lines that
+    jitter needs, or hold what the vocabulary lacks, and when the vocabulary's size is not the model's.
     """
-    train = _load_sources(recipe, "train", folder)
-    vocab = build_vocab(recipe.vocab, train)
+    raws = _load_sources(recipe, "train", folder)
+    vocab = build_vocab(recipe.vocab, raws, size=recipe.model.vocab_size)
     if vocab.size != recipe.model.vocab_size:
         raise CorpusError(
-            f"the vocabulary of {', '.join(train)} holds {vocab.size} tokens; "
+            f"the vocabulary of {', '.join(raws)} holds {vocab.size} tokens; "
             f"the recipe's model.vocab_size is {recipe.model.vocab_size}"
         )
-    valid = _load_sources(recipe, "valid", folder)
-    texts = Texts(
-        train=[
-            (
-                _encode_long(vocab, train[_label(source)], f"{_label(source)} train", recipe.window),
-                source.rows,
-            )
-            for source in recipe.sources
-        ],
-        valid={name: _encode_long(vocab, raw, f"{name} valid", 1) for name, raw in valid.items()},
-    )
-    return texts, vocab
+    train = [_train_text(recipe, source, vocab, raws[_label(source)]) for source in recipe.sources]
+    valid = {
+        name: _encode_long(vocab, raw, f"{name} valid", 1)
+        for name, raw in _load_sources(recipe, "valid", folder).items()
+    }
+    return Texts(train=train, valid=valid, eos_id=vocab.eos_id), vocab
 
 
 def on_corpus(recipe: Recipe, corpus: str, *, folder: Path | None = None) -> Recipe:
     """The same recipe for another corpus: all rows read it, and its vocabulary gives the model's size.
 
-    Raises CorpusError.
+    That of subwords is as large as the recipe says. Raises CorpusError.
     """
     moved = replace(recipe, sources=(Source(corpus=corpus, rows=recipe.rows),))
-    vocab = build_vocab(recipe.vocab, _load_sources(moved, "train", folder))
+    if recipe.vocab == "subwords":
+        return moved
+    vocab = build_vocab(recipe.vocab, _load_sources(moved, "train", folder), size=recipe.model.vocab_size)
     return replace(moved, model=replace(recipe.model, vocab_size=vocab.size))
 
 
-def build_vocab(kind: VocabKind, texts: dict[str, bytes]) -> Vocab:
-    """The vocabulary of named texts. Raises CorpusError where characters or words are asked of no UTF-8."""
+def build_vocab(kind: VocabKind, texts: dict[str, bytes], *, size: int) -> Vocab:
+    """The vocabulary of named texts; ``size`` is that of subwords, of others the texts give it.
+
+    Raises CorpusError where characters, words or subwords are asked of no UTF-8, or too many subwords.
+    """
     if kind == "bytes":
         return ByteVocab()
     text = "".join(_decode(raw, name) for name, raw in texts.items())
-    return CharVocab.build(text) if kind == "characters" else WordVocab.build(text)
+    if kind == "characters":
+        return CharVocab.build(text)
+    if kind == "words":
+        return WordVocab.build(text)
+    try:
+        return SubwordVocab.build(text, size)
+    except VocabError as error:
+        raise CorpusError(f"{', '.join(texts)}: {error}") from error
 
 
 def passage(vocab: Vocab, raw: bytes, name: str) -> Passage:
@@ -86,18 +100,28 @@ def excerpt(vocab: Vocab, raw: bytes, name: str) -> Passage:
     return passage(vocab, raw, name)
 
 
-def _encode_long(vocab: Vocab, raw: bytes, name: str, window: int) -> Ids:
-    """Ids of a text with more than ``window`` tokens, all of them known where tokens are characters."""
-    if vocab.kind == "bytes":
-        ids: Ids = np.frombuffer(raw, dtype=np.uint8)
-    else:
-        encoded = vocab.encode(_decode(raw, name))
-        ids = np.array(encoded.ids, dtype=np.int64)
-        if vocab.kind == "characters" and encoded.unknown:
-            where = encoded.ids.index(vocab.unknown_id or 0)
-            raise CorpusError(f"{name}: character {where} is not in the vocabulary of the training text")
-    if len(ids) <= window:
-        raise CorpusError(f"{name}: {len(ids)} tokens cannot fill a window of {window}")
+def _train_text(recipe: Recipe, source: Source, vocab: Vocab, raw: bytes) -> tuple[Ids, int]:
+    """A source's ids and rows, which are sure to be read as the recipe says."""
+    name = f"{_label(source)} train"
+    pieces = source.rows if recipe.batching == "contiguous" else 1
+    ids = _encode_long(vocab, raw, name, recipe.window, pieces)
+    if recipe.jitter_lines and not np.any(ids == vocab.eos_id):
+        raise CorpusError(f"{name}: has no line ends, which the recipe's jitter_lines needs")
+    return ids, source.rows
+
+
+def _encode_long(vocab: Vocab, raw: bytes, name: str, window: int, pieces: int = 1) -> Ids:
+    """Ids of a text with more than ``window`` tokens a piece, all known where tokens are characters."""
+    ids: Ids = (
+        np.frombuffer(raw, dtype=np.uint8) if vocab.kind == "bytes" else vocab.encode_ids(_decode(raw, name))
+    )
+    if vocab.kind == "characters":
+        unknown = np.flatnonzero(ids == vocab.unknown_id)
+        if len(unknown):
+            raise CorpusError(f"{name}: character {unknown[0]} is not in the vocabulary of the training text")
+    if len(ids) // pieces <= window:
+        each = f" for each of {pieces} rows" if pieces > 1 else ""
+        raise CorpusError(f"{name}: {len(ids)} tokens cannot fill a window of {window}{each}")
     return ids
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from rlstm_model.checkpoint import load
 from rlstm_model.dropout import NO_DROPOUT, DropoutMasks, sample_masks
 from rlstm_model.initialisation import initialise
 from rlstm_model.language_model import LanguageModel
@@ -31,18 +32,25 @@ class Trainer:
     def __init__(
         self, recipe: Recipe, texts: Texts, device: torch.device = CPU, ranks: Ranks = ALONE
     ) -> None:
-        """Raises ValueError when texts are too short, of other rows than the recipe, or cannot be shared."""
+        """Raises ValueError for texts that are too short or of other rows, RankError for unequal shares."""
         self.recipe = recipe
         self.texts = texts
         self.device = device
         self.ranks = ranks
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
         self.model = LanguageModel(recipe.model).to(device)
-        initialise(self.model, chrono_max=recipe.chrono_max, generator=self.generator)
+        _set_initial_weights(self.model, recipe, self.generator)
         self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.parameters, recipe)
         self.average = make_average(recipe.averaging, self.parameters)
-        self.batches = Batches(texts.train, recipe.window)
+        self.batches = Batches(
+            texts.train,
+            recipe.window,
+            batching=recipe.batching,
+            jitter_lines=recipe.jitter_lines,
+            eos_id=texts.eos_id,
+            seed=recipe.seed,
+        )
         if self.batches.rows != recipe.rows:
             raise ValueError(f"the texts have {self.batches.rows} rows, the recipe {recipe.rows}")
         self._rows = ranks.share(recipe.rows)
@@ -57,7 +65,7 @@ class Trainer:
         Raises FloatingPointError when the loss or the gradient is not finite; no weight has changed then.
         """
         samples = self.recipe.dropout_samples
-        inputs_TB, targets_TB = (ids_TB[:, self._rows].to(self.device) for ids_TB in self.batches.next())
+        inputs_TB, targets_TB = (ids_TB.to(self.device) for ids_TB in self.batches.next(self._rows))
         self._reset_some_states()
         features, state = self.model(repeat_samples(inputs_TB, samples), self.state, self._draw_masks())
         loss = language_model_loss(
@@ -99,7 +107,8 @@ class Trainer:
             for name, value in zip(self._names(), weights, strict=True):
                 tensors[f"average.{which}.{name}"] = value
         tensors["state.h"], tensors["state.c"] = (self.ranks.gather_rows(part, 1) for part in self.state)
-        tensors["positions"] = torch.from_numpy(self.batches.positions.copy())
+        for name in ("positions", "rounds"):
+            tensors[name] = torch.from_numpy(getattr(self.batches, name).copy())
         tensors["generator"] = self.generator.get_state()
         return tensors
 
@@ -108,7 +117,8 @@ class Trainer:
         self.go_back(tensors, average)
         h, c = (tensors[f"state.{name}"][:, self._sample_rows] for name in ("h", "c"))
         self.state = State(h.to(self.device, copy=True), c.to(self.device, copy=True))
-        self.batches.positions = tensors["positions"].numpy().copy()
+        for name in ("positions", "rounds"):
+            setattr(self.batches, name, tensors[name].numpy().copy())
         self.generator.set_state(tensors["generator"])
         self.step = step
 
@@ -196,6 +206,16 @@ class Trainer:
 
     def _names(self) -> list[str]:
         return [name for name, _ in self.model.named_parameters()]
+
+
+def _set_initial_weights(model: LanguageModel, recipe: Recipe, generator: torch.Generator) -> None:
+    if recipe.start_from is None:
+        initialise(model, chrono_max=recipe.chrono_max, generator=generator)
+        return
+    start = load(recipe.start_from).model
+    if start.config != recipe.model:
+        raise ValueError(f"start_from: {recipe.start_from} is a model of another shape than the recipe's")
+    model.load_state_dict(start.state_dict())
 
 
 def _point(parameters: Sequence[Tensor], values: Weights) -> None:

@@ -78,7 +78,7 @@ def run_search(
         while (draw := study.take(draws)) is not None:
             with draw.run, reporter_of(draw) as reporter:
                 outcome, nats = _try(draw, texts, reporter, prune, device)
-                study.close(draw, outcome, nats)
+                study.end(draw, outcome, nats)
                 said = outcome if nats is None else f"{outcome}, {nats:.4f} nats a token at best"
                 reporter.noticed(f"{draw.recipe.name}: {said}")
 

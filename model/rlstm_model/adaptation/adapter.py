@@ -61,8 +61,9 @@ class Observed:
 class Reader:
     """A stream's weights at one moment, for inference: nothing it does changes the stream."""
 
-    def __init__(self, fast_weights: FullFastWeights, state: AdaptedState) -> None:
+    def __init__(self, fast_weights: FullFastWeights, state: AdaptedState, temperature: float) -> None:
         self._fast_weights = fast_weights
+        self._temperature = temperature
         self._delta_P = state.delta_P
         self.cursor = state.now
 
@@ -71,7 +72,11 @@ class Reader:
 
         Raises InvalidToken, and ArithmeticError when the model's output is not finite.
         """
-        return _score(self._fast_weights.reading_model(self._delta_P), cursor, ids, top)
+        model = self._fast_weights.reading_model(self._delta_P)
+        scores, state = score(
+            model, ids, state=cursor.state, last=cursor.last, top=top, temperature=self._temperature
+        )
+        return scores, Cursor(state, int(ids[-1]))
 
     def next_log_probs(self, cursor: Cursor) -> tuple[Tensor, State]:
         """Read the cursor's token: see :func:`rlstm_model.scoring.next_log_probs`.
@@ -79,7 +84,7 @@ class Reader:
         Continue with ``Cursor(state, chosen)``.
         """
         model = self._fast_weights.reading_model(self._delta_P)
-        return next_log_probs(model, cursor.last, cursor.state)
+        return next_log_probs(model, cursor.last, cursor.state, temperature=self._temperature)
 
 
 class Adapter:
@@ -88,11 +93,26 @@ class Adapter:
     It belongs to one thread. The model's weights are never changed.
     """
 
-    def __init__(self, model: LanguageModel, calibration: Calibration, *, bos_id: int) -> None:
-        """Raises ValueError when the calibration is of another model, or its statistics allow no rule."""
+    def __init__(
+        self,
+        model: LanguageModel,
+        calibration: Calibration,
+        *,
+        bos_id: int,
+        temperature: float = 1.0,
+        logprobs_only: bool = False,
+    ) -> None:
+        """``temperature`` multiplies the logits, in scores and in the loss that is learned from.
+
+        ``logprobs_only`` gives no ranks and entropies, which take longer than all else over a large
+        vocabulary. Raises ValueError when the calibration is of another model, or its statistics allow no
+        rule.
+        """
         self.config = calibration.config
         self._model = model
         self._bos_id = bos_id
+        self._temperature = temperature
+        self._logprobs_only = logprobs_only
         self._fast_weights = FullFastWeights(model)
         size, rms_P = self._fast_weights.size, calibration.rms_P
         if rms_P.shape != (size,):
@@ -131,7 +151,7 @@ class Adapter:
 
     def reader(self, state: AdaptedState) -> Reader:
         """The stream's present weights, for inference."""
-        return Reader(self._fast_weights, state)
+        return Reader(self._fast_weights, state, self._temperature)
 
     def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
         """Forget what was learned, or the text read so far, or both. The position goes on.
@@ -176,7 +196,7 @@ class Adapter:
         static_logprobs = None
         if state.static is not None:
             try:
-                reference, static = _score(self._model, state.static, part, 0)
+                reference, static = self._score(self._model, state.static, part, 0)
             except ArithmeticError as error:
                 raise NonFiniteState("the slow weights' state is not finite") from error
             static_logprobs, state = reference.logprobs, replace(state, static=static)
@@ -203,7 +223,8 @@ class Adapter:
         """
         try:
             if not with_gradient:
-                scores, now = _score(self._fast_weights.reading_model(state.delta_P), state.now, part, top)
+                model = self._fast_weights.reading_model(state.delta_P)
+                scores, now = self._score(model, state.now, part, top)
                 return self._read(state, part, flags, scores, now), None
             whole = (*state.pending, *part)
             done = segment_gradient(
@@ -215,9 +236,12 @@ class Adapter:
                 flags,
                 segment=self.config.segment,
                 reduction=self.config.reduction,
+                temperature=self._temperature,
             )
             targets = torch.tensor(part, device=done.logits_SV.device)
-            scores = score_logits(done.logits_SV[len(state.pending) :], targets, top)
+            scores = score_logits(
+                done.logits_SV[len(state.pending) :], targets, top, logprobs_only=self._logprobs_only
+            )
             return self._read(state, part, flags, scores, Cursor(done.state, part[-1])), done
         except ArithmeticError as error:
             if state.delta_P is None:
@@ -274,12 +298,21 @@ class Adapter:
         now = state.start
         if state.pending:
             try:
-                _, now = _score(self._model, state.start, state.pending, 0)
+                _, now = self._score(self._model, state.start, state.pending, 0)
             except ArithmeticError as error:
                 raise NonFiniteState("the state at the segment's start is not finite") from error
         return replace(state, delta_P=None, now=now, bad_steps=0)
 
-
-def _score(model: LanguageModel, cursor: Cursor, ids: Sequence[int], top: int) -> tuple[TokenScores, Cursor]:
-    scores, state = score(model, ids, state=cursor.state, last=cursor.last, top=top)
-    return scores, Cursor(state, int(ids[-1]))
+    def _score(
+        self, model: LanguageModel, cursor: Cursor, ids: Sequence[int], top: int
+    ) -> tuple[TokenScores, Cursor]:
+        scores, state = score(
+            model,
+            ids,
+            state=cursor.state,
+            last=cursor.last,
+            top=top,
+            temperature=self._temperature,
+            logprobs_only=self._logprobs_only,
+        )
+        return scores, Cursor(state, int(ids[-1]))

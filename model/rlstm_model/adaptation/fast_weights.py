@@ -32,7 +32,9 @@ class FullFastWeights:
         if self._slow[0].dtype not in (torch.float32, torch.float64):
             raise ValueError(f"fast weights need a model in float32 or float64, not {self._slow[0].dtype}")
         self.slow_norm = sum(float(weight.double().square().sum()) for weight in self._slow) ** 0.5
-        self._gradient_P = self.zero()
+        # Where every gradient is written, as a vector and by weight: the next one overwrites it.
+        self.gradient_P = self.zero()
+        self.gradients = self.split(self.gradient_P)
         # A copy, not windows into one vector: odd offsets would change the last bits of every product.
         self._workspace = copy.deepcopy(model).requires_grad_(True)
         self._laid: Tensor | None = None
@@ -48,14 +50,6 @@ class FullFastWeights:
     def learning_model(self, delta_P: Tensor | None) -> LanguageModel:
         """The same with parameters that take gradients; valid until the next call."""
         return self._lay(delta_P)
-
-    def flat_gradient(self, loss: Tensor) -> Tensor:
-        """Gradient ``[P]``, with respect to the delta, of a loss computed with :meth:`learning_model`.
-
-        The vector is the workspace's own: it is overwritten by the next call.
-        """
-        gradients = torch.autograd.grad(loss, list(self._workspace.parameters()))
-        return torch.cat([gradient.flatten() for gradient in gradients], out=self._gradient_P)
 
     def split(self, flat_P: Tensor) -> dict[str, Tensor]:
         """Windows into a flat vector, by weight name."""

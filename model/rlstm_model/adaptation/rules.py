@@ -31,7 +31,7 @@ class LearningRule:
         self._max_norm = config.max_norm_ratio * slow_norm
         self._slow_norm = slow_norm
         self._precision_P: Tensor | None = None
-        self._shrink: Tensor | float = min(1.0, config.decay)
+        self._shrink = torch.tensor(min(1.0, config.decay)).to(rms_P)
         if config.rule == "rms":
             mean = rms_P.double().mean().item()
             if not mean > 0:
@@ -49,11 +49,13 @@ class LearningRule:
         """One step; None where it would not be finite. Its arguments are left as they are."""
         # A factor beyond the dtype's range would raise; the largest within it ends as a step not taken.
         rate = min(self.config.rate * rate_scale, torch.finfo(delta_P.dtype).max)
-        moved_P = delta_P - self._shrink * delta_P if self.config.decay else delta_P
+        kept_P = delta_P
+        if self.config.decay:
+            kept_P = torch.addcmul(delta_P, delta_P, self._shrink, value=-1)
         if self._precision_P is None:
-            moved_P = torch.sub(moved_P, gradient_P, alpha=rate)
+            moved_P = torch.sub(kept_P, gradient_P, alpha=rate)
         else:
-            moved_P = torch.addcmul(moved_P, gradient_P, self._precision_P, value=-rate)
+            moved_P = torch.addcmul(kept_P, gradient_P, self._precision_P, value=-rate)
         norm = torch.linalg.vector_norm(moved_P).item()
         if not norm < float("inf"):
             return None

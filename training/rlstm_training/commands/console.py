@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import torch
@@ -22,6 +23,7 @@ from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
+from rlstm_training.ranks import RankError
 from rlstm_training.recipes import RECIPES
 from rlstm_training.run import RunError
 from rlstm_training.texts import on_corpus
@@ -36,6 +38,10 @@ OwnCorpus = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own choice).")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+RecipeFile = Annotated[
+    Path | None,
+    typer.Option("--recipe", help="A recipe in JSON, a run's or a search's best, in place of RECIPE."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 
 
@@ -48,7 +54,7 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             function(*args, **kwargs)
         except (CorpusError, CheckpointError, CalibrationError) as error:
             _leave(str(error), WRONG_INPUT, error)
-        except (RunError, NonFiniteState) as error:
+        except (RunError, RankError, NonFiniteState) as error:
             _leave(str(error), FAILED, error)
         except KeyboardInterrupt as error:
             _leave("interrupted", INTERRUPTED, error)
@@ -81,6 +87,20 @@ def recipe_named(name: str, corpus: str | None) -> Recipe:
     if name not in RECIPES:
         raise typer.BadParameter(f"{name!r} is no recipe: name one of {', '.join(RECIPES)}")
     recipe = RECIPES[name]()
+    return recipe if corpus is None else on_corpus(recipe, corpus)
+
+
+def recipe_chosen(name: str | None, file: Path | None, corpus: str | None) -> Recipe:
+    """The recipe named, or that in ``file``, on another corpus if one is given. Wrong usage else."""
+    if (name is None) == (file is None):
+        raise typer.BadParameter(f"name one of {', '.join(RECIPES)}, or a file with --recipe")
+    if name is not None:
+        return recipe_named(name, corpus)
+    assert file is not None
+    try:
+        recipe = Recipe.from_json(json.loads(file.read_text()))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="--recipe") from error
     return recipe if corpus is None else on_corpus(recipe, corpus)
 
 

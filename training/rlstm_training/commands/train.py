@@ -15,25 +15,28 @@ from rlstm_training.commands.console import (
     AsJson,
     Device,
     OwnCorpus,
+    RecipeFile,
     Threads,
     command,
     prepare_device,
-    recipe_named,
+    recipe_chosen,
     show_json,
 )
 from rlstm_training.config import Recipe
 from rlstm_training.export import export
 from rlstm_training.loop import train as run_recipe
+from rlstm_training.ranks import Ranks, launched_ranks, own_device
 from rlstm_training.recipes import RECIPES
-from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, Several
-from rlstm_training.run import RunDirectory
+from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, Several, Silence
+from rlstm_training.run import RunDirectory, RunError
 from rlstm_training.tensorboard import TensorBoard
 from rlstm_training.texts import prepare
 
 
 @command
 def train(
-    recipe: Annotated[str, typer.Argument(help=f"One of {', '.join(RECIPES)}.")],
+    recipe: Annotated[str | None, typer.Argument(help=f"One of {', '.join(RECIPES)}.")] = None,
+    file: RecipeFile = None,
     run: Annotated[Path | None, typer.Option(help="Run directory (default: runs/RECIPE).")] = None,
     out: Annotated[Path | None, typer.Option(help="Checkpoint to write (default: RUN/RECIPE).")] = None,
     corpus: OwnCorpus = None,
@@ -46,17 +49,24 @@ def train(
 ) -> None:
     """Train a model by a recipe. The same command goes on after an interruption.
 
-    A checkpoint to use, with its model card, is written at the end.
+    A checkpoint to use, with its model card, is written at the end. N processes, each with a share of the
+    batch's rows: torchrun --no-python --nproc-per-node N -- rlstm train ... (any N goes on).
     """
-    target = prepare_device(device, threads)
-    chosen = _changed(recipe_named(recipe, corpus), steps, seed)
-    texts, vocab = prepare(chosen)
-    folder = run or Path("runs") / recipe
-    out = out or folder / recipe
-    with RunDirectory.open(folder, chosen) as directory:
+    target = own_device(prepare_device(device, threads))
+    chosen = _changed(recipe_chosen(recipe, file, corpus), steps, seed)
+    folder = run or Path("runs") / chosen.name
+    out = out or folder / chosen.name
+    with ExitStack() as stack:
+        ranks = stack.enter_context(launched_ranks(target))
+        ranks.share(chosen.rows)
+        with ranks.first_ahead():
+            texts, vocab = prepare(chosen)
+            directory = stack.enter_context(_opened(folder, chosen, ranks))
         finished = directory.finished
-        with _reporter(directory, as_json) as reporter:
-            run_recipe(chosen, texts, directory, reporter, device=target)
+        with _reporter(directory, ranks, as_json) as reporter:
+            run_recipe(chosen, texts, directory, reporter, device=target, ranks=ranks)
+        if not ranks.first:
+            return
         # Writing a finished run's model again would take away the calibration that it has got since.
         if not (finished and out.is_dir()):
             export(directory, out, vocab, dtype=torch.float16 if half else torch.float32)
@@ -71,8 +81,21 @@ def _changed(recipe: Recipe, steps: int | None, seed: int | None) -> Recipe:
     return recipe if seed is None else replace(recipe, seed=seed)
 
 
+def _opened(folder: Path, recipe: Recipe, ranks: Ranks) -> RunDirectory:
+    """The run's folder: rank 0's to write in, the others' to look at."""
+    if ranks.first:
+        return RunDirectory.open(folder, recipe)
+    directory = RunDirectory(folder)
+    if directory.recipe() != recipe:
+        raise RunError(f"{folder} is the run of another recipe than that of process {ranks.rank}")
+    return directory
+
+
 @contextmanager
-def _reporter(run: RunDirectory, as_json: bool) -> Iterator[Reporter]:
+def _reporter(run: RunDirectory, ranks: Ranks, as_json: bool) -> Iterator[Reporter]:
+    if not ranks.first:
+        yield Silence()
+        return
     with ExitStack() as stack:
         bar = stack.enter_context(ProgressBar(Console(stderr=True), run.recipe().name))
         board = stack.enter_context(TensorBoard(run.tensorboard))

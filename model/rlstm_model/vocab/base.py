@@ -1,0 +1,146 @@
+"""What every vocabulary offers, and what can be wrong with one or with a text."""
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT_VERSION = 1
+
+VocabKind = Literal["bytes", "characters", "words", "subwords"]
+Ids = NDArray[np.int64] | NDArray[np.uint8]
+
+
+class VocabError(ValueError):
+    """A description that is no vocabulary; the message names the field."""
+
+
+class InvalidText(ValueError):
+    """A string that is not text: a lone surrogate stands at code point ``index``."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"the text holds a lone surrogate at character {index}")
+        self.index = index
+
+
+class InvalidToken(ValueError):
+    """``id``, at position ``index``, is not an id of the vocabulary."""
+
+    def __init__(self, index: int, id: int) -> None:  # noqa: A002
+        super().__init__(f"token {index} is not an id of the vocabulary")
+        self.index = index
+        self.id = id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A text's tokens: equally long lists, and how many tokens are the unknown id."""
+
+    ids: list[int]
+    starts: list[int]
+    ends: list[int]
+    unknown: int = 0
+
+
+class Decoder(Protocol):
+    """Ids to text, one at a time. What it returned so far, joined, never ends inside a character."""
+
+    def feed(self, token: int) -> str:
+        """The text that ``token`` completes; empty inside a character. Raises InvalidToken."""
+
+    def flush(self) -> str:
+        """What was held back at the end."""
+
+
+class Vocab(Protocol):
+    """What every vocabulary offers, with what most of them share."""
+
+    @property
+    def kind(self) -> VocabKind:
+        """The family of vocabularies."""
+
+    @property
+    def size(self) -> int:
+        """The number of ids V: 0 to V - 1."""
+
+    @property
+    def bos_id(self) -> int:
+        """The token that a model reads before the first one: a text begins like a line."""
+        return self.eos_id
+
+    @property
+    def eos_id(self) -> int:
+        """The token that ends a line."""
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The token for what the vocabulary lacks; None where it lacks nothing."""
+
+    def encode(self, text: str) -> Encoded:
+        """The tokens of ``text``. Raises InvalidText."""
+
+    def encode_ids(self, text: str) -> Ids:
+        """The tokens of ``text`` as an array, without their spans: for long texts. Raises InvalidText."""
+        return np.array(self.encode(text).ids, dtype=np.int64)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids``; invalid UTF-8 becomes U+FFFD. Raises InvalidToken."""
+        self.validate(ids)
+        decoder = self.decoder()
+        return "".join(map(decoder.feed, ids)) + decoder.flush()
+
+    def decoder(self) -> Decoder:
+        """A new incremental decoder: its pieces, joined, are what ``decode`` gives."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The UTF-8 bytes of one token. Raises InvalidToken."""
+
+    def validate(self, ids: Sequence[int]) -> None:
+        """Raises InvalidToken at the first element that is not an id (a bool is none)."""
+        for index, token in enumerate(ids):
+            if type(token) is not int or not 0 <= token < self.size:
+                raise InvalidToken(index, token)
+
+    def split_pending(self, text: str, *, final: bool) -> tuple[str, str]:
+        """``text`` as (what can be encoded now, what waits for more text); ``final`` holds nothing back."""
+        return text, ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that :func:`rlstm_model.vocab.from_json` reads back."""
+
+
+class Utf8Decoder:
+    """A decoder for tokens that may end inside a character: what is no UTF-8 becomes U+FFFD."""
+
+    def __init__(self, vocab: Vocab) -> None:
+        self._vocab = vocab
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, token: int) -> str:
+        """See :class:`Decoder`."""
+        return self._utf8.decode(self._vocab.token_bytes(token))
+
+    def flush(self) -> str:
+        """See :class:`Decoder`."""
+        return self._utf8.decode(b"", final=True)
+
+
+def utf8(text: str) -> bytes:
+    """The UTF-8 of ``text``. Raises InvalidText."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidText(error.start) from None
+
+
+def surrogate_in(text: str) -> bool:
+    """Whether ``text`` holds a lone surrogate."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def character_of_bytes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """For each byte of a UTF-8 text, which of the text's code points it belongs to."""
+    return np.cumsum((data & 0xC0) != 0x80) - 1

@@ -1,0 +1,80 @@
+"""Descriptions of vocabularies, read back or refused."""
+
+import json
+import sys
+
+import pytest
+
+from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, VocabError, WordVocab, from_json
+
+ALL = [
+    ByteVocab(),
+    CharVocab.build("hello wörld 🙂"),
+    WordVocab.build("the cat sat\non the mat\n <unk> the end"),
+    SubwordVocab(((104, 101), (32, 116), (257, 256))),
+]
+
+
+@pytest.mark.parametrize("vocab", ALL, ids=lambda vocab: vocab.kind)
+def test_json_round_trip(vocab):
+    """Through real JSON text, a vocabulary comes back equal."""
+    assert from_json(json.loads(json.dumps(vocab.to_json()))) == vocab
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "JSON object"),
+        ({"kind": "bytes"}, "format_version"),
+        ({"format_version": 2, "kind": "bytes"}, "format_version"),
+        ({"format_version": 1, "kind": "syllables"}, "kind"),
+        ({"format_version": 1, "kind": ["bytes"]}, "kind"),
+        ({"format_version": 1, "kind": "bytes", "size": 256}, "size"),
+        ({"format_version": 1, "kind": "characters"}, "characters"),
+        (
+            {"format_version": 1, "kind": "characters", "characters": ["a", "\n"]},
+            "characters must be a string",
+        ),
+        ({"format_version": 1, "kind": "characters", "characters": "aa\n"}, "distinct"),
+        ({"format_version": 1, "kind": "characters", "characters": "ab"}, "newline"),
+        ({"format_version": 1, "kind": "characters", "characters": "a\n\ud800"}, "surrogate"),
+        ({"format_version": 1, "kind": "words", "words": "abc"}, "words must be a list"),
+        ({"format_version": 1, "kind": "words", "words": ["<unk>", "<eos>", 3]}, r"words\[2\]"),
+        ({"format_version": 1, "kind": "words", "words": ["<unk>", "<eos>", "a b"]}, r"words\[2\]"),
+        ({"format_version": 1, "kind": "words", "words": ["<unk>", "<eos>", "\n"]}, r"words\[2\]"),
+        ({"format_version": 1, "kind": "words", "words": ["<unk>", "<eos>", ""]}, r"words\[2\]"),
+        ({"format_version": 1, "kind": "words", "words": ["<unk>", "<eos>", "\udc80"]}, r"words\[2\]"),
+        ({"format_version": 1, "kind": "words", "words": ["<unk>", "<eos>", "a", "a"]}, "distinct"),
+        ({"format_version": 1, "kind": "words", "words": ["<unk>", "a"]}, "<eos>"),
+        ({"format_version": 1, "kind": "words", "words": ["<eos>", "a"]}, "<unk>"),
+        ({"format_version": 1, "kind": "subwords"}, "merges"),
+        ({"format_version": 1, "kind": "subwords", "merges": {}}, "merges must be a list"),
+        ({"format_version": 1, "kind": "subwords", "merges": [[1, 2], 3]}, r"merges\[1\] must be a pair"),
+        ({"format_version": 1, "kind": "subwords", "merges": [[1, 2, 3]]}, r"merges\[0\] must be a pair"),
+        ({"format_version": 1, "kind": "subwords", "merges": [[1, True]]}, r"merges\[0\] must be a pair"),
+        ({"format_version": 1, "kind": "subwords", "merges": [[1, 256]]}, r"merges\[0\] must join tokens"),
+        ({"format_version": 1, "kind": "subwords", "merges": [[1, -1]]}, r"merges\[0\] must join tokens"),
+        ({"format_version": 1, "kind": "subwords", "merges": [[10, 65]]}, r"merges\[0\] .* newline"),
+        ({"format_version": 1, "kind": "subwords", "merges": [[65, 66], [65, 66]]}, "distinct"),
+        (
+            {
+                "format_version": 1,
+                "kind": "subwords",
+                "merges": [[65, 65], *([n, n] for n in range(256, 999))],
+            },
+            r"merges\[8\] .* more than 260 bytes",
+        ),
+    ],
+)
+def test_what_is_no_vocabulary_is_refused(data, message):
+    """The error names the field."""
+    with pytest.raises(VocabError, match=message):
+        from_json(data)
+
+
+def test_subwords_without_their_library_are_refused(monkeypatch):
+    """The error names what to install; it comes when the vocabulary is read, not with the first text."""
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(VocabError, match=r"tokenizers library: install mogrifier-rlstm\[training\]"):
+        from_json({"format_version": 1, "kind": "subwords", "merges": [[104, 101]]})
+    assert from_json({"format_version": 1, "kind": "bytes"}) == ByteVocab()

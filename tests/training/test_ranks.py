@@ -1,0 +1,250 @@
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlstm_training.config import Averaging, Recipe
+from rlstm_training.loop import train
+from rlstm_training.ranks import ALONE, RankError, Ranks, launched_ranks, own_device
+from rlstm_training.reporting import Silence
+from rlstm_training.run import RunDirectory
+from rlstm_training.texts import prepare
+
+# One of several processes. Each line of its input names a run; "stop" ends it after a step, "die" kills rank 1.
+_WORKER = """
+import json, os, signal, sys, torch
+from contextlib import nullcontext
+from pathlib import Path
+from rlstm_training.config import Recipe
+from rlstm_training.loop import train
+from rlstm_training.ranks import launched_ranks
+from rlstm_training.reporting import Silence
+from rlstm_training.run import RunDirectory
+from rlstm_training.texts import prepare
+
+class End(Silence):
+    def advanced(self, step, loss):
+        if step == job["stop"]:
+            raise InterruptedError
+        if step == job["die"] and ranks.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+torch.set_num_threads(1)
+with launched_ranks(torch.device("cpu")) as ranks:
+    for line in sys.stdin:
+        job = json.loads(line)
+        recipe, folder = Recipe.from_json(job["recipe"]), Path(job["folder"])
+        texts, _ = prepare(recipe)
+        try:
+            with ranks.first_ahead():
+                run = RunDirectory.open(folder, recipe) if ranks.first else RunDirectory(folder)
+            with run:
+                train(recipe, texts, run, End(), ranks=ranks)
+        except InterruptedError:
+            pass
+        print("done", flush=True)
+"""
+
+
+class _Pair:
+    """Two connected processes that wait for runs to train."""
+
+    def __init__(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", _WORKER],
+                env={**os.environ, **_environment(rank, port)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+
+    def start(self, folder, recipe, *, stop=0, die=0):
+        job = {"folder": str(folder), "recipe": recipe.to_json(), "stop": stop, "die": die}
+        for process in self.processes:
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+
+    def train(self, folder, recipe, *, stop=0):
+        self.start(folder, recipe, stop=stop)
+        for process in self.processes:
+            assert process.stdout.readline() == "done\n", process.communicate(timeout=30)[1]
+
+    def end(self):
+        """What the processes said on standard error, and their exit codes."""
+        outputs = [process.communicate(timeout=60)[1] for process in self.processes]
+        return outputs, [process.returncode for process in self.processes]
+
+
+def _environment(rank, port):
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": str(rank),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@contextmanager
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def _train_alone(folder, recipe, *, stop=0):
+    class End(Silence):
+        def advanced(self, step, loss):
+            if step == stop:
+                raise InterruptedError
+
+    texts, _ = prepare(recipe)
+    with _one_thread(), RunDirectory.open(folder, recipe) as run:
+        if not stop:
+            train(recipe, texts, run, End())
+            return
+        with pytest.raises(InterruptedError):
+            train(recipe, texts, run, End())
+
+
+def _curve(folder):
+    """The metrics without what depends on the machine's speed."""
+    return [
+        {k: v for k, v in record.items() if k not in ("tokens_per_second", "seconds")}
+        for record in RunDirectory(Path(folder)).metrics()
+    ]
+
+
+def _assert_same_run(folder, other, *, within):
+    """Losses, validation records and every tensor of the last checkpoint."""
+    curve, expected = _curve(folder), _curve(other)
+    assert len(curve) == len(expected)
+    for record, reference in zip(curve, expected, strict=True):
+        assert record.keys() == reference.keys()
+        for name, value in reference.items():
+            assert record[name] == pytest.approx(value, rel=0, abs=within), (reference["step"], name)
+    last, reference = (RunDirectory(Path(run)).newest() for run in (folder, other))
+    assert last.header["average"] == pytest.approx(reference.header["average"], rel=0, abs=within)
+    assert last.tensors.keys() == reference.tensors.keys()
+    for name, tensor in reference.tensors.items():
+        torch.testing.assert_close(last.tensors[name], tensor, rtol=0, atol=within, msg=name)
+
+
+@pytest.fixture
+def recipe(corpora, toy_recipe):
+    """Every part of the method; four rows, of two sources."""
+    return toy_recipe(
+        clip_norm=0.1, evaluate_every=5, averaging=Averaging(kind="two_tailed", every=2, patience=2)
+    )
+
+
+def test_two_processes_train_as_one_does(recipe, tmp_path):
+    """Losses, validation, weights, moments, averages and states are those of one process.
+
+    So they are when a run is killed on one rank, and when it goes on with another number of ranks.
+    """
+    one, two, killed, mixed = (tmp_path / name for name in ("one", "two", "killed", "mixed"))
+    pair, doomed = _Pair(), _Pair()
+    doomed.start(killed, recipe, die=23)
+    _train_alone(one, recipe)
+    pair.train(two, recipe)
+    _assert_same_run(two, one, within=1e-5)
+
+    (said, _), codes = doomed.end()
+    assert codes == [1, -signal.SIGKILL]
+    assert "RankError: another process of this run has ended or does not answer" in said
+    assert RunDirectory(killed).saved_steps()[-1] < 23
+    pair.train(killed, recipe)
+    _assert_same_run(killed, two, within=0)
+
+    pair.train(mixed, recipe, stop=17)
+    _train_alone(mixed, recipe, stop=33)
+    pair.train(mixed, recipe)
+    _assert_same_run(mixed, one, within=1e-5)
+    assert pair.end() == (["", ""], [0, 0])
+
+
+def test_a_rank_alone_leaves_all_as_it_is():
+    """Without torchrun there is one process, which has all rows and agrees with itself."""
+    with launched_ranks(torch.device("cpu")) as ranks:
+        assert ranks == ALONE
+        assert ranks.share(5) == slice(0, 5)
+        assert ranks.told_by_first([1.5], torch.device("cpu")) == [1.5]
+        tensor = torch.arange(3.0)
+        ranks.mean_([tensor])
+        assert ranks.gather_rows(tensor, 0).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_shares_are_equal_and_cover_all_rows():
+    """Rows that cannot be shared equally are refused."""
+    shares = [Ranks(rank=rank, size=3).share(12) for rank in range(3)]
+    assert [row for share in shares for row in range(12)[share]] == list(range(12))
+    with pytest.raises(RankError, match="16 rows cannot be shared equally by 3 processes"):
+        Ranks(rank=1, size=3).share(16)
+    with pytest.raises(ValueError, match="rank 3 is none of 3"):
+        Ranks(rank=3, size=3)
+
+
+def test_each_rank_has_a_gpu_of_its_own(monkeypatch):
+    """ "cuda" is the GPU of the rank's number on its machine; there must be one."""
+    cuda = torch.device("cuda")
+    assert own_device(cuda) == cuda
+    for name, value in {**_environment(1, 0), "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert own_device(cuda) == torch.device("cuda:1")
+    assert own_device(torch.device("cpu")) == torch.device("cpu")
+    with pytest.raises(RankError, match="cuda:1 for 2 processes"):
+        own_device(torch.device("cuda:1"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(RankError, match="2 processes need as many GPUs; this machine has 1"):
+        own_device(cuda)
+
+
+def _torchrun(processes, *words):
+    torchrun = ["torch.distributed.run", "--no-python", f"--nproc-per-node={processes}", "--master-port=0"]
+    rlstm = str(Path(sys.executable).with_name("rlstm"))
+    return subprocess.run(
+        [sys.executable, "-m", *torchrun, "--", rlstm, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_torchrun_trains_by_the_command(corpora, own_folder, tmp_path):
+    """The command as documented: one writer, the curve of one process, one model at the end.
+
+    What cannot be done is said, and nothing is written.
+    """
+    recipe = ["tiny", "--corpus", own_folder, "--steps", 8]
+    for processes in (2, 1):
+        done = _torchrun(processes, "train", *recipe, "--run", tmp_path / str(processes))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == f"model: {tmp_path / str(processes) / 'tiny'}\n"
+    _assert_same_run(tmp_path / "2", tmp_path / "1", within=1e-5)
+    again = _torchrun(2, "train", *recipe, "--run", tmp_path / "1", "--seed", 3)
+    assert again.returncode == 1
+    assert "recipe.json is the recipe of another run: seed differ" in again.stderr
+    three = _torchrun(3, "train", *recipe, "--run", tmp_path / "3")
+    assert three.returncode == 1
+    assert "rlstm: 16 rows cannot be shared equally by 3 processes" in three.stderr
+    assert not (tmp_path / "3").exists()
