@@ -8,6 +8,7 @@ config.json             the ModelConfig
 vocab.json              the vocabulary
 README.md               the model card (optional to read)
 adaptation.safetensors  a calibration (optional; read by :mod:`rlstm_model.adaptation`)
+evaluation.json         what the model reached on which text (optional to read)
 ======================  ==================================================================
 
 Loading is strict: whatever is missing, extra, misshaped or not finite is a CheckpointError that names the
@@ -41,6 +42,7 @@ CONFIG = "config.json"
 VOCAB = "vocab.json"
 CARD = "README.md"
 ADAPTATION = "adaptation.safetensors"
+EVALUATION = "evaluation.json"
 
 _STORED_DTYPES = {"F32": 4, "F16": 2, "BF16": 2}
 
@@ -116,9 +118,9 @@ def save(
     """Write a checkpoint: ``folder`` never holds a half-written one, nor old and new files mixed.
 
     The new folder is written beside it, synced and renamed. An old checkpoint goes as a whole, its
-    calibration too, which belongs to the old weights. Raises CheckpointError, with nothing changed, when a
-    weight is not finite in ``dtype``, vocabulary and model differ in size, ``folder`` holds other files,
-    or the disk refuses.
+    calibration and results too, which belong to the old weights. Raises CheckpointError, with nothing
+    changed, when a weight is not finite in ``dtype``, vocabulary and model differ in size, ``folder`` holds
+    other files, or the disk refuses.
     """
     folder = Path(folder)
     if vocab.size != model.config.vocab_size:
@@ -248,7 +250,7 @@ def _refuse_foreign(folder: Path) -> None:
     """Replacing a folder deletes it: never somebody's own."""
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder}: is not a folder")
-    ours = {WEIGHTS, CONFIG, VOCAB, CARD, ADAPTATION}
+    ours = {WEIGHTS, CONFIG, VOCAB, CARD, ADAPTATION, EVALUATION}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.name not in ours:
             raise CheckpointError(f"{folder}: holds {path.name}, which is not part of a checkpoint")

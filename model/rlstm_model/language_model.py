@@ -33,7 +33,10 @@ class LanguageModel(nn.Module):
 
     def forward(self, ids_TB: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT) -> tuple[Tensor, State]:
         """Read a window of at least one token. Returns features ``[T, B, H]`` and the state after it."""
-        x_TBH = self.embedding.embed(ids_TB)
+        return self.read(self.embedding.embed(ids_TB), state, masks)
+
+    def read(self, x_TBH: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT) -> tuple[Tensor, State]:
+        """The same for tokens that have been embedded."""
         if masks.input is not None:
             x_TBH = x_TBH * masks.input
         features_TBH, state = self.stack.sequence(x_TBH, state, masks)

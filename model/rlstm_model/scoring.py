@@ -79,7 +79,8 @@ def score_logits(
     """Scores of ``targets_N`` under the distributions of ``logits_NV``.
 
     ``logprobs_only`` leaves out what takes most of the time over a large vocabulary: ranks, entropies and
-    alternatives. Raises ArithmeticError when a distribution is none (a NaN or a positive infinity among its logits).
+    alternatives. Raises ArithmeticError when a distribution is none (a NaN or a positive infinity among its
+    logits).
     """
     log_probs_NV = torch.log_softmax(logits_NV, -1)
     # A bad logit makes its whole row NaN, so the targets' column tells.
@@ -167,7 +168,8 @@ def next_log_probs(
 ) -> tuple[Tensor, State]:
     """Read ``last`` in ``state`` (one row). Returns the next token's log-probabilities ``[V]`` and the state.
 
-    ``temperature`` multiplies the logits. Whether the distribution is one is not looked at here: sampling refuses what is not finite.
+    ``temperature`` multiplies the logits. Whether the distribution is one is not looked at here: sampling
+    refuses what is not finite.
     """
     features_1H, state = model.step(torch.tensor([last], device=state.h.device), state)
     return model.log_probs(features_1H, temperature)[0], state

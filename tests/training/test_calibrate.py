@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,11 +7,13 @@ import torch
 
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_training.calibrate import (
+    Calibrations,
+    Grid,
+    Setting,
     Statistics,
     Trial,
     best,
     measure,
-    most_trials,
     read_heads,
     search,
     session_losses,
@@ -18,47 +21,87 @@ from rlstm_training.calibrate import (
 from rlstm_training.evaluation import dynamic_loss
 from rlstm_training.texts import Passage
 
-RATES = (1.0, 2.0, 4.0, 8.0)
+GRID = Grid(rates=(1.0, 2.0, 4.0, 8.0), decays=(0.0, 0.1), epsilons=(0.1, 1.0), segments=(10, 5, 20))
 
 
-def _valley(best_rate, best_decay):
-    """A loss with one best place on the grid, by text."""
+def _valley(lowest):
+    """A loss with one lowest place on the grid, by text."""
 
-    def loss(rate, decay):
-        depth = abs(math.log2(rate / best_rate)) + abs(decay - best_decay)
+    def loss(setting):
+        depth = abs(math.log2(setting.rate / lowest.rate)) + abs(setting.decay - lowest.decay)
+        depth += abs(math.log2(setting.segment / lowest.segment)) / 2
+        depth += abs(math.log10(setting.epsilon / lowest.epsilon)) / 4
         return {"a": 1 + depth, "b": 3 + depth}
 
     return loss
 
 
-@pytest.mark.parametrize(("rate", "decay"), [(1.0, 0.0), (4.0, 0.0), (8.0, 0.0), (2.0, 0.1)])
-def test_the_search_finds_the_best_place(rate, decay):
-    """Wherever the valley lies, at an edge or with decay, its bottom is chosen."""
-    trials = list(search(_valley(rate, decay), RATES, (0.0, 0.1)))
-    assert (best(trials).rate, best(trials).decay) == (rate, decay)
-    assert len(trials) <= most_trials(RATES, (0.0, 0.1))
+def _setting(rate, decay=0.0, epsilon=0.1, segment=10):
+    return Setting(rate=rate, decay=decay, epsilon=epsilon, segment=segment)
+
+
+@pytest.mark.parametrize(
+    "lowest",
+    [
+        _setting(1.0),
+        _setting(8.0),
+        _setting(2.0, decay=0.1),
+        _setting(4.0, segment=20),
+        _setting(2.0, segment=5, epsilon=1.0),
+        _setting(8.0, segment=20, epsilon=1.0, decay=0.1),
+    ],
+)
+def test_the_search_finds_the_lowest_place(lowest):
+    """Wherever the valley lies, at an edge or at the second value of everything, its bottom is chosen."""
+    trials = list(search(_valley(lowest), GRID))
+    assert best(trials).setting == lowest
+    assert len(trials) <= GRID.most_trials
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 1.0, 2.0, 4.0])
+def test_another_segment_wants_another_rate(factor):
+    """Rates are followed up or down from the best one, as far as they get better and no further."""
+
+    def loss(setting):
+        lowest = 2.0 if setting.segment == 10 else min(8.0, max(1.0, 2.0 * factor))
+        return {"a": abs(math.log2(setting.rate / lowest)) - (setting.segment == 20)}
+
+    grid = replace(GRID, decays=(0.0,), epsilons=(0.1,), segments=(10, 20))
+    trials = list(search(loss, grid))
+    assert best(trials).setting == _setting(min(8.0, max(1.0, 2.0 * factor)), segment=20)
+    assert len({trial.setting for trial in trials}) == len(trials)
 
 
 def test_decay_is_tried_at_the_next_rate_too():
     """Decay may want a higher rate than no decay."""
 
-    def loss(rate, decay):
-        return {"a": 0.5 if (rate, decay) == (4.0, 0.1) else _valley(2.0, 0.0)(rate, decay)["a"]}
+    def loss(setting):
+        if (setting.rate, setting.decay) == (4.0, 0.1):
+            return {"a": 0.5}
+        return {"a": _valley(_setting(2.0))(setting)["a"]}
 
-    assert best(list(search(loss, (4.0, 1.0, 2.0, 8.0), (0.0, 0.1)))).rate == 4.0
+    assert best(list(search(loss, replace(GRID, rates=(4.0, 1.0, 2.0, 8.0))))).setting.rate == 4.0
 
 
 def test_every_text_counts_the_same():
     """The objective is the mean over texts, so none of them decides alone."""
-    trial = Trial(rate=1, decay=0, bits_per_byte={"a": 1.0, "b": 2.0, "c": 6.0})
+    trial = Trial(setting=_setting(1), bits_per_byte={"a": 1.0, "b": 2.0, "c": 6.0})
     assert trial.mean == 3.0
 
 
 def test_the_gentlest_of_equals_and_never_a_nan():
     """Ties go to the smaller rate; a rate that broke the model cannot win."""
-    trials = [Trial(rate=rate, decay=0, bits_per_byte={"a": 2.0}) for rate in (4, 2, 8)]
-    broken = Trial(rate=1, decay=0, bits_per_byte={"a": float("nan")})
-    assert best([broken, *trials]).rate == 2
+    trials = [Trial(setting=_setting(rate), bits_per_byte={"a": 2.0}) for rate in (4, 2, 8)]
+    broken = Trial(setting=_setting(1), bits_per_byte={"a": float("nan")})
+    assert best([broken, *trials]).setting.rate == 2
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [("words", 5, 20), ("bytes", 20, 50)])
+def test_the_usual_grid_has_the_published_segments(kind, least, most):
+    """Words 5 to 20 tokens a segment, characters and bytes 20 to 50."""
+    grid = Grid.usual(kind)
+    assert (min(grid.segments), max(grid.segments)) == (least, most)
+    assert all(epsilon > 0 for epsilon in grid.epsilons)
 
 
 def test_heads_are_shared_out_by_rows():
@@ -82,19 +125,41 @@ def model(random_model):
 
 
 @pytest.fixture(scope="module")
-def measured(model, words):
-    text = np.frombuffer(words(200, 1), dtype=np.uint8)
-    statistics = Statistics(heads=3, segments=4, segment=6)
-    return measure(model, [(text, 1)], bos_id=10, statistics=statistics)
+def sources(words):
+    return [(np.frombuffer(words(200, 1), dtype=np.uint8), 1)]
+
+
+@pytest.fixture
+def calibrations(model, sources):
+    return Calibrations(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4))
+
+
+@pytest.fixture
+def measured(calibrations):
+    return calibrations.under(_setting(0.0, segment=6))
 
 
 def test_statistics_say_what_they_are(measured):
-    """The config records segment, reduction, batch and number of gradients; the rate is not chosen yet."""
+    """The config records segment, reduction, batch and number of gradients."""
     config = measured.config
     assert (config.segment, config.reduction, config.statistics_batch) == (6, "mean", 1)
-    assert (config.statistics_segments, config.rate) == (12, 0.0)
+    assert config.statistics_segments == 12
     assert bool((measured.rms_P >= 0).all())
     assert measured.rms_P.max() > 0
+
+
+def test_pitfall_27_every_segment_length_has_statistics_of_its_own(model, sources, calibrations):
+    """A rate belongs to statistics over segments of its length: they are measured anew for each, once."""
+    for segment in (6, 12, 6):
+        setting = _setting(1e-3, segment=segment)
+        alone = measure(
+            model, sources, bos_id=10, segment=segment, statistics=Statistics(heads=3, segments=4)
+        )
+        assert torch.equal(calibrations.under(setting).rms_P, alone.rms_P)
+        assert calibrations.under(setting).config == replace(alone.config, rate=1e-3)
+    six, twelve = (calibrations.under(_setting(1e-3, segment=segment)) for segment in (6, 12))
+    assert not torch.equal(six.rms_P, twelve.rms_P)
+    assert calibrations.under(_setting(2e-3, segment=6)).rms_P is six.rms_P
 
 
 def test_the_search_uses_the_numbers_that_are_stored(measured):
@@ -102,13 +167,17 @@ def test_the_search_uses_the_numbers_that_are_stored(measured):
     assert torch.equal(measured.rms_P, measured.rms_P.bfloat16().float())
 
 
-def test_session_losses_are_those_of_new_sessions(model, measured, words):
-    """Each text in a session of its own, at the rate that is tried."""
+@pytest.mark.parametrize("temperature", [1.0, 0.9])
+def test_pitfall_31_losses_are_those_of_new_sessions(model, calibrations, words, temperature):
+    """Each text and each trial begins with the loaded weights, whatever was tried before."""
     passages = [Passage(name=str(seed), ids=list(words(12, seed)), bytes=60) for seed in (2, 3)]
-    done = []
-    losses = session_losses(model, measured, passages, bos_id=10, advance=done.append)(2e-3, 1e-3)
-    adapter = Adapter(model, measured.with_rate(2e-3, 1e-3), bos_id=10)
+    done: list[int] = []
+    losses = session_losses(calibrations, passages, temperature=temperature, advance=done.append)
+    losses(_setting(5e-2, segment=6))
+    setting = _setting(2e-3, decay=1e-3, segment=6)
+    tried = losses(setting)
     for passage in passages:
+        adapter = Adapter(model, calibrations.under(setting), bos_id=10, temperature=temperature)
         expected = dynamic_loss(adapter, passage)
-        assert losses[passage.name] == expected.bits_per_byte(expected.adapted_nats)
-    assert sum(done) == sum(len(passage.ids) for passage in passages)
+        assert tried[passage.name] == expected.bits_per_byte(expected.adapted_nats)
+    assert sum(done) == 2 * sum(len(passage.ids) for passage in passages)

@@ -1,6 +1,21 @@
-from rlstm_training.calibrate import Trial
-from rlstm_training.cards import calibration_section, model_card, with_section
+import math
+from types import SimpleNamespace
+
+from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.checkpoint import CARD
+from rlstm_model.dropout import DropoutRates
+from rlstm_training.calibrate import Setting, Trial
+from rlstm_training.cards import (
+    calibration_section,
+    evaluation_section,
+    model_card,
+    rewrite_section,
+    with_section,
+)
 from rlstm_training.config import Source
+from rlstm_training.evaluation import Evaluation
+from rlstm_training.monte_carlo import MonteCarlo
+from rlstm_training.results import EvaluationSettings, record
 
 
 def test_the_card_names_what_made_the_model(corpora, toy_recipe):
@@ -41,14 +56,58 @@ def test_sections_are_added_and_replaced():
 def test_the_calibration_table_has_a_row_a_trial():
     """Static first, then every trial; the chosen one is named."""
     trials = [
-        Trial(rate=r, decay=0.0, bits_per_byte={"a": b, "b": 3.0}) for r, b in ((1e-4, 2.0), (3e-4, 1.0))
+        Trial(setting=Setting(rate=r, segment=20), bits_per_byte={"a": b, "b": 3.0})
+        for r, b in ((1e-4, 2.0), (3e-4, 1.0))
     ]
     section = calibration_section(trials, trials[1], {"a": 2.5, "b": 3.5})
-    assert section.startswith("Rate 0.0003, decay 0:")
+    assert section.startswith("Rate 0.0003, decay 0, epsilon 0.1, segments of 20")
     assert section.splitlines()[3:] == [
-        "| rate | decay | a | b | mean |",
-        "| --- | --- | --- | --- | --- |",
-        "| static |  | 2.5000 | 3.5000 | 3.0000 |",
-        "| 0.0001 | 0 | 2.0000 | 3.0000 | 2.5000 |",
-        "| 0.0003 | 0 | 1.0000 | 3.0000 | 2.0000 |",
+        "| segment | rate | decay | epsilon | a | b | mean |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| static |  |  |  | 2.5000 | 3.5000 | 3.0000 |",
+        "| 20 | 0.0001 | 0 | 0.1 | 2.0000 | 3.0000 | 2.5000 |",
+        "| 20 | 0.0003 | 0 | 0.1 | 1.0000 | 3.0000 | 2.0000 |",
     ]
+
+
+def _result(kind, text, nats, adapted=None, **settings):
+    evaluation = Evaluation(
+        text=text, tokens=1000, bytes=2000, unknown=0, static_nats=nats, adapted_nats=adapted
+    )
+    return record(evaluation, EvaluationSettings(**settings), kind)
+
+
+def test_the_results_table_has_the_published_measure(tmp_path):
+    """Perplexity of words, bits of bytes and of characters, with the settings that gave them."""
+    config = AdaptationConfig(
+        kind="full",
+        rule="rms",
+        rate=2e-4,
+        segment=10,
+        reduction="mean",
+        statistics_batch=1,
+        statistics_segments=9,
+    )
+    sampling = MonteCarlo(samples=20, rates=DropoutRates(input=0.1))
+    results = [
+        _result(
+            "words", "w test", 1000 * math.log(90), 1000 * math.log(60), temperature=0.96, adaptation=config
+        ),
+        _result("bytes", "b", 2000 * math.log(2), prefix=5000, monte_carlo=sampling),
+        _result("characters", f"{tmp_path}/own test", 1500 * math.log(2)),
+    ]
+    rule = "segments of 10, rate 0.0002, decay 0, epsilon 0.1"
+    assert evaluation_section(results).splitlines()[-3:] == [
+        f"| w test | 1,000 | perplexity | 90.00 | 60.00 | 0.96 |  | {rule} |",
+        "| b, first 5,000 bytes of each | 1,000 | bits per byte | 1.0000 |  | 1 | 20 (arithmetic) |  |",
+        "| own test | 1,000 | bits per character | 1.5000 |  | 1 |  |  |",
+    ]
+
+
+def test_a_section_is_rewritten_in_the_card_as_it_is_now(tmp_path):
+    """What others wrote into the card since it was loaded stays."""
+    checkpoint = SimpleNamespace(folder=tmp_path, card="stale")
+    rewrite_section(checkpoint, "One", "1")
+    (tmp_path / CARD).write_text(with_section((tmp_path / CARD).read_text(), "Two", "2"))
+    rewrite_section(checkpoint, "One", "new")
+    assert (tmp_path / CARD).read_text() == "## One\n\nnew\n\n## Two\n\n2\n"

@@ -33,7 +33,8 @@ def ids(words):
 @pytest.fixture(scope="module")
 def calibration(model, words):
     text = np.frombuffer(words(100, 4), dtype=np.uint8)
-    return measure(model, [(text, 1)], bos_id=BOS, statistics=Statistics(heads=2, segments=5, segment=7))
+    statistics = Statistics(heads=2, segments=5)
+    return measure(model, [(text, 1)], bos_id=BOS, segment=7, statistics=statistics)
 
 
 def _passage(ids, name="text"):

@@ -1,5 +1,4 @@
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -10,17 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlstm_training.config import Averaging, Recipe
+from rlstm_training.config import Averaging
 from rlstm_training.loop import train
 from rlstm_training.ranks import ALONE, RankError, Ranks, launched_ranks, own_device
 from rlstm_training.reporting import Silence
 from rlstm_training.run import RunDirectory
 from rlstm_training.texts import prepare
 
-# One of several processes. Each line of its input names a run; "stop" ends it after a step, "die" kills rank 1.
-_WORKER = """
-import json, os, signal, sys, torch
-from contextlib import nullcontext
+# Each line of its input names a run, which two processes train; their exit codes are printed. "stop" ends
+# both after a step, "die" kills rank 1. They are forked, before torch has computed anything, so that torch is
+# imported once: with all that an optimiser would import in its turn.
+_LAUNCHER = """
+import json, os, signal, sys, torch, torch._dynamo
 from pathlib import Path
 from rlstm_training.config import Recipe
 from rlstm_training.loop import train
@@ -32,72 +32,59 @@ from rlstm_training.texts import prepare
 class End(Silence):
     def advanced(self, step, loss):
         if step == job["stop"]:
-            raise InterruptedError
-        if step == job["die"] and ranks.rank == 1:
+            os._exit(3)
+        if step == job["die"] and os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
 
-torch.set_num_threads(1)
-with launched_ranks(torch.device("cpu")) as ranks:
-    for line in sys.stdin:
-        job = json.loads(line)
-        recipe, folder = Recipe.from_json(job["recipe"]), Path(job["folder"])
-        texts, _ = prepare(recipe)
-        try:
-            with ranks.first_ahead():
-                run = RunDirectory.open(folder, recipe) if ranks.first else RunDirectory(folder)
-            with run:
-                train(recipe, texts, run, End(), ranks=ranks)
-        except InterruptedError:
-            pass
-        print("done", flush=True)
+def train_together(recipe, folder):
+    torch.set_num_threads(1)
+    texts, _ = prepare(recipe)
+    with launched_ranks(torch.device("cpu")) as ranks:
+        with ranks.first_ahead():
+            run = RunDirectory.open(folder, recipe) if ranks.first else RunDirectory(folder)
+        with run:
+            train(recipe, texts, run, End(), ranks=ranks)
+
+for line in sys.stdin:
+    job, children = json.loads(line), []
+    for rank in ("0", "1"):
+        child = os.fork()
+        if not child:
+            os.environ.update(job["environment"], RANK=rank)
+            train_together(Recipe.from_json(job["recipe"]), Path(job["folder"]))
+            os._exit(0)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    print(json.dumps(codes), flush=True)
 """
 
 
-class _Pair:
-    """Two connected processes that wait for runs to train."""
+@pytest.fixture
+def train_as_two(tmp_path):
+    """Trains a recipe by two processes; returns their exit codes and what they said on standard error."""
+    said = tmp_path / "stderr"
+    command = [sys.executable, "-c", _LAUNCHER]
+    pipe = subprocess.PIPE
+    with (
+        said.open("w") as file,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=file, text=True) as launcher,
+    ):
 
-    def __init__(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", _WORKER],
-                env={**os.environ, **_environment(rank, port)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
+        def train_both(folder, recipe, *, stop=0, die=0):
+            job = {"folder": str(folder), "recipe": recipe.to_json(), "stop": stop, "die": die}
+            launcher.stdin.write(json.dumps({**job, "environment": _environment()}) + "\n")
+            launcher.stdin.flush()
+            return json.loads(launcher.stdout.readline()), said.read_text()
 
-    def start(self, folder, recipe, *, stop=0, die=0):
-        job = {"folder": str(folder), "recipe": recipe.to_json(), "stop": stop, "die": die}
-        for process in self.processes:
-            process.stdin.write(json.dumps(job) + "\n")
-            process.stdin.flush()
-
-    def train(self, folder, recipe, *, stop=0):
-        self.start(folder, recipe, stop=stop)
-        for process in self.processes:
-            assert process.stdout.readline() == "done\n", process.communicate(timeout=30)[1]
-
-    def end(self):
-        """What the processes said on standard error, and their exit codes."""
-        outputs = [process.communicate(timeout=60)[1] for process in self.processes]
-        return outputs, [process.returncode for process in self.processes]
+        yield train_both
 
 
-def _environment(rank, port):
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "OMP_NUM_THREADS": "1",
-    }
+def _environment():
+    """What torchrun tells its processes, but for the rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 @contextmanager
@@ -140,7 +127,9 @@ def _assert_same_run(folder, other, *, within):
         for name, value in reference.items():
             assert record[name] == pytest.approx(value, rel=0, abs=within), (reference["step"], name)
     last, reference = (RunDirectory(Path(run)).newest() for run in (folder, other))
-    assert last.header["average"] == pytest.approx(reference.header["average"], rel=0, abs=within)
+    averages, expected = (saved.header["average"] for saved in (last, reference))
+    for name, counts in expected.items():
+        assert averages[name] == pytest.approx(counts, rel=0, abs=within), name
     assert last.tensors.keys() == reference.tensors.keys()
     for name, tensor in reference.tensors.items():
         torch.testing.assert_close(last.tensors[name], tensor, rtol=0, atol=within, msg=name)
@@ -150,34 +139,37 @@ def _assert_same_run(folder, other, *, within):
 def recipe(corpora, toy_recipe):
     """Every part of the method; four rows, of two sources."""
     return toy_recipe(
-        clip_norm=0.1, evaluate_every=5, averaging=Averaging(kind="two_tailed", every=2, patience=2)
+        steps=24,
+        clip_norm=0.1,
+        averaging=Averaging(kind="two_tailed", every=2, patience=2),
+        evaluate_every=4,
+        validation_tokens=60,
+        checkpoint_every=5,
     )
 
 
-def test_two_processes_train_as_one_does(recipe, tmp_path):
+@pytest.mark.timeout(600)
+def test_two_processes_train_as_one_does(recipe, train_as_two, tmp_path):
     """Losses, validation, weights, moments, averages and states are those of one process.
 
     So they are when a run is killed on one rank, and when it goes on with another number of ranks.
     """
     one, two, killed, mixed = (tmp_path / name for name in ("one", "two", "killed", "mixed"))
-    pair, doomed = _Pair(), _Pair()
-    doomed.start(killed, recipe, die=23)
     _train_alone(one, recipe)
-    pair.train(two, recipe)
+    assert train_as_two(two, recipe) == ([0, 0], "")
     _assert_same_run(two, one, within=1e-5)
 
-    (said, _), codes = doomed.end()
+    assert train_as_two(mixed, recipe, stop=9) == ([3, 3], "")
+    _train_alone(mixed, recipe, stop=17)
+    assert train_as_two(mixed, recipe) == ([0, 0], "")
+    _assert_same_run(mixed, one, within=1e-5)
+
+    codes, said = train_as_two(killed, recipe, die=13)
     assert codes == [1, -signal.SIGKILL]
     assert "RankError: another process of this run has ended or does not answer" in said
-    assert RunDirectory(killed).saved_steps()[-1] < 23
-    pair.train(killed, recipe)
+    assert RunDirectory(killed).saved_steps()[-1] < 13
+    assert train_as_two(killed, recipe)[0] == [0, 0]
     _assert_same_run(killed, two, within=0)
-
-    pair.train(mixed, recipe, stop=17)
-    _train_alone(mixed, recipe, stop=33)
-    pair.train(mixed, recipe)
-    _assert_same_run(mixed, one, within=1e-5)
-    assert pair.end() == (["", ""], [0, 0])
 
 
 def test_a_rank_alone_leaves_all_as_it_is():
@@ -202,10 +194,10 @@ def test_shares_are_equal_and_cover_all_rows():
 
 
 def test_each_rank_has_a_gpu_of_its_own(monkeypatch):
-    """ "cuda" is the GPU of the rank's number on its machine; there must be one."""
+    """CUDA means the GPU of the rank's number on its machine; there must be one."""
     cuda = torch.device("cuda")
     assert own_device(cuda) == cuda
-    for name, value in {**_environment(1, 0), "LOCAL_WORLD_SIZE": "2"}.items():
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert own_device(cuda) == torch.device("cuda:1")

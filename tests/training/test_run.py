@@ -75,6 +75,16 @@ def test_one_process_at_a_time(run, toy_recipe):
     RunDirectory.open(run.folder, toy_recipe()).close()
 
 
+def test_whether_a_run_is_open_can_be_seen(run, toy_recipe):
+    """From outside, by any number who look, and without getting in anybody's way."""
+    looking = RunDirectory(run.folder)
+    assert looking.in_use
+    run.close()
+    assert not looking.in_use
+    assert not RunDirectory(run.folder / "nothing").in_use
+    RunDirectory.open(run.folder, toy_recipe()).close()
+
+
 def test_checkpoints_come_back_exactly(run):
     """Tensors and header as they were saved."""
     _saved(run, 5)

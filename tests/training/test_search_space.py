@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import FloatDistribution
 
+from rlstm_training.config import Source
 from rlstm_training.search_space import RANGES, Search, drawn_recipe, least_budget, ranges_for
 
 BUDGET = 9_000
@@ -40,11 +41,15 @@ def test_the_ranges_are_the_papers():
             "chrono_max": (math.exp(2), math.exp(5), True),
             **{f"dropout_{kind}": (0.0, high, False) for kind, high in rates.items()},
         }
-    assert (ranges_for("bytes"), ranges_for("words"), ranges_for("characters")) == (
-        "enwik8",
-        "words",
-        "words",
-    )
+
+
+def test_large_corpora_have_narrow_ranges(toy_recipe):
+    """Bytes, and the letters of text8; not the characters of a small corpus, nor words."""
+    text8 = (Source(corpus="text8", rows=4),)
+    assert ranges_for(toy_recipe()) == "enwik8"
+    assert ranges_for(toy_recipe(vocab="characters", sources=text8)) == "enwik8"
+    assert ranges_for(toy_recipe(vocab="characters")) == "words"
+    assert ranges_for(toy_recipe(vocab="words")) == "words"
 
 
 @given(

@@ -1,13 +1,14 @@
-"""Calibration: measure gradient statistics on training text, then choose the rate on held-out text.
+"""Calibration: measure gradient statistics on training text, then choose the rule on held-out text.
 
-A session's text is rarely like the training text, so the choice is made on several kinds of text, one
-session each, and never on a text of a test stream (:mod:`rlstm_training.streams`).
+One search serves two ends. A session's text is rarely like the training text, so what a checkpoint is
+served with is chosen on several kinds of text, one session each. For a published number the choice is made
+on the validation text of the same corpus. Neither ever reads a text that is reported on.
 """
 
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -18,14 +19,10 @@ from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration, measure_rms
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.language_model import LanguageModel
+from rlstm_model.vocab import VocabKind
 from rlstm_training.batches import Ids
 from rlstm_training.evaluation import Advance, dynamic_loss, no_advance
 from rlstm_training.texts import Passage
-
-RATES = (1e-4, 2e-4, 3e-4, 6e-4, 1e-3, 2e-3)
-DECAYS = (0.0, 2e-3)
-
-Measure = Callable[[float, float], Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +31,57 @@ class Statistics:
 
     heads: int = 16
     segments: int = 60
-    segment: int = 20
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Setting:
+    """One point of the search: see :class:`rlstm_model.adaptation.config.AdaptationConfig`."""
+
+    rate: float
+    decay: float = 0.0
     epsilon: float = 0.1
+    segment: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The values to try, each list with the usual one first; the rates in any order."""
+
+    rates: tuple[float, ...]
+    decays: tuple[float, ...]
+    epsilons: tuple[float, ...]
+    segments: tuple[int, ...]
+
+    @classmethod
+    def usual(cls, kind: VocabKind) -> "Grid":
+        """For tokens of a kind (mathematics: §2.16): of words 5 to 20 make a segment, of characters 20 to 50.
+
+        Rates belong to statistics over single segments (mathematics: §8.2): at batches of 100, published
+        ones are a tenth of these.
+        """
+        if kind in ("words", "subwords"):
+            return cls(
+                rates=(1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3),
+                decays=(0.0, 1e-3),
+                epsilons=(0.1, 0.03, 0.3),
+                segments=(10, 5, 20),
+            )
+        return cls(
+            rates=(1e-4, 2e-4, 3e-4, 6e-4, 1e-3, 2e-3), decays=(0.0, 2e-3), epsilons=(0.1,), segments=(20, 50)
+        )
+
+    @property
+    def most_trials(self) -> int:
+        """The most trials that :func:`search` makes."""
+        others = len(self.segments) + len(self.epsilons) - 2
+        return len(self.rates) * (1 + others) + 2 * (len(self.decays) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A rate and decay with the bits per byte of every held-out text."""
+    """A setting with the bits per byte of every held-out text."""
 
-    rate: float
-    decay: float
+    setting: Setting
     bits_per_byte: Mapping[str, float]
 
     @property
@@ -53,12 +91,10 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with all of it."""
-        return {
-            "rate": self.rate,
-            "decay": self.decay,
-            "mean": self.mean,
-            "bits_per_byte": dict(self.bits_per_byte),
-        }
+        return {**asdict(self.setting), "mean": self.mean, "bits_per_byte": dict(self.bits_per_byte)}
+
+
+Measure = Callable[[Setting], Mapping[str, float]]
 
 
 def read_heads(sources: Sequence[tuple[Ids, int]], heads: int, length: int) -> list[list[int]]:
@@ -78,39 +114,83 @@ def read_heads(sources: Sequence[tuple[Ids, int]], heads: int, length: int) -> l
 
 
 def measure(
-    model: LanguageModel, sources: Sequence[tuple[Ids, int]], *, bos_id: int, statistics: Statistics
+    model: LanguageModel,
+    sources: Sequence[tuple[Ids, int]],
+    *,
+    bos_id: int,
+    segment: int,
+    statistics: Statistics,
 ) -> Calibration:
     """The statistics of ``model``, rounded as they are stored, under a rate of zero.
 
+    They are those of the loss alone, without dropout, L2 or clipping, at a temperature of 1.
     Raises ValueError when no text fills a segment.
     """
-    texts = read_heads(sources, statistics.heads, statistics.segments * statistics.segment)
-    rms_P, count = measure_rms(model, texts, segment=statistics.segment, reduction="mean", bos_id=bos_id)
+    texts = read_heads(sources, statistics.heads, statistics.segments * segment)
+    rms_P, count = measure_rms(model, texts, segment=segment, reduction="mean", bos_id=bos_id)
     config = AdaptationConfig(
         kind="full",
         rule="rms",
         rate=0.0,
-        segment=statistics.segment,
+        segment=segment,
         reduction="mean",
         statistics_batch=1,
         statistics_segments=count,
-        epsilon=statistics.epsilon,
     )
     return Calibration(config=config, rms_P=rms_P.to(torch.bfloat16).float())
 
 
+class Calibrations:
+    """Calibrations of one model: statistics belong to a segment length and are measured once for each."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        sources: Sequence[tuple[Ids, int]],
+        *,
+        bos_id: int,
+        statistics: Statistics,
+    ) -> None:
+        self.model = model
+        self.bos_id = bos_id
+        self._sources = sources
+        self._statistics = statistics
+        self._measured: dict[int, Calibration] = {}
+
+    def under(self, setting: Setting) -> Calibration:
+        """The calibration for a setting. Raises ValueError when no text fills its segment."""
+        if setting.segment not in self._measured:
+            self._measured[setting.segment] = measure(
+                self.model,
+                self._sources,
+                bos_id=self.bos_id,
+                segment=setting.segment,
+                statistics=self._statistics,
+            )
+        measured = self._measured[setting.segment]
+        return replace(measured, config=replace(measured.config, **asdict(setting)))
+
+
 def session_losses(
-    model: LanguageModel,
-    calibration: Calibration,
+    calibrations: Calibrations,
     passages: Sequence[Passage],
     *,
-    bos_id: int,
+    temperature: float = 1.0,
     advance: Advance = no_advance,
 ) -> Measure:
-    """The measure for :func:`search`: bits per byte of each passage, in a session of its own."""
+    """The measure for :func:`search`: bits per byte of each passage, in a session of its own.
 
-    def bits_per_byte(rate: float, decay: float) -> dict[str, float]:
-        adapter = Adapter(model, calibration.with_rate(rate, decay), bos_id=bos_id)
+    Every session begins with the weights as loaded, so no trial learns from another.
+    """
+
+    def bits_per_byte(setting: Setting) -> dict[str, float]:
+        adapter = Adapter(
+            calibrations.model,
+            calibrations.under(setting),
+            bos_id=calibrations.bos_id,
+            temperature=temperature,
+            logprobs_only=True,
+        )
         losses = {}
         for passage in passages:
             evaluation = dynamic_loss(adapter, passage, static=False)
@@ -121,29 +201,51 @@ def session_losses(
     return bits_per_byte
 
 
-def search(
-    measure: Measure, rates: Sequence[float] = RATES, decays: Sequence[float] = DECAYS
-) -> Iterator[Trial]:
-    """Try all ``rates`` with the first decay, then each other decay at the best rate and at the next one.
+def search(measure: Measure, grid: Grid) -> Iterator[Trial]:
+    """Try all rates with the first of all else, then what else there is, one thing after the other.
 
-    Decay holds fast weights back, so it may want a higher rate. The best trial is :func:`best`.
+    For each other segment length and epsilon the rates are followed from the best one as long as they get
+    better. Decay holds fast weights back, so it is tried at the best rate and at the next one. The best
+    trial is :func:`best`.
     """
-    rates = sorted(rates)
-    first = []
+    rates = sorted(grid.rates)
+    first = Setting(rate=rates[0], decay=grid.decays[0], epsilon=grid.epsilons[0], segment=grid.segments[0])
+    trials: list[Trial] = []
+
+    def attempt(setting: Setting) -> Trial:
+        trials.append(Trial(setting=setting, bits_per_byte=measure(setting)))
+        return trials[-1]
+
     for rate in rates:
-        first.append(Trial(rate=rate, decay=decays[0], bits_per_byte=measure(rate, decays[0])))
-        yield first[-1]
-    place = rates.index(best(first).rate)
-    for decay in decays[1:]:
+        yield attempt(replace(first, rate=rate))
+    for segment in grid.segments[1:]:
+        yield from _follow(attempt, replace(best(trials).setting, segment=segment), rates)
+    for epsilon in grid.epsilons[1:]:
+        yield from _follow(attempt, replace(best(trials).setting, epsilon=epsilon), rates)
+    chosen = best(trials).setting
+    place = rates.index(chosen.rate)
+    for decay in grid.decays[1:]:
         for rate in rates[place : place + 2]:
-            yield Trial(rate=rate, decay=decay, bits_per_byte=measure(rate, decay))
-
-
-def most_trials(rates: Sequence[float], decays: Sequence[float]) -> int:
-    """The most trials that :func:`search` makes."""
-    return len(rates) + 2 * (len(decays) - 1)
+            yield attempt(replace(chosen, decay=decay, rate=rate))
 
 
 def best(trials: Sequence[Trial]) -> Trial:
     """The trial with the least mean; of equals the gentlest. A mean that is no number never wins."""
-    return min(trials, key=lambda trial: (not math.isfinite(trial.mean), trial.mean, trial.rate, trial.decay))
+    return min(trials, key=lambda trial: (not math.isfinite(trial.mean), trial.mean, trial.setting))
+
+
+def _follow(attempt: Callable[[Setting], Trial], start: Setting, rates: Sequence[float]) -> Iterator[Trial]:
+    """Trials at the start's rate, then at higher or, where they are no better, lower ones."""
+    place = rates.index(start.rate)
+    bottom = attempt(start)
+    yield bottom
+    for side in (rates[place + 1 :], rates[:place][::-1]):
+        least = bottom
+        for rate in side:
+            trial = attempt(replace(start, rate=rate))
+            yield trial
+            if best((least, trial)) is least:
+                break
+            least = trial
+        if least is not bottom:
+            return

@@ -3,8 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from rlstm_training.calibrate import Trial
+from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError
+from rlstm_training.atomic import replace_text
+from rlstm_training.calibrate import Setting, Trial
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import locate
 
@@ -59,23 +62,86 @@ def with_section(card: str, title: str, body: str) -> str:
     return f"{card.rstrip()}\n\n{section}" if card.strip() else section
 
 
+def rewrite_section(checkpoint: Checkpoint, title: str, body: str) -> None:
+    """Replace or add a section of the card beside a checkpoint, as it is now. Raises CheckpointError."""
+    path = checkpoint.folder / CARD
+    try:
+        card = path.read_text("utf-8", errors="replace") if path.is_file() else ""
+        replace_text(path, with_section(card, title, body))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written ({error})") from error
+
+
 def calibration_section(trials: Sequence[Trial], chosen: Trial, static: Mapping[str, float]) -> str:
     """The table of a calibration's search: bits per byte of each held-out text, one session each."""
-    names = list(static)
-    rows = [("static", "", static, _mean(static))]
-    rows += [(f"{t.rate:g}", f"{t.decay:g}", t.bits_per_byte, t.mean) for t in trials]
+    names, best = list(static), chosen.setting
+    rows = [(("static", "", "", ""), static, _mean(static))]
+    rows += [(_figures(trial.setting), trial.bits_per_byte, trial.mean) for trial in trials]
     lines = [
-        f"Rate {chosen.rate:g}, decay {chosen.decay:g}: the best mean over held-out texts, one session each,",
-        "in bits per byte.",
+        f"Rate {best.rate:g}, decay {best.decay:g}, epsilon {best.epsilon:g}, segments of {best.segment}",
+        "tokens: the best mean over held-out texts, one session each, in bits per byte.",
         "",
-        f"| rate | decay | {' | '.join(names)} | mean |",
-        f"| --- | --- | {' | '.join('---' for _ in names)} | --- |",
+        *_table_head(("segment", "rate", "decay", "epsilon", *names, "mean")),
     ]
-    for rate, decay, bits, mean in rows:
-        lines.append(
-            f"| {rate} | {decay} | {' | '.join(f'{bits[name]:.4f}' for name in names)} | {mean:.4f} |"
-        )
+    for figures, bits, mean in rows:
+        lines.append(_table_row((*figures, *(f"{bits[name]:.4f}" for name in names), f"{mean:.4f}")))
     return "\n".join(lines)
+
+
+def evaluation_section(results: Sequence[Mapping[str, Any]]) -> str:
+    """The table of results kept beside a checkpoint, in the measure that is published for its tokens."""
+    lines = [
+        "Every token of a text, ends of lines too, in order: batch 1, the state carried from its beginning.",
+        "Settings were chosen on validation text. A temperature multiplies the logits.",
+        "",
+        *_table_head(
+            ("text", "tokens", "measure", "static", "adapted", "temperature", "dropout samples", "learning")
+        ),
+    ]
+    return "\n".join([*lines, *(_table_row(_result_row(result)) for result in results)])
+
+
+def _result_row(result: Mapping[str, Any]) -> tuple[str, ...]:
+    settings, prefix = result["settings"], result["settings"]["prefix"]
+    sampling = settings["monte_carlo"]
+    return (
+        Path(result["text"]).name + ("" if prefix is None else f", first {prefix:,} bytes of each"),
+        f"{result['tokens']:,}",
+        result["published"],
+        _published(result, "static"),
+        _published(result, "adapted"),
+        f"{settings['temperature']:g}",
+        "" if sampling is None else f"{sampling['samples']} ({sampling['averaging']})",
+        "" if settings["adaptation"] is None else _rule(settings["adaptation"], settings["rate_scale"]),
+    )
+
+
+def _published(result: Mapping[str, Any], weights: str) -> str:
+    if result[weights] is None:
+        return ""
+    if result["published"] == "perplexity":
+        return f"{result[weights]['perplexity']:.2f}"
+    measure = "bits_per_token" if result["published"] == "bits per character" else "bits_per_byte"
+    return f"{result[weights][measure]:.4f}"
+
+
+def _rule(config: Mapping[str, Any], rate_scale: float) -> str:
+    return (
+        f"segments of {config['segment']}, rate {config['rate'] * rate_scale:g}, decay {config['decay']:g}, "
+        f"epsilon {config['epsilon']:g}"
+    )
+
+
+def _figures(setting: Setting) -> tuple[str, str, str, str]:
+    return (str(setting.segment), f"{setting.rate:g}", f"{setting.decay:g}", f"{setting.epsilon:g}")
+
+
+def _table_head(names: Sequence[str]) -> list[str]:
+    return [_table_row(names), _table_row(["---"] * len(names))]
+
+
+def _table_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _mean(values: Mapping[str, float]) -> float:

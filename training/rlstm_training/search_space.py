@@ -15,7 +15,7 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
 from rlstm_model.dropout import DropoutRates
-from rlstm_training.config import Recipe, VocabKind
+from rlstm_training.config import Recipe
 
 RangesName = Literal["words", "enwik8"]
 Values = Mapping[str, Any]
@@ -44,9 +44,10 @@ RANGES: Mapping[RangesName, dict[str, BaseDistribution]] = {
 }
 
 
-def ranges_for(vocab: VocabKind) -> RangesName:
-    """Those of enwik8 for bytes, else those of every other corpus of the paper."""
-    return "enwik8" if vocab == "bytes" else "words"
+def ranges_for(recipe: Recipe) -> RangesName:
+    """Those of enwik8 for bytes and for text8, its letters; else those of the paper's smaller corpora."""
+    letters = all(source.corpus.endswith("text8") for source in recipe.sources)
+    return "enwik8" if recipe.vocab == "bytes" or letters else "words"
 
 
 def drawn_recipe(base: Recipe, values: Values, *, budget: int) -> Recipe:

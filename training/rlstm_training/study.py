@@ -246,8 +246,6 @@ def storage_errors(file: Path) -> Iterator[None]:
     """What the storage raises, as a StudyError that names ``file``."""
     try:
         yield
-    except optuna.TrialPruned:
-        raise
     except (optuna.exceptions.OptunaError, SQLAlchemyError) as error:
         cause = str(error.__cause__ or error).partition("\n")[0]
         raise StudyError(f"{file}: {cause}") from error

@@ -107,7 +107,8 @@ def measure_rms(
                 segment=segment,
                 reduction=reduction,
             )
-            squares_P += done.gradient_P.double().square()
+            gradient_P = done.gradient_P.double()
+            squares_P.addcmul_(gradient_P, gradient_P)
             state, last, count = done.state, targets[-1], count + 1
     if count == 0:
         raise ValueError(f"no text fills a segment of {segment} tokens")

@@ -55,15 +55,13 @@ def segment_gradient(
     weights_S = torch.tensor(learn, device=device).to(state.h) / (segment if reduction == "mean" else 1)
     read_S1H = model.embedding.embed(inputs_S)[:, None].requires_grad_(True)
     with torch.enable_grad():
-        features_S1H, after = model.stack.sequence(read_S1H, state.detach())
+        features_S1H, after = model.read(read_S1H, state.detach())
     backward = _softmax_backward if model.embedding.mixture is None else _mixture_backward
     logits_SV, d_features_SH = backward(
         model.embedding, features_S1H.detach()[:, 0], targets_S, weights_S, temperature, parts
     )
     names, weights = zip(*model.stack.named_parameters(prefix="stack"), strict=True)
-    d_read_S1H, *gradients = torch.autograd.grad(
-        features_S1H, (read_S1H, *weights), d_features_SH[:, None]
-    )
+    d_read_S1H, *gradients = torch.autograd.grad(features_S1H, (read_S1H, *weights), d_features_SH[:, None])
     for name, gradient in zip(names, gradients, strict=True):
         parts[name].copy_(gradient)
     if model.embedding.output is not None:

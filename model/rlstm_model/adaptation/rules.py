@@ -31,7 +31,7 @@ class LearningRule:
         self._max_norm = config.max_norm_ratio * slow_norm
         self._slow_norm = slow_norm
         self._precision_P: Tensor | None = None
-        self._shrink = torch.tensor(min(1.0, config.decay)).to(rms_P)
+        self._shrink = rms_P.new_tensor(min(1.0, config.decay))
         if config.rule == "rms":
             mean = rms_P.double().mean().item()
             if not mean > 0:

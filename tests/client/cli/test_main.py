@@ -52,7 +52,18 @@ def test_help_imports_nothing_heavy() -> None:
 def test_help_names_every_command() -> None:
     """One line a command, and the exit codes below."""
     out = run("--help").stdout
-    names = ["serve", "train", "calibrate", "evaluate", "bench", "score", "generate", "session"]
+    names = [
+        "serve",
+        "train",
+        "calibrate",
+        "evaluate",
+        "tune",
+        "report",
+        "bench",
+        "score",
+        "generate",
+        "session",
+    ]
 
     assert [name for name in names if f"\n  {name} " in out] == names
     assert "Exit codes: 0 done" in out

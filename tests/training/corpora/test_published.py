@@ -55,10 +55,14 @@ def test_a_missing_file_says_what_to_put_where(published, tmp_path):
     [
         ({}, b"", "is empty"),
         ({}, TEXT[:-1], "has 18 bytes; verse.txt has 19"),
-        ({}, TEXT.replace(b"b", b"B"), "byte 12 is 0x42, which verse.txt does not have"),
+        ({}, TEXT.replace(b"b", b"Bb"), "byte 12 is 0x42, which verse.txt does not have"),
         ({"alphabet": None, "distinct": None}, TEXT.replace(b"u", b"o"), "its md5 is not that of verse.txt"),
         ({"size": None}, TEXT + b" ing", "has 4 words and line ends; verse.txt has 3"),
-        ({"size": None, "tokens": None}, TEXT + b"\n", "has 1 lines; verse.txt has 0"),
+        (
+            {"size": None, "tokens": None, "alphabet": None},
+            TEXT + b"\n",
+            "has 1 lines; verse.txt has 0",
+        ),
         ({}, TEXT.replace(b"b", b"t"), "has 9 distinct bytes; verse.txt has 10"),
     ],
 )

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlstm_training.corpora import PUBLISHED, CorpusError, load_corpus, load_file, locate
+from rlstm_training.corpora import PUBLISHED, CorpusError, load_corpus, load_file, locate, missing_files
 
 
 def test_splits_of_one_file_join_to_the_file(corpora):
@@ -88,3 +88,15 @@ def test_published_names_are_told(corpora):
     """Who asks for something unknown hears what there is."""
     with pytest.raises(CorpusError, match=", ".join(PUBLISHED)):
         load_corpus("ptb", "train")
+
+
+def test_missing_files_are_listed(corpora, own_folder, published, monkeypatch):
+    """Of the manifest, of a published corpus, of a folder, of nothing: what to look for."""
+    monkeypatch.setattr("rlstm_training.corpora.reading.PUBLISHED", {"verse": published})
+    assert missing_files("three") == missing_files(str(own_folder)) == []
+    (corpora / "three/valid.txt.xz").unlink()
+    (own_folder / "test.txt").unlink()
+    assert missing_files("three") == [corpora / "three/valid.txt.xz"]
+    assert missing_files(str(own_folder)) == [own_folder / "test.txt"]
+    assert missing_files("verse") == [corpora / "verse" / "verse.txt"]
+    assert len(missing_files("nothing")) == 3

@@ -22,6 +22,7 @@ from rlstm_training.commands.console import (
     recipe_chosen,
     show_json,
 )
+from rlstm_training.commands.listing import show_recipes
 from rlstm_training.config import Recipe
 from rlstm_training.export import export
 from rlstm_training.loop import train as run_recipe
@@ -46,12 +47,16 @@ def train(
     threads: Threads = None,
     device: Device = "cpu",
     as_json: AsJson = False,
+    listing: Annotated[bool, typer.Option("--list", help="Show all recipes, and train none.")] = False,
 ) -> None:
     """Train a model by a recipe. The same command goes on after an interruption.
 
     A checkpoint to use, with its model card, is written at the end. N processes, each with a share of the
     batch's rows: torchrun --no-python --nproc-per-node N -- rlstm train ... (any N goes on).
     """
+    if listing:
+        show_recipes(as_json=as_json)
+        return
     target = own_device(prepare_device(device, threads))
     chosen = _changed(recipe_chosen(recipe, file, corpus), steps, seed)
     folder = run or Path("runs") / chosen.name

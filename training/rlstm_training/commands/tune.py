@@ -47,7 +47,7 @@ def tune(
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of a draw.")] = None,
     ranges: Annotated[
         Literal["words", "enwik8"] | None,
-        typer.Option(help="The paper's ranges (default: enwik8 for bytes, else words; text8 had enwik8)."),
+        typer.Option(help="The paper's ranges (default: enwik8 for bytes and text8, else words)."),
     ] = None,
     budget: Annotated[int | None, typer.Option(min=1, help="Weights (default: the recipe's).")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 1,
@@ -69,7 +69,7 @@ def tune(
     target = prepare_device(device, threads)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     base = for_search(recipe_chosen(recipe, file, corpus), steps)
-    search = _search(base, ranges or ranges_for(base.vocab), budget, random=random is not None, seed=seed)
+    search = _search(base, ranges or ranges_for(base), budget, random=random is not None, seed=seed)
     texts, _ = prepare(base)
     draws = random or trials or DRAWS
     with Study.open(study or Path("runs") / f"tune-{base.name}.db", search) as opened:

@@ -11,7 +11,7 @@
 
 from rlstm_training.corpora.base import ENVIRONMENT, CorpusError, Extent, Split, corpora_folder
 from rlstm_training.corpora.forms import in_form, unwrap
-from rlstm_training.corpora.reading import load_corpus, load_file, locate
+from rlstm_training.corpora.reading import load_corpus, load_file, locate, missing_files
 from rlstm_training.corpora.table import PUBLISHED
 
 __all__ = [
@@ -25,5 +25,6 @@ __all__ = [
     "load_corpus",
     "load_file",
     "locate",
+    "missing_files",
     "unwrap",
 ]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 ENVIRONMENT = "RLSTM_CORPORA"
 DEFAULT_FOLDER = Path("../shared/data")
 

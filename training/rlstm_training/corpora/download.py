@@ -3,7 +3,6 @@
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -15,21 +14,19 @@ from rlstm_training.corpora.published import PublishedCorpus
 _CHUNK = 2**20
 
 
-def download(
-    corpus: PublishedCorpus, folder: Path, client: httpx.Client, advance: Callable[[int], None]
-) -> Path:
+def download(corpus: PublishedCorpus, folder: Path, client: httpx.Client) -> Path:
     """Fetch a corpus into a corpora folder; it appears there whole and verified, or not at all.
 
-    ``advance`` hears of bytes received. Returns the file. Raises CorpusError, naming the file or the address.
+    Returns the file. Raises CorpusError, naming the file or the address.
     """
     if corpus.address is None:
-        raise CorpusError(f"corpus {corpus.name!r} cannot be downloaded. {corpus.obtain}")
+        raise CorpusError(f"corpus {corpus.name!r} cannot be downloaded. {corpus.obtain}.")
     (file,) = corpus.files
     place = folder / corpus.name / file.name
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place.parent) as packed:
-            _receive(corpus.address, client, packed, advance)
+            _receive(corpus.address, client, packed)
             raw = _member(packed, corpus.address, file.name, file.size)
         file.verify(raw, Path(corpus.address))
         _write_whole(place, raw)
@@ -38,13 +35,12 @@ def download(
     return place
 
 
-def _receive(address: str, client: httpx.Client, packed: IO[bytes], advance: Callable[[int], None]) -> None:
+def _receive(address: str, client: httpx.Client, packed: IO[bytes]) -> None:
     try:
         with client.stream("GET", address, follow_redirects=True) as answer:
             answer.raise_for_status()
             for chunk in answer.iter_bytes(_CHUNK):
                 packed.write(chunk)
-                advance(len(chunk))
     except httpx.HTTPError as error:
         raise CorpusError(f"{address}: cannot be downloaded ({error or type(error).__name__})") from error
 

@@ -39,20 +39,22 @@ class PublishedFile:
 
     def verify(self, raw: bytes, path: Path) -> None:
         """Raises CorpusError, which names ``path``, when ``raw`` is not this file."""
-        for what, found, expected in self._counts(raw):
-            if expected is not None and found != expected:
-                raise CorpusError(f"{path} has {found:,} {what}; {self.name} has {expected:,}")
         if self.alphabet is not None:
             foreign = re.search(b"[^" + re.escape(self.alphabet) + b"]", raw)
             if foreign is not None:
                 byte = f"byte {foreign.start()} is 0x{foreign[0].hex()}"
                 raise CorpusError(f"{path}: {byte}, which {self.name} does not have")
+        for what, found, expected in self._counts(raw):
+            if found != expected:
+                raise CorpusError(f"{path} has {found:,} {what}; {self.name} has {expected:,}")
         for algorithm, digest in self.checksums.items():
             if hashlib.new(algorithm, raw, usedforsecurity=False).hexdigest() != digest:
                 raise CorpusError(f"{path}: its {algorithm} is not that of {self.name}")
 
-    def _counts(self, raw: bytes) -> Iterator[tuple[str, int, int | None]]:
-        yield "bytes", len(raw), self.size
+    def _counts(self, raw: bytes) -> Iterator[tuple[str, int, int]]:
+        """What is counted, what was found, and what should be."""
+        if self.size is not None:
+            yield "bytes", len(raw), self.size
         if self.lines is not None:
             yield "lines", raw.count(b"\n"), self.lines
         if self.tokens is not None:
@@ -94,19 +96,20 @@ class PublishedCorpus:
             raise CorpusError(f"corpus {self.name!r} has no {split} split")
         path = self.find(file, folder)
         if path is None:
-            raise CorpusError(self._missing(file, folder))
+            missing = folder / self.name / file.name
+            raise CorpusError(f"{missing} is missing. {self.how_to_get(folder)}")
         raw = _unpacked(path, file.name)
         file.verify(raw, path)
         part = raw[file.splits[split]]
         return from_spaced_characters(part) if self.spaced else part
 
-    def _missing(self, file: PublishedFile, folder: Path) -> str:
-        names = ", ".join(each.name for each in self.files)
-        download = f", or run: rlstm corpora {self.name} --download" if self.address else ""
+    def how_to_get(self, folder: Path) -> str:
+        """What to put where, or which command to run."""
+        names = ", ".join(file.name for file in self.files)
+        download = f", or run: rlstm corpora {self.name} --download" if self.address else "."
         return (
-            f"{folder / self.name / file.name} is missing. Corpus {self.name!r} is not part of this project: "
-            f"put {names} into {folder / self.name} ({ENVIRONMENT} names the folder above). "
-            f"{self.obtain}{download}"
+            f"Corpus {self.name} is not part of this project: put {names} into {folder / self.name} "
+            f"({ENVIRONMENT} names the folder above). {self.obtain}{download}"
         )
 
 

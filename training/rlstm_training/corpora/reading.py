@@ -2,7 +2,15 @@
 
 from pathlib import Path
 
-from rlstm_training.corpora.base import ENVIRONMENT, CorpusError, Extent, Split, corpora_folder, read_file
+from rlstm_training.corpora.base import (
+    ENVIRONMENT,
+    SPLITS,
+    CorpusError,
+    Extent,
+    Split,
+    corpora_folder,
+    read_file,
+)
 from rlstm_training.corpora.manifest import MANIFEST, named, read_manifest, read_verified
 from rlstm_training.corpora.table import PUBLISHED
 
@@ -37,10 +45,7 @@ def load_corpus(name: str, split: Split, *, folder: Path | None = None) -> bytes
         return PUBLISHED[name].load(split, folder)
     if Path(name).is_dir():
         return read_file(Path(name) / f"{split}.txt")
-    raise CorpusError(
-        f"no corpus {name!r}: not in {folder / MANIFEST} (set {ENVIRONMENT} to a corpora folder), none of "
-        f"the published ones ({', '.join(PUBLISHED)}), and no folder"
-    )
+    raise _unknown(name, folder)
 
 
 def load_file(path: str, *, folder: Path | None = None) -> bytes:
@@ -50,6 +55,22 @@ def load_file(path: str, *, folder: Path | None = None) -> bytes:
         if record["path"] == path:
             return read_verified(folder, record)
     raise CorpusError(f"no file {path!r} in {folder / MANIFEST}")
+
+
+def missing_files(name: str, *, folder: Path | None = None) -> list[Path]:
+    """Which files of a corpus are not there; those that are may still turn out to be wrong.
+
+    A name that means nothing is a folder that is not there. Raises CorpusError when the manifest is damaged.
+    """
+    folder = folder or corpora_folder()
+    records = [record for record in read_manifest(folder) if named(name, record)]
+    if records:
+        return [folder / record["path"] for record in records if not (folder / record["path"]).is_file()]
+    if name in PUBLISHED:
+        corpus = PUBLISHED[name]
+        return [folder / name / file.name for file in corpus.files if corpus.find(file, folder) is None]
+    own = [Path(name) / f"{split}.txt" for split in SPLITS]
+    return [path for path in own if not path.is_file()]
 
 
 def _in_manifest(name: str, split: Split, folder: Path) -> Extent | None:
@@ -64,3 +85,10 @@ def _in_manifest(name: str, split: Split, folder: Path) -> Extent | None:
     if records:
         raise CorpusError(f"corpus {name!r} has no {split} split")
     return None
+
+
+def _unknown(name: str, folder: Path) -> CorpusError:
+    return CorpusError(
+        f"no corpus {name!r}: not in {folder / MANIFEST} (set {ENVIRONMENT} to a corpora folder), none of "
+        f"the published ones ({', '.join(PUBLISHED)}), and no folder"
+    )

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ from rlstm_training.config import Recipe
 from rlstm_training.curves import Measure, measure_of, seconds_of
 from rlstm_training.recipes import RECIPES
 from rlstm_training.report.runs import Run
+
+_FRACTION = re.compile(r"-?\d+\.\d+(e-?\d+)?|-?\d+e-?\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +149,13 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
     flat = [_flat(_content(group.runs[0].recipe)) for group in groups]
     names = dict.fromkeys(name for fields in flat for name in fields)
     table = {name: [fields.get(name, "") for fields in flat] for name in names}
-    return {name: values for name, values in table.items() if len(set(values)) > 1}
+    return {name: _shortened(values) for name, values in table.items() if len(set(values)) > 1}
+
+
+def _shortened(values: Sequence[str]) -> list[str]:
+    """Numbers to four digits, where that keeps apart what is different."""
+    short = [f"{float(value):.4g}" if _FRACTION.fullmatch(value) else value for value in values]
+    return short if len(set(short)) == len(set(values)) else list(values)
 
 
 def _content(recipe: Recipe) -> dict[str, Any]:
@@ -160,17 +169,22 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, Mapping):
             flat.update(_flat(value, f"{prefix}{name}."))
         elif name == "sources":
-            flat[prefix + name] = "; ".join(f"{s['corpus']} × {s['rows']} {s['form']}" for s in value)
+            flat[prefix + name] = "; ".join(f"{s['rows']} rows of {s['corpus']} ({s['form']})" for s in value)
         else:
             flat[prefix + name] = value if isinstance(value, str) else json.dumps(value)
     return flat
 
 
 def best_first(runs: Sequence[Run]) -> list[Run]:
-    """The runs by their best validation loss in nats a token; those without any come last."""
+    """The runs by their best validation loss in nats a token, those without any last.
 
-    def loss(run: Run) -> float:
+    Runs of one measure stay together, in the order of their first.
+    """
+    measures = list(dict.fromkeys(measure_of(run.recipe.vocab).name for run in runs))
+
+    def key(run: Run) -> tuple[int, float]:
         best = run.curves.best
-        return math.inf if best is None else best.nats
+        place = measures.index(measure_of(run.recipe.vocab).name)
+        return place, math.inf if best is None else best.nats
 
-    return sorted(runs, key=loss)
+    return sorted(runs, key=key)

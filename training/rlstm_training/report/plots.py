@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -66,7 +67,7 @@ def svg(plot: Plot) -> str:
             axes.set_yscale("log")
         if plot.cut_descent:
             _cut_descent(axes, plot.lines)
-        if any(line.color is not None for line in plot.lines) or plot.marks:
+        if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
         file = io.StringIO()
         nameless = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -82,8 +83,7 @@ def _draw(axes: Axes, line: Line) -> None:
     faint = line.color is None
     color = "0.8" if line.color is None else f"C{line.color % 10}"
     x, y = zip(*points, strict=True)
-    # A leading underscore would keep the line out of the legend.
-    label = "_" if faint else f"\u200b{line.label}"
+    label = "_" if faint else _legend_label(line.label)
     marker = "." if len(points) == 1 else ""
     width, above = (0.8, 1) if faint else (1.4, 2)
     style = line.style
@@ -91,6 +91,11 @@ def _draw(axes: Axes, line: Line) -> None:
     if line.dots:
         x, y = zip(*line.dots, strict=True)
         axes.plot(x, y, "v", color=color, markersize=6, markeredgecolor="black", zorder=3)
+
+
+def _legend_label(label: str) -> str:
+    # Matplotlib keeps labels with an underscore in front out of legends.
+    return f"\u200b{label}" if label.startswith("_") else label
 
 
 def _cut_descent(axes: Axes, lines: Sequence[Line]) -> None:
@@ -110,7 +115,7 @@ def thinned(points: Points) -> Points:
 
 @contextmanager
 def _settings(name: str) -> Iterator[None]:
-    settings = {
+    settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         # Elements that refer to each other by id: another plot on the page must not have the same.
         "svg.hashsalt": name,

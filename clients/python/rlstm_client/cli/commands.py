@@ -40,6 +40,8 @@ COMMANDS = (
     Command(name="train", help="Train a model by a recipe.", extra="training"),
     Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
+    Command(name="tune", help="Search a recipe's settings.", extra="training"),
+    Command(name="report", help="Compare training runs on one page.", extra="training"),
     Command(name="bench", help="Measure how fast a model is here.", extra="server"),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.score:score"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.generate:generate"),
