@@ -12,7 +12,7 @@ from rlstm_training.batches import Batches
 
 
 def _columns(batches, windows):
-    """The text that each row reads in so many windows: inputs, the last target; targets are the next inputs."""
+    """The text that each row reads in so many windows; targets are the next inputs, over windows too."""
     pairs = [batches.next() for _ in range(windows)]
     inputs_TB, targets_TB = (torch.cat(part) for part in zip(*pairs, strict=True))
     assert torch.equal(inputs_TB[1:], targets_TB[:-1])
