@@ -5,7 +5,6 @@ import random
 
 import numpy as np
 import pytest
-import torch
 
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.dropout import DropoutRates
@@ -33,8 +32,8 @@ def calibration(model, words):
 
 @pytest.fixture(scope="module")
 def parts(words):
-    text = list(words(40, 3))
-    return [Passage(name=str(n), ids=part, bytes=len(part)) for n, part in enumerate((text[:50], text[50:]))]
+    text = list(words(16, 3))
+    return [Passage(name=str(n), ids=part, bytes=len(part)) for n, part in enumerate((text[:30], text[30:]))]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.9])
@@ -112,9 +111,9 @@ def test_oracle_l_a_repeated_motif_is_learned_from_statistics_to_score(random_mo
     """On a stream that repeats a motif, dynamic beats static by a wide margin; on noise it loses little."""
     model = random_model(vocab_size=30, hidden_size=12, scale=0.3)
     dice = random.Random(1)
-    noise = [dice.randrange(30) for _ in range(600)]
-    motif = noise[:12] * 50
-    statistics = Statistics(heads=4, segments=20)
+    noise = [dice.randrange(30) for _ in range(300)]
+    motif = noise[:12] * 25
+    statistics = Statistics(heads=4, segments=5)
     measured = measure(
         model, [(np.array(noise, dtype=np.int64), 1)], bos_id=BOS, segment=10, statistics=statistics
     )
@@ -124,4 +123,3 @@ def test_oracle_l_a_repeated_motif_is_learned_from_statistics_to_score(random_mo
     )
     assert repeated.adapted_nats < 0.5 * repeated.static_nats
     assert random_text.adapted_nats < 1.1 * random_text.static_nats
-    assert torch.isfinite(torch.tensor(repeated.adapted_nats))

@@ -136,6 +136,8 @@ class Recipe:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.batching == "contiguous" and self.jitter_lines:
+            raise ValueError("jitter_lines must be 0 where batching is contiguous: only read heads have jitter")
         for name in ("jitter_lines", "early_stopping", "divergence_resets", "l2", "divergence_margin"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")

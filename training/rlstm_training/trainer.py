@@ -30,16 +30,26 @@ class Trainer:
     """All that changes is in :meth:`tensors`, the average's header and the number of steps done."""
 
     def __init__(
-        self, recipe: Recipe, texts: Texts, device: torch.device = CPU, ranks: Ranks = ALONE
+        self,
+        recipe: Recipe,
+        texts: Texts,
+        device: torch.device = CPU,
+        ranks: Ranks = ALONE,
+        *,
+        model: LanguageModel | None = None,
     ) -> None:
-        """Raises ValueError for texts that are too short or of other rows, RankError for unequal shares."""
+        """``model`` with its present weights takes the place of the recipe's.
+
+        Raises ValueError for texts that are too short or of other rows, RankError for unequal shares.
+        """
         self.recipe = recipe
         self.texts = texts
         self.device = device
         self.ranks = ranks
         self.generator = torch.Generator(device).manual_seed(recipe.seed)
-        self.model = LanguageModel(recipe.model).to(device)
-        _set_initial_weights(self.model, recipe, self.generator)
+        self.model = (LanguageModel(recipe.model) if model is None else model).to(device)
+        if model is None:
+            _set_initial_weights(self.model, recipe, self.generator)
         self.parameters = list(self.model.parameters())
         self.optimizer = make_optimizer(self.parameters, recipe)
         self.average = make_average(recipe.averaging, self.parameters)

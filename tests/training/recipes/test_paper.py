@@ -1,5 +1,6 @@
 """Recipes of the papers' tables against what is known of those runs."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from rlstm_training.corpora import PUBLISHED
 from rlstm_training.recipes import RECIPES
 from rlstm_training.recipes.paper import steps_of, with_lstm_cells
 
-PAPER = [name for name in RECIPES if name.split("-")[-1] in ("rlstm", "lstm", "2019")]
+PAPER = [name for name in RECIPES if re.search(r"-\d+m-", name)]
 OF_2022 = [name for name in PAPER if not name.endswith("2019")]
 OF_2019 = [name for name in PAPER if name.endswith("2019")]
 

@@ -1,11 +1,12 @@
 """Recipes by name: functions that return a complete :class:`rlstm_training.config.Recipe`.
 
-Those of one CPU core first, then every row of both tables of results of Melis 2022.
+Those of one CPU core first, then every row of both tables of results of Melis 2022, then the ablation.
 """
 
 from collections.abc import Callable
 
 from rlstm_training.config import Recipe
+from rlstm_training.recipes.ablation import ABLATION
 from rlstm_training.recipes.bytes_small import bytes_small
 from rlstm_training.recipes.characters_small import characters_small
 from rlstm_training.recipes.enwik8 import (
@@ -61,4 +62,5 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "text8-48m-lstm": text8_48m_lstm,
     "text8-96m-rlstm": text8_96m_rlstm,
     "text8-96m-lstm": text8_96m_lstm,
+    **ABLATION,
 }

@@ -60,6 +60,9 @@ ABLATION: dict[str, Callable[[], Recipe]] = {
     "ablation-plain-lstm": _variant(
         "plain-lstm", model={"cell": "lstm", "mogrifier_rounds": 0, "stacking": "plain"}
     ),
+    "ablation-plain-lstm-2": _variant(
+        "plain-lstm-2", model={"cell": "lstm", "mogrifier_rounds": 0, "stacking": "plain", "num_layers": 2}
+    ),
     "ablation-no-chrono": _variant("no-chrono", chrono_max=None),
     "ablation-adam": _variant("adam", optimizer="adam"),
     "ablation-tail": _variant("tail", averaging=Averaging(kind="tail", latest=750)),
