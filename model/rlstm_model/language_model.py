@@ -31,15 +31,32 @@ class LanguageModel(nn.Module):
         """The state before any text, for ``batch`` rows."""
         return State.zeros(self.config.num_layers, batch, self.config.hidden_size, self.embedding.input)
 
-    def forward(self, ids_TB: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT) -> tuple[Tensor, State]:
-        """Read a window of at least one token. Returns features ``[T, B, H]`` and the state after it."""
-        return self.read(self.embedding.embed(ids_TB), state, masks)
+    def forward(
+        self,
+        ids_TB: Tensor,
+        state: State,
+        masks: DropoutMasks = NO_DROPOUT,
+        *,
+        precision: torch.dtype | None = None,
+    ) -> tuple[Tensor, State]:
+        """Read a window of at least one token. Returns features ``[T, B, H]`` and the state after it.
 
-    def read(self, x_TBH: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT) -> tuple[Tensor, State]:
+        ``precision`` is that of the factors of the layers' matrix products; None is that of the weights.
+        """
+        return self.read(self.embedding.embed(ids_TB), state, masks, precision=precision)
+
+    def read(
+        self,
+        x_TBH: Tensor,
+        state: State,
+        masks: DropoutMasks = NO_DROPOUT,
+        *,
+        precision: torch.dtype | None = None,
+    ) -> tuple[Tensor, State]:
         """The same for tokens that have been embedded."""
         if masks.input is not None:
             x_TBH = x_TBH * masks.input
-        features_TBH, state = self.stack.sequence(x_TBH, state, masks)
+        features_TBH, state = self.stack.sequence(x_TBH, state, masks, precision=precision)
         if masks.output is not None:
             features_TBH = features_TBH * masks.output
         return features_TBH, state

@@ -3,14 +3,20 @@
     k odd :  x <- 2 sigma(Q_k h + q_k) * x
     k even:  h <- 2 sigma(R_k x + r_k) * h          k = 1 .. rounds
 
-(Melis, Kocisky & Blunsom 2020; mathematics: §1.2.) Every layer and round has weights of its own.
-Shape suffixes: B batch rows, H hidden units, R rounds, K rank.
+(Melis, Kocisky & Blunsom 2020; mathematics: §1.2.) Every layer and round has weights of its own. As in the
+cells, steps write where their window's tape keeps it, and slopes are worked out for several steps at once.
+Shape suffixes: L layers, S steps, B batch rows, H hidden units, R rounds, K rank.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+
+from rlstm_model.products import add_product, affine, product, weight_gradient
+
+Step = TypeVar("Step")
 
 
 class MogrifierWeights(NamedTuple):
@@ -24,80 +30,170 @@ class MogrifierWeights(NamedTuple):
     down: Tensor | None
     bias: Tensor | None
 
-    @property
-    def rounds(self) -> int:
-        """The number of rounds R."""
-        return self.up.shape[0]
+
+class RoundWeights(NamedTuple):
+    """One round's weights of several layers: ``[L, H, K]``, ``[L, K, H]`` or None, ``[L, 1, H]`` or None."""
+
+    up: Tensor
+    down: Tensor | None
+    bias: Tensor | None
+
+    def transposed(self) -> "RoundWeights":
+        """Views as a forward step multiplies with them: ``[L, K, H]`` and ``[L, H, K]``."""
+        return RoundWeights(self.up.mT, None if self.down is None else self.down.mT, self.bias)
 
 
-class RoundTape(NamedTuple):
-    """What the backward pass of one round needs: ``gate`` multiplied ``gated``; ``source`` made the gate."""
+class RoundStep(NamedTuple):
+    """One round of one step, ``[L, B, ..]``; see :class:`MogrifierTape`."""
 
-    source: Tensor
-    low: Tensor
+    low: Tensor | None
     gate: Tensor
     gated: Tensor
 
+    @classmethod
+    def scratch(cls, weights: Sequence[RoundWeights], like_LBH: Tensor) -> list["RoundStep"]:
+        """Room for the rounds of any number of steps that nothing goes back to."""
+        low, gate = _low_and_gate(weights[:1], like_LBH)
+        gated = like_LBH.new_empty(len(weights), *like_LBH.shape)
+        return [cls(None if low is None else low[0], gate[0], own) for own in gated.unbind()]
+
+
+class MogrifierTape(NamedTuple):
+    """What the backward pass of a window needs.
+
+    ``low`` ``[R, L, S, B, K]``, between the two factors, or None at full rank; ``gate`` ``[R, L, S, B, H]``,
+    2 sigma; ``gated`` ``[R, L, S, B, H]``, the x or h that left each round.
+    """
+
+    low: Tensor | None
+    gate: Tensor
+    gated: Tensor
+
+    @classmethod
+    def empty(cls, weights: Sequence[RoundWeights], like_LSBH: Tensor) -> "MogrifierTape":
+        """Room for a window."""
+        low, gate = _low_and_gate(weights, like_LSBH)
+        return cls(low, gate, torch.empty_like(gate))
+
+    def steps(self) -> list[list[RoundStep]]:
+        """For every step, the views of its rounds."""
+        return _by_step(RoundStep, self.gate, self)
+
 
 class RoundDeltas(NamedTuple):
-    """Loss gradients at one round's affine map: at its output, and between its two factors."""
+    """One round of one step, ``[L, B, ..]``; see :class:`MogrifierDeltas`."""
 
+    low: Tensor | None
     gate: Tensor
-    low: Tensor
 
 
-def mogrify(weights: MogrifierWeights, x_BH: Tensor, h_BH: Tensor) -> tuple[Tensor, Tensor, list[RoundTape]]:
-    """All rounds. Returns the mogrified x and h, and a tape for :func:`mogrify_backward`."""
-    tape = []
-    for k in range(weights.rounds):
-        source, gated = (h_BH, x_BH) if k % 2 == 0 else (x_BH, h_BH)
-        low = source if weights.down is None else source @ weights.down[k].t()
-        if weights.bias is None:
-            gate = torch.sigmoid(low @ weights.up[k].t()) * 2
-        else:
-            gate = torch.sigmoid(torch.addmm(weights.bias[k], low, weights.up[k].t())) * 2
-        tape.append(RoundTape(source, low, gate, gated))
+class MogrifierDeltas(NamedTuple):
+    """Loss gradients: ``low`` between the two factors, ``gate`` before the sigmoid; shapes as in the tape.
+
+    Until the backward pass reaches a step, its ``gate`` holds slopes: derivatives of ``gated`` by it.
+    """
+
+    low: Tensor | None
+    gate: Tensor
+
+    @classmethod
+    def empty(cls, weights: Sequence[RoundWeights], like_LSBH: Tensor) -> "MogrifierDeltas":
+        """Room for a window."""
+        return cls(*_low_and_gate(weights, like_LSBH))
+
+    def steps(self) -> list[list[RoundDeltas]]:
+        """For every step, the views of its rounds."""
+        return _by_step(RoundDeltas, self.gate, self)
+
+
+def mogrify(
+    weights: Sequence[RoundWeights], steps: Sequence[RoundStep], x_LBH: Tensor, h_LBH: Tensor
+) -> tuple[Tensor, Tensor]:
+    """All rounds of a step, with transposed weights. Returns the mogrified x and h, kept in ``steps``."""
+    for k, (weight, step) in enumerate(zip(weights, steps, strict=True)):
+        source, gated = (h_LBH, x_LBH) if k % 2 == 0 else (x_LBH, h_LBH)
+        if weight.down is not None and step.low is not None:
+            product(source, weight.down, step.low)
+            source = step.low
+        affine(weight.bias, source, weight.up, step.gate)
+        step.gate.sigmoid_()
+        step.gate.add_(step.gate)  # twice: a product with a Python number would take longer
+        torch.mul(step.gate, gated, out=step.gated)
         if k % 2 == 0:
-            x_BH = gate * gated
+            x_LBH = step.gated
         else:
-            h_BH = gate * gated
-    return x_BH, h_BH, tape
+            h_LBH = step.gated
+    return x_LBH, h_LBH
+
+
+def mogrifier_slopes(tape: MogrifierTape, deltas: MogrifierDeltas, steps: slice) -> None:
+    """Fill in the slopes of some steps: y (1 - sigma), where y = 2 sigma(a) z left a round."""
+    gated, gate = tape.gated[:, :, steps], tape.gate[:, :, steps]
+    torch.addcmul(gated, gated, gate, value=-0.5, out=deltas.gate[:, :, steps])
 
 
 def mogrify_backward(
-    weights: MogrifierWeights, tape: list[RoundTape], dx_BH: Tensor, dh_BH: Tensor
-) -> tuple[Tensor, Tensor, list[RoundDeltas]]:
-    """Gradients at the x and h that entered :func:`mogrify`, from those at what left it."""
-    deltas: list[RoundDeltas] = [RoundDeltas(dx_BH, dx_BH)] * len(tape)
-    for k in reversed(range(len(tape))):
-        gate, gated = tape[k].gate, tape[k].gated
-        d_gated = dx_BH if k % 2 == 0 else dh_BH
-        d_gate = d_gated * gated * gate * (1 - gate / 2)
-        d_low = d_gate @ weights.up[k]
-        d_source = d_low if weights.down is None else d_low @ weights.down[k]
-        if k % 2 == 0:
-            dx_BH, dh_BH = d_gated * gate, dh_BH + d_source
+    weights: Sequence[RoundWeights],
+    steps: Sequence[RoundStep],
+    deltas: Sequence[RoundDeltas],
+    dx_LBH: Tensor,
+    dh_LBH: Tensor,
+) -> None:
+    """Turn gradients at the x and h that left a step's rounds into those at what entered them, in place.
+
+    ``deltas``, which came in as slopes, become loss gradients.
+    """
+    for k in reversed(range(len(weights))):
+        d_gated, d_source = (dx_LBH, dh_LBH) if k % 2 == 0 else (dh_LBH, dx_LBH)
+        weight, (d_low, delta) = weights[k], deltas[k]
+        delta.mul_(d_gated)
+        d_gated.mul_(steps[k].gate)
+        if weight.down is None or d_low is None:
+            add_product(d_source, delta, weight.up)
         else:
-            dx_BH, dh_BH = dx_BH + d_source, d_gated * gate
-        deltas[k] = RoundDeltas(d_gate, d_low)
-    return dx_BH, dh_BH, deltas
+            product(delta, weight.up, d_low)
+            add_product(d_source, d_low, weight.down)
+
+
+def mogrified(tape: MogrifierTape, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """What the cell read, of one layer's tape ``[R, T, B, ..]``: the last x and h that left a round."""
+    rounds = len(tape.gated)
+    last_odd, last_even = (rounds - 1) // 2 * 2, rounds // 2 * 2 - 1
+    return (tape.gated[last_odd] if rounds > 0 else x), (tape.gated[last_even] if rounds > 1 else h)
 
 
 def mogrifier_gradients(
-    weights: MogrifierWeights, tapes: list[list[RoundTape]], deltas: list[list[RoundDeltas]]
+    weights: MogrifierWeights,
+    tape: MogrifierTape,
+    deltas: MogrifierDeltas,
+    h_TBH: Tensor,
+    precision: torch.dtype,
 ) -> MogrifierWeights:
-    """Weight gradients of a whole window: one product a matrix over all its steps and rows at once."""
-    up, down, bias = [], [], []
-    for k in range(weights.rounds):
-        d_gate = torch.cat([step[k].gate for step in deltas])
-        up.append(d_gate.t() @ torch.cat([step[k].low for step in tapes]))
-        if weights.down is not None:
-            d_low = torch.cat([step[k].low for step in deltas])
-            down.append(d_low.t() @ torch.cat([step[k].source for step in tapes]))
-        if weights.bias is not None:
-            bias.append(d_gate.sum(0))
-    return MogrifierWeights(
-        torch.stack(up) if up else torch.zeros_like(weights.up),
-        None if weights.down is None else (torch.stack(down) if down else torch.zeros_like(weights.down)),
-        None if weights.bias is None else (torch.stack(bias) if bias else torch.zeros_like(weights.bias)),
-    )
+    """One layer's weight gradients, from its tape ``[R, T, B, ..]``; ``h_TBH`` entered the first round."""
+    up = torch.empty_like(weights.up)
+    down, bias = (None if weight is None else torch.empty_like(weight) for weight in weights[1:])
+    for k in range(len(up)):
+        source = h_TBH if k == 0 else tape.gated[k - 1]
+        if down is not None and deltas.low is not None and tape.low is not None:
+            down[k] = weight_gradient(deltas.low[k], source, precision)
+            source = tape.low[k]
+        up[k] = weight_gradient(deltas.gate[k], source, precision)
+        if bias is not None:
+            bias[k] = deltas.gate[k].sum((0, 1))
+    return MogrifierWeights(up, down, bias)
+
+
+def _low_and_gate(weights: Sequence[RoundWeights], like: Tensor) -> tuple[Tensor | None, Tensor]:
+    gate = like.new_empty(len(weights), *like.shape)
+    if not weights or weights[0].down is None:
+        return None, gate
+    return gate.new_empty(*gate.shape[:-1], weights[0].up.shape[-1]), gate
+
+
+def _by_step(kind: Callable[..., Step], gate: Tensor, fields: Iterable[Tensor | None]) -> list[list[Step]]:
+    """From ``[R, L, S, ..]`` tensors to a list over steps of lists over rounds of ``[L, ..]`` views."""
+    rounds, steps = len(gate), gate.shape[2]
+    views = [
+        [[None] * steps] * rounds if field is None else [part.unbind(1) for part in field] for field in fields
+    ]
+    return [[kind(*(view[k][s] for view in views)) for k in range(rounds)] for s in range(steps)]

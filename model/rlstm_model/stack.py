@@ -7,35 +7,27 @@
     skip        xhat_{l-1}                xhat_1 + .. + xhat_L
     plain       xhat_{l-1}                xhat_L
 
-(Melis 2022, §3.2; mathematics: §1.2, §2.3.) ``step`` reads one token, ``sequence`` a window layer by layer;
-they give the same numbers. A window's backward pass is written out by hand: time is walked once, and
-each weight's gradient is then one matrix product over all steps and rows, where automatic
-differentiation would add a weight-sized outer product at every step.
+(Melis 2022, §3.2; mathematics: §1.2, §2.3.) ``step`` reads one token, ``sequence`` a window; they give the
+same numbers. A window is read layer by layer, or in a wave over all layers: where every operation has its
+price and little to do, on a GPU, the wave does as much in fewer.
 Shape suffixes: T time, B batch rows, L layers, H hidden units.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from rlstm_model.cells import Cell, CellDeltas, CellTape, CellWeights, LSTMCell, RLSTMCell
+from rlstm_model.cells import Cell, CellWeights, LSTMCell, RLSTMCell
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
-from rlstm_model.mogrifier import (
-    MogrifierWeights,
-    RoundDeltas,
-    RoundTape,
-    mogrifier_gradients,
-    mogrify,
-    mogrify_backward,
-)
+from rlstm_model.mogrifier import MogrifierWeights
+from rlstm_model.one_token import read_token
 from rlstm_model.state import State
+from rlstm_model.weights import LayerWeights
+from rlstm_model.window import Group, GroupMasks, GroupState, read_window
 
 
 class RecurrentLayer(nn.Module):
-    """One mogrifier and one cell. Reads x and its own (h, c)."""
+    """The weights of one mogrifier and one cell."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -52,39 +44,12 @@ class RecurrentLayer(nn.Module):
         self.mogrifier_bias = _weight(rounds, n) if config.mogrifier_bias else None
 
     @property
-    def cell_weights(self) -> CellWeights:
-        """The cell's weights."""
-        return CellWeights(self.x, self.h, self.u, self.c, self.bias)
-
-    @property
-    def mogrifier_weights(self) -> MogrifierWeights:
-        """The mogrifier's weights."""
-        return MogrifierWeights(self.mogrifier_up, self.mogrifier_down, self.mogrifier_bias)
-
-    def step(
-        self, x_BH: Tensor, h_BH: Tensor, c_BH: Tensor, mask_BH: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """One token: the new h and c. ``mask_BH`` is the state dropout mask of the window."""
-        h_BH, c_BH, _ = _forward_step(
-            self.cell, self.cell_weights, self.mogrifier_weights, x_BH, h_BH, c_BH, mask_BH
+    def weights(self) -> LayerWeights:
+        """The cell's and the mogrifier's weights."""
+        return LayerWeights(
+            CellWeights(self.x, self.h, self.u, self.c, self.bias),
+            MogrifierWeights(self.mogrifier_up, self.mogrifier_down, self.mogrifier_bias),
         )
-        return h_BH, c_BH
-
-    def sequence(
-        self, x_TBH: Tensor, h_BH: Tensor, c_BH: Tensor, mask_BH: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """A window: h after every step ``[T, B, H]``, and the last c."""
-        weights = (*self.cell_weights, *self.mogrifier_weights)
-        if torch.is_grad_enabled():
-            outputs_and_c: tuple[Tensor, Tensor] = _LayerOverTime.apply(  # type: ignore[no-untyped-call]
-                self.cell, mask_BH, x_TBH, h_BH, c_BH, *weights
-            )
-            return outputs_and_c
-        outputs = []
-        for x_BH in x_TBH.unbind():
-            h_BH, c_BH = self.step(x_BH, h_BH, c_BH, mask_BH)
-            outputs.append(h_BH)
-        return torch.stack(outputs), c_BH
 
 
 class Stack(nn.Module):
@@ -98,31 +63,50 @@ class Stack(nn.Module):
     def step(self, x_BH: Tensor, state: State) -> tuple[Tensor, State]:
         """One token, without dropout: what the softmax reads, and the new state."""
         source, total, hs, cs = x_BH, None, [], []
-        for index, layer in enumerate(self._layers()):
-            h, c = layer.step(source, state.h[index], state.c[index])
+        for layer, h, c in zip(self._layers(), state.h.unbind(), state.c.unbind(), strict=True):
+            h, c = read_token(layer.weights, source, h, c, capped=layer.cell.capped)
             hs.append(h)
             cs.append(c)
             source, total = self._join(total, h)
         assert total is not None
         return total, State(torch.stack(hs), torch.stack(cs))
 
-    def sequence(self, x_TBH: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT) -> tuple[Tensor, State]:
-        """A window: what the softmax reads, ``[T, B, H]``, and the last state."""
-        source, total, hs, cs = x_TBH, None, [], []
-        for index, layer in enumerate(self._layers()):
-            outputs, c = layer.sequence(
+    def sequence(
+        self,
+        x_TBH: Tensor,
+        state: State,
+        masks: DropoutMasks = NO_DROPOUT,
+        *,
+        precision: torch.dtype | None = None,
+        wave: bool | None = None,
+    ) -> tuple[Tensor, State]:
+        """A window: what the softmax reads, ``[T, B, H]``, and the last state.
+
+        ``precision`` is that of the factors of matrix products (None: of the weights): bfloat16 is faster.
+        ``wave``: all layers step together; None chooses. Both change nothing but speed and rounding.
+        """
+        layers = self._layers()
+        group = Group(layers[0].cell, self.stacking, precision or layers[0].x.dtype)
+        together = x_TBH.is_cuda and len(x_TBH) > 1 if wave is None else wave
+        size = len(layers) if together else 1
+        source, total, states = x_TBH, None, []
+        for start in range(0, len(layers), size):
+            part = slice(start, start + size)
+            output, last = read_window(
+                group,
+                [layer.weights for layer in layers[part]],
                 source,
-                state.h[index],
-                state.c[index],
-                None if masks.state is None else masks.state[index],
+                GroupState(state.h[part], state.c[part]),
+                GroupMasks(*(None if mask is None else mask[part] for mask in (masks.state, masks.cell))),
             )
-            hs.append(outputs[-1])
-            cs.append(c)
-            if masks.cell is not None:
-                outputs = outputs * masks.cell[index]
-            source, total = self._join(total, outputs)
+            states.append(last)
+            source, total = self._join(total, output)
         assert total is not None
-        return total, State(torch.stack(hs), torch.stack(cs))
+        h, c = (torch.cat(parts) for parts in zip(*states, strict=True))
+        return total, State(h, c)
+
+    def _layers(self) -> list[RecurrentLayer]:
+        return [layer for layer in self.layers if isinstance(layer, RecurrentLayer)]
 
     def _join(self, total: Tensor | None, output: Tensor) -> tuple[Tensor, Tensor]:
         """What the next layer reads, and what the softmax would, after one more layer's output."""
@@ -131,75 +115,6 @@ class Stack(nn.Module):
         total = total + output
         return (total if self.stacking == "residual" else output), total
 
-    def _layers(self) -> list[RecurrentLayer]:
-        return [layer for layer in self.layers if isinstance(layer, RecurrentLayer)]
-
 
 def _weight(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.zeros(shape))
-
-
-def _forward_step(
-    cell: Cell,
-    cell_weights: CellWeights,
-    mogrifier_weights: MogrifierWeights,
-    x_BH: Tensor,
-    h_BH: Tensor,
-    c_BH: Tensor,
-    mask_BH: Tensor | None,
-) -> tuple[Tensor, Tensor, tuple[list[RoundTape], CellTape]]:
-    masked_h = h_BH if mask_BH is None else h_BH * mask_BH
-    x_BH, masked_h, rounds = mogrify(mogrifier_weights, x_BH, masked_h)
-    h_BH, c_BH, tape = cell.step(cell_weights, x_BH, masked_h, c_BH, mask_BH)
-    return h_BH, c_BH, (rounds, tape)
-
-
-class _LayerOverTime(torch.autograd.Function):
-    """One layer over a window, with back-propagation through time written out."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        cell: Cell,
-        mask_BH: Tensor | None,
-        x_TBH: Tensor,
-        h_BH: Tensor,
-        c_BH: Tensor,
-        *weights: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.cell, ctx.mask = cell, mask_BH
-        ctx.cell_weights = CellWeights(*weights[:5])  # type: ignore[arg-type]
-        ctx.mogrifier_weights = MogrifierWeights(*weights[5:])  # type: ignore[arg-type]
-        outputs, ctx.tapes = [], []
-        for x_BH in x_TBH.unbind():
-            h_BH, c_BH, tape = _forward_step(
-                cell, ctx.cell_weights, ctx.mogrifier_weights, x_BH, h_BH, c_BH, mask_BH
-            )
-            outputs.append(h_BH)
-            ctx.tapes.append(tape)
-        # A copy: the last tape holds c itself, and a context that holds its own output is never freed.
-        return torch.stack(outputs), c_BH.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dh_TBH: Tensor, dc_BH: Tensor) -> tuple[Tensor | Cell | None, ...]:
-        cell, mask = ctx.cell, ctx.mask
-        dh_BH = torch.zeros_like(dh_TBH[0])
-        dx_TBH = torch.empty_like(dh_TBH)
-        cell_deltas: list[CellDeltas] = []
-        round_deltas: list[list[RoundDeltas]] = []
-        for t in reversed(range(len(ctx.tapes))):
-            rounds, tape = ctx.tapes[t]
-            dx_BH, dh_BH, dc_BH, deltas = cell.backward(
-                ctx.cell_weights, tape, dh_BH + dh_TBH[t], dc_BH, mask
-            )
-            dx_TBH[t], dh_BH, gate_deltas = mogrify_backward(ctx.mogrifier_weights, rounds, dx_BH, dh_BH)
-            if mask is not None:
-                dh_BH = dh_BH * mask
-            cell_deltas.append(deltas)
-            round_deltas.append(gate_deltas)
-        rounds_TR = [rounds for rounds, _ in reversed(ctx.tapes)]
-        tapes_T = [tape for _, tape in reversed(ctx.tapes)]
-        cell_gradients = cell.gradients(ctx.cell_weights, tapes_T, cell_deltas)
-        mogrifier = mogrifier_gradients(ctx.mogrifier_weights, rounds_TR, round_deltas)
-        return None, None, dx_TBH, dh_BH, dc_BH, *cell_gradients, *mogrifier

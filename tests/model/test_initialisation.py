@@ -13,10 +13,10 @@ H, RANK, CHRONO = 150, 40, 100.0
 STD = math.sqrt(1 / H)
 
 
-def _initialised(seed=0, **shape):
+def _initialised(seed=0, chrono_max=CHRONO, **shape):
     config = ModelConfig(**{"vocab_size": 300, "hidden_size": H, "num_layers": 1, **shape})
     model = LanguageModel(config)
-    initialise(model, chrono_max=CHRONO, generator=torch.Generator().manual_seed(seed))
+    initialise(model, chrono_max=chrono_max, generator=torch.Generator().manual_seed(seed))
     return model
 
 
@@ -41,7 +41,7 @@ def test_matrices_have_std_1_over_sqrt_h_after_truncation(cell):
 
 
 @pytest.mark.parametrize("cell", ["rlstm", "lstm"])
-def test_biases_are_drawn_and_the_forget_gates_follow_chrono(cell):
+def test_pitfall_15_biases_are_drawn_and_the_forget_gates_follow_chrono(cell):
     """b_f = ln u with u uniform on (1, T_max - 1); the other biases are small, and none is zero."""
     bias = _initialised(cell=cell, hidden_size=800, vocab_size=2, mogrifier_rounds=0).stack.layers[0].bias
     i, j, f, o = bias.detach().reshape(4, 800)
@@ -52,6 +52,37 @@ def test_biases_are_drawn_and_the_forget_gates_follow_chrono(cell):
     assert 1.0 <= u.min().item() < 2.0
     assert CHRONO - 2.0 < u.max().item() <= CHRONO - 1.0 + 1e-4
     assert u.mean().item() == pytest.approx(CHRONO / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("cell", ["rlstm", "lstm"])
+def test_without_chrono_forget_biases_are_as_the_others_around_1(cell):
+    """The baseline's initialisation: the same width as the other biases, with a mean of one."""
+    model = _initialised(cell=cell, hidden_size=800, vocab_size=2, mogrifier_rounds=0, chrono_max=None)
+    i, j, f, o = model.stack.layers[0].bias.detach().reshape(4, 800)
+    std = math.sqrt(1 / 800)
+    for bias, mean in ((i, 0.0), (j, 0.0), (f, 1.0), (o, 0.0)):
+        off = bias - mean
+        assert off.mean().item() == pytest.approx(0.0, abs=5 * std / math.sqrt(800))
+        assert off.std().item() == pytest.approx(std, rel=0.15)
+        assert off.abs().max().item() <= 2 * std * math.sqrt(1.3) * (1 + 1e-6)
+
+
+def test_a_mixture_is_drawn_as_the_other_matrices_are():
+    """Projections and mixing weights have std 1 / sqrt(H) after the cut; the projections' biases are 0."""
+    mixture = _initialised(softmax_components=15).embedding.mixture
+    for weight in (mixture.projection, mixture.weights):
+        _is_truncated_normal(weight.detach(), STD, 2 * STD * math.sqrt(1.3))
+    assert not mixture.projection_bias.any()
+    assert not torch.equal(mixture.projection[0], mixture.projection[1])
+
+
+def test_rounds_and_layers_are_drawn_apart():
+    """No two rounds, factors or layers begin alike."""
+    first, second = _initialised(num_layers=2, mogrifier_rank=RANK).stack.layers
+    assert not torch.equal(first.mogrifier_up[0], first.mogrifier_up[1])
+    assert not torch.equal(first.mogrifier_up[0], first.mogrifier_down[0].T)
+    assert not torch.equal(first.mogrifier_up, second.mogrifier_up)
+    assert not torch.equal(first.x, second.x)
 
 
 def test_low_rank_factors_give_products_of_variance_0_6_over_h():

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import settings
 
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import DropoutRates
@@ -15,6 +16,10 @@ from rlstm_model.language_model import LanguageModel
 from rlstm_training.batches import Texts
 from rlstm_training.config import Recipe, Source
 from rlstm_training.corpora import ENVIRONMENT
+
+# A first call into torch can take longer than hypothesis' deadline; examples are not kept between runs.
+settings.register_profile("training", deadline=None, database=None)
+settings.load_profile("training")
 
 
 def _words(count, seed):

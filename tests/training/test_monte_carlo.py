@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.dropout import DropoutRates, sample_masks
+from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
 from rlstm_training.calibrate import Statistics, measure
 from rlstm_training.evaluation import StaticReading, dynamic_loss
 from rlstm_training.monte_carlo import (
@@ -53,18 +53,15 @@ def _masks(model, generator, time, batch):
     )
 
 
-def _logits_by_steps(model, x_TH, state, masks, sample):
-    """A plain model, one step of one sample after another, with the sample's masks laid on by hand."""
-    logits = []
-    h, c = list(state.h.unbind()), list(state.c.unbind())
-    for t, x in enumerate(x_TH):
-        source, total = (x * masks.input[t, sample])[None], 0
-        for index, layer in enumerate(model.stack.layers):
-            h[index], c[index] = layer.step(source, h[index], c[index], masks.state[index, sample][None])
-            total = total + h[index] * masks.cell[index, t, sample]
-            source = total
-        logits.append(model.logits(total * masks.output[t, sample])[0])
-    return torch.stack(logits), type(state)(torch.stack(h), torch.stack(c))
+def _masks_of(masks, sample, steps=slice(None)):
+    """One sample's masks, for one row: its own at every step, that of the state for the window."""
+    row = slice(sample, sample + 1)
+    return DropoutMasks(
+        input=masks.input[steps, row],
+        cell=masks.cell[:, steps, row],
+        state=masks.state[:, row],
+        output=masks.output[steps, row],
+    )
 
 
 def _windows(ids):
@@ -82,9 +79,10 @@ def test_arithmetic_equals_one_sample_after_another(model, ids):
         masks = _masks(model, generator, len(inputs), samples)
         passes = []
         for sample in range(samples):
-            embedded = model.embedding.embed(torch.tensor(inputs))
-            logits, states[sample] = _logits_by_steps(model, embedded, states[sample], masks, sample)
-            passes.append(torch.softmax(logits.double(), -1)[range(len(targets)), targets])
+            ids_T1 = torch.tensor(inputs)[:, None]
+            features, states[sample] = model(ids_T1, states[sample], _masks_of(masks, sample))
+            probabilities = torch.softmax(model.logits(features[:, 0]).double(), -1)
+            passes.append(probabilities[range(len(targets)), targets])
         expected.append(torch.stack(passes).mean(0).log())
     sampling = MonteCarlo(samples=samples, rates=RATES, window=WINDOW, seed=5)
     found = sampled_log_probs(model, ids, sampling, bos_id=BOS)
@@ -98,13 +96,10 @@ def test_geometric_equals_one_step_after_another(model, ids):
     for inputs, targets in _windows(ids):
         masks = _masks(model, generator, len(inputs), samples)
         for t, (token, target) in enumerate(zip(inputs, targets, strict=True)):
-            x = model.embedding.embed(torch.tensor([token]))
-            step = masks._replace(
-                input=masks.input[t : t + 1],
-                cell=masks.cell[:, t : t + 1],
-                output=masks.output[t : t + 1],
-            )
-            logits = [_logits_by_steps(model, x, state, step, n)[0][0].double() for n in range(samples)]
+            step, logits = slice(t, t + 1), []
+            for sample in range(samples):
+                features, _ = model(torch.tensor([[token]]), state, _masks_of(masks, sample, step))
+                logits.append(model.logits(features[0, 0]).double())
             expected.append(torch.log_softmax(torch.stack(logits).mean(0), -1)[target])
             _, state = model.step(torch.tensor([token]), state)
     sampling = MonteCarlo(samples=samples, rates=RATES, averaging="geometric", window=WINDOW, seed=5)

@@ -117,9 +117,9 @@ def test_oracle_l_a_repeated_motif_is_learned_from_statistics_to_score(random_mo
     measured = measure(
         model, [(np.array(noise, dtype=np.int64), 1)], bos_id=BOS, segment=10, statistics=statistics
     )
-    procedure = Procedure(model=model, bos_id=BOS, calibration=measured.with_rate(2e-2))
+    procedure = Procedure(model=model, bos_id=BOS, calibration=measured.with_rate(1e-2))
     repeated, random_text = (
         procedure.read([Passage(name="text", ids=ids, bytes=len(ids))])[0] for ids in (motif, noise)
     )
-    assert repeated.adapted_nats < 0.5 * repeated.static_nats
-    assert random_text.adapted_nats < 1.1 * random_text.static_nats
+    assert repeated.adapted_nats < 0.7 * repeated.static_nats
+    assert random_text.adapted_nats < 1.01 * random_text.static_nats

@@ -276,6 +276,9 @@ def _counts(history: Stagnation) -> list[float | int]:
 
 def _restore_mean(mean: RunningMean, tensors: Weights | None, length: int) -> None:
     mean.length = length
-    if tensors is not None:
-        for kept, tensor in zip(mean.tensors, tensors, strict=True):
-            kept.copy_(tensor)
+    if tensors is None:
+        # What a run that diverged has left here may be no numbers, and would stay in every later mean.
+        torch._foreach_zero_(mean.tensors)
+        return
+    for kept, tensor in zip(mean.tensors, tensors, strict=True):
+        kept.copy_(tensor)

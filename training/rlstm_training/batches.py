@@ -22,8 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlstm_training.config import Batching
+
 Ids = NDArray[np.int64] | NDArray[np.uint8]
-Batching = Literal["heads", "contiguous"]
 
 ALL = slice(None)
 

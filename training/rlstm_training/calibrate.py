@@ -57,17 +57,21 @@ class Grid:
         """For tokens of a kind (mathematics: §2.16): of words 5 to 20 make a segment, of characters 20 to 50.
 
         Rates belong to statistics over single segments (mathematics: §8.2): at batches of 100, published
-        ones are a tenth of these.
+        ones are a tenth of these. Most words are rare and their statistics next to nothing, so that epsilon
+        alone bounds the step that their rows take when they do occur: for words it is far larger.
         """
         if kind in ("words", "subwords"):
             return cls(
-                rates=(1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3),
+                rates=(1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3),
                 decays=(0.0, 1e-3),
-                epsilons=(0.1, 0.03, 0.3),
+                epsilons=(3.0, 1.0, 10.0),
                 segments=(10, 5, 20),
             )
         return cls(
-            rates=(1e-4, 2e-4, 3e-4, 6e-4, 1e-3, 2e-3), decays=(0.0, 2e-3), epsilons=(0.1,), segments=(20, 50)
+            rates=(1e-4, 2e-4, 3e-4, 6e-4, 1e-3, 2e-3),
+            decays=(0.0, 2e-3),
+            epsilons=(0.1, 1.0),
+            segments=(20, 50),
         )
 
     @property

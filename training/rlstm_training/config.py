@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -15,6 +15,10 @@ Form = Literal["as_is", "lf", "unwrapped"]
 Precision = Literal["float32", "bfloat16"]
 VocabKind = Literal["bytes", "characters", "words", "subwords"]
 LossScale = Literal["mean_over_tokens", "sum_over_time"]
+Batching = Literal["heads", "contiguous"]
+AverageKind = Literal["none", "tail", "two_tailed"]
+OptimizerKind = Literal["radam", "adam"]
+Decay = Literal["constant", "linear"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +49,13 @@ class Averaging:
     latest    the step at which the tail starts at the latest
     """
 
-    kind: Literal["none", "tail", "two_tailed"] = "none"
+    kind: AverageKind = "none"
     every: int = 1
     patience: int = 3
     latest: int = 2**62
 
     def __post_init__(self) -> None:
+        _refuse_unless_one_of(get_args(AverageKind), "averaging.kind", self.kind)
         for name in ("every", "patience", "latest"):
             if getattr(self, name) < 1:
                 raise ValueError(f"averaging.{name} must be at least 1, not {getattr(self, name)}")
@@ -100,13 +105,13 @@ class Recipe:
     model: ModelConfig
     vocab: VocabKind
     sources: tuple[Source, ...]
-    batching: Literal["heads", "contiguous"] = "heads"
+    batching: Batching = "heads"
     jitter_lines: int = 0
     window: int
     steps: int
-    optimizer: Literal["radam", "adam"] = "radam"
+    optimizer: OptimizerKind = "radam"
     learning_rate: float
-    decay: Literal["constant", "linear"] = "constant"
+    decay: Decay = "constant"
     beta1: float = 0.0
     beta2: float = 0.999
     epsilon: float = 1e-8
@@ -129,6 +134,8 @@ class Recipe:
     seed: int = 1
 
     def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            _refuse_unless_one_of(choices, name, getattr(self, name))
         if not self.sources:
             raise ValueError("sources must name at least one corpus")
         for name in ("window", "steps", "dropout_samples", "evaluate_every", "checkpoint_every"):
@@ -137,7 +144,7 @@ class Recipe:
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
         if self.batching == "contiguous" and self.jitter_lines:
-            raise ValueError("jitter_lines must be 0 where batching is contiguous: only read heads have jitter")
+            raise ValueError("jitter_lines must be 0 where batching is contiguous: only heads jitter")
         for name in ("jitter_lines", "early_stopping", "divergence_resets", "l2", "divergence_margin"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
@@ -199,3 +206,18 @@ class Recipe:
             return cls(**rest)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a recipe of this version: {error}") from error
+
+
+_CHOICES = {
+    "vocab": get_args(VocabKind),
+    "batching": get_args(Batching),
+    "optimizer": get_args(OptimizerKind),
+    "decay": get_args(Decay),
+    "loss_scale": get_args(LossScale),
+    "precision": get_args(Precision),
+}
+
+
+def _refuse_unless_one_of(choices: tuple[str, ...], name: str, value: object) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")

@@ -50,7 +50,7 @@ class Progress:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with all of it."""
-        return vars(self)
+        return dict(vars(self))
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:

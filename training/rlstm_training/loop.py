@@ -87,7 +87,8 @@ class _Loop:
         try:
             self._losses.append(self.trainer.advance(self._progress.rate_scale))
         except FloatingPointError as error:
-            self._go_back(str(error))
+            # A step that failed comes after the checkpoint of the one before: resumed, it fails again.
+            self._go_back(self.trainer.step + 1, str(error))
             return
         self._steps_timed += 1
         step, last = self.trainer.step, self.trainer.step == self.recipe.steps
@@ -112,16 +113,20 @@ class _Loop:
         self._steps_timed = 0
         if self._progress.diverged(found.loss, self.recipe.divergence_margin):
             self._go_back(
+                self.trainer.step,
                 f"step {self.trainer.step}: {found.loss:.4f} nats on validation text, "
-                f"best {self._progress.best_loss:.4f}"
+                f"best {self._progress.best_loss:.4f}",
             )
             return False
         self._progress = self._progress.after(self.trainer.step, found.loss)
         self._reported = {"weights": found.reported, "length": found.length}
         return self._progress.since == 0
 
-    def _go_back(self, why: str) -> None:
-        """To the best checkpoint, and on at 0.9 of the rate. Raises Diverged where that cannot help."""
+    def _go_back(self, step: int, why: str) -> None:
+        """To the best checkpoint, and on at 0.9 of the rate. Raises Diverged where that cannot help.
+
+        ``step`` is the one that went wrong.
+        """
         progress = self._progress
         if progress.best_step == 0:
             raise Diverged(f"{self._run.folder}: training diverged before its first good evaluation; {why}")
@@ -135,7 +140,7 @@ class _Loop:
         self._reported = header["reported"]
         self._losses = []
         reset = {"to_step": progress.best_step, "rate_scale": self._progress.rate_scale, "why": why}
-        self._record(reset=reset)
+        self._record(step=step, reset=reset)
         self._reporter.noticed(
             f"diverged ({why}); going on from the weights of step {progress.best_step} "
             f"at {self._progress.rate_scale:.2f} of the rate"

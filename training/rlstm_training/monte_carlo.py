@@ -58,7 +58,14 @@ class DroppingModel(LanguageModel):
         self.embedding, self.stack = model.embedding, model.stack
         self._rates, self._generator = rates, generator
 
-    def read(self, x_TBH: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT) -> tuple[Tensor, State]:
+    def read(
+        self,
+        x_TBH: Tensor,
+        state: State,
+        masks: DropoutMasks = NO_DROPOUT,
+        *,
+        precision: torch.dtype | None = None,
+    ) -> tuple[Tensor, State]:
         """See :meth:`LanguageModel.read`; the masks are its own."""
         time, batch = x_TBH.shape[:2]
         drawn = sample_masks(
@@ -70,7 +77,7 @@ class DroppingModel(LanguageModel):
             like=x_TBH.detach(),
             generator=self._generator,
         )
-        return super().read(x_TBH, state, drawn)
+        return super().read(x_TBH, state, drawn, precision=precision)
 
 
 def sampled_log_probs(

@@ -19,7 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from rlstm_model.embedding import Embedding
 
-PIECE_BYTES = 16 * 2**20
+# Of logits at once: what a CPU's caches hold; on a GPU, enough that starting its kernels takes no time.
+PIECE_BYTES, PIECE_BYTES_ON_GPU = 16 * 2**20, 512 * 2**20
 
 
 def repeat_samples(ids_TB: Tensor, samples: int) -> Tensor:
@@ -75,7 +76,9 @@ class _SoftmaxLoss(torch.autograd.Function):
         d_features_NH = torch.empty_like(features_NH)
         d_weight_VH, d_bias_V = torch.zeros_like(weight_VH), torch.zeros_like(bias_V)
         nats = features_NH.new_zeros((), dtype=torch.float64)
-        for piece in _pieces(len(targets_N), samples, weight_VH.shape[0] * features_NH.element_size()):
+        row_bytes = weight_VH.shape[0] * features_NH.element_size()
+        piece_bytes = PIECE_BYTES_ON_GPU if features_NH.is_cuda else PIECE_BYTES
+        for piece in _pieces(len(targets_N), samples * row_bytes, samples, piece_bytes):
             x, targets = inputs_NH[piece], targets_N[piece, None]
             logits = (x @ matrix_VH.t()).to(features_NH.dtype).add_(bias_V)
             # ln p of a target is never taken from its probability, which may have underflowed to 0.
@@ -99,9 +102,9 @@ class _SoftmaxLoss(torch.autograd.Function):
         return d_features_NH * d_loss, d_weight_VH * d_loss, d_bias_V * d_loss, None, None, None
 
 
-def _pieces(rows: int, samples: int, row_bytes: int) -> list[slice]:
-    """Slices of whole tokens whose logits take about :data:`PIECE_BYTES`."""
-    size = max(1, PIECE_BYTES // (row_bytes * samples)) * samples
+def _pieces(rows: int, token_bytes: int, samples: int, piece_bytes: int) -> list[slice]:
+    """Slices of whole tokens, each of ``samples`` rows, whose logits take about ``piece_bytes``."""
+    size = max(1, piece_bytes // token_bytes) * samples
     return [slice(start, start + size) for start in range(0, rows, size)]
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from rlstm_model.adaptation.adapter import Adapter
@@ -25,8 +26,8 @@ from rlstm_training.texts import Passage
 from rlstm_training.torch_lstm import TorchLSTM, lstm_of_equal_size
 from rlstm_training.trainer import Trainer
 
-TRAINING, EVALUATION = 0.36, 0.12  # Shares of the time, for each of the two; what is left is for overruns.
-SEARCH = 0.25  # Of an evaluation.
+# Shares of the time, for each of the two. What is left is for reading the whole test text, and for overruns.
+TRAINING, CALIBRATION, READING = 0.34, 0.04, 0.08
 LOOKS = 10
 LOOK_TOKENS = 10_000
 WARM_UP_STEPS = 3
@@ -61,7 +62,7 @@ class Deadline:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Material:
-    """What is read: training text and its end-of-text token, validation and test text."""
+    """What is read: texts to train on, the token before all text, validation text for a search, test text."""
 
     texts: Texts
     bos_id: int
@@ -121,12 +122,12 @@ def compare(
     seconds = deadline.left
     reached = []
     for name, start in (("RLSTM", rlstm), ("torch.nn.LSTM", torch_lstm)):
-        trainer = start(recipe, material.texts, device)
-        training = _Training(trainer, name, tell)
+        training = _Training(start(recipe, material.texts, device), name, tell)
         training.until(deadline.after(TRAINING * seconds))
-        evaluation = deadline.after(EVALUATION * seconds)
-        reached.append(_evaluate(training, material, evaluation))
-        del trainer, training
+        calibration = _calibrate(training.trainer, material, deadline.after(CALIBRATION * seconds))
+        reached.append(_evaluate(training, calibration, material, deadline.after(READING * seconds)))
+        # Two models' weights, moments and averages are not to lie side by side.
+        del training, calibration
     return reached
 
 
@@ -155,16 +156,22 @@ class _Training:
         self._tell = tell
 
     def until(self, deadline: Deadline) -> None:
-        """Train for that long, with a look at validation text now and then and one at the end."""
+        """Train for that long, at least a step, with looks at validation text on the way and at the end."""
         period, timed = deadline.left / LOOKS, _Timed()
-        while not deadline.passed:
-            look = deadline.after(min(period, deadline.left))
-            while not look.passed:
-                before = time.perf_counter()
-                self.trainer.advance()
-                timed.add(self.trainer.step, time.perf_counter() - before)
+        while True:
+            self._steps(deadline.after(min(period, deadline.left)), timed)
             self._look(timed)
+            if deadline.passed:
+                break
         self._take_reported_weights()
+
+    def _steps(self, deadline: Deadline, timed: "_Timed") -> None:
+        while True:
+            before = time.perf_counter()
+            self.trainer.advance()
+            timed.add(time.perf_counter() - before)
+            if deadline.passed:
+                break
 
     def _look(self, timed: "_Timed") -> None:
         self.found, _ = self.trainer.evaluate()
@@ -185,26 +192,25 @@ class _Timed:
     """Seconds of steps, without the first few, which are slow."""
 
     def __init__(self) -> None:
-        self._all, self._warm = [0, 0.0], [0, 0.0]
+        self._seconds: list[float] = []
 
-    def add(self, step: int, seconds: float) -> None:
-        """One more step (the first is 1)."""
-        for count in (self._all, *([self._warm] if step > WARM_UP_STEPS else [])):
-            count[0] += 1
-            count[1] += seconds
+    def add(self, seconds: float) -> None:
+        """One more step."""
+        self._seconds.append(seconds)
 
     @property
     def steps_per_second(self) -> float:
-        steps, seconds = self._warm if self._warm[0] else self._all
-        return steps / seconds
+        """Of all steps where there have been no more than those few."""
+        counted = self._seconds[WARM_UP_STEPS:] or self._seconds
+        return len(counted) / math.fsum(counted)
 
 
-def _evaluate(training: _Training, material: Material, deadline: Deadline) -> Reached:
+def _evaluate(
+    training: _Training, calibration: Calibration, material: Material, deadline: Deadline
+) -> Reached:
     trainer, found = training.trainer, training.found
-    model = trainer.model.requires_grad_(False)
-    whole = striped_loss(model, torch.tensor(material.test.ids).numpy(), stripes=STRIPES)
-    calibration = _calibrate(model, material, trainer.recipe, deadline.after(SEARCH * deadline.left))
-    static, adapted, tokens = _read(model, calibration, material, deadline)
+    static, adapted, tokens = _read(trainer.model, calibration, material, deadline)
+    whole = striped_loss(trainer.model, np.array(material.test.ids), stripes=STRIPES)
     return Reached(
         model=training.name,
         weights=sum(weight.numel() for weight in trainer.parameters),
@@ -220,9 +226,10 @@ def _evaluate(training: _Training, material: Material, deadline: Deadline) -> Re
     )
 
 
-def _calibrate(model: LanguageModel, material: Material, recipe: Recipe, deadline: Deadline) -> Calibration:
+def _calibrate(trainer: Trainer, material: Material, deadline: Deadline) -> Calibration:
     """The rule with the best of the usual rates on validation text, of those that there is time to try."""
-    usual = Grid.usual(recipe.vocab)
+    model = trainer.model.requires_grad_(False)
+    usual = Grid.usual(trainer.recipe.vocab)
     grid = replace(usual, decays=usual.decays[:1], epsilons=usual.epsilons[:1], segments=usual.segments[:1])
     calibrations = Calibrations(model, material.texts.train, bos_id=material.bos_id, statistics=STATISTICS)
     trials: list[Trial] = []

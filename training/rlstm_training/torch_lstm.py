@@ -81,8 +81,16 @@ class _TorchStack(Stack):
         features_TBH, state = self.sequence(x_BH[None], state)
         return features_TBH[0], state
 
-    def sequence(self, x_TBH: Tensor, state: State, masks: DropoutMasks = NO_DROPOUT) -> tuple[Tensor, State]:
-        """See :class:`Stack`."""
+    def sequence(
+        self,
+        x_TBH: Tensor,
+        state: State,
+        masks: DropoutMasks = NO_DROPOUT,
+        *,
+        precision: torch.dtype | None = None,
+        wave: bool | None = None,
+    ) -> tuple[Tensor, State]:
+        """See :class:`Stack`. What precision and order are used is torch's own choice."""
         # Always in training mode, without which cuDNN has no backward pass; so it is the rate that changes.
         self.lstm.dropout = 0.0 if masks.cell is None else self._dropout
         # Whoever evaluates other weights points the parameters at them; cuDNN wants them in one piece.

@@ -74,13 +74,12 @@ class Trainer:
 
         Raises FloatingPointError when the loss or the gradient is not finite; no weight has changed then.
         """
-        samples = self.recipe.dropout_samples
+        samples, precision = self.recipe.dropout_samples, self.recipe.product_dtype
         inputs_TB, targets_TB = (ids_TB.to(self.device) for ids_TB in self.batches.next(self._rows))
         self._reset_some_states()
-        features, state = self.model(repeat_samples(inputs_TB, samples), self.state, self._draw_masks())
-        loss = language_model_loss(
-            self.model.embedding, features, targets_TB, samples, self.recipe.product_dtype
-        )
+        repeated_TB, masks = repeat_samples(inputs_TB, samples), self._draw_masks()
+        features, state = self.model(repeated_TB, self.state, masks, precision=precision)
+        loss = language_model_loss(self.model.embedding, features, targets_TB, samples, precision)
         mean_loss = self._descend(loss, rate_scale)
         self.state = state.detach()
         self.step += 1

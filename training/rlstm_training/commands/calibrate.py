@@ -68,7 +68,7 @@ def calibrate(
         checkpoint,
         trained,
         _held_out(checkpoint, trained, others, length),
-        grid_of(usual, rate, decay, epsilon, segment or usual.segments[:1]),
+        grid_of(usual, rate, decay, epsilon or usual.epsilons[:1], segment or usual.segments[:1]),
         Statistics(heads=heads, segments=segments),
     )
     choice.keep(checkpoint)

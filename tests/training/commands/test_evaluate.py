@@ -1,0 +1,161 @@
+"""`rlstm evaluate` beyond plain numbers: searches, samples, and what it leaves beside a checkpoint."""
+
+import json
+
+import pytest
+
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.checkpoint import EVALUATION, load, save
+from rlstm_model.dropout import DropoutRates
+from rlstm_training.corpora import load_corpus
+from rlstm_training.evaluation import static_loss
+from rlstm_training.monte_carlo import MonteCarlo
+from rlstm_training.procedure import Procedure
+from rlstm_training.texts import passage
+
+QUICK = [
+    "--search-tokens",
+    60,
+    "--heads",
+    2,
+    "--segments",
+    2,
+    "--segment",
+    10,
+    "--decay",
+    0,
+    "--epsilon",
+    0.1,
+]
+RATES = ["--rate", 1e-3, "--rate", 1e-2]
+
+
+@pytest.fixture
+def evaluated(rlstm, trained):
+    """Evaluates the trained model on the corpus ``one`` and reads the JSON that comes of it."""
+
+    def call(*words):
+        done = rlstm("evaluate", trained, "--corpus", "one", *words, "--json")
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
+
+    return call
+
+
+def _test_passage(checkpoint):
+    return passage(checkpoint.vocab, load_corpus("one", "test"), "one test")
+
+
+def test_a_temperature_is_chosen_on_validation_and_used_on_test(evaluated, trained):
+    """The least loss of those tried on the validation text; the number is the library's at that value."""
+    told = evaluated("--temperature", "search")
+    losses = {pair["temperature"]: pair["nats_per_token"] for pair in told["temperatures"]}
+    chosen = min(losses, key=losses.get)
+    checkpoint = load(trained)
+    valid = passage(checkpoint.vocab, load_corpus("one", "valid"), "valid")
+    on_valid = Procedure(model=checkpoint.model, bos_id=10, temperature=chosen).read([valid])[0]
+    assert losses[chosen] == pytest.approx(on_valid.static_nats / len(valid.ids), abs=1e-5)
+    (text,) = told["texts"]
+    assert text["settings"]["temperature"] == chosen
+    procedure = Procedure(model=checkpoint.model, bos_id=10, temperature=chosen)
+    assert text["static"] == procedure.read([_test_passage(checkpoint)])[0].to_json()["static"]
+
+
+def test_a_rule_is_searched_on_validation_and_read_once_on_test(evaluated, trained, own_folder):
+    """The best trial's rule gives the test number; nothing is written unless it is to be kept."""
+    before = sorted(path.name for path in trained.iterdir())
+    told = evaluated("--search", *QUICK, *RATES, "--trained-on", own_folder)
+    (text,), search = told["texts"], told["search"]
+    assert [trial["rate"] for trial in search["trials"]] == [1e-3, 1e-2]
+    assert search["chosen"]["mean"] == min(trial["mean"] for trial in search["trials"])
+    assert list(search["static"]) == ["one valid"]
+    assert text["settings"]["adaptation"]["rate"] == search["chosen"]["rate"]
+    assert text["updates"] == text["tokens"] // 10
+    assert sorted(path.name for path in trained.iterdir()) == before
+
+
+def test_what_a_search_found_can_be_kept(evaluated, trained, own_folder):
+    """--keep makes it the checkpoint's calibration: --dynamic then gives the same number."""
+    told = evaluated("--search", *QUICK, *RATES, "--trained-on", own_folder, "--keep")
+    checkpoint = load(trained)
+    stored = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+    assert stored.config.rate == told["search"]["chosen"]["rate"]
+    assert "## Adaptation" in checkpoint.card
+    again = evaluated("--dynamic")
+    assert again["texts"][0]["adapted"] == told["texts"][0]["adapted"]
+    assert again["search"] is None
+
+
+def test_results_are_saved_beside_the_model(rlstm, evaluated, trained):
+    """evaluation.json and the card hold each text once under each settings; the model loads as before."""
+    for words in ([], ["--temperature", 0.9], []):
+        told = evaluated(*words, "--save")
+    data = json.loads((trained / EVALUATION).read_text())
+    assert data["fingerprint"] == told["fingerprint"] == load(trained).fingerprint
+    assert [result["settings"]["temperature"] for result in data["results"]] == [1.0, 0.9]
+    assert all(result["published"] == "bits per byte" for result in data["results"])
+    card = load(trained).card
+    assert card.count("## Evaluation") == 1
+    assert card.count("| one test |") == 2
+    assert f"{data['results'][0]['static']['bits_per_byte']:.4f}" in card
+
+
+def test_a_new_model_does_not_keep_old_results(evaluated, trained):
+    """Writing other weights into the folder takes the results of the old ones away."""
+    evaluated("--save")
+    checkpoint = load(trained)
+    save(trained, checkpoint.model, checkpoint.vocab)
+    assert not (trained / EVALUATION).exists()
+
+
+def test_several_splits_are_texts_of_their_own(evaluated):
+    """Each split begins with the weights as loaded and no state."""
+    told = evaluated("--split", "valid", "--split", "test")
+    assert [text["text"] for text in told["texts"]] == ["one valid", "one test"]
+    (alone,) = evaluated()["texts"]
+    assert told["texts"][1]["static"] == alone["static"]
+
+
+@pytest.mark.parametrize("mode", ["arithmetic", "geometric"])
+def test_monte_carlo_dropout(evaluated, trained, mode):
+    """Rates are scaled and named in the result; the number is the library's."""
+    options = ["--monte-carlo", 2, "--dropout", "input=.5,output=.25", "--dropout-scale", 0.8, "--seed", 3]
+    (text,) = evaluated(*options, *(["--geometric"] if mode == "geometric" else []))["texts"]
+    sampling = MonteCarlo(samples=2, rates=DropoutRates(input=0.4, output=0.2), averaging=mode, seed=3)
+    checkpoint = load(trained)
+    procedure = Procedure(model=checkpoint.model, bos_id=10, monte_carlo=sampling)
+    assert text["static"] == procedure.read([_test_passage(checkpoint)])[0].to_json()["static"]
+    assert text["settings"]["monte_carlo"]["rates"] == {
+        "input": 0.4,
+        "cell": 0.0,
+        "state": 0.0,
+        "output": 0.2,
+    }
+    plain = static_loss(checkpoint.model, _test_passage(checkpoint), bos_id=10)
+    assert text["static"]["nats"] != pytest.approx(plain.static_nats, abs=1e-3)
+
+
+def test_tables_for_people(rlstm, trained, own_folder):
+    """Searches and results as tables, in the published measure."""
+    words = ["--corpus", "one", "--temperature", "search", "--search", *QUICK, *RATES]
+    done = rlstm("evaluate", trained, *words, "--trained-on", own_folder)
+    assert done.exit_code == 0, done.output
+    assert "nats a token" in done.stdout
+    assert "one valid" in done.stdout
+    assert "static, adapted and gain in bits per byte" in done.stdout
+
+
+def test_wrong_options_are_named(rlstm, trained):
+    """Exit code 2 and the option's name."""
+    for words, name in [
+        (["--temperature", "hot"], "--temperature"),
+        (["--temperature", "0"], "temperature"),
+        (["--keep"], "--keep"),
+        (["--monte-carlo", 2, "--dropout", "inputs=.1"], "--dropout"),
+        (["--monte-carlo", 2, "--dropout", "input=1.5"], "--dropout"),
+        (["--monte-carlo", 2, "--dropout", "input=.9", "--dropout-scale", 2], "--dropout-scale"),
+        (["--temperature", "search", "--recipe", "huge", "--monte-carlo", 2], "huge"),
+    ]:
+        done = rlstm("evaluate", trained, "--corpus", "one", *words)
+        assert done.exit_code == 2, (words, done.output)
+        assert name in done.stderr
