@@ -5,7 +5,7 @@ rows, where automatic differentiation would add a weight-sized outer product at 
 Shape suffixes: T time, L layers of the group, S steps of its wave, B batch rows, H hidden units.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -58,7 +58,20 @@ class GroupMasks(NamedTuple):
 def read_window(
     group: Group, layers: Sequence[LayerWeights], x_TBH: Tensor, state: GroupState, masks: GroupMasks
 ) -> tuple[Tensor, GroupState]:
-    """Read a window: what the group hands on, ``[T, B, H]``, and its last state."""
+    """Read a window: what the group hands on, ``[T, B, H]``, and its last state.
+
+    In code under ``torch.compile`` it stays a function of its own.
+    """
+    if torch.compiler.is_compiling():
+        # Steps write into views of buffers, which a compiler would have to take apart: they run as they are.
+        read: Callable[..., tuple[Tensor, GroupState]] = torch.compiler.disable(_read_window)
+        return read(group, layers, x_TBH, state, masks)
+    return _read_window(group, layers, x_TBH, state, masks)
+
+
+def _read_window(
+    group: Group, layers: Sequence[LayerWeights], x_TBH: Tensor, state: GroupState, masks: GroupMasks
+) -> tuple[Tensor, GroupState]:
     if torch.is_grad_enabled():
         flat = [tensor for layer in layers for tensor in layer.flat()]
         out, h, c = _Window.apply(group, masks, x_TBH, *state, *flat)  # type: ignore[no-untyped-call]

@@ -140,6 +140,35 @@ def test_an_impossible_token_scores_the_floor(random_model):
     assert scores.top_logprobs.tolist() == [[0.0, LOGPROB_FLOOR, LOGPROB_FLOOR]] * 2
 
 
+def test_log_probabilities_alone(random_model):
+    """Without ranks and entropies log-probabilities have the same bits, and bad ones still raise."""
+    model, ids = random_model(dtype=torch.float32), [1, 2, 3, 4, 5]
+    whole, _ = score(model, ids, state=None, last=0, top=2)
+    lean, _ = score(model, ids, state=None, last=0, logprobs_only=True)
+    assert torch.equal(lean.logprobs, whole.logprobs)
+    assert lean.ranks.tolist() == [0] * 5
+    assert bool(lean.entropies.isnan().all())
+    with pytest.raises(ArithmeticError, match="not finite"):
+        score_logits(torch.tensor([[0.0, math.nan]]), torch.tensor([0]), logprobs_only=True)
+
+
+@pytest.mark.parametrize("shape", [{}, {"softmax_components": 2}], ids=str)
+def test_pitfall_23_a_temperature_multiplies_the_logits(random_model, shape):
+    """Scores at a temperature are those of the logits times it, in each component of a mixture."""
+    model, ids = random_model(**shape), [1, 2, 3, 4, 5]
+    features, _ = model(torch.tensor([0, *ids[:-1]])[:, None], model.initial_state(1))
+    expected = model.log_probs(features[:, 0], 0.6)[range(5), ids]
+    scores, _ = score(model, ids, state=None, last=0, temperature=0.6)
+    torch.testing.assert_close(scores.logprobs, expected.float())
+    if not shape:
+        by_hand = torch.log_softmax(0.6 * model.logits(features[:, 0]), -1)[range(5), ids]
+        torch.testing.assert_close(expected, by_hand)
+    assert torch.equal(
+        score(model, ids, state=None, last=0, temperature=1.0)[0].logprobs,
+        score(model, ids, state=None, last=0)[0].logprobs,
+    )
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_broken_distribution_is_an_error_not_a_score(bad):
     """One bad logit spoils its row, whichever token is asked for."""

@@ -1,9 +1,10 @@
 import json
 
 import pytest
+import torch
 
 from rlstm_model.config import ModelConfig
-from rlstm_training.config import Recipe, Source
+from rlstm_training.config import Averaging, Recipe, Source
 from rlstm_training.recipes import RECIPES
 
 
@@ -38,12 +39,76 @@ def test_unknown_and_missing_fields_are_refused(toy_recipe, change):
         ("dropout_samples", 0),
         ("reset_probability", 1.5),
         ("checkpoint_every", 0),
+        ("evaluate_every", 0),
+        ("jitter_lines", -1),
+        ("early_stopping", -1),
+        ("divergence_resets", -1),
+        ("divergence_margin", -0.1),
+        ("divergence_margin", float("nan")),
+        ("l2", -1e-9),
+        ("vocab", "syllables"),
+        ("batching", "random"),
+        ("optimizer", "sgd"),
+        ("decay", "cosine"),
+        ("loss_scale", "sum"),
+        ("precision", "float16"),
     ],
 )
 def test_impossible_values_name_their_field(toy_recipe, field, value):
     """A recipe that cannot be run is refused when it is made."""
     with pytest.raises(ValueError, match=field):
         toy_recipe(**{field: value})
+
+
+@pytest.mark.parametrize(("field", "value"), [("kind", "ema"), ("every", 0), ("patience", 0), ("latest", 0)])
+def test_impossible_averages_name_their_field(field, value):
+    """An average that cannot be taken is refused when it is named."""
+    with pytest.raises(ValueError, match=f"averaging.{field}"):
+        Averaging(**{field: value})
+
+
+def test_contiguous_rows_have_no_jitter(toy_recipe):
+    """Only read heads begin their rounds elsewhere."""
+    with pytest.raises(ValueError, match="jitter_lines must be 0 where batching is contiguous"):
+        toy_recipe(batching="contiguous", jitter_lines=5)
+
+
+def test_choices_in_stored_recipes_are_checked(toy_recipe):
+    """An optimiser of another version is an error, not another optimiser."""
+    with pytest.raises(ValueError, match="optimizer must be one of radam, adam, not 'muon'"):
+        Recipe.from_json({**toy_recipe().to_json(), "optimizer": "muon"})
+
+
+def test_pitfall_12_a_sum_over_time_is_restated_for_the_mean(toy_recipe):
+    """Clip and L2 are divided by T, the loss by its factor; what is already a mean stays."""
+    recipe = toy_recipe(loss_scale="sum_over_time", window=70, clip_norm=10.0, l2=2.52e-4)
+    mean = recipe.as_mean_over_tokens()
+    assert (recipe.loss_factor, mean.loss_factor) == (70, 1)
+    assert (mean.clip_norm, mean.l2) == pytest.approx((10 / 70, 2.52e-4 / 70))
+    assert mean.loss_scale == "mean_over_tokens"
+    assert mean.as_mean_over_tokens() == mean
+
+
+def test_pitfall_14_the_published_optimiser_is_the_default():
+    """Rectified, without momentum: beta1 is 0, not 0.9."""
+    shape = ModelConfig(vocab_size=4, hidden_size=2)
+    recipe = Recipe(
+        name="r",
+        model=shape,
+        vocab="bytes",
+        sources=(Source(corpus="a", rows=2),),
+        window=5,
+        steps=10,
+        learning_rate=0.5,
+    )
+    assert (recipe.optimizer, recipe.beta1, recipe.beta2, recipe.epsilon) == ("radam", 0.0, 0.999, 1e-8)
+    assert recipe.reset_probability == 0.01
+
+
+def test_the_precision_is_that_of_products(toy_recipe):
+    """As torch names it."""
+    assert toy_recipe().product_dtype == torch.float32
+    assert toy_recipe(precision="bfloat16").product_dtype == torch.bfloat16
 
 
 def test_a_source_without_rows_is_refused():

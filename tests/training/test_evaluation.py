@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.vocab import WordVocab
 from rlstm_training.calibrate import Statistics, measure
 from rlstm_training.evaluation import (
     DynamicReading,
@@ -56,6 +57,30 @@ def test_static_loss_equals_single_steps(model, ids):
     result = static_loss(model, _passage(ids), bos_id=BOS)
     assert result.static_nats == pytest.approx(_token_by_token(model, ids), abs=1e-4)
     assert (result.tokens, result.adapted_nats) == (len(ids), None)
+
+
+def test_pitfall_20_first_tokens_and_ends_of_lines_count(model):
+    """The first token is scored after bos, each line's end is a token, and the state goes on over it."""
+    vocab = WordVocab.build("a b\nb a c\n" * 3)
+    encoded = vocab.encode("a b\nb a c\n")
+    assert encoded.ids.count(vocab.eos_id) == 2
+    assert len(encoded.ids) == 7
+    ids = encoded.ids
+    result = StaticReading(model, bos_id=vocab.eos_id).read(_passage(ids))
+    state, last, nats = model.initial_state(1), vocab.eos_id, 0.0
+    for token in ids:
+        features, state = model.step(torch.tensor([last]), state)
+        nats, last = nats - model.log_probs(features)[0, token].item(), token
+    assert (result.tokens, result.static_nats) == (7, pytest.approx(nats, abs=1e-5))
+
+
+def test_pitfall_21_published_numbers_have_no_cold_starts(model, words):
+    """Reading in stripes restarts the state in each: the published reading is at batch 1."""
+    ids = np.frombuffer(words(150, 6), dtype=np.uint8)
+    whole = static_loss(model, _passage(list(map(int, ids))), bos_id=BOS)
+    assert striped_loss(model, ids, stripes=4, window=40) != pytest.approx(
+        whole.static_nats / len(ids), abs=1e-4
+    )
 
 
 def test_a_text_read_in_parts_is_one_text(model, ids):
@@ -130,7 +155,7 @@ def test_measures_of_a_known_loss(model):
     assert result.to_json()["adapted"] is None
 
 
-def test_totals_weigh_by_tokens(model, ids):
+def test_pitfall_22_totals_weigh_by_tokens(model, ids):
     """The total of unequal parts is not the mean of their means."""
     parts = [static_loss(model, _passage(part, "x"), bos_id=BOS) for part in (ids[:5], ids[5:90])]
     whole = total("x", parts)

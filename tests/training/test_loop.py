@@ -1,4 +1,8 @@
+"""Runs from beginning to end: stopped, killed, out of disk, gone wrong, and ended early."""
+
+import errno
 import json
+import math
 import random
 import signal
 import subprocess
@@ -9,41 +13,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.dropout import DropoutRates
-from rlstm_training.batches import Texts
+from rlstm_training import run as run_module
+from rlstm_training.batches import Batches
+from rlstm_training.config import Averaging
 from rlstm_training.evaluation import striped_loss
-from rlstm_training.loop import train
-from rlstm_training.recipes import RECIPES
+from rlstm_training.loop import _Loop, train
+from rlstm_training.objective import language_model_loss
 from rlstm_training.reporting import Silence
-from rlstm_training.run import RunDirectory, RunError
+from rlstm_training.run import Diverged, RunDirectory, RunError
 from rlstm_training.texts import prepare
 from rlstm_training.trainer import Trainer
 
-PLAIN = {"dropout": DropoutRates(), "dropout_samples": 1, "l2": 0.0, "reset_probability": 0.0}
-
-# The losses of the first twenty steps of "tiny" on the words of conftest, seed 1, in nats.
-GOLDEN = [
-    5.53457,
-    5.5425,
-    5.54999,
-    5.55248,
-    5.56011,
-    5.55114,
-    5.55028,
-    5.54606,
-    5.53128,
-    5.52452,
-    5.51095,
-    5.49558,
-    5.48596,
-    5.47146,
-    5.45344,
-    5.43542,
-    5.41211,
-    5.39699,
-    5.38324,
-    5.35015,
-]
+AVERAGED = Averaging(kind="two_tailed")
 
 
 class _Record(Silence):
@@ -55,6 +36,21 @@ class _Record(Silence):
 
     def noticed(self, message):
         self.heard.append(("noticed", message))
+
+
+class _Stop(Silence):
+    """Ends the process, as it were, right after a step, or after something was noticed."""
+
+    def __init__(self, at):
+        self._at = at
+
+    def advanced(self, step, loss):
+        if step == self._at:
+            raise InterruptedError
+
+    def noticed(self, message):
+        if self._at == "reset":
+            raise InterruptedError
 
 
 def _curve(run):
@@ -78,96 +74,6 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-def test_the_loss_falls_on_a_text_of_few_words(toy_recipe, toy_texts):
-    """From near ln 256 to little more than half of it within a hundred steps."""
-    trainer = Trainer(toy_recipe(**PLAIN, learning_rate=3e-2, decay="constant"), toy_texts)
-    losses = [trainer.advance() for _ in range(100)]
-    assert losses[0] > 5.3
-    assert sum(losses[-10:]) / 10 < 3.0
-
-
-def test_golden_losses(toy_texts):
-    """The first steps of a recipe give the same numbers as on the day they were written down."""
-    texts = replace(toy_texts, train=[(ids, 4 * rows) for ids, rows in toy_texts.train])
-    trainer = Trainer(RECIPES["tiny"](), texts)
-    assert [trainer.advance() for _ in range(len(GOLDEN))] == pytest.approx(GOLDEN, abs=1e-4)
-
-
-def test_the_loss_is_the_text_read_by_the_model(toy_recipe, toy_texts):
-    """Without dropout, a step's loss is the plain loss of the window, from the carried state."""
-    trainer = Trainer(toy_recipe(**PLAIN), toy_texts)
-    for _ in range(3):
-        state, positions = trainer.state, trainer.batches.positions.copy()
-        inputs_TB, targets_TB = trainer.batches.next()
-        trainer.batches.positions = positions
-        with torch.no_grad():
-            features, _ = trainer.model(inputs_TB, state)
-            logits = trainer.model.logits(features).flatten(0, 1)
-        expected = torch.nn.functional.cross_entropy(logits, targets_TB.flatten()).item()
-        assert trainer.advance() == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_state_is_carried_and_cut_from_its_history(toy_recipe, toy_texts):
-    """A window begins where the last one ended; no gradient reaches back."""
-    trainer = Trainer(toy_recipe(**PLAIN), toy_texts)
-    trainer.advance()
-    assert trainer.state.h.abs().sum() > 0
-    assert not trainer.state.h.requires_grad
-
-
-@pytest.mark.parametrize("probability", [0.0, 1.0])
-def test_state_reset_is_all_or_nothing_at_its_ends(toy_recipe, toy_texts, probability):
-    """Probability one zeroes every row before each window, zero none."""
-    trainer = Trainer(toy_recipe(**{**PLAIN, "reset_probability": probability}), toy_texts)
-    trainer.advance()
-    trainer._reset_some_states()
-    assert bool((trainer.state.c == 0).all()) == (probability == 1.0)
-
-
-def test_a_row_is_reset_with_all_its_copies(toy_recipe, toy_texts):
-    """Hidden and cell values of all layers and all D samples of a row are zeroed together."""
-    trainer = Trainer(toy_recipe(reset_probability=0.5), toy_texts)
-    seen = set()
-    for _ in range(12):
-        trainer.state = type(trainer.state)(
-            torch.ones_like(trainer.state.h), torch.ones_like(trainer.state.c)
-        )
-        trainer._reset_some_states()
-        kept_LBH = torch.stack(trainer.state)
-        kept_B = kept_LBH.amax((0, 1, 3))
-        assert torch.equal(kept_LBH.amin((0, 1, 3)), kept_B)
-        assert torch.equal(kept_B[0::2], kept_B[1::2])
-        seen.update(kept_B.tolist())
-    assert seen == {0.0, 1.0}
-
-
-def test_validation_leaves_training_alone(toy_recipe, toy_texts):
-    """Looking at validation texts changes no number of the run."""
-    looking, blind = (Trainer(toy_recipe(), toy_texts) for _ in range(2))
-    for _ in range(4):
-        looking.evaluate()
-        assert looking.advance() == blind.advance()
-
-
-def test_nothing_changes_when_the_loss_is_not_finite(toy_recipe, toy_texts, tmp_path):
-    """NaN from the first step is an error that names the run; no checkpoint is written of it."""
-    recipe = toy_recipe()
-    trainer = Trainer(recipe, toy_texts)
-    with torch.no_grad():
-        trainer.model.embedding.bias[0] = float("nan")
-    before = [weight.clone() for weight in trainer.model.parameters()]
-    with pytest.raises(FloatingPointError, match="step 1"):
-        trainer.advance()
-    for old, new in zip(before, trainer.model.parameters(), strict=True):
-        assert torch.equal(old.nan_to_num(), new.nan_to_num())
-    with (
-        RunDirectory.open(tmp_path / "run", replace(recipe, learning_rate=1e30)) as run,
-        pytest.raises(RunError, match="training diverged"),
-    ):
-        train(run.recipe(), toy_texts, run, Silence())
-    assert run.saved_steps() == []
-
-
 def test_the_metrics_hold_the_curve(toy_recipe, toy_texts, tmp_path):
     """Loss at the end, validation at its period and at the end; the last is the returned model's."""
     model, curve = _run(tmp_path / "run", toy_recipe(), toy_texts)
@@ -177,26 +83,26 @@ def test_the_metrics_hold_the_curve(toy_recipe, toy_texts, tmp_path):
     assert curve[-1]["valid"]["words"] == pytest.approx(bits)
 
 
-def test_a_stopped_run_goes_on_exactly(toy_recipe, toy_texts, tmp_path):
+def _assert_same_weights(first, second):
+    for name, weight in first.state_dict().items():
+        assert torch.equal(weight, second.state_dict()[name])
+
+
+@pytest.mark.parametrize("kind", ["tail", "two_tailed"])
+def test_a_stopped_run_goes_on_exactly(toy_recipe, toy_texts, tmp_path, kind):
     """Stopped at any step, also between log lines, the curve and the weights are those of one go."""
-    recipe = toy_recipe(steps=60)
+    averaging = Averaging(kind=kind, latest=25, every=2)
+    recipe = toy_recipe(steps=60, evaluate_every=10, averaging=averaging, learning_rate=0.1)
     whole, curve = _run(tmp_path / "whole", recipe, toy_texts)
-
-    class Stop(Silence):
-        def __init__(self, at):
-            self.at = at
-
-        def advanced(self, step, loss):
-            if step == self.at:
-                raise InterruptedError
-
     for at in (1, 16, 33, 34, 47, 59):
         with pytest.raises(InterruptedError):
-            _run(tmp_path / "parts", recipe, toy_texts, Stop(at))
+            _run(tmp_path / "parts", recipe, toy_texts, _Stop(at))
     parts, resumed = _run(tmp_path / "parts", recipe, toy_texts)
     assert resumed == curve
-    for name, weight in whole.state_dict().items():
-        assert torch.equal(weight, parts.state_dict()[name])
+    _assert_same_weights(whole, parts)
+    ends = [RunDirectory(tmp_path / name).load(60)[0] for name in ("whole", "parts")]
+    assert ends[0].keys() == ends[1].keys()
+    assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
 
 
 def test_a_finished_run_does_nothing_more(toy_recipe, toy_texts, tmp_path):
@@ -259,30 +165,228 @@ def _kill_until_done(folder, recipe_json, kills, draw):
 @pytest.mark.timeout(600)
 def test_kills_leave_no_trace(corpora, toy_recipe, tmp_path, kills):
     """Kill -9 at random moments, then resumed: the loss curve equals the uninterrupted one exactly."""
-    recipe = toy_recipe(steps=30 * kills, checkpoint_every=7)
+    recipe = toy_recipe(steps=30 * kills, checkpoint_every=7, averaging=AVERAGED, learning_rate=0.1)
     _kill_until_done(tmp_path / "killed", json.dumps(recipe.to_json()), kills, random.Random(kills))
     _, whole = _run(tmp_path / "whole", recipe, prepare(recipe)[0])
     assert _curve(RunDirectory(tmp_path / "killed")) == whole
 
 
-@pytest.mark.gpu
-def test_a_run_on_a_gpu_learns_the_same(toy_recipe, toy_texts):
-    """Without dropout, whose masks differ by device, losses on CUDA are those of the CPU."""
-    recipe = toy_recipe(**PLAIN)
-    cpu, gpu = Trainer(recipe, toy_texts), Trainer(recipe, toy_texts, torch.device("cuda"))
-    gpu.model.load_state_dict(cpu.model.state_dict())
-    for _ in range(20):
-        assert gpu.advance() == pytest.approx(cpu.advance(), abs=1e-3)
+@pytest.mark.parametrize("half", [False, True])
+def test_a_full_disk_loses_nothing(toy_recipe, toy_texts, tmp_path, monkeypatch, half):
+    """The error names the checkpoint; with room again the run goes on as if nothing had been."""
+    recipe = toy_recipe(averaging=AVERAGED)
+    _, curve = _run(tmp_path / "whole", recipe, toy_texts)
+    saves = []
+
+    def save_file(tensors, path):
+        saves.append(path)
+        if len(saves) == 2:
+            if half:
+                path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(tensors, path)
+
+    whole = run_module.save_file
+    monkeypatch.setattr(run_module, "save_file", save_file)
+    with pytest.raises(RunError, match="checkpoints/20: cannot be written, older checkpoints stay"):
+        _run(tmp_path / "run", recipe, toy_texts)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["15"]
+    assert RunDirectory(tmp_path / "run").newest().damaged == ()
+    assert _run(tmp_path / "run", recipe, toy_texts)[1] == curve
 
 
-def test_texts_of_other_rows_are_refused(toy_recipe, toy_texts):
-    """Texts and recipe must agree on the batch."""
-    with pytest.raises(ValueError, match="the texts have 4 rows, the recipe 3"):
-        Trainer(toy_recipe(sources=toy_recipe().sources[:1]), toy_texts)
+@pytest.fixture
+def poison(monkeypatch, toy_texts):
+    """Makes the loss or gradient of some windows of the text, by number from 1, no number."""
+
+    def plant(recipe, numbers, what="loss"):
+        batches = Batches(toy_texts.train, recipe.window)
+        windows = [batches.next()[1] for _ in range(max(numbers))]
+        bad = [windows[number - 1] for number in numbers]
+
+        def loss(embedding, features, targets_TB, *rest):
+            good = language_model_loss(embedding, features, targets_TB, *rest)
+            if not any(torch.equal(targets_TB, window) for window in bad):
+                return good
+            nothing = (features.sum() * 0).sqrt()  # Its gradient is infinity times zero.
+            return good + nothing if what == "gradient" else good * math.nan
+
+        monkeypatch.setattr("rlstm_training.trainer.language_model_loss", loss)
+
+    return plant
 
 
-def test_texts_may_come_from_anywhere(toy_recipe):
-    """A run needs ids and rows only, no corpus."""
-    ids = torch.arange(100).numpy() % 7
-    trainer = Trainer(toy_recipe(), Texts(train=[(ids, 4)], valid={}))
-    assert trainer.advance() > 0
+@pytest.fixture
+def evaluations(monkeypatch):
+    """Has evaluations report another loss: a function of step and true loss says which."""
+
+    def plant(change):
+        evaluate = Trainer.evaluate
+
+        def changed(trainer):
+            found, bits = evaluate(trainer)
+            return replace(found, loss=change(trainer.step, found.loss)), bits
+
+        monkeypatch.setattr(Trainer, "evaluate", changed)
+
+    return plant
+
+
+@pytest.fixture
+def diverging(toy_recipe):
+    """A recipe of 60 steps that evaluates and saves often."""
+    return toy_recipe(
+        steps=60,
+        decay="constant",
+        averaging=AVERAGED,
+        evaluate_every=10,
+        checkpoint_every=5,
+        divergence_margin=5.0,
+    )
+
+
+def _loop_until(run, recipe, texts, step):
+    loop = _Loop(Trainer(recipe, texts), run, Silence())
+    loop.resume()
+    while loop.trainer.step < step:
+        loop.advance()
+    return loop
+
+
+def _assert_gone_back(loop, run, best):
+    """All but text, dice and step is that of the best checkpoint; the carried state is empty."""
+    tensors, header = run.load(best)
+    now = loop.trainer.tensors()
+    for name in (name for name in tensors if name.startswith(("model.", "optimizer.", "average."))):
+        assert torch.equal(now[name], tensors[name])
+    assert now["optimizer.embedding.bias.step"].item() == best
+    assert loop.trainer.average.header() == header["average"]
+    assert not now["state.h"].any()
+    assert not now["state.c"].any()
+    assert (now["positions"] != tensors["positions"]).all()
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_pitfall_17_what_is_no_number_sends_the_run_back_to_its_best(
+    diverging, toy_texts, tmp_path, poison, what
+):
+    """From the best weights, optimiser and averages it goes on, with other text, at 0.9 of the rate."""
+    poison(diverging, [25], what)
+    with RunDirectory.open(tmp_path / "run", diverging) as run:
+        loop = _loop_until(run, diverging, toy_texts, 24)
+        loop.advance()
+        assert loop.trainer.step == 24
+        _assert_gone_back(loop, run, best=20)
+        loop.advance()
+        assert loop.trainer.step == 25
+        (group,) = loop.trainer.optimizer.param_groups
+        assert group["lr"] == pytest.approx(0.9 * diverging.learning_rate)
+        (reset,) = (record for record in run.metrics() if "reset" in record)
+        assert reset["step"] == 25
+        assert reset["reset"]["to_step"] == 20
+        assert "step 25: loss" in reset["reset"]["why"]
+
+
+@pytest.mark.parametrize("loss", [lambda _: math.nan, lambda loss: loss + 9])
+def test_pitfall_17_a_bad_evaluation_sends_the_run_back_to_its_best(
+    diverging, toy_texts, tmp_path, evaluations, loss
+):
+    """No number, or worse than the best by more than the margin."""
+    evaluations(lambda step, found: loss(found) if step == 30 else found)
+    with RunDirectory.open(tmp_path / "run", diverging) as run:
+        loop = _loop_until(run, diverging, toy_texts, 30)
+        _assert_gone_back(loop, run, best=20)
+        (reset,) = (record for record in run.metrics() if "reset" in record)
+        assert reset["step"] == 30
+        assert reset["reset"]["to_step"] == 20
+        assert "nats on validation text" in reset["reset"]["why"]
+
+
+def test_rates_compound_and_are_told(diverging, toy_texts, tmp_path, poison, monkeypatch):
+    """0.9, then 0.81 of the recipe's rate, in the metrics and to whoever listens; the run ends well."""
+    monkeypatch.setattr("rlstm_training.loop.LOG_EVERY", 5)
+    poison(diverging, [25, 43])
+    reporter = _Record()
+    _, curve = _run(tmp_path / "run", diverging, toy_texts, reporter)
+    resets = [record["reset"]["rate_scale"] for record in curve if "reset" in record]
+    assert resets == pytest.approx([0.9, 0.81])
+    rates = {record["step"]: record["rate"] for record in curve if "rate" in record}
+    expected = {step: 0.9 ** ((step >= 25) + (step >= 42)) * diverging.learning_rate for step in rates}
+    assert rates == pytest.approx(expected)
+    told = [message for kind, *(message, *_) in reporter.heard if kind == "noticed"]
+    assert all(
+        f"at {scale} of the rate" in message for scale, message in zip(("0.90", "0.81"), told, strict=True)
+    )
+    assert RunDirectory(tmp_path / "run").finished
+
+
+def test_a_run_stopped_around_resets_goes_on_exactly(diverging, toy_texts, tmp_path, poison, evaluations):
+    """Before, right after and long after going back, also where the checkpoint is of the step before."""
+    poison(diverging, [26, 36])
+    evaluations(lambda step, found: found + 9 if step == 50 else found)
+    whole, curve = _run(tmp_path / "whole", diverging, toy_texts)
+    assert [record["step"] for record in curve if "reset" in record] == [26, 35, 50]
+    for at in (24, "reset", "reset", 27, 31, "reset", 36, 49, "reset", 53):
+        with pytest.raises(InterruptedError):
+            _run(tmp_path / "parts", diverging, toy_texts, _Stop(at))
+    parts, resumed = _run(tmp_path / "parts", diverging, toy_texts)
+    assert resumed == curve
+    _assert_same_weights(whole, parts)
+
+
+def test_resets_are_counted_and_come_to_an_end(diverging, toy_texts, tmp_path, poison):
+    """A run that goes wrong again and again is given up with an error, and again when it is resumed."""
+    recipe = replace(diverging, divergence_resets=2)
+    poison(recipe, range(25, 40))
+    for _ in range(2):
+        with pytest.raises(Diverged, match="run: training diverged again after 2 resets; step 25: loss nan"):
+            _run(tmp_path / "run", recipe, toy_texts)
+    run = RunDirectory(tmp_path / "run")
+    assert not run.finished
+    assert run.saved_steps()[-1] == 20
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_divergence_before_the_first_evaluation_is_an_error(diverging, toy_texts, tmp_path, poison, what):
+    """There is nothing to go back to, and no checkpoint of what went wrong."""
+    poison(diverging, [3], what)
+    with pytest.raises(Diverged, match="before its first good evaluation; step 3: loss"):
+        _run(tmp_path / "run", diverging, toy_texts)
+    assert RunDirectory(tmp_path / "run").saved_steps() == []
+
+
+def test_a_first_evaluation_that_is_no_number_is_an_error(diverging, toy_texts, tmp_path, evaluations):
+    """As is a rate that blows the weights up at once."""
+    recipe = replace(diverging, learning_rate=1e30)
+    with pytest.raises(RunError, match="training diverged before its first good evaluation"):
+        _run(tmp_path / "huge", recipe, toy_texts)
+    evaluations(lambda *_: math.nan)
+    with pytest.raises(Diverged, match="before its first good evaluation; step 10: nan nats"):
+        _run(tmp_path / "run", diverging, toy_texts)
+
+
+def test_a_run_that_gets_no_better_ends_early(diverging, toy_texts, tmp_path, evaluations):
+    """After so many evaluations without a better one; it is finished then, and stays so."""
+    recipe = replace(diverging, early_stopping=3, steps=1000)
+    evaluations(lambda step, _: abs(step - 20) / 100 + 1)
+    _, curve = _run(tmp_path / "run", recipe, toy_texts)
+    assert curve[-1]["step"] == 50
+    assert RunDirectory(tmp_path / "run").finished
+    reporter = _Record()
+    assert _run(tmp_path / "run", recipe, toy_texts, reporter)[1] == curve
+    assert reporter.heard == [("started", 50, 1000)]
+
+
+def test_the_best_checkpoint_stays_beside_the_two_newest(diverging, toy_texts, tmp_path, evaluations):
+    """And is still the best of a run that goes on from the older of the two."""
+    evaluations(lambda step, _: abs(step - 20) / 100 + 1)
+    _, curve = _run(tmp_path / "run", diverging, toy_texts)
+    run = RunDirectory(tmp_path / "run")
+    assert run.saved_steps() == [20, 55, 60]
+    assert run.best().step == 20
+    (run.folder / "checkpoints" / "60" / "run.safetensors").write_bytes(b"lost")
+    reporter = _Record()
+    assert _run(run.folder, diverging, toy_texts, reporter)[1] == curve
+    assert ("started", 55, 60) in reporter.heard
+    assert run.saved_steps() == [20, 55, 60]
+    assert run.best().step == 20

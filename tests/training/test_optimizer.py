@@ -1,3 +1,5 @@
+"""Optimisers against their rules written out with NumPy, and the published table of r_t."""
+
 import math
 
 import numpy as np
@@ -18,34 +20,41 @@ from rlstm_training.optimizer import make_optimizer, rectification
         (1000, 0.9999, 0.221),
     ],
 )
-def test_rectification_table(step, beta2, expected):
+def test_oracle_k_rectification_table(step, beta2, expected):
     """r_t as published (mathematics: section 4)."""
     assert rectification(step, beta2) == pytest.approx(expected, abs=5e-4)
 
 
-def test_five_steps_are_not_rectified():
+def test_oracle_k_five_steps_are_not_rectified():
     """With beta2 = 0.999 the variance is intractable for five steps."""
     assert [rectification(step, 0.999) is None for step in range(1, 8)] == [True] * 5 + [False] * 2
 
 
 def _reference(weight, gradients, recipe):
-    """Rectified Adam, written out with NumPy."""
+    """Adam, rectified or not, written out with NumPy."""
     m, v = np.zeros_like(weight), np.zeros_like(weight)
     for t, g in enumerate(gradients, 1):
         m = recipe.beta1 * m + (1 - recipe.beta1) * g
         v = recipe.beta2 * v + (1 - recipe.beta2) * g * g
         step = m / (1 - recipe.beta1**t)
-        r = rectification(t, recipe.beta2)
+        r = 1.0 if recipe.optimizer == "adam" else rectification(t, recipe.beta2)
         if r is not None:
-            step = step * r * math.sqrt(1 - recipe.beta2**t) / (np.sqrt(v) + recipe.epsilon)
+            # Rectified Adam adds epsilon to the root before, plain Adam after the correction of v.
+            correction = math.sqrt(1 - recipe.beta2**t)
+            if recipe.optimizer == "adam":
+                step = step / (np.sqrt(v) / correction + recipe.epsilon)
+            else:
+                step = step * r * correction / (np.sqrt(v) + recipe.epsilon)
         weight = weight - recipe.learning_rate * step
     return weight
 
 
+@pytest.mark.parametrize("optimizer", ["radam", "adam"])
 @pytest.mark.parametrize("beta1", [0.0, 0.9])
-def test_steps_equal_the_written_out_rule(toy_recipe, beta1):
-    """Twenty steps, over the border of the rectified phase, equal the formula in float64."""
-    recipe = toy_recipe(beta1=beta1)
+@pytest.mark.parametrize("epsilon", [1e-8, 0.1])
+def test_pitfall_14_steps_equal_the_written_out_rule(toy_recipe, optimizer, beta1, epsilon):
+    """Twenty steps equal the formula in float64; rectified, the first five are plain, and none is skipped."""
+    recipe = toy_recipe(optimizer=optimizer, beta1=beta1, epsilon=epsilon)
     draw = np.random.default_rng(0)
     start, gradients = draw.normal(size=6), draw.normal(size=(20, 6))
     weight = torch.nn.Parameter(torch.from_numpy(start.copy()))
@@ -54,3 +63,13 @@ def test_steps_equal_the_written_out_rule(toy_recipe, beta1):
         weight.grad = torch.from_numpy(gradient.copy())
         optimizer.step()
     np.testing.assert_allclose(weight.detach().numpy(), _reference(start, gradients, recipe), rtol=1e-10)
+
+
+@pytest.mark.parametrize("optimizer", ["radam", "adam"])
+def test_pitfall_13_no_weight_decay_outside_the_loss(toy_recipe, optimizer):
+    """L2 is part of the gradient: the optimiser itself lets a weight without gradient be."""
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = make_optimizer([weight], toy_recipe(optimizer=optimizer, l2=0.5))
+    weight.grad = torch.zeros(3)
+    optimizer.step()
+    assert weight.tolist() == [1.0] * 3

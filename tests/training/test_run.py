@@ -1,9 +1,12 @@
+import errno
 import json
 import resource
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
+from rlstm_training import run as run_module
 from rlstm_training.run import RunDirectory, RunError
 
 
@@ -169,6 +172,70 @@ def test_a_full_disk_keeps_the_checkpoints_before(run):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["1"]
     assert run.newest().step == 1
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O")])
+def test_weights_that_cannot_be_written_keep_the_checkpoints_before(run, monkeypatch, error):
+    """Whatever it is that the writer says, and half a file too."""
+    _saved(run, 1)
+
+    def save_file(tensors, path):
+        path.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(run_module, "save_file", save_file)
+    with pytest.raises(RunError, match="checkpoints/2: cannot be written, older checkpoints stay"):
+        _saved(run, 2)
+    assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["1"]
+    assert torch.equal(run.newest().tensors["model.w"], _tensors(1)["model.w"])
+
+
+def test_tensors_of_any_layout_can_be_saved(run):
+    """A transposed or strided tensor comes back with its values in order."""
+    whole = torch.arange(24.0).view(4, 6)
+    run.save(1, {"t": whole.t(), "s": whole[:, ::2]}, {})
+    tensors = run.newest().tensors
+    assert torch.equal(tensors["t"], whole.t())
+    assert torch.equal(tensors["s"], whole[:, ::2])
+
+
+def _saved_with_best(run, *pairs):
+    for step, best in pairs:
+        run.save(step, _tensors(step), {}, best_step=best)
+
+
+def test_the_best_of_both_newest_checkpoints_stays(run):
+    """Each knows the best of its own time; older ones go as soon as neither needs them."""
+    _saved_with_best(run, (2, 2), (4, 2), (6, 2))
+    assert run.saved_steps() == [2, 4, 6]
+    _saved_with_best(run, (7, 7))
+    assert run.saved_steps() == [2, 6, 7]
+    assert run.best().step == 7
+    run.forget_after(6)
+    assert run.best().step == 2
+    _saved_with_best(run, (8, 2), (9, 9), (10, 9))
+    assert run.saved_steps() == [9, 10]
+
+
+def test_the_best_is_the_newest_in_a_run_without_evaluation(run):
+    """And there is none in a run without a checkpoint; one that is damaged is named."""
+    assert run.best() is None
+    _saved(run, 3)
+    assert run.best().step == 3
+    _saved_with_best(run, (4, 4), (5, 4))
+    assert torch.equal(run.best().tensors["model.w"], _tensors(4)["model.w"])
+    _cut(run.folder / "checkpoints" / "4" / "run.safetensors")
+    with pytest.raises(RunError, match="checkpoints/4: is damaged"):
+        run.best()
+
+
+def test_a_run_is_finished_when_its_newest_checkpoint_says_so(run):
+    """Neither a new run nor one that goes on is."""
+    assert not run.finished
+    run.save(1, _tensors(1), {"finished": False})
+    assert not run.finished
+    run.save(2, _tensors(2), {"finished": True})
+    assert run.finished
 
 
 def test_a_half_written_line_is_ignored(run):

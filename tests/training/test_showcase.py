@@ -135,3 +135,15 @@ def test_the_rate_is_of_those_tried_and_dynamic_is_the_library_s(recipe, materia
     expected = DynamicReading(Adapter(trainer.model, again.under(setting), bos_id=10)).read(material.test)
     assert static == pytest.approx(expected.static_nats, rel=1e-5)
     assert adapted == pytest.approx(expected.adapted_nats, rel=1e-5)
+
+
+@pytest.mark.gpu
+def test_it_runs_on_a_gpu(recipe, material):
+    """In bfloat16, and with cuDNN's LSTM, in forward, backward and dynamic evaluation."""
+    cuda = torch.device("cuda")
+    for each in compare(
+        recipe_for_minutes(recipe, cuda, 1.0), material, cuda, Deadline(20.0), lambda line: None
+    ):
+        assert each.valid_perplexity < 30
+        assert each.static_perplexity < 30
+        assert each.adapted_perplexity == pytest.approx(each.static_perplexity, rel=0.2)

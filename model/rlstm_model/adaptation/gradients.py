@@ -104,13 +104,12 @@ def _mixture_backward(
     named = {f"embedding.{name}": weight for name, weight in embedding.named_parameters()}
     if embedding.output is not None:
         del named["embedding.input"]
+    features_SH = features_SH.detach().requires_grad_(True)
     with torch.enable_grad():
-        features_SH.requires_grad_(True)
         log_probs_SV = embedding.logits(features_SH, temperature)
         losses_S = torch.nn.functional.cross_entropy(log_probs_SV, targets_S, reduction="none")
-    d_features_SH, *gradients = torch.autograd.grad(
-        (losses_S * weights_S).sum(), (features_SH, *named.values())
-    )
+        loss = (losses_S * weights_S).sum()
+    d_features_SH, *gradients = torch.autograd.grad(loss, (features_SH, *named.values()))
     for name, gradient in zip(named, gradients, strict=True):
         parts[name].copy_(gradient)
     return log_probs_SV.detach(), d_features_SH

@@ -71,6 +71,26 @@ def test_every_argument_goes_through_as_it_is(install: Any) -> None:
     assert [(arguments, "rlstm train")] == SEEN
 
 
+def test_a_first_argument_can_name_another_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bench train x` is the entry point ``bench.train`` with its own extra; `bench x` stays `bench`."""
+    SEEN.clear()
+    module = ModuleType("brought_by_a_test")
+    module.command = WithMain()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    points = {
+        name: (EntryPoint(name=name, value="brought_by_a_test:command", group=commands.COMMAND_GROUP),)
+        for name in ("bench", "bench.train")
+    }
+    monkeypatch.setattr(commands, "entry_points", lambda group, name: points.get(name, ()))
+    build()(["bench", "train", "--seconds", "1"], standalone_mode=False)
+    build()(["bench", "model", "train"], standalone_mode=False)
+    assert SEEN == [(["--seconds", "1"], "rlstm bench train"), (["model", "train"], "rlstm bench")]
+
+    del points["bench.train"]
+    with pytest.raises(CommandError, match=r"bench\.train: .*\[training\]'"):
+        build()(["bench", "train"], standalone_mode=False)
+
+
 def test_help_of_the_command_behind(install: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """``rlstm train --help`` shows the help of the real command."""
     install(plain)
@@ -116,3 +136,4 @@ def test_every_command_is_there() -> None:
         else:
             assert command.extra in {"server", "training"}
             assert command.name in installed
+        assert {f"{command.name}.{part}" for part, _ in command.parts} <= installed

@@ -1,8 +1,8 @@
 """Score, then learn: against dynamic evaluation by hand, and for every way to cut a stream.
 
 Pitfalls of the literature that have no test of their own here: the weights at which a stream starts are
-those the model was loaded with, averaged or not (30); there is no running second moment and no optimiser
-(34); temperature, dropout and clipping have no place in the adapter (23, 25, 27).
+those the model was loaded with, and a checkpoint holds the average where there is one (30); there is no
+running second moment and no optimiser (34); dropout and clipping have no place in the adapter (25, 27).
 """
 
 import math
@@ -281,6 +281,37 @@ def test_alternatives(adapter, text):
     assert (scores.top_logprobs.diff(dim=1) <= 0).all()
     for row, (token, rank) in enumerate(zip(text(10), scores.ranks.tolist(), strict=True)):
         assert (rank <= 3) == (token in scores.top_ids[row].tolist())
+
+
+@pytest.mark.parametrize("cuts", [(23,), (3, 10, 10)])
+def test_pitfall_23_the_temperature_is_in_all_that_is_scored(tiny_model, calibration, text, cuts):
+    """Adapted, static and read-ahead scores are at the temperature, whatever the cuts; 1 changes no bit."""
+    model, ids = tiny_model(), text(23)
+    cool = Adapter(model, calibration(model), bos_id=BOS, temperature=0.7)
+    state, parts, done = cool.start(), [], 0
+    for cut in cuts:
+        reader = cool.reader(state)
+        ahead, _ = reader.score(reader.cursor, ids[done : done + 1])
+        new, state = observe(cool, ids[done : done + cut], state)
+        assert float(ahead.logprobs[0]) == pytest.approx(float(new[0].scores.logprobs[0]), abs=1e-6)
+        parts, done = parts + new, done + cut
+    expected, _ = score(model, ids, state=None, last=BOS, temperature=0.7)
+    torch.testing.assert_close(torch.cat([part.static_logprobs for part in parts]), expected.logprobs)
+    log_probs, _ = cool.reader(cool.start()).next_log_probs(cool.start().now)
+    assert float(log_probs[ids[0]]) == pytest.approx(float(expected.logprobs[0]), abs=1e-6)
+    plain, _ = observe(Adapter(model, calibration(model), bos_id=BOS), ids)
+    one, _ = observe(Adapter(model, calibration(model), bos_id=BOS, temperature=1.0), ids)
+    assert torch.equal(logprobs(plain), logprobs(one))
+    assert not torch.allclose(logprobs(plain), logprobs(parts))
+
+
+def test_log_probabilities_alone(tiny_model, calibration, text, digest):
+    """Leaving out ranks and entropies changes no log-probability and no weight."""
+    model, ids = tiny_model(), text(23)
+    whole, one = observe(Adapter(model, calibration(model), bos_id=BOS), ids)
+    lean, other = observe(Adapter(model, calibration(model), bos_id=BOS, logprobs_only=True), ids)
+    assert torch.equal(logprobs(whole), logprobs(lean))
+    assert digest(one.delta_P) == digest(other.delta_P)
 
 
 def test_without_the_static_row(adapter, text, digest):

@@ -11,6 +11,8 @@ SHAPES = [
     {"tie_embeddings": True},
     {"cell": "lstm", "cap_input_gate": False, "mogrifier_rounds": 2, "mogrifier_rank": 0},
     {"cell": "lstm", "mogrifier_rounds": 0},
+    {"softmax_components": 3},
+    {"softmax_components": 2, "tie_embeddings": True},
 ]
 FLAGS = [[True] * 4, [True, False, False, True], [False, False, True, False], [False] * 4]
 
@@ -31,7 +33,7 @@ def case(tiny_model, text):
     return make
 
 
-def losses_by_hand(fast_weights, delta, state, inputs, targets):
+def losses_by_hand(fast_weights, delta, state, inputs, targets, temperature=1.0):
     """Each token's loss by single steps of a plain model with the summed weights, and its weights."""
     twin = type(fast_weights.slow_model)(fast_weights.slow_model.config).double()
     slow = fast_weights.slow_model.state_dict()
@@ -39,7 +41,7 @@ def losses_by_hand(fast_weights, delta, state, inputs, targets):
     losses = []
     for token, target in zip(inputs, targets, strict=True):
         features, state = twin.step(torch.tensor([token]), state)
-        losses.append(-twin.log_probs(features)[0, target])
+        losses.append(-twin.log_probs(features, temperature)[0, target])
     return losses, list(twin.parameters())
 
 
@@ -60,6 +62,40 @@ def test_equals_autograd_over_single_steps(case, flat, shape, learn, reduction):
     torch.testing.assert_close(done.gradient_P, flat(expected), rtol=1e-9, atol=1e-11)
     log_probs = torch.log_softmax(done.logits_SV, -1)[range(4), targets]
     torch.testing.assert_close(-log_probs, torch.stack(losses).detach())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_pitfall_23_the_temperature_is_in_the_loss(case, flat, shape):
+    """The gradient is of the loss at the temperature, and so are the distributions that come with it."""
+    fast_weights, delta, state, inputs, targets = case(**shape)
+    done = segment_gradient(
+        fast_weights,
+        delta,
+        state,
+        inputs,
+        targets,
+        [True] * 4,
+        segment=4,
+        reduction="mean",
+        temperature=0.8,
+    )
+    losses, weights = losses_by_hand(fast_weights, delta, state, inputs, targets, temperature=0.8)
+    expected = torch.autograd.grad(sum(losses) / 4, weights, materialize_grads=True)
+    torch.testing.assert_close(done.gradient_P, flat(expected), rtol=1e-9, atol=1e-11)
+    log_probs = torch.log_softmax(done.logits_SV, -1)[range(4), targets]
+    torch.testing.assert_close(-log_probs, torch.stack(losses).detach())
+
+
+def test_the_next_pass_overwrites_the_whole_gradient(case):
+    """Rows that the last segment read, and this one does not, keep nothing of it."""
+    fast_weights, delta, state, inputs, targets = case()
+    arguments = (inputs, targets, [True] * 4)
+    first = segment_gradient(fast_weights, delta, state, *arguments, segment=4, reduction="mean")
+    expected = first.gradient_P.clone()
+    others = [(token + 1) % 11 for token in inputs]
+    segment_gradient(fast_weights, delta, state, others, others, [True] * 4, segment=4, reduction="mean")
+    again = segment_gradient(fast_weights, delta, state, *arguments, segment=4, reduction="mean")
+    assert torch.equal(again.gradient_P, expected)
 
 
 def test_pitfall_33_tied_embeddings_get_the_sum_of_both_uses_once(case):

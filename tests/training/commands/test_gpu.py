@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rlstm_training.commands.gpu import gpu
+from rlstm_training.commands.gpu import bench_gpu
 from rlstm_training.config import Recipe
 
 
@@ -14,7 +14,7 @@ from rlstm_training.config import Recipe
 def run(own_folder):
     """Types the command, for a folder of text and hardly any time."""
     app = typer.Typer()
-    app.command()(gpu)
+    app.command()(bench_gpu)
     tiny = ["--recipe", "tiny", "--corpus", str(own_folder), "--minutes", "0.01", "--threads", "1"]
 
     def call(*words):
@@ -61,3 +61,4 @@ def test_what_cannot_be_is_refused(run):
     assert "no such CUDA device" in run("--device", "cuda:99").stderr
     refused = run("--device", "cpu", "--recipe", "wikitext-2-35m-rlstm", "--dropout-scale", "2")
     assert refused.exit_code == 2
+    assert "--dropout-scale" in refused.stderr

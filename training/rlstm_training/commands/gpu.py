@@ -33,7 +33,7 @@ DropoutScale = Annotated[
 
 
 @command
-def gpu(
+def bench_gpu(
     recipe: Annotated[str, typer.Option(help="The RLSTM to train.")] = "wikitext-2-35m-rlstm",
     corpus: OwnCorpus = None,
     minutes: Minutes = 8.5,

@@ -27,12 +27,17 @@ LocalAct = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command and where it is: in this package (``target``), or in one whose needs come with ``extra``."""
+    """A command and where it is: in this package (``target``), or in one whose needs come with ``extra``.
+
+    ``parts``: first arguments that make it another command, whose entry point is ``name.part``, with the
+    extra each needs.
+    """
 
     name: str
     help: str
     target: str = ""
     extra: str = ""
+    parts: tuple[tuple[str, str], ...] = ()
 
 
 COMMANDS = (
@@ -42,7 +47,12 @@ COMMANDS = (
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
     Command(name="tune", help="Search a recipe's settings.", extra="training"),
     Command(name="report", help="Compare training runs on one page.", extra="training"),
-    Command(name="bench", help="Measure how fast a model is here.", extra="server"),
+    Command(
+        name="bench",
+        help="Measure how fast a model is here; `bench train`, `bench gpu`: how fast training is.",
+        extra="server",
+        parts=(("train", "training"), ("gpu", "training")),
+    ),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.score:score"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.generate:generate"),
     Command(name="session", help="Keep streams and learn from them.", target="rlstm_client.cli.session:app"),
@@ -73,12 +83,15 @@ def _runner(command: Command) -> Callable[[typer.Context], None]:
 
 def run(command: Command, arguments: Sequence[str]) -> None:
     """Load a command and hand it its arguments; it ends the process with its own exit code."""
-    if command.target:
-        point = EntryPoint(name=command.name, value=command.target, group=COMMAND_GROUP)
-        target = point.load()
+    part, extra = next((part for part in command.parts if list(arguments[:1]) == [part[0]]), ("", ""))
+    if part:
+        target = load(COMMAND_GROUP, f"{command.name}.{part}", extra)
+    elif command.target:
+        target = EntryPoint(name=command.name, value=command.target, group=COMMAND_GROUP).load()
     else:
         target = load(COMMAND_GROUP, command.name, command.extra)
-    _with_main(target).main(args=list(arguments), prog_name=f"rlstm {command.name}")
+    name, own = (f"{command.name} {part}", arguments[1:]) if part else (command.name, arguments)
+    _with_main(target).main(args=list(own), prog_name=f"rlstm {name}")
 
 
 def act_locally(name: str, model: str, call: Call[T]) -> T:
