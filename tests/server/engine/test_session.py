@@ -95,7 +95,7 @@ def pieces_of(text, seed):
 # ---- many at once -----------------------------------------------------------------------------------------
 
 
-async def test_sessions_at_once_equal_the_same_alone(engine, tools):
+async def test_oracle_i_sessions_at_once_equal_the_same_alone(engine, tools):
     """64 sessions that read different texts at the same time get the scores each would get alone."""
     texts = [TEXT[number % 50 :][:12] + str(number) for number in range(64)]
 

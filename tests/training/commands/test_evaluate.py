@@ -86,6 +86,14 @@ def test_what_a_search_found_can_be_kept(evaluated, trained, own_folder):
     assert again["search"] is None
 
 
+def test_a_search_that_finds_nothing_good_says_so(rlstm, trained, own_folder):
+    """Where every setting costs bits, a warning on standard error precedes the result."""
+    words = ("--corpus", "one", "--search", *QUICK, "--rate", 50.0, "--trained-on", own_folder)
+    done = rlstm("evaluate", trained, *words, "--json")
+    assert done.exit_code == 0, done.output
+    assert "warning: no setting that was tried is better" in done.stderr
+
+
 def test_results_are_saved_beside_the_model(rlstm, evaluated, trained):
     """evaluation.json and the card hold each text once under each settings; the model loads as before."""
     for words in ([], ["--temperature", 0.9], []):

@@ -28,8 +28,8 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("millions", "vocab", "layers", "rounds", "rank", "tied", "sizes"), SIZES)
-def test_budgets_give_the_published_sizes(millions, vocab, layers, rounds, rank, tied, sizes):
-    """Oracle (j): the budget solver reproduces the table of mathematics §1.4."""
+def test_oracle_j_budgets_give_the_published_sizes(millions, vocab, layers, rounds, rank, tied, sizes):
+    """The budget solver reproduces the table of mathematics §1.4, and fills each budget to the last unit."""
     rlstm = ModelConfig(
         vocab_size=vocab,
         hidden_size=1,

@@ -1,5 +1,6 @@
 """Choices made on held-out text, for ``rlstm calibrate`` and ``rlstm evaluate`` alike."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
 from rlstm_training.calibrate import Calibrations, Grid, Statistics, Trial, best, search, session_losses
 from rlstm_training.cards import calibration_section, rewrite_section
-from rlstm_training.commands.console import progress_bar
+from rlstm_training.commands.console import progress_bar, warn
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
 from rlstm_training.evaluation import StaticReading
@@ -104,7 +105,10 @@ def choose_rule(
             trials = list(search(losses, grid))
         except ValueError as error:
             raise CorpusError(f"recipe {recipe.name}: {error}") from error
-    return Choice(trials=trials, static=static, calibration=calibrations.under(best(trials).setting))
+    winner = best(trials)
+    if winner.mean >= math.fsum(static.values()) / len(static):
+        warn("no setting that was tried is better than the weights as loaded: learning would cost bits")
+    return Choice(trials=trials, static=static, calibration=calibrations.under(winner.setting))
 
 
 def choose_temperature(checkpoint: Checkpoint, passages: Sequence[Passage]) -> list[tuple[float, float]]:

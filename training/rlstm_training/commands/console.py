@@ -114,6 +114,11 @@ def progress_bar(label: str, tokens: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: progress.advance(task, done)
 
 
+def warn(message: str) -> None:
+    """One line on standard error about something that is no error."""
+    typer.echo(f"rlstm: warning: {message}", err=True)
+
+
 def show_json(data: dict[str, Any]) -> None:
     """One JSON object on standard output."""
     typer.echo(json.dumps(data))

@@ -45,6 +45,7 @@ COMMANDS = (
     Command(name="train", help="Train a model by a recipe.", extra="training"),
     Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),
+    Command(name="corpora", help="Say which published corpora are here; fetch others.", extra="training"),
     Command(name="tune", help="Search a recipe's settings.", extra="training"),
     Command(name="report", help="Compare training runs on one page.", extra="training"),
     Command(
