@@ -64,7 +64,7 @@ def read_window(
     """
     if torch.compiler.is_compiling():
         # Steps write into views of buffers, which a compiler would have to take apart: they run as they are.
-        read: Callable[..., tuple[Tensor, GroupState]] = torch.compiler.disable(_read_window)
+        read: Callable[..., tuple[Tensor, GroupState]] = torch.compiler.disable(_read_window)  # type: ignore[no-untyped-call]
         return read(group, layers, x_TBH, state, masks)
     return _read_window(group, layers, x_TBH, state, masks)
 

@@ -258,12 +258,12 @@ def test_by_default_products_have_the_weights_precision(random_model):
 
 
 def test_training_with_bfloat16_products_follows_float32(random_model):
-    """Twenty steps of gradient descent: every loss within 1 % of float32's, which falls by far more."""
+    """Twenty steps of Adam: every loss within 0.02 nats of float32's, which falls by two nats."""
     losses = []
     for precision in (torch.float32, torch.bfloat16):
         model = random_model(dtype=torch.float32, hidden_size=32, scale=0.1, mogrifier_rank=8)
         ids = torch.randint(11, (9, 4), generator=torch.Generator().manual_seed(1))
-        descent, nats = torch.optim.SGD(model.parameters(), 0.5), []
+        descent, nats = torch.optim.Adam(model.parameters(), 0.02), []
         for _ in range(20):
             descent.zero_grad()
             features, _ = model(ids[:-1], model.initial_state(4), precision=precision)
@@ -272,9 +272,9 @@ def test_training_with_bfloat16_products_follows_float32(random_model):
             descent.step()
             nats.append(loss.item())
         losses.append(nats)
-    assert losses[0][-1] < 0.9 * losses[0][0]
+    assert losses[0][-1] < 0.5 * losses[0][0]
     assert losses[1] != losses[0]
-    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+    assert losses[1] == pytest.approx(losses[0], abs=0.02)
 
 
 @pytest.mark.gpu

@@ -29,7 +29,10 @@ AVERAGED = Averaging(kind="two_tailed")
 
 class _Record(Silence):
     def __init__(self):
-        self.heard = []
+        self.heard, self.losses = [], {}
+
+    def advanced(self, step, loss):
+        self.losses[step] = loss
 
     def started(self, step, steps):
         self.heard.append(("started", step, steps))
@@ -313,6 +316,10 @@ def test_rates_compound_and_are_told(diverging, toy_texts, tmp_path, poison, mon
     rates = {record["step"]: record["rate"] for record in curve if "rate" in record}
     expected = {step: 0.9 ** ((step >= 25) + (step >= 42)) * diverging.learning_rate for step in rates}
     assert rates == pytest.approx(expected)
+    # The steps that were undone are not in the mean.
+    means = {record["step"]: record["loss"] for record in curve if "loss" in record}
+    assert means[20] == pytest.approx(sum(reporter.losses[step] for step in range(16, 21)) / 5)
+    assert means[25] == pytest.approx(reporter.losses[25])
     told = [message for kind, *(message, *_) in reporter.heard if kind == "noticed"]
     assert all(
         f"at {scale} of the rate" in message for scale, message in zip(("0.90", "0.81"), told, strict=True)
