@@ -6,7 +6,9 @@ from rich.console import Console
 from rlstm_training.reporting import JsonLines, ProgressBar, Several, Silence
 
 LOSS = {"step": 50, "loss": 2.5, "rate": 0.1, "tokens_per_second": 1234.5}
-VALID = {"step": 50, "valid": {"novels/as_is": 2.25}}
+VALID = {"step": 50, "valid": {"novels/as_is": 2.25}, "lengths": {"reported": 1}}
+AVERAGED = {"step": 60, "valid": {"novels/as_is": 2.2}, "lengths": {"reported": 20}}
+RESET = {"step": 61, "reset": {"to_step": 60, "rate_scale": 0.9, "why": "step 61: loss nan"}}
 
 
 def _told(*, terminal):
@@ -16,7 +18,8 @@ def _told(*, terminal):
         bar.started(10, 60)
         bar.advanced(11, 3.0)
         bar.recorded(LOSS)
-        bar.recorded(VALID)
+        for record in (VALID, AVERAGED, RESET):
+            bar.recorded(record)
         bar.noticed("[odd] thing")
     return file.getvalue()
 
@@ -27,6 +30,7 @@ def test_without_a_terminal_there_is_a_line_a_record():
         "toy: going on after step 10 of 60",
         "step 50: loss 2.5000 nats, 1,234 tokens/s",
         "step 50: bits a token on novels/as_is 2.2500",
+        "step 60: bits a token on novels/as_is 2.2000 (average of 20)",
         "[odd] thing",
     ]
 

@@ -214,7 +214,14 @@ def test_pitfall_13_l2_is_clipped_with_the_rest(toy_recipe, toy_texts):
 
 
 def _averaged_trainer(toy_recipe, toy_texts, kind="two_tailed"):
-    recipe = toy_recipe(averaging=Averaging(kind=kind, latest=1), learning_rate=0.6, decay="constant")
+    """Thirty steps so noisy that their mean is far better than the last of them."""
+    recipe = toy_recipe(
+        averaging=Averaging(kind=kind, latest=1),
+        optimizer="adam",
+        beta1=0.0,
+        learning_rate=0.2,
+        decay="constant",
+    )
     trainer = Trainer(recipe, toy_texts)
     for _ in range(30):
         trainer.advance()
