@@ -36,6 +36,8 @@ def test_unknown_and_missing_fields_are_refused(toy_recipe, change):
         ("steps", 0),
         ("learning_rate", 0.0),
         ("learning_rate", float("nan")),
+        ("clip_norm", 0.0),
+        ("validation_tokens", 0),
         ("dropout_samples", 0),
         ("reset_probability", 1.5),
         ("checkpoint_every", 0),

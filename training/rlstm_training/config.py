@@ -138,11 +138,19 @@ class Recipe:
             _refuse_unless_one_of(choices, name, getattr(self, name))
         if not self.sources:
             raise ValueError("sources must name at least one corpus")
-        for name in ("window", "steps", "dropout_samples", "evaluate_every", "checkpoint_every"):
+        for name in (
+            "window",
+            "steps",
+            "dropout_samples",
+            "evaluate_every",
+            "validation_tokens",
+            "checkpoint_every",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        for name in ("learning_rate", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if self.batching == "contiguous" and self.jitter_lines:
             raise ValueError("jitter_lines must be 0 where batching is contiguous: only heads jitter")
         for name in ("jitter_lines", "early_stopping", "divergence_resets", "l2", "divergence_margin"):

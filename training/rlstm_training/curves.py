@@ -108,7 +108,7 @@ def validation(record: Mapping[str, Any]) -> Validation | None:
     """
     if "valid" not in record:
         return None
-    bits = [float(value) for value in record["valid"].values()]
+    bits = [math.nan if value is None else float(value) for value in record["valid"].values()]
     if not bits:
         raise ValueError("an evaluation of no text")
     nats, lengths = record.get("nats", {}), record.get("lengths", {})

@@ -107,7 +107,10 @@ class _Loop:
         """Whether the reported weights are the best so far; goes back when they show a divergence."""
         found, bits = self.trainer.evaluate()
         self._record(
-            valid=bits, nats=_nats(found), lengths=_lengths(found), seconds=round(self._clock.seconds, 3)
+            valid={name: _or_none(value) for name, value in bits.items()},
+            nats=_nats(found),
+            lengths=_lengths(found),
+            seconds=round(self._clock.seconds, 3),
         )
         self._clock.lap()
         self._steps_timed = 0
@@ -200,7 +203,12 @@ def train(
 
 def _nats(found: Evaluated) -> dict[str, float | None]:
     losses = {"raw": found.raw, "short": found.short, "long": found.long, "reported": found.loss}
-    return {name: loss if math.isfinite(loss) else None for name, loss in losses.items()}
+    return {name: _or_none(loss) for name, loss in losses.items()}
+
+
+def _or_none(figure: float) -> float | None:
+    """JSON has no infinity and no NaN."""
+    return figure if math.isfinite(figure) else None
 
 
 def _lengths(found: Evaluated) -> dict[str, int]:

@@ -124,7 +124,7 @@ class ProgressBar:
     def recorded(self, record: Record) -> None:
         """See :class:`Reporter`."""
         if "valid" in record:
-            bits = ", ".join(f"{name} {value:.4f}" for name, value in record["valid"].items())
+            bits = ", ".join(f"{name} {_figure(value)}" for name, value in record["valid"].items())
             averaged = record["lengths"]["reported"]
             which = f" (average of {averaged})" if averaged > 1 else ""
             self.noticed(f"step {record['step']}: bits a token on {bits}{which}")
@@ -139,3 +139,7 @@ class ProgressBar:
     def noticed(self, message: str) -> None:
         """See :class:`Reporter`."""
         self._console.print(message, highlight=False, soft_wrap=True, markup=False)
+
+
+def _figure(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"
