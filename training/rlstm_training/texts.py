@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlstm_model.checkpoint import load
 from rlstm_model.vocab import (
     ByteVocab,
     CharVocab,
@@ -31,13 +32,17 @@ class Passage:
 
 
 def prepare(recipe: Recipe, *, folder: Path | None = None) -> tuple[Texts, Vocab]:
-    """The texts and the vocabulary of ``recipe``, the latter built from the training texts.
+    """The texts and the vocabulary of ``recipe``: of the model it starts from, else built from the texts.
 
-    Raises CorpusError for texts that are missing, damaged, too short for their rows, without the lines that
-    jitter needs, or hold what the vocabulary lacks, and when the vocabulary's size is not the model's.
+    Raises CheckpointError for a model to start from that cannot be loaded, CorpusError for texts that are
+    missing, damaged, too short for their rows, without the lines that jitter needs, or hold what the
+    vocabulary lacks, and when the vocabulary's size is not the model's.
     """
     raws = _load_sources(recipe, "train", folder)
-    vocab = build_vocab(recipe.vocab, raws, size=recipe.model.vocab_size)
+    if recipe.start_from is None:
+        vocab = build_vocab(recipe.vocab, raws, size=recipe.model.vocab_size)
+    else:
+        vocab = load(recipe.start_from).vocab
     if vocab.size != recipe.model.vocab_size:
         raise CorpusError(
             f"the vocabulary of {', '.join(raws)} holds {vocab.size} tokens; "

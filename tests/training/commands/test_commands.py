@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 import typer
 
 from rlstm_model.adaptation.calibration import Calibration
@@ -29,6 +30,17 @@ def test_training_again_keeps_the_calibration(rlstm, calibrated, own_folder, tmp
     again = ["train", "tiny", "--corpus", own_folder, "--run", tmp_path / "run", "--steps", 6]
     assert rlstm(*again).exit_code == 0
     assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+
+
+def test_training_goes_on_from_another_model(rlstm, trained, own_folder, tmp_path):
+    """--from takes weights, shape and vocabulary of a checkpoint; a tiny rate hardly moves them."""
+    words = ("--corpus", own_folder, "--steps", 1, "--rate", 1e-6, "--full")
+    done = rlstm("train", "tiny", *words, "--from", trained, "--run", tmp_path / "more", "--json")
+    assert done.exit_code == 0, done.output
+    first, second = load(trained).model, load(tmp_path / "more" / "tiny").model
+    assert second.config == first.config
+    torch.testing.assert_close(second.embedding.input, first.embedding.input, atol=1e-4, rtol=0.0)
+    assert rlstm("train", "tiny", *words, "--from", tmp_path / "none").exit_code == 2
 
 
 def test_training_prints_json_lines(rlstm, own_folder, tmp_path):

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
 
+from rlstm_model.checkpoint import load
 from rlstm_training.commands.console import (
     AsJson,
     Device,
@@ -41,7 +42,11 @@ def train(
     run: Annotated[Path | None, typer.Option(help="Run directory (default: runs/RECIPE).")] = None,
     out: Annotated[Path | None, typer.Option(help="Checkpoint to write (default: RUN/RECIPE).")] = None,
     corpus: OwnCorpus = None,
+    start_from: Annotated[
+        str | None, typer.Option("--from", help="A checkpoint whose weights the run begins with.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
+    rate: Annotated[float | None, typer.Option(min=1e-9, help="Learning rate.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of weights, masks and resets.")] = None,
     half: Annotated[bool, typer.Option("--half/--full", help="Write float16 or float32 weights.")] = True,
     threads: Threads = None,
@@ -58,7 +63,8 @@ def train(
         show_recipes(as_json=as_json)
         return
     target = own_device(prepare_device(device, threads))
-    chosen = _changed(recipe_chosen(recipe, file, corpus), steps, seed)
+    chosen = recipe_chosen(recipe, file, corpus)
+    chosen = _changed(chosen, start_from, steps=steps, learning_rate=rate, seed=seed)
     folder = run or Path("runs") / chosen.name
     out = out or folder / chosen.name
     with ExitStack() as stack:
@@ -81,9 +87,14 @@ def train(
         typer.echo(f"model: {out}")
 
 
-def _changed(recipe: Recipe, steps: int | None, seed: int | None) -> Recipe:
-    recipe = recipe if steps is None else replace(recipe, steps=steps)
-    return recipe if seed is None else replace(recipe, seed=seed)
+def _changed(recipe: Recipe, start_from: str | None, **changes: int | float | None) -> Recipe:
+    """The recipe with what was asked for; a model to start from brings its shape and its vocabulary."""
+    asked: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+    recipe = replace(recipe, **asked)
+    if start_from is None:
+        return recipe
+    start = load(start_from)
+    return replace(recipe, start_from=start_from, model=start.model.config, vocab=start.vocab.kind)
 
 
 def _opened(folder: Path, recipe: Recipe, ranks: Ranks) -> RunDirectory:
