@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlstm_training.bench import Workload, measure
+from rlstm_training.bench.speed import Workload, measure
 
 # Of the rate of one large product.
 LEAST_OF_SGEMM = {256: 0.45, 512: 0.55}

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.checkpoint import CARD
 from rlstm_model.dropout import DropoutRates
-from rlstm_training.calibrate import Setting, Trial
 from rlstm_training.cards import (
     calibration_section,
     evaluation_section,
@@ -13,9 +12,10 @@ from rlstm_training.cards import (
     with_section,
 )
 from rlstm_training.config import Source
-from rlstm_training.evaluation import Evaluation
-from rlstm_training.monte_carlo import MonteCarlo
-from rlstm_training.results import EvaluationSettings, record
+from rlstm_training.evaluation.calibrate import Setting, Trial
+from rlstm_training.evaluation.evaluation import Evaluation
+from rlstm_training.evaluation.monte_carlo import MonteCarlo
+from rlstm_training.evaluation.results import EvaluationSettings, record
 
 
 def test_the_card_names_what_made_the_model(corpora, toy_recipe):

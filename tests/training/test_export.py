@@ -5,11 +5,11 @@ import torch
 
 from rlstm_model.checkpoint import load
 from rlstm_training.config import Averaging
+from rlstm_training.corpora.texts import prepare
 from rlstm_training.export import export
 from rlstm_training.loop import train
 from rlstm_training.reporting import Silence
 from rlstm_training.run import RunDirectory, RunError
-from rlstm_training.texts import prepare
 from rlstm_training.trainer import Trainer
 
 

@@ -16,12 +16,12 @@ import torch
 from rlstm_training import run as run_module
 from rlstm_training.batches import Batches
 from rlstm_training.config import Averaging
-from rlstm_training.evaluation import striped_loss
+from rlstm_training.corpora.texts import prepare
+from rlstm_training.evaluation.evaluation import striped_loss
 from rlstm_training.loop import _Loop, train
 from rlstm_training.objective import language_model_loss
 from rlstm_training.reporting import Silence
 from rlstm_training.run import Diverged, RunDirectory, RunError
-from rlstm_training.texts import prepare
 from rlstm_training.trainer import Trainer
 
 AVERAGED = Averaging(kind="two_tailed")
@@ -138,7 +138,7 @@ from rlstm_training.config import Recipe
 from rlstm_training.loop import train
 from rlstm_training.reporting import Silence
 from rlstm_training.run import RunDirectory
-from rlstm_training.texts import prepare
+from rlstm_training.corpora.texts import prepare
 from rlstm_training.trainer import Trainer
 torch.set_num_threads(1)
 recipe = Recipe.from_json(json.loads(sys.argv[2]))

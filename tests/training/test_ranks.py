@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from rlstm_training.config import Averaging
+from rlstm_training.corpora.texts import prepare
 from rlstm_training.loop import train
 from rlstm_training.ranks import ALONE, RankError, Ranks, launched_ranks, own_device
 from rlstm_training.reporting import Silence
 from rlstm_training.run import RunDirectory
-from rlstm_training.texts import prepare
 
 # Each line of its input names a run, which two processes train; their exit codes are printed. "stop" ends
 # both after a step, "die" kills rank 1. They are forked, before torch has computed anything, so that torch is
@@ -27,7 +27,7 @@ from rlstm_training.loop import train
 from rlstm_training.ranks import launched_ranks
 from rlstm_training.reporting import Silence
 from rlstm_training.run import RunDirectory
-from rlstm_training.texts import prepare
+from rlstm_training.corpora.texts import prepare
 
 class End(Silence):
     def advanced(self, step, loss):

@@ -12,7 +12,7 @@ from rlstm_model.dropout import DropoutRates
 from rlstm_training.averaging import make_average
 from rlstm_training.batches import Texts
 from rlstm_training.config import Averaging
-from rlstm_training.evaluation import striped_loss
+from rlstm_training.evaluation.evaluation import striped_loss
 from rlstm_training.recipes import RECIPES
 from rlstm_training.trainer import Trainer
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError
 from rlstm_training.atomic import replace_text
-from rlstm_training.calibrate import Setting, Trial
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import locate
+from rlstm_training.evaluation.calibrate import Setting, Trial
 
 
 def model_card(recipe: Recipe, *, steps: int, valid: Mapping[str, float], folder: Path | None = None) -> str:

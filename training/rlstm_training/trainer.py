@@ -18,7 +18,7 @@ from rlstm_model.state import State
 from rlstm_training.averaging import Evaluated, Weights, make_average
 from rlstm_training.batches import Batches, Ids, Texts
 from rlstm_training.config import Recipe
-from rlstm_training.evaluation import striped_loss
+from rlstm_training.evaluation.evaluation import striped_loss
 from rlstm_training.objective import add_l2_gradient, language_model_loss, repeat_samples
 from rlstm_training.optimizer import make_optimizer
 from rlstm_training.ranks import ALONE, Ranks

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rlstm_training import bench
+from rlstm_training.bench import speed
 from rlstm_training.commands.bench import bench_train
 
 QUICK = ["--hidden", 8, "--rank", 2, "--vocab", 11, "--batch", 2, "--window", 3, "--seconds", 0]
@@ -13,7 +13,7 @@ QUICK = ["--hidden", 8, "--rank", 2, "--vocab", 11, "--batch", 2, "--window", 3,
 @pytest.fixture
 def rlstm_bench_train(monkeypatch):
     """Types `rlstm bench train` and what follows."""
-    monkeypatch.setattr(bench, "SGEMM_SIZE", 16)
+    monkeypatch.setattr(speed, "SGEMM_SIZE", 16)
     app = typer.Typer()
     app.command()(bench_train)
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])

@@ -6,14 +6,14 @@ import pytest
 import torch
 import typer
 
+from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import load
 from rlstm_training.commands.console import command
-from rlstm_training.commands.evaluate import load_adapter
 from rlstm_training.corpora import CorpusError, load_corpus
-from rlstm_training.evaluation import dynamic_loss, static_loss
-from rlstm_training.streams import load_stream
-from rlstm_training.texts import passage
+from rlstm_training.corpora.streams import load_stream
+from rlstm_training.corpora.texts import passage
+from rlstm_training.evaluation.evaluation import dynamic_loss, static_loss
 
 
 def test_training_leaves_a_model_and_its_curves(trained, tmp_path):
@@ -88,7 +88,9 @@ def test_evaluation_of_a_stream_is_one_session(rlstm, calibrated):
     checkpoint = load(model)
     segments = load_stream("turns", prefix=30)
     joined = passage(checkpoint.vocab, b"".join(raw for _, raw in segments), "joined")
-    expected = dynamic_loss(load_adapter(checkpoint), joined)
+    calibration = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+    adapter = Adapter(checkpoint.model, calibration, bos_id=checkpoint.vocab.bos_id)
+    expected = dynamic_loss(adapter, joined)
     assert told["adapted"]["nats"] == pytest.approx(expected.adapted_nats, abs=1e-5 * told["tokens"])
     assert told["static"]["nats"] == pytest.approx(expected.static_nats, abs=1e-5 * told["tokens"])
     assert [segment["text"] for segment in told["segments"]] == [label for label, _ in segments]

@@ -8,10 +8,10 @@ from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import EVALUATION, load, save
 from rlstm_model.dropout import DropoutRates
 from rlstm_training.corpora import load_corpus
-from rlstm_training.evaluation import static_loss
-from rlstm_training.monte_carlo import MonteCarlo
-from rlstm_training.procedure import Procedure
-from rlstm_training.texts import passage
+from rlstm_training.corpora.texts import passage
+from rlstm_training.evaluation.evaluation import static_loss
+from rlstm_training.evaluation.monte_carlo import MonteCarlo
+from rlstm_training.evaluation.procedure import Procedure
 
 QUICK = [
     "--search-tokens",

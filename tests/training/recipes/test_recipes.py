@@ -4,8 +4,8 @@ import pytest
 
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import corpora_folder, load_corpus
+from rlstm_training.corpora.texts import prepare
 from rlstm_training.recipes import RECIPES
-from rlstm_training.texts import prepare
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from rlstm_model.config import ConfigError
-from rlstm_training.bench import Row, Workload, measure
+from rlstm_training.bench.speed import Row, Workload, measure
 from rlstm_training.commands.console import (
     AsJson,
     Device,

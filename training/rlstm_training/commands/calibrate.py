@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from rlstm_model.checkpoint import Checkpoint, load
-from rlstm_training.calibrate import Grid, Statistics
 from rlstm_training.commands.choosing import (
     Decays,
     Epsilons,
@@ -31,8 +30,9 @@ from rlstm_training.commands.console import (
 )
 from rlstm_training.commands.tables import show_trials
 from rlstm_training.config import Recipe
-from rlstm_training.streams import held_out
-from rlstm_training.texts import Passage, excerpt
+from rlstm_training.corpora.streams import held_out
+from rlstm_training.corpora.texts import Passage, excerpt
+from rlstm_training.evaluation.calibrate import Grid, Statistics
 
 ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29")
 

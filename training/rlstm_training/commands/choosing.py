@@ -10,14 +10,22 @@ from safetensors import SafetensorError
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
-from rlstm_training.calibrate import Calibrations, Grid, Statistics, Trial, best, search, session_losses
 from rlstm_training.cards import calibration_section, rewrite_section
 from rlstm_training.commands.console import progress_bar, warn
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
-from rlstm_training.evaluation import StaticReading
-from rlstm_training.temperature import TEMPERATURES, search_temperature, static_losses
-from rlstm_training.texts import Passage, prepare
+from rlstm_training.corpora.texts import Passage, prepare
+from rlstm_training.evaluation.calibrate import (
+    Calibrations,
+    Grid,
+    Statistics,
+    Trial,
+    best,
+    search,
+    session_losses,
+)
+from rlstm_training.evaluation.evaluation import StaticReading
+from rlstm_training.evaluation.temperature import TEMPERATURES, search_temperature, static_losses
 
 RecipeName = Annotated[
     str | None, typer.Option("--recipe", help="It was trained by this (default: the model's name).")

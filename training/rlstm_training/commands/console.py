@@ -23,10 +23,10 @@ from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
+from rlstm_training.corpora.texts import on_corpus
 from rlstm_training.ranks import RankError
 from rlstm_training.recipes import RECIPES
 from rlstm_training.run import RunError
-from rlstm_training.texts import on_corpus
 
 P = ParamSpec("P")
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from rlstm_training.bench.showcase import Deadline, Material, Reached, compare, recipe_for_minutes
 from rlstm_training.commands.console import (
     AsJson,
     Device,
@@ -19,10 +20,9 @@ from rlstm_training.commands.console import (
 )
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import in_form, load_corpus
+from rlstm_training.corpora.texts import passage, prepare
+from rlstm_training.evaluation.validation import validation_passages
 from rlstm_training.run import Diverged
-from rlstm_training.showcase import Deadline, Material, Reached, compare, recipe_for_minutes
-from rlstm_training.texts import passage, prepare
-from rlstm_training.validation import validation_passages
 
 SEARCH_TOKENS = 1_000
 

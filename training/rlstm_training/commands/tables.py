@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from rlstm_model.vocab import VocabKind
-from rlstm_training.calibrate import Trial, best
 from rlstm_training.commands.console import show_table
-from rlstm_training.evaluation import PUBLISHED, Evaluation, total
+from rlstm_training.evaluation.calibrate import Trial, best
+from rlstm_training.evaluation.evaluation import PUBLISHED, Evaluation, total
 
 
 def show_trials(trials: Sequence[Trial], static: Mapping[str, float]) -> None:

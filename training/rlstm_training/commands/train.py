@@ -25,6 +25,7 @@ from rlstm_training.commands.console import (
 )
 from rlstm_training.commands.listing import show_recipes
 from rlstm_training.config import Recipe
+from rlstm_training.corpora.texts import prepare
 from rlstm_training.export import export
 from rlstm_training.loop import train as run_recipe
 from rlstm_training.ranks import Ranks, launched_ranks, own_device
@@ -32,7 +33,6 @@ from rlstm_training.recipes import RECIPES
 from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, Several, Silence
 from rlstm_training.run import RunDirectory, RunError
 from rlstm_training.tensorboard import TensorBoard
-from rlstm_training.texts import prepare
 
 
 @command

@@ -22,13 +22,13 @@ from rlstm_training.commands.console import (
     show_table,
 )
 from rlstm_training.config import Recipe
-from rlstm_training.curves import measure_of
+from rlstm_training.corpora.texts import prepare
 from rlstm_training.recipes import RECIPES
+from rlstm_training.report.curves import measure_of
 from rlstm_training.reporting import ProgressBar, Reporter
-from rlstm_training.search_space import RangesName, Search, ranges_for
-from rlstm_training.study import Draw, Result, Study
-from rlstm_training.texts import prepare
-from rlstm_training.tuning import for_search, run_search
+from rlstm_training.tuning.search import for_search, run_search
+from rlstm_training.tuning.space import RangesName, Search, ranges_for
+from rlstm_training.tuning.study import Draw, Result, Study
 
 DRAWS, SHOWN = 60, 10
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rlstm_training.config import Recipe
-from rlstm_training.curves import Measure, measure_of, seconds_of
 from rlstm_training.recipes import RECIPES
+from rlstm_training.report.curves import Measure, measure_of, seconds_of
 from rlstm_training.report.runs import Run
 
 _FRACTION = re.compile(r"-?\d+\.\d+(e-?\d+)?|-?\d+e-?\d+")

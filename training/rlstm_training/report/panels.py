@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from rlstm_training.curves import Measure, Validation, measure_of
 from rlstm_training.report.comparison import best_first
+from rlstm_training.report.curves import Measure, Validation, measure_of
 from rlstm_training.report.plots import Line, Plot, Points
 from rlstm_training.report.runs import Run
 

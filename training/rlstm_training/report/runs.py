@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rlstm_training.config import FORMAT_VERSION, Averaging, Recipe
-from rlstm_training.curves import Curves, read_curves
+from rlstm_training.report.curves import Curves, read_curves
 from rlstm_training.run import RunDirectory
 
 Status = Literal["finished", "running", "interrupted", "not begun"]

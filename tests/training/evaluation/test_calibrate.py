@@ -1,0 +1,183 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_training.corpora.texts import Passage
+from rlstm_training.evaluation.calibrate import (
+    Calibrations,
+    Grid,
+    Setting,
+    Statistics,
+    Trial,
+    best,
+    measure,
+    read_heads,
+    search,
+    session_losses,
+)
+from rlstm_training.evaluation.evaluation import dynamic_loss
+
+GRID = Grid(rates=(1.0, 2.0, 4.0, 8.0), decays=(0.0, 0.1), epsilons=(0.1, 1.0), segments=(10, 5, 20))
+
+
+def _valley(lowest):
+    """A loss with one lowest place on the grid, by text."""
+
+    def loss(setting):
+        depth = abs(math.log2(setting.rate / lowest.rate)) + abs(setting.decay - lowest.decay)
+        depth += abs(math.log2(setting.segment / lowest.segment)) / 2
+        depth += abs(math.log10(setting.epsilon / lowest.epsilon)) / 4
+        return {"a": 1 + depth, "b": 3 + depth}
+
+    return loss
+
+
+def _setting(rate, decay=0.0, epsilon=0.1, segment=10):
+    return Setting(rate=rate, decay=decay, epsilon=epsilon, segment=segment)
+
+
+@pytest.mark.parametrize(
+    "lowest",
+    [
+        _setting(1.0),
+        _setting(8.0),
+        _setting(2.0, decay=0.1),
+        _setting(4.0, segment=20),
+        _setting(2.0, segment=5, epsilon=1.0),
+        _setting(8.0, segment=20, epsilon=1.0, decay=0.1),
+    ],
+)
+def test_the_search_finds_the_lowest_place(lowest):
+    """Wherever the valley lies, at an edge or at the second value of everything, its bottom is chosen."""
+    trials = list(search(_valley(lowest), GRID))
+    assert best(trials).setting == lowest
+    assert len(trials) <= GRID.most_trials
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.5, 1.0, 2.0, 4.0])
+def test_another_segment_wants_another_rate(factor):
+    """Rates are followed up or down from the best one, as far as they get better and no further."""
+
+    def loss(setting):
+        lowest = 2.0 if setting.segment == 10 else min(8.0, max(1.0, 2.0 * factor))
+        return {"a": abs(math.log2(setting.rate / lowest)) - (setting.segment == 20)}
+
+    grid = replace(GRID, decays=(0.0,), epsilons=(0.1,), segments=(10, 20))
+    trials = list(search(loss, grid))
+    assert best(trials).setting == _setting(min(8.0, max(1.0, 2.0 * factor)), segment=20)
+    assert len({trial.setting for trial in trials}) == len(trials)
+
+
+def test_decay_is_tried_at_the_next_rate_too():
+    """Decay may want a higher rate than no decay."""
+
+    def loss(setting):
+        if (setting.rate, setting.decay) == (4.0, 0.1):
+            return {"a": 0.5}
+        return {"a": _valley(_setting(2.0))(setting)["a"]}
+
+    assert best(list(search(loss, replace(GRID, rates=(4.0, 1.0, 2.0, 8.0))))).setting.rate == 4.0
+
+
+def test_every_text_counts_the_same():
+    """The objective is the mean over texts, so none of them decides alone."""
+    trial = Trial(setting=_setting(1), bits_per_byte={"a": 1.0, "b": 2.0, "c": 6.0})
+    assert trial.mean == 3.0
+
+
+def test_the_gentlest_of_equals_and_never_a_nan():
+    """Ties go to the smaller rate; a rate that broke the model cannot win."""
+    trials = [Trial(setting=_setting(rate), bits_per_byte={"a": 2.0}) for rate in (4, 2, 8)]
+    broken = Trial(setting=_setting(1), bits_per_byte={"a": float("nan")})
+    assert best([broken, *trials]).setting.rate == 2
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [("words", 5, 20), ("bytes", 20, 50)])
+def test_the_usual_grid_has_the_published_segments(kind, least, most):
+    """Words 5 to 20 tokens a segment, characters and bytes 20 to 50."""
+    grid = Grid.usual(kind)
+    assert (min(grid.segments), max(grid.segments)) == (least, most)
+    assert all(epsilon > 0 for epsilon in grid.epsilons)
+
+
+def test_heads_are_shared_out_by_rows():
+    """Three rows of four read the first source: so do twelve heads of sixteen, at equal distances."""
+    first, second = np.arange(1000), np.arange(5000, 5400)
+    texts = read_heads([(first, 3), (second, 1)], 16, 50)
+    starts = [text[0] for text in texts]
+    assert starts == [i * 1000 // 12 for i in range(12)] + [5000, 5100, 5200, 5300]
+    assert all(text == list(range(text[0], text[0] + 50)) for text in texts[:11])
+
+
+def test_heads_run_on_over_the_end():
+    """A head near the end of its source goes on at its beginning; a short source is read once."""
+    assert read_heads([(np.arange(5), 1)], 2, 4) == [[0, 1, 2, 3], [2, 3, 4, 0]]
+    assert read_heads([(np.arange(3), 1)], 1, 9) == [[0, 1, 2]]
+
+
+@pytest.fixture(scope="module")
+def model(random_model):
+    return random_model()
+
+
+@pytest.fixture(scope="module")
+def sources(words):
+    return [(np.frombuffer(words(200, 1), dtype=np.uint8), 1)]
+
+
+@pytest.fixture
+def calibrations(model, sources):
+    return Calibrations(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4))
+
+
+@pytest.fixture
+def measured(calibrations):
+    return calibrations.under(_setting(0.0, segment=6))
+
+
+def test_statistics_say_what_they_are(measured):
+    """The config records segment, reduction, batch and number of gradients."""
+    config = measured.config
+    assert (config.segment, config.reduction, config.statistics_batch) == (6, "mean", 1)
+    assert config.statistics_segments == 12
+    assert bool((measured.rms_P >= 0).all())
+    assert measured.rms_P.max() > 0
+
+
+def test_pitfall_27_every_segment_length_has_statistics_of_its_own(model, sources, calibrations):
+    """A rate belongs to statistics over segments of its length: they are measured anew for each, once."""
+    for segment in (6, 12, 6):
+        setting = _setting(1e-3, segment=segment)
+        alone = measure(
+            model, sources, bos_id=10, segment=segment, statistics=Statistics(heads=3, segments=4)
+        )
+        assert torch.equal(calibrations.under(setting).rms_P, alone.rms_P)
+        assert calibrations.under(setting).config == replace(alone.config, rate=1e-3)
+    six, twelve = (calibrations.under(_setting(1e-3, segment=segment)) for segment in (6, 12))
+    assert not torch.equal(six.rms_P, twelve.rms_P)
+    assert calibrations.under(_setting(2e-3, segment=6)).rms_P is six.rms_P
+
+
+def test_the_search_uses_the_numbers_that_are_stored(measured):
+    """Statistics are rounded to what the file holds before anything is chosen with them."""
+    assert torch.equal(measured.rms_P, measured.rms_P.bfloat16().float())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.9])
+def test_pitfall_31_losses_are_those_of_new_sessions(model, calibrations, words, temperature):
+    """Each text and each trial begins with the loaded weights, whatever was tried before."""
+    passages = [Passage(name=str(seed), ids=list(words(12, seed)), bytes=60) for seed in (2, 3)]
+    done: list[int] = []
+    losses = session_losses(calibrations, passages, temperature=temperature, advance=done.append)
+    losses(_setting(5e-2, segment=6))
+    setting = _setting(2e-3, decay=1e-3, segment=6)
+    tried = losses(setting)
+    for passage in passages:
+        adapter = Adapter(model, calibrations.under(setting), bos_id=10, temperature=temperature)
+        expected = dynamic_loss(adapter, passage)
+        assert tried[passage.name] == expected.bits_per_byte(expected.adapted_nats)
+    assert sum(done) == 2 * sum(len(passage.ids) for passage in passages)

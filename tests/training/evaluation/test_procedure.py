@@ -1,0 +1,125 @@
+"""Procedures against the readings that they are made of."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.dropout import DropoutRates
+from rlstm_training.corpora.texts import Passage
+from rlstm_training.evaluation.calibrate import Statistics, measure
+from rlstm_training.evaluation.evaluation import static_loss, total
+from rlstm_training.evaluation.monte_carlo import MonteCarlo
+from rlstm_training.evaluation.procedure import Procedure
+
+BOS = 10
+
+
+@pytest.fixture(scope="module")
+def model(random_model):
+    return random_model()
+
+
+@pytest.fixture(scope="module")
+def calibration(model, words):
+    text = np.frombuffer(words(100, 4), dtype=np.uint8)
+    statistics = Statistics(heads=2, segments=5)
+    measured = measure(model, [(text, 1)], bos_id=BOS, segment=7, statistics=statistics)
+    return measured.with_rate(2e-2, 1e-3)
+
+
+@pytest.fixture(scope="module")
+def parts(words):
+    text = list(words(16, 3))
+    return [Passage(name=str(n), ids=part, bytes=len(part)) for n, part in enumerate((text[:30], text[30:]))]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.9])
+def test_pitfall_23_the_temperature_is_in_the_loss_that_is_learned_from(
+    model, calibration, parts, temperature
+):
+    """Static and adapted numbers are those of an adapter that scores and learns at the temperature."""
+    procedure = Procedure(model=model, bos_id=BOS, temperature=temperature, calibration=calibration)
+    read: list[int] = []
+    result = total("both", procedure.read(parts, read.append))
+    adapter = Adapter(model, calibration, bos_id=BOS, temperature=temperature)
+    ids = [token for part in parts for token in part.ids]
+    adapted = static = 0.0
+    for observed in adapter.observe(adapter.start(), ids):
+        adapted -= observed.scores.total
+        static -= float(observed.static_logprobs.double().sum())
+    assert result.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(ids))
+    assert result.static_nats == pytest.approx(static, abs=1e-5 * len(ids))
+    assert result.updates == len(ids) // 7
+    assert sum(read) == procedure.readings * len(ids) == 2 * len(ids)
+
+
+def test_pitfall_31_nothing_leaks_from_one_text_into_the_next(model, calibration, parts):
+    """A test text costs the same whether validation was read before it or not, to the last bit."""
+    procedure = Procedure(model=model, bos_id=BOS, calibration=calibration)
+    alone = procedure.read(parts[1:])[0]
+    procedure.read(parts[:1])
+    assert procedure.read(parts[1:])[0] == alone
+    assert alone.adapted_nats != alone.static_nats
+
+
+@pytest.mark.parametrize("averaging", ["arithmetic", "geometric"])
+def test_sampled_parts_are_one_text(model, parts, averaging):
+    """With nothing dropped a sampled text and its parts cost what they cost statically."""
+    sampling = MonteCarlo(samples=2, rates=DropoutRates(), averaging=averaging)
+    procedure = Procedure(model=model, bos_id=BOS, monte_carlo=sampling)
+    plain = Procedure(model=model, bos_id=BOS).read(parts)
+    read: list[int] = []
+    for result, expected in zip(procedure.read(parts, read.append), plain, strict=True):
+        assert result.static_nats == pytest.approx(expected.static_nats, abs=1e-4)
+        assert (result.text, result.tokens, result.adapted_nats) == (expected.text, expected.tokens, None)
+    assert sum(read) == procedure.readings * sum(len(part.ids) for part in parts)
+
+
+def test_sampled_learning_without_dropout_is_learning(model, calibration, parts):
+    """Samples that drop nothing are the same dynamic evaluation each time."""
+    sampling = MonteCarlo(samples=2, rates=DropoutRates())
+    procedure = Procedure(model=model, bos_id=BOS, calibration=calibration, monte_carlo=sampling)
+    plain = Procedure(model=model, bos_id=BOS, calibration=calibration).read(parts)
+    read: list[int] = []
+    for result, expected in zip(procedure.read(parts, read.append), plain, strict=True):
+        assert result.adapted_nats == pytest.approx(expected.adapted_nats, abs=1e-4)
+    assert sum(read) == procedure.readings * sum(len(part.ids) for part in parts)
+
+
+def test_what_cannot_be_is_refused(model, calibration):
+    """No temperature of zero; no learning where samples share one state."""
+    with pytest.raises(ValueError, match="temperature"):
+        Procedure(model=model, bos_id=BOS, temperature=0.0)
+    sampling = MonteCarlo(samples=2, rates=DropoutRates(), averaging="geometric")
+    with pytest.raises(ValueError, match="geometric"):
+        Procedure(model=model, bos_id=BOS, calibration=calibration, monte_carlo=sampling)
+
+
+def test_pitfall_24_each_vocabulary_has_its_measure(model):
+    """Perplexity for words; bits for a character or for a byte, which differ where UTF-8 needs two."""
+    passage = Passage(name="text", ids=[1, 2, 3, 4], bytes=6)
+    result = static_loss(model, passage, bos_id=BOS)
+    nats = 4 * math.log(8)
+    published = {kind: result.published(kind, nats) for kind in ("words", "characters", "bytes", "subwords")}
+    assert published == pytest.approx({"words": 8.0, "characters": 3.0, "bytes": 2.0, "subwords": 2.0})
+
+
+def test_oracle_l_a_repeated_motif_is_learned_from_statistics_to_score(random_model):
+    """On a stream that repeats a motif, dynamic beats static by a wide margin; on noise it loses little."""
+    model = random_model(vocab_size=30, hidden_size=12, scale=0.3)
+    dice = random.Random(1)
+    noise = [dice.randrange(30) for _ in range(300)]
+    motif = noise[:12] * 25
+    statistics = Statistics(heads=4, segments=5)
+    measured = measure(
+        model, [(np.array(noise, dtype=np.int64), 1)], bos_id=BOS, segment=10, statistics=statistics
+    )
+    procedure = Procedure(model=model, bos_id=BOS, calibration=measured.with_rate(1e-2))
+    repeated, random_text = (
+        procedure.read([Passage(name="text", ids=ids, bytes=len(ids))])[0] for ids in (motif, noise)
+    )
+    assert repeated.adapted_nats < 0.7 * repeated.static_nats
+    assert random_text.adapted_nats < 1.01 * random_text.static_nats

@@ -1,0 +1,214 @@
+"""Evaluation: static and dynamic, in nats summed in float64.
+
+Published numbers are read one token after the other as a session would: batch 1, the first token follows
+``bos``, every token counts, ends of lines too, and the state is carried over them (mathematics: §2.12).
+Shape suffixes: T time, B batch rows.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.scoring import score
+from rlstm_model.state import State
+from rlstm_model.vocab import VocabKind
+from rlstm_training.batches import Ids
+from rlstm_training.corpora.texts import Passage
+
+Advance = Callable[[int], None]
+
+# Characters of Unicode and bytes of UTF-8 give different numbers for one text (mathematics: pitfall 24).
+PUBLISHED: Mapping[VocabKind, str] = {
+    "words": "perplexity",
+    "characters": "bits per character",
+    "bytes": "bits per byte",
+    "subwords": "bits per byte",
+}
+
+_SLICE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a text cost, in nats: under the slow weights, and under weights that followed it."""
+
+    text: str
+    tokens: int
+    bytes: int
+    unknown: int
+    static_nats: float | None
+    adapted_nats: float | None = None
+    updates: int = 0
+    guards: int = 0
+
+    def published(self, kind: VocabKind, nats: float) -> float:
+        """``nats`` in the measure that is published for tokens of a kind: see :data:`PUBLISHED`."""
+        if kind == "words":
+            return self.perplexity(nats)
+        return self.bits_per_token(nats) if kind == "characters" else self.bits_per_byte(nats)
+
+    def bits_per_byte(self, nats: float) -> float:
+        """Bits for a byte of the text's UTF-8."""
+        return nats / math.log(2) / self.bytes
+
+    def bits_per_token(self, nats: float) -> float:
+        """Bits for a token: for bytes and characters what is published as bits per character."""
+        return nats / math.log(2) / self.tokens
+
+    def perplexity(self, nats: float) -> float:
+        """Per token (cut at e^700)."""
+        return math.exp(min(nats / self.tokens, 700.0))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with all of it."""
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "bytes": self.bytes,
+            "unknown": self.unknown,
+            "static": self._measures(self.static_nats),
+            "adapted": self._measures(self.adapted_nats),
+            "updates": self.updates,
+            "guards": self.guards,
+        }
+
+    def _measures(self, nats: float | None) -> dict[str, float] | None:
+        if nats is None:
+            return None
+        return {
+            "nats": nats,
+            "bits_per_byte": self.bits_per_byte(nats),
+            "bits_per_token": self.bits_per_token(nats),
+            "perplexity": self.perplexity(nats),
+        }
+
+
+def total(name: str, parts: Sequence[Evaluation]) -> Evaluation:
+    """All ``parts`` (at least one) as one text."""
+    statics = [part.static_nats for part in parts if part.static_nats is not None]
+    adapted = [part.adapted_nats for part in parts if part.adapted_nats is not None]
+    return Evaluation(
+        text=name,
+        tokens=sum(part.tokens for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        unknown=sum(part.unknown for part in parts),
+        static_nats=math.fsum(statics) if len(statics) == len(parts) else None,
+        adapted_nats=math.fsum(adapted) if len(adapted) == len(parts) else None,
+        updates=sum(part.updates for part in parts),
+        guards=sum(part.guards for part in parts),
+    )
+
+
+def no_advance(tokens: int) -> None:
+    """Tell nobody how many more tokens were read."""
+
+
+class Reading(Protocol):
+    """A reader in the middle of a text: its next passage continues the last one."""
+
+    def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
+        """Read ``passage`` to its end; ``advance`` hears of tokens done."""
+
+
+class StaticReading:
+    """Reads with the slow weights."""
+
+    def __init__(self, model: LanguageModel, *, bos_id: int, temperature: float = 1.0) -> None:
+        self._model = model
+        self._temperature = temperature
+        self._state: State | None = None
+        self._last = bos_id
+
+    def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
+        """See :class:`Reading`."""
+        nats = []
+        for start in range(0, len(passage.ids), _SLICE):
+            ids = passage.ids[start : start + _SLICE]
+            scores, self._state = score(
+                self._model,
+                ids,
+                state=self._state,
+                last=self._last,
+                temperature=self._temperature,
+                logprobs_only=True,
+            )
+            self._last = ids[-1]
+            nats.append(-scores.total)
+            advance(len(ids))
+        return Evaluation(
+            text=passage.name,
+            tokens=len(passage.ids),
+            bytes=passage.bytes,
+            unknown=passage.unknown,
+            static_nats=math.fsum(nats),
+        )
+
+
+class DynamicReading:
+    """Reads as a session does, through the same :meth:`Adapter.observe`."""
+
+    def __init__(self, adapter: Adapter, *, static: bool = True, rate_scale: float = 1.0) -> None:
+        """``static`` reads with the slow weights as well, for comparison."""
+        self._adapter = adapter
+        self._state = adapter.start(rate_scale=rate_scale, static=static)
+
+    def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
+        """See :class:`Reading`."""
+        static, adapted, updates, guards = [], [], 0, 0
+        for observed in self._adapter.observe(self._state, passage.ids):
+            self._state = observed.state
+            adapted.append(-observed.scores.total)
+            if observed.static_logprobs is not None:
+                static.append(-float(observed.static_logprobs.double().sum()))
+            updates, guards = updates + observed.updates, guards + len(observed.guards)
+            advance(len(observed.scores))
+        return Evaluation(
+            text=passage.name,
+            tokens=len(passage.ids),
+            bytes=passage.bytes,
+            unknown=passage.unknown,
+            static_nats=math.fsum(static) if static else None,
+            adapted_nats=math.fsum(adapted),
+            updates=updates,
+            guards=guards,
+        )
+
+
+def static_loss(model: LanguageModel, passage: Passage, *, bos_id: int) -> Evaluation:
+    """``passage`` as the beginning of all text, under the slow weights."""
+    return StaticReading(model, bos_id=bos_id).read(passage)
+
+
+def dynamic_loss(adapter: Adapter, passage: Passage, *, static: bool = True) -> Evaluation:
+    """``passage`` as the whole of a new session."""
+    return DynamicReading(adapter, static=static).read(passage)
+
+
+@torch.no_grad()
+def striped_loss(model: LanguageModel, ids: Ids, *, stripes: int = 16, window: int = 200) -> float:
+    """Mean nats a token of ``ids`` read as parallel stripes: quick, but each stripe starts cold.
+
+    For validation during training; published numbers come from :func:`static_loss`. A short text has
+    fewer stripes, of a window each. Raises ValueError for a text of one token, which predicts nothing.
+    """
+    stripes = max(1, min(stripes, (len(ids) - 1) // window))
+    length = (len(ids) - 1) // stripes
+    if length < 1:
+        raise ValueError("a text of one token has nothing to predict")
+    device = model.embedding.input.device
+    text = torch.from_numpy(np.asarray(ids[: stripes * length + 1], dtype=np.int64)).to(device)
+    inputs_TB = text[:-1].view(stripes, length).t()
+    targets_TB = text[1:].view(stripes, length).t()
+    state, nats = model.initial_state(stripes), 0.0
+    for start in range(0, length, window):
+        features, state = model(inputs_TB[start : start + window], state)
+        logits = model.logits(features).flatten(0, 1)
+        targets = targets_TB[start : start + window].flatten()
+        nats += torch.nn.functional.cross_entropy(logits, targets, reduction="sum").double().item()
+    return nats / (stripes * length)

@@ -1,0 +1,225 @@
+"""Monte-Carlo dropout: evaluation with dropout left on, averaged over samples (mathematics: §2.14).
+
+arithmetic  p(w) = 1/N sum_n p_n(w): each sample is a full pass with masks and state of its own; where it
+            learns, it begins with the weights as loaded and learns under its own masks
+geometric   p(w) ~ exp(1/N sum_n ln p_n(w)): the state is that of the model without dropout, and every
+            token is predicted from it N times
+
+Masks are fresh at every step, those of the state at every window. An average over probabilities has to be
+taken before the logarithm: the mean of logarithms would be a worse and a different number.
+Shape suffixes: N tokens, T time, B batch rows, D dropout samples, L layers, H hidden units, V vocabulary.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.dropout import NO_DROPOUT, DropoutMasks, DropoutRates, sample_masks
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.scoring import score_features
+from rlstm_model.state import State
+from rlstm_training.evaluation.evaluation import Advance, no_advance
+
+_ROWS_AT_ONCE = 32
+_LOGITS_AT_ONCE = 1 << 23
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonteCarlo:
+    """How to sample. ``rates`` are those of evaluation: best at 0.6 to 0.9 of training's.
+
+    ``window`` is how many steps the state's masks stay the same, where no segment length says it.
+    """
+
+    samples: int
+    rates: DropoutRates
+    averaging: Literal["arithmetic", "geometric"] = "arithmetic"
+    window: int = 70
+    seed: int = 1
+
+
+def scaled(rates: DropoutRates, factor: float) -> DropoutRates:
+    """All rates multiplied. Raises ValueError when one leaves [0, 1)."""
+    return DropoutRates(**{name: rate * factor for name, rate in asdict(rates).items()})
+
+
+class DroppingModel(LanguageModel):
+    """A model that drops units whenever it reads a window; it shares its weights with the given one."""
+
+    def __init__(self, model: LanguageModel, rates: DropoutRates, generator: torch.Generator) -> None:
+        with torch.device("meta"):
+            super().__init__(model.config)
+        self.embedding, self.stack = model.embedding, model.stack
+        self._rates, self._generator = rates, generator
+
+    def read(
+        self,
+        x_TBH: Tensor,
+        state: State,
+        masks: DropoutMasks = NO_DROPOUT,
+        *,
+        precision: torch.dtype | None = None,
+    ) -> tuple[Tensor, State]:
+        """See :meth:`LanguageModel.read`; the masks are its own."""
+        time, batch = x_TBH.shape[:2]
+        drawn = sample_masks(
+            self._rates,
+            time=time,
+            batch=batch,
+            layers=self.config.num_layers,
+            hidden=self.config.hidden_size,
+            like=x_TBH.detach(),
+            generator=self._generator,
+        )
+        return super().read(x_TBH, state, drawn, precision=precision)
+
+
+def sampled_log_probs(
+    model: LanguageModel,
+    ids: Sequence[int],
+    sampling: MonteCarlo,
+    *,
+    bos_id: int,
+    temperature: float = 1.0,
+    advance: Advance = no_advance,
+) -> Tensor:
+    """Log-probabilities of a text's tokens, ``[N]`` in float64, averaged over samples.
+
+    ``advance`` hears of tokens read, in all samples together where the mean is arithmetic.
+    """
+    text = _Text(model, ids, bos_id, temperature)
+    if sampling.averaging == "geometric":
+        return _geometric(text, sampling, advance)
+    return _arithmetic(text, sampling, advance)
+
+
+def sampled_adapted_log_probs(
+    model: LanguageModel,
+    calibration: Calibration,
+    ids: Sequence[int],
+    sampling: MonteCarlo,
+    *,
+    bos_id: int,
+    temperature: float = 1.0,
+    rate_scale: float = 1.0,
+    advance: Advance = no_advance,
+) -> Tensor:
+    """The same for weights that follow the text: the arithmetic mean over new sessions."""
+    dropping = DroppingModel(model, sampling.rates, _generator(model, sampling))
+    adapter = Adapter(dropping, calibration, bos_id=bos_id, temperature=temperature, logprobs_only=True)
+    total_N = torch.full((len(ids),), -math.inf, dtype=torch.float64)
+    for _ in range(sampling.samples):
+        state, columns = adapter.start(rate_scale=rate_scale, static=False), []
+        for observed in adapter.observe(state, ids):
+            columns.append(observed.scores.logprobs)
+            advance(len(observed.scores))
+        total_N = torch.logaddexp(total_N, torch.cat(columns).double())
+    return total_N - math.log(sampling.samples)
+
+
+class _Text:
+    """A model and the text that it reads."""
+
+    def __init__(self, model: LanguageModel, ids: Sequence[int], bos_id: int, temperature: float) -> None:
+        self.model, self.temperature = model, temperature
+        self.targets_N = torch.tensor(ids, device=model.embedding.input.device)
+        self.inputs_N = torch.cat((self.targets_N.new_tensor([bos_id]), self.targets_N[:-1]))
+
+    def windows(self, length: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Where each window stands, its inputs and its targets."""
+        for start in range(0, len(self.inputs_N), length):
+            place = slice(start, start + length)
+            yield place, self.inputs_N[place], self.targets_N[place]
+
+
+@torch.no_grad()
+def _arithmetic(text: _Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
+    """Samples are rows of a batch: rows have masks and states of their own."""
+    model = DroppingModel(text.model, sampling.rates, _generator(text.model, sampling))
+    total_N = torch.full((len(text.targets_N),), -math.inf, dtype=torch.float64)
+    for first in range(0, sampling.samples, _ROWS_AT_ONCE):
+        rows = min(_ROWS_AT_ONCE, sampling.samples - first)
+        state = model.initial_state(rows)
+        for place, inputs_T, targets_T in text.windows(sampling.window):
+            features_TBH, state = model(inputs_T[:, None].expand(-1, rows), state)
+            scores = score_features(
+                model,
+                features_TBH.flatten(0, 1),
+                targets_T.repeat_interleave(rows),
+                temperature=text.temperature,
+                logprobs_only=True,
+            )
+            log_probs_TB = scores.logprobs.double().view(-1, rows)
+            total_N[place] = torch.logaddexp(total_N[place], torch.logsumexp(log_probs_TB, 1))
+            advance(log_probs_TB.numel())
+    return total_N - math.log(sampling.samples)
+
+
+@torch.no_grad()
+def _geometric(text: _Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
+    """Each step's samples are rows that begin with the same state."""
+    model, parts = text.model, []
+    generator, state = _generator(model, sampling), model.initial_state(1)
+    steps_at_once = max(1, _LOGITS_AT_ONCE // (model.config.vocab_size * sampling.samples))
+    for _, inputs_T, targets_T in text.windows(sampling.window):
+        masks = sample_masks(
+            sampling.rates,
+            time=len(inputs_T),
+            batch=sampling.samples,
+            layers=model.config.num_layers,
+            hidden=model.config.hidden_size,
+            like=model.embedding.input,
+            generator=generator,
+        )
+        states = []
+        for token in inputs_T:
+            states.append(state)
+            _, state = model.step(token[None], state)
+        for start in range(0, len(inputs_T), steps_at_once):
+            steps = slice(start, start + steps_at_once)
+            features_TDH = _samples_of_steps(
+                model, inputs_T[steps], states[steps], sampling.samples, _of_steps(masks, steps)
+            )
+            logits_TV = model.logits(features_TDH, text.temperature).mean(1)
+            log_probs_TV = torch.log_softmax(logits_TV, -1)
+            parts.append(log_probs_TV.gather(1, targets_T[steps, None])[:, 0].double().cpu())
+        advance(len(inputs_T))
+    return torch.cat(parts)
+
+
+def _samples_of_steps(
+    model: LanguageModel, inputs_T: Tensor, states: Sequence[State], samples: int, masks: DropoutMasks
+) -> Tensor:
+    """Features ``[T, D, H]`` of single steps, each from its own state: all of them are rows of one step."""
+    time = len(inputs_T)
+    before = State(
+        *(torch.cat(parts, 1).repeat_interleave(samples, 1) for parts in zip(*states, strict=True))
+    )
+    rows = DropoutMasks(
+        input=None if masks.input is None else masks.input.flatten(0, 1)[None],
+        cell=None if masks.cell is None else masks.cell.flatten(1, 2)[:, None],
+        state=None if masks.state is None else masks.state.repeat(1, time, 1),
+        output=None if masks.output is None else masks.output.flatten(0, 1)[None],
+    )
+    features_1RH, _ = model(inputs_T.repeat_interleave(samples)[None], before, rows)
+    features_TDH: Tensor = features_1RH.view(time, samples, features_1RH.shape[2])
+    return features_TDH
+
+
+def _of_steps(masks: DropoutMasks, steps: slice) -> DropoutMasks:
+    return DropoutMasks(
+        input=None if masks.input is None else masks.input[steps],
+        cell=None if masks.cell is None else masks.cell[:, steps],
+        state=masks.state,
+        output=None if masks.output is None else masks.output[steps],
+    )
+
+
+def _generator(model: LanguageModel, sampling: MonteCarlo) -> torch.Generator:
+    return torch.Generator(model.embedding.input.device).manual_seed(sampling.seed)

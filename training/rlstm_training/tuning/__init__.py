@@ -1,0 +1,1 @@
+"""The search for a recipe's settings over the paper's ranges, resumable."""
