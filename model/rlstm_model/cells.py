@@ -20,7 +20,15 @@ import torch
 from torch import Tensor
 
 from rlstm_model.cell_tape import CellDeltaStep, CellSlopes, CellStep, CellTape
-from rlstm_model.products import add_product, affine, product, weight_gradient
+from rlstm_model.products import (
+    Matrix,
+    add_product,
+    affine,
+    bias_gradient,
+    product,
+    takes_gradient,
+    weight_gradient,
+)
 
 
 class CellWeights(NamedTuple):
@@ -36,13 +44,14 @@ class CellWeights(NamedTuple):
     ``bias``      [4H]            [4H]
     ============  ==============  =============
 
-    Weights of several layers are stacked: ``[L, .., H]``, and ``bias`` is ``[L, 1, 4H]``.
+    Weights of several layers are stacked: ``[L, .., H]``, and ``bias`` is ``[L, 1, 4H]``. Where rows have
+    weights of their own, a matrix is a :class:`~rlstm_model.products.RowMatrix` and ``bias`` ``[B, 4H]``.
     """
 
-    x: Tensor
-    h: Tensor
-    u: Tensor | None
-    c: Tensor | None
+    x: Matrix
+    h: Matrix
+    u: Matrix | None
+    c: Matrix | None
     bias: Tensor
 
     def transposed(self) -> "CellWeights":
@@ -77,9 +86,25 @@ class Cell(Protocol):
         """
 
     def gradients(
-        self, tape: CellTape, deltas_TB4H: Tensor, x_TBH: Tensor, h_TBH: Tensor, precision: torch.dtype
-    ) -> CellWeights:
+        self,
+        weights: CellWeights,
+        tape: CellTape,
+        deltas_TB4H: Tensor,
+        x_TBH: Tensor,
+        h_TBH: Tensor,
+        precision: torch.dtype,
+    ) -> "CellGradients":
         """Weight gradients of one layer over a window, whose tape is ``[T, B, ..]``."""
+
+
+class CellGradients(NamedTuple):
+    """Gradients of :class:`CellWeights`, in their order; None for a weight that takes none."""
+
+    x: Tensor | None
+    h: Tensor | None
+    u: Tensor | None
+    c: Tensor | None
+    bias: Tensor | None
 
 
 class StepGradients(NamedTuple):
@@ -145,16 +170,24 @@ class RLSTMCell:
         dc.mul_(step.f)
 
     def gradients(
-        self, tape: CellTape, deltas_TB4H: Tensor, x_TBH: Tensor, h_TBH: Tensor, precision: torch.dtype
-    ) -> CellWeights:
+        self,
+        weights: CellWeights,
+        tape: CellTape,
+        deltas_TB4H: Tensor,
+        x_TBH: Tensor,
+        h_TBH: Tensor,
+        precision: torch.dtype,
+    ) -> CellGradients:
         """See :class:`Cell`."""
+        assert weights.u is not None
+        assert weights.c is not None
         n = x_TBH.shape[-1]
-        return CellWeights(
-            x=weight_gradient(deltas_TB4H[..., : 2 * n], x_TBH, precision),
-            h=weight_gradient(deltas_TB4H[..., : 3 * n], h_TBH, precision),
-            u=weight_gradient(deltas_TB4H[..., 2 * n : 3 * n], tape.u, precision),
-            c=weight_gradient(deltas_TB4H[..., 3 * n :], tape.seen, precision),
-            bias=deltas_TB4H.sum((0, 1)),
+        return CellGradients(
+            x=_gradient(weights.x, deltas_TB4H[..., : 2 * n], x_TBH, precision),
+            h=_gradient(weights.h, deltas_TB4H[..., : 3 * n], h_TBH, precision),
+            u=_gradient(weights.u, deltas_TB4H[..., 2 * n : 3 * n], tape.u, precision),
+            c=_gradient(weights.c, deltas_TB4H[..., 3 * n :], tape.seen, precision),
+            bias=bias_gradient(weights.bias, deltas_TB4H),
         )
 
 
@@ -199,15 +232,21 @@ class LSTMCell:
         dc.mul_(step.f)
 
     def gradients(
-        self, tape: CellTape, deltas_TB4H: Tensor, x_TBH: Tensor, h_TBH: Tensor, precision: torch.dtype
-    ) -> CellWeights:
+        self,
+        weights: CellWeights,
+        tape: CellTape,
+        deltas_TB4H: Tensor,
+        x_TBH: Tensor,
+        h_TBH: Tensor,
+        precision: torch.dtype,
+    ) -> CellGradients:
         """See :class:`Cell`."""
-        return CellWeights(
-            x=weight_gradient(deltas_TB4H, x_TBH, precision),
-            h=weight_gradient(deltas_TB4H, h_TBH, precision),
+        return CellGradients(
+            x=_gradient(weights.x, deltas_TB4H, x_TBH, precision),
+            h=_gradient(weights.h, deltas_TB4H, h_TBH, precision),
             u=None,
             c=None,
-            bias=deltas_TB4H.sum((0, 1)),
+            bias=bias_gradient(weights.bias, deltas_TB4H),
         )
 
 
@@ -218,3 +257,7 @@ def _remember(step: CellStep, *, capped: bool) -> None:
         step.c.addcmul_(torch.minimum(step.i, 1 - step.f), step.j)
     else:
         step.c.add_(step.u)
+
+
+def _gradient(weight: Matrix, delta: Tensor, source: Tensor, precision: torch.dtype) -> Tensor | None:
+    return weight_gradient(weight, delta, source, precision) if takes_gradient(weight) else None

@@ -14,7 +14,16 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from rlstm_model.products import add_product, affine, product, weight_gradient
+from rlstm_model.products import (
+    Matrix,
+    add_product,
+    affine,
+    bias_gradient,
+    product,
+    takes_gradient,
+    unbind,
+    weight_gradient,
+)
 
 Step = TypeVar("Step")
 
@@ -23,19 +32,20 @@ class MogrifierWeights(NamedTuple):
     """The weights of one layer's rounds, stacked over rounds.
 
     ``up``: ``[R, H, K]`` and ``down``: ``[R, K, H]``, the factors of each round's matrix; at full rank
-    ``up`` is the whole matrix ``[R, H, H]`` and ``down`` is None. ``bias``: ``[R, H]`` or None.
+    ``up`` is the whole matrix ``[R, H, H]`` and ``down`` is None. ``bias``: ``[R, H]`` or None. Where rows
+    have weights of their own, a matrix is a :class:`~rlstm_model.products.RowMatrix`, ``bias`` ``[R, B, H]``.
     """
 
-    up: Tensor
-    down: Tensor | None
+    up: Matrix
+    down: Matrix | None
     bias: Tensor | None
 
 
 class RoundWeights(NamedTuple):
     """One round's weights of several layers: ``[L, H, K]``, ``[L, K, H]`` or None, ``[L, 1, H]`` or None."""
 
-    up: Tensor
-    down: Tensor | None
+    up: Matrix
+    down: Matrix | None
     bias: Tensor | None
 
     def transposed(self) -> "RoundWeights":
@@ -162,25 +172,50 @@ def mogrified(tape: MogrifierTape, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor
     return (tape.gated[last_odd] if rounds > 0 else x), (tape.gated[last_even] if rounds > 1 else h)
 
 
+class MogrifierGradients(NamedTuple):
+    """Gradients of :class:`MogrifierWeights`, in their order; None for weights that take none."""
+
+    up: Tensor | None
+    down: Tensor | None
+    bias: Tensor | None
+
+
 def mogrifier_gradients(
     weights: MogrifierWeights,
     tape: MogrifierTape,
     deltas: MogrifierDeltas,
     h_TBH: Tensor,
     precision: torch.dtype,
-) -> MogrifierWeights:
+) -> MogrifierGradients:
     """One layer's weight gradients, from its tape ``[R, T, B, ..]``; ``h_TBH`` entered the first round."""
-    up = torch.empty_like(weights.up)
-    down, bias = (None if weight is None else torch.empty_like(weight) for weight in weights[1:])
-    for k in range(len(up)):
-        source = h_TBH if k == 0 else tape.gated[k - 1]
-        if down is not None and deltas.low is not None and tape.low is not None:
-            down[k] = weight_gradient(deltas.low[k], source, precision)
-            source = tape.low[k]
-        up[k] = weight_gradient(deltas.gate[k], source, precision)
-        if bias is not None:
-            bias[k] = deltas.gate[k].sum((0, 1))
-    return MogrifierWeights(up, down, bias)
+    sources = (h_TBH, *tape.gated)[: len(tape.gated)]
+    lows = sources if tape.low is None else tuple(tape.low)
+    d_lows = () if deltas.low is None else tuple(deltas.low)
+    return MogrifierGradients(
+        up=_round_gradients(weights.up, tuple(deltas.gate), lows, precision),
+        down=_round_gradients(weights.down, d_lows, sources, precision),
+        bias=_bias_gradients(weights.bias, tuple(deltas.gate)),
+    )
+
+
+def _round_gradients(
+    weight: Matrix | None, deltas: Sequence[Tensor], sources: Sequence[Tensor], precision: torch.dtype
+) -> Tensor | None:
+    if weight is None or not takes_gradient(weight):
+        return None
+    rounds = zip(unbind(weight, 0), deltas, sources, strict=True)
+    like = weight if isinstance(weight, Tensor) else weight.core
+    return _stacked([weight_gradient(*each, precision) for each in rounds], like)
+
+
+def _bias_gradients(bias: Tensor | None, deltas: Sequence[Tensor]) -> Tensor | None:
+    if bias is None:
+        return None
+    return _stacked([bias_gradient(*each) for each in zip(bias, deltas, strict=True)], bias)
+
+
+def _stacked(gradients: Sequence[Tensor], like: Tensor) -> Tensor:
+    return torch.stack(list(gradients)) if gradients else torch.zeros_like(like)
 
 
 def _low_and_gate(weights: Sequence[RoundWeights], like: Tensor) -> tuple[Tensor | None, Tensor]:

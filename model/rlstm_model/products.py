@@ -5,13 +5,80 @@ factor is rounded to bfloat16, the sums inside a product are float32, and the pr
 precision of ``out``. All take stacks of matrices: ``[L, B, N]`` times ``[L, N, M]``.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
 import torch
 from torch import Tensor
 
 
-def affine(bias: Tensor | None, x: Tensor, weight: Tensor, out: Tensor) -> None:
+class RowMatrix(NamedTuple):
+    """A matrix that is another one for every row b of the batch: ``shared + left core_b right``.
+
+    ``shared`` ``[L, N, M]``; ``left`` ``[L, N, R]``; ``core`` ``[L, B, R, Q]``; ``right`` ``[L, Q, M]``. Only
+    the product with the core is done row by row.
+    """
+
+    shared: Tensor
+    left: Tensor
+    core: Tensor
+    right: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of the shared matrix."""
+        return self.shared.shape
+
+    @property
+    def mT(self) -> "RowMatrix":  # noqa: N802 - a tensor's name for it
+        """The transposed matrices, as views."""
+        return RowMatrix(self.shared.mT, self.right.mT, self.core.mT, self.left.mT)
+
+    def add_own(self, out: Tensor, x: Tensor) -> None:
+        """``out`` grows by ``x left core right``, each row with its own core."""
+        low = torch.bmm(x, self.left)
+        own = torch.matmul(low.unsqueeze(2), self.core).squeeze(2)
+        out.baddbmm_(own, self.right)
+
+    def add_own_to(self, base: Tensor, x_BM: Tensor) -> Tensor:
+        """``base + left core_b right x``, a new tensor, where this is one matrix and no stack."""
+        own = torch.bmm((x_BM @ self.right.t()).unsqueeze(1), self.core.mT).squeeze(1)
+        return torch.addmm(base, own, self.left.t())
+
+
+Matrix: TypeAlias = Tensor | RowMatrix
+
+
+def stack(matrices: Sequence[Matrix], precision: torch.dtype | None) -> Matrix:
+    """``[L, .., N, M]`` from matrices of the same kind, in ``precision`` (None: in their own).
+
+    A view where possible: of one tensor in its own precision. Rows' own cores are not rounded.
+    """
+    if isinstance(matrices[0], RowMatrix):
+        fields = zip(*(matrix for matrix in matrices if isinstance(matrix, RowMatrix)), strict=True)
+        return RowMatrix(*(_stack_tensors(parts) for parts in fields))
+    stacked = _stack_tensors([matrix for matrix in matrices if isinstance(matrix, Tensor)])
+    return stacked if precision is None else stacked.to(precision)
+
+
+def unbind(matrix: Matrix, dim: int) -> list[Matrix]:
+    """The matrices along a leading dimension, as views."""
+    if isinstance(matrix, RowMatrix):
+        return [RowMatrix(*parts) for parts in zip(*(field.unbind(dim) for field in matrix), strict=True)]
+    return list(matrix.unbind(dim))
+
+
+def takes_gradient(weight: Matrix | None) -> bool:
+    """Whether there is a gradient to work out: a shared tensor may be frozen, rows' own weights never are."""
+    return weight is not None and (isinstance(weight, RowMatrix) or weight.requires_grad)
+
+
+def affine(bias: Tensor | None, x: Tensor, weight: Matrix, out: Tensor) -> None:
     """``out`` becomes ``x weight + bias``."""
-    if bias is None:
+    if isinstance(weight, RowMatrix):
+        affine(bias, x, weight.shared, out)
+        weight.add_own(out, x)
+    elif bias is None:
         product(x, weight, out)
     elif weight.dtype == out.dtype:
         torch.baddbmm(bias, x, weight, out=out)
@@ -19,28 +86,66 @@ def affine(bias: Tensor | None, x: Tensor, weight: Tensor, out: Tensor) -> None:
         torch.add(torch.bmm(x.to(weight.dtype), weight), bias, out=out)
 
 
-def product(x: Tensor, weight: Tensor, out: Tensor) -> None:
+def product(x: Tensor, weight: Matrix, out: Tensor) -> None:
     """``out`` becomes ``x weight``."""
-    if weight.dtype == out.dtype:
+    if isinstance(weight, RowMatrix):
+        product(x, weight.shared, out)
+        weight.add_own(out, x)
+    elif weight.dtype == out.dtype:
         torch.bmm(x, weight, out=out)
     else:
         out.copy_(torch.bmm(x.to(weight.dtype), weight))
 
 
-def add_product(out: Tensor, x: Tensor, weight: Tensor) -> None:
+def add_product(out: Tensor, x: Tensor, weight: Matrix) -> None:
     """``out`` grows by ``x weight``."""
-    if weight.dtype == out.dtype:
+    if isinstance(weight, RowMatrix):
+        add_product(out, x, weight.shared)
+        weight.add_own(out, x)
+    elif weight.dtype == out.dtype:
         out.baddbmm_(x, weight)
     else:
         out.add_(torch.bmm(x.to(weight.dtype), weight))
 
 
-def weight_gradient(delta: Tensor, source: Tensor, precision: torch.dtype) -> Tensor:
-    """Gradient ``[N, M]`` of the matrix by which ``delta`` ``[.., N]`` stands behind ``source`` ``[.., M]``.
+def linear(x_BN: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
+    """``weight x + bias`` for every row, as a new tensor; ``weight`` is ``[M, N]``, no stack."""
+    if isinstance(weight, RowMatrix):
+        return weight.add_own_to(linear(x_BN, weight.shared, bias), x_BN)
+    return x_BN @ weight.t() if bias is None else torch.addmm(bias, x_BN, weight.t())
 
-    One product, summed over all leading dimensions: the steps and rows of a window.
+
+def add_linear(base: Tensor, x_BN: Tensor, weight: Matrix) -> Tensor:
+    """``base + weight x`` for every row, as a new tensor."""
+    if isinstance(weight, RowMatrix):
+        return weight.add_own_to(add_linear(base, x_BN, weight.shared), x_BN)
+    return torch.addmm(base, x_BN, weight.t())
+
+
+def weight_gradient(weight: Matrix, delta: Tensor, source: Tensor, precision: torch.dtype) -> Tensor:
+    """Gradient of a layer's matrix, by which ``delta`` ``[T, B, N]`` stands behind ``source`` ``[T, B, M]``.
+
+    One product ``[N, M]`` over all steps and rows of a window; of a :class:`RowMatrix` that of the cores,
+    ``[B, R, Q]``.
     """
+    if isinstance(weight, RowMatrix):
+        return _core_gradient(weight, delta, source)
     delta, source = delta.flatten(0, -2), source.flatten(0, -2)
     if precision == delta.dtype:
         return delta.t() @ source
     return (delta.to(precision).t() @ source.to(precision)).to(delta.dtype)
+
+
+def bias_gradient(bias: Tensor, delta: Tensor) -> Tensor:
+    """Gradient of a layer's bias ``[N]``, or ``[B, N]`` where every row has its own, from ``[T, B, N]``."""
+    return delta.sum(0) if bias.dim() == 2 else delta.sum((0, 1))
+
+
+def _core_gradient(weight: RowMatrix, delta: Tensor, source: Tensor) -> Tensor:
+    low_delta = (delta @ weight.left).permute(1, 2, 0)
+    low_source = (source @ weight.right.t()).transpose(0, 1)
+    return torch.bmm(low_delta, low_source)
+
+
+def _stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(list(tensors))

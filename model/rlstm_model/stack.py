@@ -22,8 +22,9 @@ from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
 from rlstm_model.mogrifier import MogrifierWeights
 from rlstm_model.one_token import read_token
 from rlstm_model.state import State
+from rlstm_model.walk import Group, GroupMasks, GroupState
 from rlstm_model.weights import LayerWeights
-from rlstm_model.window import Group, GroupMasks, GroupState, read_window
+from rlstm_model.window import read_window
 
 
 class RecurrentLayer(nn.Module):
@@ -67,7 +68,7 @@ class Stack(nn.Module):
             h, c = read_token(layer.weights, source, h, c, capped=layer.cell.capped)
             hs.append(h)
             cs.append(c)
-            source, total = self._join(total, h)
+            source, total = self.join(total, h)
         assert total is not None
         return total, State(torch.stack(hs), torch.stack(cs))
 
@@ -85,10 +86,8 @@ class Stack(nn.Module):
         ``precision`` is that of the factors of matrix products (None: of the weights): bfloat16 is faster.
         ``wave``: all layers step together; None chooses. Both change nothing but speed and rounding.
         """
-        layers = self._layers()
-        group = Group(layers[0].cell, self.stacking, precision or layers[0].x.dtype)
-        together = x_TBH.is_cuda and len(x_TBH) > 1 if wave is None else wave
-        size = len(layers) if together else 1
+        layers, group = self._layers(), self.group(precision)
+        size = self.layers_at_once(len(x_TBH), x_TBH.device, wave)
         source, total, states = x_TBH, None, []
         for start in range(0, len(layers), size):
             part = slice(start, start + size)
@@ -100,20 +99,43 @@ class Stack(nn.Module):
                 GroupMasks(*(None if mask is None else mask[part] for mask in (masks.state, masks.cell))),
             )
             states.append(last)
-            source, total = self._join(total, output)
+            source, total = self.join(total, output)
         assert total is not None
         h, c = (torch.cat(parts) for parts in zip(*states, strict=True))
         return total, State(h, c)
 
-    def _layers(self) -> list[RecurrentLayer]:
-        return [layer for layer in self.layers if isinstance(layer, RecurrentLayer)]
+    def group(self, precision: torch.dtype | None) -> Group:
+        """What the layers are, in groups of any size; ``precision`` None is that of the weights."""
+        first = self._layers()[0]
+        return Group(first.cell, self.stacking, precision or first.x.dtype)
 
-    def _join(self, total: Tensor | None, output: Tensor) -> tuple[Tensor, Tensor]:
+    def layers_at_once(self, time: int, device: torch.device, wave: bool | None = None) -> int:
+        """How many layers step together over a window: all in a wave, else one. None chooses."""
+        together = device.type == "cuda" and time > 1 if wave is None else wave
+        return len(self.layers) if together else 1
+
+    def join(self, total: Tensor | None, output: Tensor) -> tuple[Tensor, Tensor]:
         """What the next layer reads, and what the softmax would, after one more layer's output."""
         if total is None or self.stacking == "plain":
             return output, output
         total = total + output
         return (total if self.stacking == "residual" else output), total
+
+    def arriving_below(self, arriving: Tensor, d_out: Tensor, d_read: Tensor) -> Tensor:
+        """The way back through :meth:`join`: the loss gradient at the output of the layer below.
+
+        From that at this layer's output, at what the softmax read, and at what this layer read.
+        """
+        if self.stacking == "plain":
+            return d_read
+        return (arriving if self.stacking == "residual" else d_out) + d_read
+
+    def layer(self, index: int) -> LayerWeights:
+        """The weights of one layer."""
+        return self._layers()[index].weights
+
+    def _layers(self) -> list[RecurrentLayer]:
+        return [layer for layer in self.layers if isinstance(layer, RecurrentLayer)]
 
 
 def _weight(*shape: int) -> nn.Parameter:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlstm_model.cells import CellWeights
 from rlstm_model.mogrifier import MogrifierWeights, RoundWeights
+from rlstm_model.products import Matrix, stack, unbind
 
 
 class LayerWeights(NamedTuple):
@@ -19,7 +20,7 @@ class LayerWeights(NamedTuple):
     cell: CellWeights
     mogrifier: MogrifierWeights
 
-    def flat(self) -> tuple[Tensor | None, ...]:
+    def flat(self) -> tuple[Matrix | None, ...]:
         """All of them in one row."""
         return (*self.cell, *self.mogrifier)
 
@@ -41,37 +42,37 @@ class GroupWeights(NamedTuple):
     def of(cls, layers: Sequence[LayerWeights], precision: torch.dtype) -> "GroupWeights":
         """Views where possible: of one layer in its own precision."""
         x, h, u, c = (
-            _stacked(tensors, precision)
-            for tensors in zip(*(layer.cell[:4] for layer in layers), strict=True)
+            _stacked(matrices, precision)
+            for matrices in zip(*(layer.cell[:4] for layer in layers), strict=True)
         )
         up, down = (
-            _stacked(tensors, precision)
-            for tensors in zip(*(layer.mogrifier[:2] for layer in layers), strict=True)
+            _stacked(matrices, precision)
+            for matrices in zip(*(layer.mogrifier[:2] for layer in layers), strict=True)
         )
-        bias = _stacked([layer.cell.bias for layer in layers], None)
-        round_bias = _stacked([layer.mogrifier.bias for layer in layers], None)
+        bias = torch.stack([layer.cell.bias for layer in layers])
         assert x is not None
         assert h is not None
         assert up is not None
-        assert bias is not None
-        rounds = _rounds(up, down, None if round_bias is None else round_bias.unsqueeze(2))
-        return cls(CellWeights(x, h, u, c, bias.unsqueeze(1)), rounds)
+        rounds = _rounds(up, down, [layer.mogrifier.bias for layer in layers])
+        return cls(CellWeights(x, h, u, c, bias if bias.dim() == 3 else bias.unsqueeze(1)), rounds)
 
     def transposed(self) -> "GroupWeights":
         """As a forward step multiplies with them: views."""
         return GroupWeights(self.cell.transposed(), [weights.transposed() for weights in self.rounds])
 
 
-def _stacked(tensors: Sequence[Tensor | None], precision: torch.dtype | None) -> Tensor | None:
-    given = [tensor for tensor in tensors if tensor is not None]
-    if not given:
-        return None
-    whole = given[0].unsqueeze(0) if len(given) == 1 else torch.stack(given)
-    return whole if precision is None else whole.to(precision)
+def _stacked(matrices: Sequence[Matrix | None], precision: torch.dtype) -> Matrix | None:
+    given = [matrix for matrix in matrices if matrix is not None]
+    return stack(given, precision) if given else None
 
 
-def _rounds(up: Tensor, down: Tensor | None, bias: Tensor | None) -> list[RoundWeights]:
+def _rounds(up: Matrix, down: Matrix | None, biases: Sequence[Tensor | None]) -> list[RoundWeights]:
     """From ``[L, R, ..]`` to a list over rounds of ``[L, ..]``."""
-    rounds = up.shape[1]
-    downs, biases = ([None] * rounds if tensor is None else tensor.unbind(1) for tensor in (down, bias))
-    return [RoundWeights(*weights) for weights in zip(up.unbind(1), downs, biases, strict=True)]
+    ups = unbind(up, 1)
+    downs: Sequence[Matrix | None] = [None] * len(ups) if down is None else unbind(down, 1)
+    given = [bias for bias in biases if bias is not None]
+    rows: Sequence[Tensor | None] = [None] * len(ups)
+    if given:
+        bias = torch.stack(given)
+        rows = (bias if bias.dim() == 4 else bias.unsqueeze(2)).unbind(1)
+    return [RoundWeights(*weights) for weights in zip(ups, downs, rows, strict=True)]

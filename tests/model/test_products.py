@@ -47,7 +47,7 @@ def test_a_weight_gradient_sums_over_everything_but_the_last_dimension(precision
     """It equals the sum of all outer products, in the gradients' own precision."""
     generator = torch.Generator().manual_seed(1)
     delta, source = torch.randn(7, 3, 4, generator=generator), torch.randn(7, 3, 6, generator=generator)
-    gradient = weight_gradient(delta, source, precision)
+    gradient = weight_gradient(torch.empty(4, 6), delta, source, precision)
     assert gradient.dtype == torch.float32
     tolerance = {"atol": 1e-5, "rtol": 0} if precision == torch.float32 else {"atol": 0.1, "rtol": 0}
     torch.testing.assert_close(gradient, torch.einsum("tbn,tbm->nm", delta, source), **tolerance)

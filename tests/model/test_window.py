@@ -133,7 +133,7 @@ def test_how_many_slopes_are_worked_out_at_once_changes_no_bit(random_model, mon
     x, state = _inputs(model)
     gradients = []
     for values in (30, cached):
-        monkeypatch.setattr("rlstm_model.window._CACHED_VALUES", values)
+        monkeypatch.setattr("rlstm_model.way_back._CACHED_VALUES", values)
         features, _ = model.stack.sequence(x, state)
         gradients.append(torch.autograd.grad(features.sin().sum(), list(model.stack.parameters())))
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))

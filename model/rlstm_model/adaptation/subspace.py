@@ -1,0 +1,165 @@
+"""The kind ``subspace``: small cores between fixed bases, W + U C A^T, and whole biases.
+
+U and A are the leading eigenvectors of sum G G^T and sum G^T G over segment gradients G on training text
+(adaptation: §2): within these axes a diagonal preconditioner comes close to the curvature (George et al.
+2018). They belong to a checkpoint and are shared by all sessions; a session has the cores alone.
+Shape suffixes: N rows, P fast weights, L layers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlstm_model.cells import CellWeights
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.mogrifier import MogrifierWeights
+from rlstm_model.products import Matrix, RowMatrix
+from rlstm_model.row_model import RowEmbedding, RowGradients, RowModel
+from rlstm_model.weights import LayerWeights
+
+_CELL = CellWeights._fields
+_MOGRIFIER = MogrifierWeights._fields
+
+
+class Basis(NamedTuple):
+    """Orthonormal axes of a matrix ``[N, M]``: ``left`` U ``[N, R]`` and ``right`` A^T ``[Q, M]``.
+
+    Of the mogrifier's matrices, which are stacked over rounds, both have the rounds in front.
+    """
+
+    left: Tensor
+    right: Tensor
+
+    @property
+    def core(self) -> tuple[int, ...]:
+        """The shape of one row's core: ``[R, Q]``, with the rounds in front."""
+        return (*self.left.shape[:-2], self.left.shape[-1], self.right.shape[-2])
+
+    def leading(self, rows: int, columns: int) -> "Basis":
+        """The first axes of each side."""
+        return Basis(self.left[..., :rows], self.right[..., :columns, :])
+
+
+@dataclass(frozen=True, eq=False)
+class SubspaceFastWeights:
+    """Deltas ``[N, P]`` of a subspace of ``model``'s weights.
+
+    ``bases`` are those of the matrices that take part, by weight name; ``biases`` names the vectors that do.
+    """
+
+    model: LanguageModel
+    bases: Mapping[str, Basis]
+    biases: Sequence[str]
+
+    def __post_init__(self) -> None:
+        weights = dict(self.model.named_parameters())
+        for name, basis in self.bases.items():
+            _check_basis(name, basis, weights)
+        for name in self.biases:
+            if name not in weights or not name.endswith("bias"):
+                raise ValueError(f"the model has no bias {name}")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The parts of one row's delta, in their order."""
+        weights = dict(self.model.named_parameters())
+        cores = {name: basis.core for name, basis in self.bases.items()}
+        return cores | {name: tuple(weights[name].shape) for name in self.biases}
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return sum(torch.Size(shape).numel() for shape in self.shapes.values())
+
+    def split(self, delta_NP: Tensor) -> dict[str, Tensor]:
+        """The parts ``[N, ..]`` of rows' deltas, by weight name, as views."""
+        shapes = self.shapes
+        parts = torch.split(delta_NP, [torch.Size(shape).numel() for shape in shapes.values()], -1)
+        return {
+            name: part.view(*delta_NP.shape[:-1], *shape)
+            for (name, shape), part in zip(shapes.items(), parts, strict=True)
+        }
+
+    def rows(self, delta_NP: Tensor) -> RowModel:
+        """The model of N rows."""
+        parts = self.split(delta_NP)
+        embedding = self.model.embedding
+        matrix = "embedding.input" if embedding.output is None else "embedding.output"
+        bias = parts.get("embedding.bias")
+        return RowModel(
+            self.model,
+            RowEmbedding(
+                input=self._row_matrix("embedding.input", parts),
+                output=self._row_matrix(matrix, parts),
+                bias=None if bias is None else embedding.bias + bias,
+            ),
+            [self._layer(layer, parts) for layer in range(self.model.config.num_layers)],
+        )
+
+    def gradient(self, gradients: RowGradients, out_NP: Tensor) -> None:
+        """Write what a way back gave into ``out_NP``."""
+        parts = self.split(out_NP)
+        given = dict(self._named(gradients))
+        for name, part in parts.items():
+            part.copy_(given[name])
+        if self.model.embedding.output is None and gradients.embedding.output is not None:
+            parts["embedding.input"] += gradients.embedding.output
+
+    def _named(self, gradients: RowGradients) -> list[tuple[str, Tensor]]:
+        embedding = gradients.embedding
+        named = [("embedding.input", embedding.input), ("embedding.output", embedding.output)]
+        named.append(("embedding.bias", embedding.bias))
+        for layer, parts in enumerate(gradients.layers):
+            fields = (*_CELL, *(f"mogrifier_{name}" for name in _MOGRIFIER))
+            for name, part in zip(fields, parts, strict=True):
+                by_row = part if part is None or not name.startswith("mogrifier") else part.transpose(0, 1)
+                named.append((f"stack.layers.{layer}.{name}", by_row))
+        return [(name, part) for name, part in named if part is not None]
+
+    def _layer(self, layer: int, parts: Mapping[str, Tensor]) -> LayerWeights:
+        shared = self.model.stack.layer(layer)
+        prefix = f"stack.layers.{layer}."
+
+        def matrix(name: str, own: Matrix) -> Matrix:
+            return self._row_matrix(prefix + name, parts) or own
+
+        def optional(name: str, own: Matrix | None) -> Matrix | None:
+            return None if own is None else matrix(name, own)
+
+        def bias(name: str, own: Tensor, rows: int) -> Tensor:
+            part = parts.get(prefix + name)
+            return own if part is None else own.unsqueeze(rows) + part.movedim(0, rows)
+
+        cell, mogrifier = shared.cell, shared.mogrifier
+        return LayerWeights(
+            CellWeights(
+                matrix("x", cell.x),
+                matrix("h", cell.h),
+                optional("u", cell.u),
+                optional("c", cell.c),
+                bias("bias", cell.bias, 0),
+            ),
+            MogrifierWeights(
+                matrix("mogrifier_up", mogrifier.up),
+                optional("mogrifier_down", mogrifier.down),
+                None if mogrifier.bias is None else bias("mogrifier_bias", mogrifier.bias, 1),
+            ),
+        )
+
+    def _row_matrix(self, name: str, parts: Mapping[str, Tensor]) -> RowMatrix | None:
+        if name not in self.bases:
+            return None
+        basis, core = self.bases[name], parts[name]
+        shared = dict(self.model.named_parameters())[name].detach()
+        return RowMatrix(shared, basis.left, core.transpose(0, 1) if core.dim() == 4 else core, basis.right)
+
+
+def _check_basis(name: str, basis: Basis, weights: Mapping[str, Tensor]) -> None:
+    if name not in weights or weights[name].dim() not in (2, 3):
+        raise ValueError(f"the model has no matrix {name}")
+    shape = (*basis.left.shape[:-1], basis.right.shape[-1])
+    if tuple(weights[name].shape) != shape:
+        raise ValueError(f"the bases of {name} are of a matrix {list(shape)}, not of this model's")

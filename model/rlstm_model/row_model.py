@@ -1,0 +1,162 @@
+"""A model that differs from row to row: shared weights, and what every row adds to them.
+
+All products with shared weights are done for all rows at once, forth and back; there is no gradient of a
+shared weight. This is what learning for many streams at once stands on (adaptation: §2, §3).
+Shape suffixes: T time, B batch rows, L layers, H hidden units, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.products import RowMatrix
+from rlstm_model.state import State
+from rlstm_model.walk import Group, GroupMasks, GroupState
+from rlstm_model.way_back import Walked
+from rlstm_model.weights import LayerWeights
+from rlstm_model.window import read_window
+
+_NO_MASKS = GroupMasks(None, None)
+
+
+class RowEmbedding(NamedTuple):
+    """What rows add to the embedding; None adds nothing.
+
+    ``input`` and ``output`` are ``[V, H]``, and one and the same where they are tied; ``bias`` ``[B, V]``
+    is the whole bias, the shared one included.
+    """
+
+    input: RowMatrix | None
+    output: RowMatrix | None
+    bias: Tensor | None
+
+
+class EmbeddingGradients(NamedTuple):
+    """Loss gradients of a :class:`RowEmbedding`: cores ``[B, R, Q]``, and ``[B, V]``."""
+
+    input: Tensor | None
+    output: Tensor | None
+    bias: Tensor | None
+
+
+class RowGradients(NamedTuple):
+    """Loss gradients at what rows add: of the embedding, and of each layer in the order of its weights."""
+
+    embedding: EmbeddingGradients
+    layers: list[tuple[Tensor | None, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class RowModel:
+    """``model`` with what B rows add to it. ``layers`` are the weights of its layers, rows' own included."""
+
+    model: LanguageModel
+    embedding: RowEmbedding
+    layers: Sequence[LayerWeights]
+
+    def __post_init__(self) -> None:
+        if self.model.embedding.mixture is not None:
+            raise ValueError("rows cannot add to a mixture of softmaxes")
+
+    @torch.no_grad()
+    def read(self, ids_TB: Tensor, state: State) -> tuple[Tensor, State]:
+        """Features ``[T, B, H]`` and the state after them."""
+        passes: list[Walked] = []
+        return self._through(ids_TB, state, passes, taped=False)
+
+    @torch.no_grad()
+    def tape(self, ids_TB: Tensor, state: State) -> "RowTape":
+        """The same, to be gone back."""
+        passes: list[Walked] = []
+        features_TBH, after = self._through(ids_TB, state, passes, taped=True)
+        return RowTape(self, ids_TB, features_TBH, after, passes)
+
+    def logits(self, features_TBH: Tensor, temperature: float = 1.0) -> Tensor:
+        """Log-probabilities ``[T, B, V]`` up to a constant; ``temperature`` multiplies the logits."""
+        shared, own = self.model.embedding, self.embedding
+        bias = shared.bias if own.bias is None else None
+        logits_TBV = functional.linear(features_TBH, shared.output_matrix, bias)
+        if own.bias is not None:
+            logits_TBV += own.bias
+        if own.output is not None:
+            low = _by_row(features_TBH @ own.output.right.t(), own.output.core.mT)
+            logits_TBV.flatten(0, 1).addmm_(low.flatten(0, 1), own.output.left.t())
+        return logits_TBV if temperature == 1.0 else logits_TBV * temperature
+
+    def _embed(self, ids_TB: Tensor) -> Tensor:
+        embedded_TBH, own = self.model.embedding.embed(ids_TB), self.embedding.input
+        if own is None:
+            return embedded_TBH
+        return embedded_TBH + _by_row(own.left[ids_TB], own.core) @ own.right
+
+    def _through(
+        self, ids_TB: Tensor, state: State, passes: list[Walked], *, taped: bool
+    ) -> tuple[Tensor, State]:
+        stack = self.model.stack
+        source, total, states = self._embed(ids_TB), None, []
+        for part, group in self._groups(ids_TB):
+            own, before = self.layers[part], GroupState(state.h[part], state.c[part])
+            if taped:
+                passes.append(Walked.forth(group, own, source, before, _NO_MASKS))
+                output, last = passes[-1].flow.out(), passes[-1].state
+            else:
+                output, last = read_window(group, own, source, before, _NO_MASKS)
+            states.append(last)
+            source, total = stack.join(total, output)
+        assert total is not None
+        return total, State(*(torch.cat(parts) for parts in zip(*states, strict=True)))
+
+    def _groups(self, ids_TB: Tensor) -> list[tuple[slice, Group]]:
+        size = self.model.stack.layers_at_once(len(ids_TB), ids_TB.device)
+        group = self.model.stack.group(None)
+        return [(slice(start, start + size), group) for start in range(0, len(self.layers), size)]
+
+
+@dataclass(frozen=True, eq=False)
+class RowTape:
+    """A window that rows have read: ``features`` ``[T, B, H]``, the state after it, and the way back."""
+
+    rows: RowModel
+    ids: Tensor
+    features: Tensor
+    state: State
+    passes: Sequence[Walked]
+
+    @torch.no_grad()
+    def back(self, d_logits_TBV: Tensor) -> RowGradients:
+        """From loss gradients at the logits (as if the temperature were 1) to those at what rows add."""
+        shared, own = self.rows.model.embedding, self.rows.embedding
+        d_features_TBH = d_logits_TBV @ shared.output_matrix
+        d_output = None
+        if own.output is not None:
+            low = d_logits_TBV @ own.output.left
+            d_output = torch.bmm(low.permute(1, 2, 0), (self.features @ own.output.right.t()).transpose(0, 1))
+            d_features_TBH.flatten(0, 1).addmm_(_by_row(low, own.output.core).flatten(0, 1), own.output.right)
+        d_read_TBH, layers = self._back_through(d_features_TBH)
+        d_input = None
+        if own.input is not None:
+            low = own.input.left[self.ids].permute(1, 2, 0)
+            d_input = torch.bmm(low, (d_read_TBH @ own.input.right.t()).transpose(0, 1))
+        d_bias = None if own.bias is None else d_logits_TBV.sum(0)
+        return RowGradients(EmbeddingGradients(d_input, d_output, d_bias), layers)
+
+    def _back_through(self, d_features_TBH: Tensor) -> tuple[Tensor, list[tuple[Tensor | None, ...]]]:
+        stack = self.rows.model.stack
+        gradients: list[tuple[Tensor | None, ...]] = []
+        arriving = d_read = d_features_TBH
+        for walked in reversed(self.passes):
+            zeros = torch.zeros_like(walked.flow.h[:, 0])
+            d_read, _, layers = walked.back(arriving, GroupState(zeros, zeros.clone()))
+            gradients = [*layers, *gradients]
+            arriving = stack.arriving_below(arriving, d_features_TBH, d_read)
+        return d_read, gradients
+
+
+def _by_row(low_TBR: Tensor, core_BRQ: Tensor) -> Tensor:
+    """Each row's values times its own core, ``[T, B, Q]``."""
+    return torch.bmm(low_TBR.transpose(0, 1), core_BRQ).transpose(0, 1)
