@@ -153,7 +153,7 @@ def test_bases_of_another_model_are_refused(case):
         SubspaceFastWeights(subspace.model, wrong, [])
     with pytest.raises(ValueError, match="no matrix nonsense"):
         SubspaceFastWeights(subspace.model, {"nonsense": subspace.bases["stack.layers.0.c"]}, [])
-    with pytest.raises(ValueError, match="no bias embedding.input"):
+    with pytest.raises(ValueError, match=r"no bias embedding\.input"):
         SubspaceFastWeights(subspace.model, {}, ["embedding.input"])
 
 
