@@ -125,7 +125,7 @@ def test_a_part_of_the_weights_may_adapt(case, names):
     def chosen(model):
         return SubspaceFastWeights(model, bases_of(model, names), biases)
 
-    subspace, delta, state, inputs, targets = case(chosen)
+    subspace, delta, state, inputs, _ = case(chosen)
     rows = subspace.rows(delta)
     tape = rows.tape(inputs, state)
     d_logits = torch.softmax(rows.logits(tape.features), -1)
