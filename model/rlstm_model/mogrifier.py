@@ -16,6 +16,8 @@ from torch import Tensor
 
 from rlstm_model.products import (
     Matrix,
+    Observed,
+    RowMatrix,
     add_product,
     affine,
     bias_gradient,
@@ -204,7 +206,8 @@ def _round_gradients(
     if weight is None or not takes_gradient(weight):
         return None
     rounds = zip(unbind(weight, 0), deltas, sources, strict=True)
-    like = weight if isinstance(weight, Tensor) else weight.core
+    like = weight.shared if isinstance(weight, Observed) else weight
+    like = like.core if isinstance(like, RowMatrix) else like
     return _stacked([weight_gradient(*each, precision) for each in rounds], like)
 
 

@@ -46,7 +46,34 @@ class RowMatrix(NamedTuple):
         return torch.addmm(base, own, self.left.t())
 
 
-Matrix: TypeAlias = Tensor | RowMatrix
+class Observed(NamedTuple):
+    """A shared matrix ``[.., N, M]`` of whose gradient the factors are wanted, not their product.
+
+    It multiplies as ``shared``. What :func:`weight_gradient` gives of it are ``delta`` and ``source`` side by
+    side, ``[T, B, N + M]``: row b's gradient is the product of the two over T.
+    """
+
+    shared: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of the shared matrix."""
+        return self.shared.shape
+
+    @property
+    def mT(self) -> "Observed":  # noqa: N802 - a tensor's name for it
+        """The transposed matrices, as views."""
+        return Observed(self.shared.mT)
+
+    def add_own(self, out: Tensor, x: Tensor) -> None:
+        """Rows have nothing of their own to add."""
+
+    def add_own_to(self, base: Tensor, _x_BM: Tensor) -> Tensor:
+        """``base``: rows have nothing of their own to add."""
+        return base
+
+
+Matrix: TypeAlias = Tensor | RowMatrix | Observed
 
 
 def stack(matrices: Sequence[Matrix], precision: torch.dtype | None) -> Matrix:
@@ -57,7 +84,8 @@ def stack(matrices: Sequence[Matrix], precision: torch.dtype | None) -> Matrix:
     if isinstance(matrices[0], RowMatrix):
         fields = zip(*(matrix for matrix in matrices if isinstance(matrix, RowMatrix)), strict=True)
         return RowMatrix(*(_stack_tensors(parts) for parts in fields))
-    stacked = _stack_tensors([matrix for matrix in matrices if isinstance(matrix, Tensor)])
+    shared = [matrix if isinstance(matrix, Tensor) else matrix.shared for matrix in matrices]
+    stacked = _stack_tensors(shared)
     return stacked if precision is None else stacked.to(precision)
 
 
@@ -65,17 +93,19 @@ def unbind(matrix: Matrix, dim: int) -> list[Matrix]:
     """The matrices along a leading dimension, as views."""
     if isinstance(matrix, RowMatrix):
         return [RowMatrix(*parts) for parts in zip(*(field.unbind(dim) for field in matrix), strict=True)]
+    if isinstance(matrix, Observed):
+        return [Observed(shared) for shared in matrix.shared.unbind(dim)]
     return list(matrix.unbind(dim))
 
 
 def takes_gradient(weight: Matrix | None) -> bool:
-    """Whether there is a gradient to work out: a shared tensor may be frozen, rows' own weights never are."""
-    return weight is not None and (isinstance(weight, RowMatrix) or weight.requires_grad)
+    """Whether there is a gradient to work out: a tensor may be frozen, other kinds of matrices never are."""
+    return weight is not None and (not isinstance(weight, Tensor) or weight.requires_grad)
 
 
 def affine(bias: Tensor | None, x: Tensor, weight: Matrix, out: Tensor) -> None:
     """``out`` becomes ``x weight + bias``."""
-    if isinstance(weight, RowMatrix):
+    if not isinstance(weight, Tensor):
         affine(bias, x, weight.shared, out)
         weight.add_own(out, x)
     elif bias is None:
@@ -88,7 +118,7 @@ def affine(bias: Tensor | None, x: Tensor, weight: Matrix, out: Tensor) -> None:
 
 def product(x: Tensor, weight: Matrix, out: Tensor) -> None:
     """``out`` becomes ``x weight``."""
-    if isinstance(weight, RowMatrix):
+    if not isinstance(weight, Tensor):
         product(x, weight.shared, out)
         weight.add_own(out, x)
     elif weight.dtype == out.dtype:
@@ -99,7 +129,7 @@ def product(x: Tensor, weight: Matrix, out: Tensor) -> None:
 
 def add_product(out: Tensor, x: Tensor, weight: Matrix) -> None:
     """``out`` grows by ``x weight``."""
-    if isinstance(weight, RowMatrix):
+    if not isinstance(weight, Tensor):
         add_product(out, x, weight.shared)
         weight.add_own(out, x)
     elif weight.dtype == out.dtype:
@@ -110,14 +140,14 @@ def add_product(out: Tensor, x: Tensor, weight: Matrix) -> None:
 
 def linear(x_BN: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
     """``weight x + bias`` for every row, as a new tensor; ``weight`` is ``[M, N]``, no stack."""
-    if isinstance(weight, RowMatrix):
+    if not isinstance(weight, Tensor):
         return weight.add_own_to(linear(x_BN, weight.shared, bias), x_BN)
     return x_BN @ weight.t() if bias is None else torch.addmm(bias, x_BN, weight.t())
 
 
 def add_linear(base: Tensor, x_BN: Tensor, weight: Matrix) -> Tensor:
     """``base + weight x`` for every row, as a new tensor."""
-    if isinstance(weight, RowMatrix):
+    if not isinstance(weight, Tensor):
         return weight.add_own_to(add_linear(base, x_BN, weight.shared), x_BN)
     return torch.addmm(base, x_BN, weight.t())
 
@@ -126,10 +156,12 @@ def weight_gradient(weight: Matrix, delta: Tensor, source: Tensor, precision: to
     """Gradient of a layer's matrix, by which ``delta`` ``[T, B, N]`` stands behind ``source`` ``[T, B, M]``.
 
     One product ``[N, M]`` over all steps and rows of a window; of a :class:`RowMatrix` that of the cores,
-    ``[B, R, Q]``.
+    ``[B, R, Q]``; of an :class:`Observed` matrix the two factors, ``[T, B, N + M]``.
     """
     if isinstance(weight, RowMatrix):
         return _core_gradient(weight, delta, source)
+    if isinstance(weight, Observed):
+        return torch.cat((delta, source), -1)
     delta, source = delta.flatten(0, -2), source.flatten(0, -2)
     if precision == delta.dtype:
         return delta.t() @ source

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlstm_model.language_model import LanguageModel
+from rlstm_model.one_token import read_token
 from rlstm_model.products import RowMatrix
 from rlstm_model.state import State
 from rlstm_model.walk import Group, GroupMasks, GroupState
@@ -68,6 +69,20 @@ class RowModel:
         """Features ``[T, B, H]`` and the state after them."""
         passes: list[Walked] = []
         return self._through(ids_TB, state, passes, taped=False)
+
+    @torch.no_grad()
+    def step(self, ids_B: Tensor, state: State) -> tuple[Tensor, State]:
+        """The same for one token a row: features ``[B, H]``."""
+        stack = self.model.stack
+        source, total, hs, cs = self._embed(ids_B.unsqueeze(0))[0], None, [], []
+        capped = stack.group(None).cell.capped
+        for layer, h, c in zip(self.layers, state.h.unbind(), state.c.unbind(), strict=True):
+            h, c = read_token(layer, source, h, c, capped=capped)
+            hs.append(h)
+            cs.append(c)
+            source, total = stack.join(total, h)
+        assert total is not None
+        return total, State(torch.stack(hs), torch.stack(cs))
 
     @torch.no_grad()
     def tape(self, ids_TB: Tensor, state: State) -> "RowTape":
@@ -137,7 +152,7 @@ class RowTape:
             low = d_logits_TBV @ own.output.left
             d_output = torch.bmm(low.permute(1, 2, 0), (self.features @ own.output.right.t()).transpose(0, 1))
             d_features_TBH.flatten(0, 1).addmm_(_by_row(low, own.output.core).flatten(0, 1), own.output.right)
-        d_read_TBH, layers = self._back_through(d_features_TBH)
+        d_read_TBH, layers = self.back_through(d_features_TBH)
         d_input = None
         if own.input is not None:
             low = own.input.left[self.ids].permute(1, 2, 0)
@@ -145,7 +160,9 @@ class RowTape:
         d_bias = None if own.bias is None else d_logits_TBV.sum(0)
         return RowGradients(EmbeddingGradients(d_input, d_output, d_bias), layers)
 
-    def _back_through(self, d_features_TBH: Tensor) -> tuple[Tensor, list[tuple[Tensor | None, ...]]]:
+    @torch.no_grad()
+    def back_through(self, d_features_TBH: Tensor) -> tuple[Tensor, list[tuple[Tensor | None, ...]]]:
+        """From loss gradients at the features to those at what was read, and at each layer's weights."""
         stack = self.rows.model.stack
         gradients: list[tuple[Tensor | None, ...]] = []
         arriving = d_read = d_features_TBH

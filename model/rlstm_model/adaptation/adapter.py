@@ -24,17 +24,19 @@ from rlstm_model.adaptation.adapted_state import (
     rate_scale_of,
 )
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.fast_weights import FullFastWeights
-from rlstm_model.adaptation.gradients import SegmentPass, segment_gradient
+from rlstm_model.adaptation.fast_weights import FastWeights, Learned
+from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.adaptation.rules import LearningRule
 from rlstm_model.language_model import LanguageModel
-from rlstm_model.scoring import TokenScores, next_log_probs, score, score_logits
+from rlstm_model.scoring import TokenScores, score_logits
 from rlstm_model.state import State
 from rlstm_model.vocab import InvalidToken
 
 __all__ = ["AdaptedState", "Adapter", "Cursor", "NonFiniteState", "Observed", "Reader", "StateMismatch"]
 
 MAX_BAD_STEPS = 3
+CHUNK = 64
+"""Tokens that a reader reads at once."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,10 +63,10 @@ class Observed:
 class Reader:
     """A stream's weights at one moment, for inference: nothing it does changes the stream."""
 
-    def __init__(self, fast_weights: FullFastWeights, state: AdaptedState, temperature: float) -> None:
+    def __init__(self, fast_weights: FastWeights, state: AdaptedState, temperature: float) -> None:
         self._fast_weights = fast_weights
         self._temperature = temperature
-        self._delta_P = state.delta_P
+        self._delta_NP = _row_of(state.delta_P)
         self.cursor = state.now
 
     def score(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> tuple[TokenScores, Cursor]:
@@ -72,19 +74,25 @@ class Reader:
 
         Raises InvalidToken, and ArithmeticError when the model's output is not finite.
         """
-        model = self._fast_weights.reading_model(self._delta_P)
-        scores, state = score(
-            model, ids, state=cursor.state, last=cursor.last, top=top, temperature=self._temperature
-        )
-        return scores, Cursor(state, int(ids[-1]))
+        parts = []
+        for start in range(0, len(ids), CHUNK):
+            targets = [int(token) for token in ids[start : start + CHUNK]]
+            _check_ids(targets, self._fast_weights.model.config.vocab_size)
+            logits_SV, cursor = _read(self._fast_weights, self._delta_NP, cursor, targets, self._temperature)
+            parts.append(score_logits(logits_SV, torch.tensor(targets, device=logits_SV.device), top))
+        return TokenScores.concatenate(parts), cursor
 
     def next_log_probs(self, cursor: Cursor) -> tuple[Tensor, State]:
-        """Read the cursor's token: see :func:`rlstm_model.scoring.next_log_probs`.
+        """Read the cursor's token: the next one's log-probabilities ``[V]``, and the state after it.
 
-        Continue with ``Cursor(state, chosen)``.
+        Continue with ``Cursor(state, chosen)``. Whether the distribution is one is not looked at here:
+        sampling refuses what is not finite.
         """
-        model = self._fast_weights.reading_model(self._delta_P)
-        return next_log_probs(model, cursor.last, cursor.state, temperature=self._temperature)
+        ids_1 = torch.tensor([cursor.last], device=cursor.state.h.device)
+        logits_1V, state = self._fast_weights.step(
+            self._delta_NP, ids_1, cursor.state, temperature=self._temperature
+        )
+        return torch.log_softmax(logits_1V[0], -1), state
 
 
 class Adapter:
@@ -113,7 +121,7 @@ class Adapter:
         self._bos_id = bos_id
         self._temperature = temperature
         self._logprobs_only = logprobs_only
-        self._fast_weights = FullFastWeights(model)
+        self._fast_weights: FastWeights = FullFastWeights(model)
         size, rms_P = self._fast_weights.size, calibration.rms_P
         if rms_P.shape != (size,):
             raise ValueError(f"the calibration is of {rms_P.numel()} weights, the model has {size}")
@@ -144,9 +152,7 @@ class Adapter:
         for an id outside the vocabulary, NonFiniteState when the stored state cannot be used.
         """
         ids = [int(token) for token in ids]
-        for index, token in enumerate(ids):
-            if not 0 <= token < self._model.config.vocab_size:
-                raise InvalidToken(index, token)
+        _check_ids(ids, self._model.config.vocab_size)
         return self._slices(state, ids, learn, top)
 
     def reader(self, state: AdaptedState) -> Reader:
@@ -196,7 +202,7 @@ class Adapter:
         static_logprobs = None
         if state.static is not None:
             try:
-                reference, static = self._score(self._model, state.static, part, 0)
+                reference, static = self._score(None, state.static, part, 0)
             except ArithmeticError as error:
                 raise NonFiniteState("the slow weights' state is not finite") from error
             static_logprobs, state = reference.logprobs, replace(state, static=static)
@@ -215,7 +221,7 @@ class Adapter:
         top: int,
         *,
         with_gradient: bool,
-    ) -> tuple[Observed, SegmentPass | None]:
+    ) -> tuple[Observed, Learned | None]:
         """Scores of ``part``; where the segment ends and learns, its gradient as well.
 
         A segment that came in one piece is scored and differentiated in one pass. Fast weights whose
@@ -223,25 +229,10 @@ class Adapter:
         """
         try:
             if not with_gradient:
-                model = self._fast_weights.reading_model(state.delta_P)
-                scores, now = self._score(model, state.now, part, top)
+                scores, now = self._score(state.delta_P, state.now, part, top)
                 return self._read(state, part, flags, scores, now), None
-            whole = (*state.pending, *part)
-            done = segment_gradient(
-                self._fast_weights,
-                state.delta_P,
-                state.start.state,
-                (state.start.last, *whole[:-1]),
-                whole,
-                flags,
-                segment=self.config.segment,
-                reduction=self.config.reduction,
-                temperature=self._temperature,
-            )
-            targets = torch.tensor(part, device=done.logits_SV.device)
-            scores = score_logits(
-                done.logits_SV[len(state.pending) :], targets, top, logprobs_only=self._logprobs_only
-            )
+            done = self._learn(state, (*state.pending, *part), flags)
+            scores = self._scores(done.logits_TNV[len(state.pending) :, 0], part, top)
             return self._read(state, part, flags, scores, Cursor(done.state, part[-1])), done
         except ArithmeticError as error:
             if state.delta_P is None:
@@ -249,6 +240,26 @@ class Adapter:
             again = self._restart(state)
             observed, done_again = self._score_part(again, part, flags, top, with_gradient=with_gradient)
             return replace(observed, guards=("restarted", *observed.guards)), done_again
+
+    def _learn(self, state: AdaptedState, whole: tuple[int, ...], flags: tuple[bool, ...]) -> Learned:
+        """Read a segment from its start, and differentiate the loss of what may be learned from.
+
+        It is divided by S where the reduction is the mean: a segment of which a part does not learn takes a
+        smaller step, not a stronger one.
+        """
+        device = state.start.state.h.device
+        read_T1 = torch.tensor((state.start.last, *whole), device=device)[:, None]
+        weights_T1 = torch.tensor(flags, device=device).to(state.start.state.h)[:, None]
+        if self.config.reduction == "mean":
+            weights_T1 /= self.config.segment
+        return self._fast_weights.learn(
+            _row_of(state.delta_P),
+            read_T1[:-1],
+            read_T1[1:],
+            weights_T1,
+            state.start.state,
+            temperature=self._temperature,
+        )
 
     def _read(
         self,
@@ -267,23 +278,23 @@ class Adapter:
         )
         return Observed(state=after, scores=scores, static_logprobs=None)
 
-    def _end_segment(self, observed: Observed, done: SegmentPass | None, learns: bool) -> Observed:
+    def _end_segment(self, observed: Observed, done: Learned | None, learns: bool) -> Observed:
         state = replace(observed.state, start=observed.state.now, pending=(), pending_learn=())
         if not learns or done is None:
             return replace(observed, state=state)
-        norm = torch.linalg.vector_norm(done.gradient_P).item()
+        norm = torch.linalg.vector_norm(done.gradient_NP).item()
         gradient_norm = norm if math.isfinite(norm) else None
-        delta_P = self._fast_weights.zero() if state.delta_P is None else state.delta_P
-        step = self._rule.step(delta_P, done.gradient_P, state.rate_scale)
-        if step is None:
+        delta_1P = self._fast_weights.zero(1) if state.delta_P is None else state.delta_P.unsqueeze(0)
+        step = self._rule.step(delta_1P, done.gradient_NP, (state.rate_scale,))
+        if not step.taken[0]:
             return self._skip_step(replace(observed, state=state, gradient_norm=gradient_norm))
         return replace(
             observed,
-            state=replace(state, delta_P=step.delta_P, updates=state.updates + 1, bad_steps=0),
+            state=replace(state, delta_P=step.delta_NP[0], updates=state.updates + 1, bad_steps=0),
             updates=1,
-            guards=(*observed.guards, *(("projected",) if step.projected else ())),
+            guards=(*observed.guards, *(("projected",) if step.projected[0] else ())),
             gradient_norm=gradient_norm,
-            norm_ratio=step.norm_ratio,
+            norm_ratio=step.norm_ratios[0],
         )
 
     def _skip_step(self, observed: Observed) -> Observed:
@@ -298,21 +309,40 @@ class Adapter:
         now = state.start
         if state.pending:
             try:
-                _, now = self._score(self._model, state.start, state.pending, 0)
+                _, now = self._score(None, state.start, state.pending, 0)
             except ArithmeticError as error:
                 raise NonFiniteState("the state at the segment's start is not finite") from error
         return replace(state, delta_P=None, now=now, bad_steps=0)
 
     def _score(
-        self, model: LanguageModel, cursor: Cursor, ids: Sequence[int], top: int
+        self, delta_P: Tensor | None, cursor: Cursor, ids: Sequence[int], top: int
     ) -> tuple[TokenScores, Cursor]:
-        scores, state = score(
-            model,
-            ids,
-            state=cursor.state,
-            last=cursor.last,
-            top=top,
-            temperature=self._temperature,
-            logprobs_only=self._logprobs_only,
-        )
-        return scores, Cursor(state, int(ids[-1]))
+        logits_SV, after = _read(self._fast_weights, _row_of(delta_P), cursor, ids, self._temperature)
+        return self._scores(logits_SV, ids, top), after
+
+    def _scores(self, logits_SV: Tensor, ids: Sequence[int], top: int) -> TokenScores:
+        targets_S = torch.tensor(ids, device=logits_SV.device)
+        return score_logits(logits_SV, targets_S, top, logprobs_only=self._logprobs_only)
+
+
+def _read(
+    fast_weights: FastWeights,
+    delta_NP: Tensor | None,
+    cursor: Cursor,
+    ids: Sequence[int],
+    temperature: float,
+) -> tuple[Tensor, Cursor]:
+    """Logits ``[S, V]`` of the distributions that ``ids`` are scored under, and the cursor after them."""
+    inputs_S1 = torch.tensor((cursor.last, *ids[:-1]), device=cursor.state.h.device)[:, None]
+    logits_S1V, state = fast_weights.read(delta_NP, inputs_S1, cursor.state, temperature=temperature)
+    return logits_S1V[:, 0], Cursor(state, int(ids[-1]))
+
+
+def _row_of(delta_P: Tensor | None) -> Tensor | None:
+    return None if delta_P is None else delta_P.unsqueeze(0)
+
+
+def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
+    for index, token in enumerate(ids):
+        if not 0 <= token < vocab_size:
+            raise InvalidToken(index, token)

@@ -19,8 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from rlstm_model.adaptation.config import AdaptationConfig, Reduction
-from rlstm_model.adaptation.fast_weights import FullFastWeights
-from rlstm_model.adaptation.gradients import segment_gradient
+from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.language_model import LanguageModel
 
 _CONFIG = "adaptation"
@@ -91,25 +90,17 @@ def measure_rms(
     fill no segment are left. Raises ValueError when no text fills one.
     """
     fast_weights = FullFastWeights(model)
-    squares_P = fast_weights.zero().double()
+    squares_P = fast_weights.zero(1)[0].double()
+    weights_S1 = model.embedding.input.new_full((segment, 1), 1 / segment if reduction == "mean" else 1.0)
     count = 0
     for ids in texts:
         state, last = model.initial_state(1), bos_id
         for start in range(0, len(ids) - segment + 1, segment):
-            targets = [int(token) for token in ids[start : start + segment]]
-            done = segment_gradient(
-                fast_weights,
-                None,
-                state,
-                [last, *targets[:-1]],
-                targets,
-                [True] * segment,
-                segment=segment,
-                reduction=reduction,
-            )
-            gradient_P = done.gradient_P.double()
+            read = torch.tensor([last, *ids[start : start + segment]], device=weights_S1.device)[:, None]
+            done = fast_weights.learn(None, read[:-1], read[1:], weights_S1, state)
+            gradient_P = done.gradient_NP[0].double()
             squares_P.addcmul_(gradient_P, gradient_P)
-            state, last, count = done.state, targets[-1], count + 1
+            state, last, count = done.state, int(read[-1]), count + 1
     if count == 0:
         raise ValueError(f"no text fills a segment of {segment} tokens")
     return (squares_P / count).sqrt().to(model.embedding.input), count

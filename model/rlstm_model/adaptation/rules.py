@@ -3,9 +3,10 @@
     delta <- delta - eta g / (RMS + epsilon) - min(1, lambda RMS / mean(RMS)) * delta
 
 (Krause et al. 2017; mathematics: §8.1; adaptation: §1.) ``sgd`` is the same without RMS.
-Shape suffixes: P fast weights.
+Shape suffixes: N rows, P fast weights of a row.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,12 +15,19 @@ from torch import Tensor
 from rlstm_model.adaptation.config import AdaptationConfig
 
 
-class Step(NamedTuple):
-    """The delta after a step, and its norm over the norm of the slow weights; ``projected`` if it was cut."""
+class Steps(NamedTuple):
+    """What became of N rows' deltas.
 
-    delta_P: Tensor
-    norm_ratio: float
-    projected: bool
+    delta_NP     after the step; a row whose step was not finite keeps its own
+    taken        whether the row's step was finite
+    norm_ratios  of each delta to the slow weights, by their norms
+    projected    whether the row was cut back to the greatest norm
+    """
+
+    delta_NP: Tensor
+    taken: list[bool]
+    norm_ratios: list[float]
+    projected: list[bool]
 
 
 class LearningRule:
@@ -45,21 +53,33 @@ class LearningRule:
         """Whether no step can ever change anything."""
         return self.config.rate == 0 and self.config.decay == 0
 
-    def step(self, delta_P: Tensor, gradient_P: Tensor, rate_scale: float) -> Step | None:
-        """One step; None where it would not be finite. Its arguments are left as they are."""
+    def step(self, delta_NP: Tensor, gradient_NP: Tensor, rate_scales: Sequence[float]) -> Steps:
+        """One step of every row, each with its own rate. The arguments are left as they are."""
         # A factor beyond the dtype's range would raise; the largest within it ends as a step not taken.
-        rate = min(self.config.rate * rate_scale, torch.finfo(delta_P.dtype).max)
-        kept_P = delta_P
+        greatest = torch.finfo(delta_NP.dtype).max
+        rates = [min(self.config.rate * scale, greatest) for scale in rate_scales]
+        moved_NP = self._moved(delta_NP, gradient_NP, rates)
+        norms_N = torch.linalg.vector_norm(moved_NP, dim=1)
+        norms = norms_N.tolist()
+        taken = [norm < float("inf") for norm in norms]
+        projected = [ok and norm > self._max_norm for ok, norm in zip(taken, norms, strict=True)]
+        if any(projected):
+            moved_NP = moved_NP * (self._max_norm / norms_N).clamp(max=1.0).unsqueeze(1)
+        if not all(taken):
+            taken_N1 = torch.tensor(taken, device=delta_NP.device).unsqueeze(1)
+            moved_NP = torch.where(taken_N1, moved_NP, delta_NP)
+        ratios = [min(norm, self._max_norm) / self._slow_norm if self._slow_norm else 0.0 for norm in norms]
+        return Steps(moved_NP, taken, ratios, projected)
+
+    def _moved(self, delta_NP: Tensor, gradient_NP: Tensor, rates: Sequence[float]) -> Tensor:
+        kept_NP = delta_NP
         if self.config.decay:
-            kept_P = torch.addcmul(delta_P, delta_P, self._shrink, value=-1)
+            kept_NP = torch.addcmul(delta_NP, delta_NP, self._shrink, value=-1)
+        if len(rates) == 1:  # spares a pass over what may be all weights of a model
+            if self._precision_P is None:
+                return torch.sub(kept_NP, gradient_NP, alpha=rates[0])
+            return torch.addcmul(kept_NP, gradient_NP, self._precision_P, value=-rates[0])
+        rates_N1 = torch.tensor(rates, dtype=delta_NP.dtype, device=delta_NP.device).unsqueeze(1)
         if self._precision_P is None:
-            moved_P = torch.sub(kept_P, gradient_P, alpha=rate)
-        else:
-            moved_P = torch.addcmul(kept_P, gradient_P, self._precision_P, value=-rate)
-        norm = torch.linalg.vector_norm(moved_P).item()
-        if not norm < float("inf"):
-            return None
-        projected = norm > self._max_norm
-        if projected:
-            moved_P, norm = moved_P * (self._max_norm / norm), self._max_norm
-        return Step(moved_P, norm / self._slow_norm if self._slow_norm else 0.0, projected)
+            return torch.addcmul(kept_NP, gradient_NP, rates_N1, value=-1)
+        return torch.addcmul(kept_NP, gradient_NP * rates_N1, self._precision_P, value=-1)

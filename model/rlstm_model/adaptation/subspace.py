@@ -8,20 +8,27 @@ Shape suffixes: N rows, P fast weights, L layers.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlstm_model.adaptation.fast_weights import Learned, check_precision, slow_norm
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.mogrifier import MogrifierWeights
 from rlstm_model.products import Matrix, RowMatrix
 from rlstm_model.row_model import RowEmbedding, RowGradients, RowModel
+from rlstm_model.state import State
 from rlstm_model.weights import LayerWeights
 
-_CELL = CellWeights._fields
-_MOGRIFIER = MogrifierWeights._fields
+_LAYER = (*CellWeights._fields, *(f"mogrifier_{name}" for name in MogrifierWeights._fields))
+
+
+def layer_names(layer: int) -> list[str]:
+    """The names of a layer's weights, in the order of :meth:`LayerWeights.flat`."""
+    return [f"stack.layers.{layer}.{name}" for name in _LAYER]
 
 
 class Basis(NamedTuple):
@@ -62,14 +69,16 @@ class SubspaceFastWeights:
             if name not in weights or not name.endswith("bias"):
                 raise ValueError(f"the model has no bias {name}")
 
-    @property
+        check_precision(self.model)
+
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The parts of one row's delta, in their order."""
         weights = dict(self.model.named_parameters())
         cores = {name: basis.core for name, basis in self.bases.items()}
         return cores | {name: tuple(weights[name].shape) for name in self.biases}
 
-    @property
+    @cached_property
     def size(self) -> int:
         """P."""
         return sum(torch.Size(shape).numel() for shape in self.shapes.values())
@@ -82,6 +91,11 @@ class SubspaceFastWeights:
             name: part.view(*delta_NP.shape[:-1], *shape)
             for (name, shape), part in zip(shapes.items(), parts, strict=True)
         }
+
+    @cached_property
+    def _slow_rows(self) -> RowModel:
+        shared = [self.model.stack.layer(layer) for layer in range(self.model.config.num_layers)]
+        return RowModel(self.model, RowEmbedding(None, None, None), shared)
 
     def rows(self, delta_NP: Tensor) -> RowModel:
         """The model of N rows."""
@@ -99,6 +113,57 @@ class SubspaceFastWeights:
             [self._layer(layer, parts) for layer in range(self.model.config.num_layers)],
         )
 
+    @cached_property
+    def slow_norm(self) -> float:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`.
+
+        The axes are orthonormal: the norm of a delta is that of what it adds to the weights.
+        """
+        return slow_norm(self.model)
+
+    def zero(self, rows: int) -> Tensor:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        return self.model.embedding.input.new_zeros(rows, self.size)
+
+    def read(
+        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        rows = self._slow_rows if delta_NP is None else self.rows(delta_NP)
+        features_TNH, after = rows.read(ids_TN, state)
+        return rows.logits(features_TNH, temperature), after
+
+    def step(
+        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        rows = self._slow_rows if delta_NP is None else self.rows(delta_NP)
+        features_NH, after = rows.step(ids_N, state)
+        return rows.logits(features_NH.unsqueeze(0), temperature)[0], after
+
+    @torch.no_grad()
+    def learn(
+        self,
+        delta_NP: Tensor | None,
+        ids_TN: Tensor,
+        targets_TN: Tensor,
+        weights_TN: Tensor,
+        state: State,
+        *,
+        temperature: float = 1.0,
+    ) -> Learned:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        rows = self.rows(self.zero(ids_TN.shape[1]) if delta_NP is None else delta_NP)
+        tape = rows.tape(ids_TN, state)
+        logits_TNV = rows.logits(tape.features, temperature)
+        d_logits_TNV = torch.softmax(logits_TNV, -1)
+        minus_one = d_logits_TNV.new_full((), -1.0).expand(*targets_TN.shape, 1)
+        d_logits_TNV.scatter_add_(-1, targets_TN.unsqueeze(-1), minus_one)
+        d_logits_TNV *= (weights_TN * temperature).unsqueeze(-1)
+        gradient_NP = logits_TNV.new_empty(ids_TN.shape[1], self.size)
+        self.gradient(tape.back(d_logits_TNV), gradient_NP)
+        return Learned(logits_TNV, tape.state, gradient_NP)
+
     def gradient(self, gradients: RowGradients, out_NP: Tensor) -> None:
         """Write what a way back gave into ``out_NP``."""
         parts = self.split(out_NP)
@@ -113,10 +178,9 @@ class SubspaceFastWeights:
         named = [("embedding.input", embedding.input), ("embedding.output", embedding.output)]
         named.append(("embedding.bias", embedding.bias))
         for layer, parts in enumerate(gradients.layers):
-            fields = (*_CELL, *(f"mogrifier_{name}" for name in _MOGRIFIER))
-            for name, part in zip(fields, parts, strict=True):
-                by_row = part if part is None or not name.startswith("mogrifier") else part.transpose(0, 1)
-                named.append((f"stack.layers.{layer}.{name}", by_row))
+            for name, part in zip(layer_names(layer), parts, strict=True):
+                by_row = part if part is None or "mogrifier" not in name else part.transpose(0, 1)
+                named.append((name, by_row))
         return [(name, part) for name, part in named if part is not None]
 
     def _layer(self, layer: int, parts: Mapping[str, Tensor]) -> LayerWeights:

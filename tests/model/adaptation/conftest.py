@@ -57,7 +57,7 @@ def _by_hand(model, calibration, ids, learn=None):
         gradients = [torch.zeros_like(weight) for weight in weights]
         if len(flags) == config.segment and any(flags):
             loss = loss / config.segment if config.reduction == "mean" else loss
-            gradients = torch.autograd.grad(loss, weights)
+            gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
             with torch.no_grad():
                 for weight, first, g, r in zip(weights, slow, gradients, rms, strict=True):
                     direction = g / (r + config.epsilon * mean) if config.rule == "rms" else g

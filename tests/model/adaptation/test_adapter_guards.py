@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation import adapter as adapter_module
 from rlstm_model.adaptation.adapter import Cursor, NonFiniteState
+from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.scoring import TokenScores, score
 from rlstm_model.state import State
 
@@ -41,16 +41,16 @@ def bad_gradients(monkeypatch):
     """Makes the gradients of the numbered segments NaN, or any value."""
 
     def install(numbers, value=NAN):
-        seen, original = [], adapter_module.segment_gradient
+        seen, original = [], FullFastWeights.learn
 
         def injected(*arguments, **options):
             done = original(*arguments, **options)
             if len(seen) in numbers:
-                done.gradient_P[3] = value
+                done.gradient_NP[0, 3] = value
             seen.append(True)
             return done
 
-        monkeypatch.setattr(adapter_module, "segment_gradient", injected)
+        monkeypatch.setattr(FullFastWeights, "learn", injected)
 
     return install
 

@@ -1,120 +1,120 @@
-"""Fast weights: one flat vector, laid over slow weights that never change."""
+"""What every kind of fast weights promises, for all kinds alike."""
 
 import pytest
 import torch
 
-from rlstm_model.adaptation.fast_weights import FullFastWeights
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 
-SHAPES = [
-    {},
-    {"tie_embeddings": True},
-    {"cell": "lstm", "mogrifier_rounds": 0},
-    {"mogrifier_rank": 0, "mogrifier_bias": False, "num_layers": 1},
-]
+ROWS, TIME = 3, 5
 
 
-def outputs(model, ids):
-    features, state = model(torch.tensor(ids)[:, None], model.initial_state(1))
-    return torch.cat((model.logits(features).flatten(), state.h.flatten(), state.c.flatten()))
+def subspace(model):
+    """All axes of two matrices, and two biases."""
+    weights = dict(model.named_parameters())
+    bases = {}
+    for name in ("embedding.output", "stack.layers.1.h"):
+        rows, columns = weights[name].shape
+        bases[name] = Basis(*(torch.eye(size, dtype=torch.float64)[:, :3] for size in (rows, columns)))
+        bases[name] = Basis(bases[name].left, bases[name].right.t())
+    return SubspaceFastWeights(model, bases, ["embedding.bias", "stack.layers.0.bias"])
 
 
-def noise(fast_weights, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return 0.1 * torch.randn(fast_weights.size, generator=generator, dtype=fast_weights.zero().dtype)
+KINDS = [FullFastWeights, subspace]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_weight_counts_once(tiny_model, shape):
-    """P is the number of weights; tied embeddings are one weight (pitfall 33)."""
-    model = tiny_model(**shape)
-    assert FullFastWeights(model).size == model.config.num_parameters
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def case(request, tiny_model):
+    """Fast weights in float64, deltas, ids, targets, weights of the losses, and a state in mid-text."""
+    fast_weights = request.param(tiny_model(dtype=torch.float64))
+    generator = torch.Generator().manual_seed(6)
+    delta = 0.2 * torch.randn(ROWS, fast_weights.size, dtype=torch.float64, generator=generator)
+    ids, targets = torch.randint(11, (2, TIME, ROWS), generator=generator)
+    weights = torch.rand(TIME, ROWS, dtype=torch.float64, generator=generator)
+    model = fast_weights.model
+    _, state = model(ids, model.initial_state(ROWS))
+    return fast_weights, delta, ids, targets, weights, state
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_laid_delta_equals_a_model_that_was_changed(tiny_model, text, shape):
-    """Both views with a delta compute what a model with the summed weights computes, bit for bit."""
-    model, ids = tiny_model(**shape), text(9)
-    fast_weights = FullFastWeights(model)
-    delta = noise(fast_weights)
-    changed = LanguageModel(model.config)
-    with torch.no_grad():
-        for weight, slow, part in zip(
-            changed.parameters(), model.parameters(), fast_weights.split(delta).values(), strict=True
-        ):
-            weight.copy_(slow + part)
-        expected = outputs(changed, ids)
-        assert torch.equal(outputs(fast_weights.reading_model(delta), ids), expected)
-        assert torch.equal(outputs(fast_weights.learning_model(delta), ids), expected)
-        assert not torch.equal(outputs(model, ids), expected)
+def test_reading_and_learning_give_the_same_logits_and_states(case):
+    """A segment is scored alike whether it is learned from or not, at any temperature."""
+    fast_weights, delta, ids, targets, weights, state = case
+    for temperature in (1.0, 0.8):
+        logits, after = fast_weights.read(delta, ids, state, temperature=temperature)
+        learned = fast_weights.learn(delta, ids, targets, weights, state, temperature=temperature)
+        torch.testing.assert_close(learned.logits_TNV, logits, rtol=0, atol=1e-12)
+        torch.testing.assert_close(learned.state, after, rtol=0, atol=1e-12)
 
 
-def test_no_delta_is_the_slow_model_itself(tiny_model, text):
-    """None costs nothing to read with, and learns from exactly the slow weights."""
-    model = tiny_model()
-    fast_weights = FullFastWeights(model)
-    fast_weights.learning_model(noise(fast_weights))
-    assert fast_weights.reading_model(None) is model
-    with torch.no_grad():
-        assert torch.equal(outputs(fast_weights.learning_model(None), text(9)), outputs(model, text(9)))
+def test_reading_at_once_equals_step_by_step(case):
+    """Both forms give the same numbers, with deltas and without."""
+    fast_weights, delta, ids, _, _, state = case
+    for own in (delta, None):
+        logits, after = fast_weights.read(own, ids, state)
+        here = state
+        for t in range(TIME):
+            one, here = fast_weights.step(own, ids[t], here)
+            torch.testing.assert_close(one, logits[t], rtol=0, atol=1e-12)
+        torch.testing.assert_close(here, after, rtol=0, atol=1e-12)
 
 
-def test_deltas_take_turns_in_the_workspace(tiny_model, text):
-    """Laying one delta and then another leaves nothing of the first."""
-    fast_weights, ids = FullFastWeights(tiny_model()), text(9)
-    deltas = [noise(fast_weights, seed) for seed in range(3)]
-    with torch.no_grad():
-        first = [outputs(fast_weights.reading_model(delta), ids) for delta in deltas]
-        for turn in (2, 0, 0, 1, 2, 1):
-            assert torch.equal(outputs(fast_weights.reading_model(deltas[turn]), ids), first[turn])
+def test_rows_are_what_each_is_alone(case):
+    """Logits, states and gradients of a row do not depend on the other rows."""
+    fast_weights, delta, ids, targets, weights, state = case
+    together = fast_weights.learn(delta, ids, targets, weights, state)
+    gradients = together.gradient_NP.clone()
+    for row in range(ROWS):
+        own = slice(row, row + 1)
+        columns = (ids[:, own], targets[:, own], weights[:, own])
+        alone = fast_weights.learn(delta[own], *columns, state.rows(own))
+        torch.testing.assert_close(together.logits_TNV[:, own], alone.logits_TNV, rtol=0, atol=1e-12)
+        torch.testing.assert_close(gradients[own], alone.gradient_NP, rtol=0, atol=1e-12)
+        torch.testing.assert_close(together.state.rows(own), alone.state, rtol=0, atol=1e-12)
 
 
-def test_gradients_are_windows_into_one_vector(tiny_model):
-    """What is written for a weight stands at its place in the flat gradient, in the order of the weights."""
-    model = tiny_model()
-    fast_weights = FullFastWeights(model)
-    for index, (name, weight) in enumerate(model.named_parameters()):
-        assert fast_weights.gradients[name].shape == weight.shape
-        fast_weights.gradients[name].fill_(index)
-    expected = [torch.full((weight.numel(),), float(i)) for i, weight in enumerate(model.parameters())]
-    assert torch.equal(fast_weights.gradient_P, torch.cat(expected))
+def test_no_delta_is_a_delta_of_zero(case):
+    """None stands for zeros, in reading and in learning."""
+    fast_weights, _, ids, targets, weights, state = case
+    zero = fast_weights.zero(ROWS)
+    assert not zero.any()
+    expected = fast_weights.learn(zero, ids, targets, weights, state)
+    gradient = expected.gradient_NP.clone()
+    found = fast_weights.learn(None, ids, targets, weights, state)
+    torch.testing.assert_close(found.gradient_NP, gradient, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        fast_weights.read(None, ids, state)[0], expected.logits_TNV, rtol=0, atol=1e-12
+    )
 
 
-def test_the_workspace_shares_no_memory_with_the_slow_weights(tiny_model):
-    """Laying a delta writes to weights of the workspace's own."""
-    model = tiny_model()
-    fast_weights = FullFastWeights(model)
-    workspace = fast_weights.learning_model(noise(fast_weights))
-    slow = {weight.data_ptr() for weight in model.parameters()}
-    assert not slow & {weight.data_ptr() for weight in workspace.parameters()}
-    assert not any(weight.requires_grad for weight in model.parameters())
+def test_the_gradient_is_that_of_the_weighted_losses(case):
+    """Finite differences in a random direction agree, row by row, at a temperature."""
+    fast_weights, delta, ids, targets, weights, state = case
+    direction = torch.randn(delta.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    learned = fast_weights.learn(delta, ids, targets, weights, state, temperature=0.9)
+    expected = (learned.gradient_NP * direction).sum(1)
+    losses = []
+    for sign in (1, -1):
+        logits, _ = fast_weights.read(delta + sign * 1e-6 * direction, ids, state, temperature=0.9)
+        log_probs = torch.log_softmax(logits, -1).gather(-1, targets.unsqueeze(-1))[..., 0]
+        losses.append(-(log_probs * weights).sum(0))
+    torch.testing.assert_close((losses[0] - losses[1]) / 2e-6, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_join_is_the_inverse_of_split(tiny_model):
-    """Parts by name, in any order, make the same vector again."""
-    fast_weights = FullFastWeights(tiny_model())
-    delta = noise(fast_weights)
-    parts = dict(reversed(fast_weights.split(delta).items()))
-    assert torch.equal(fast_weights.join(parts), delta)
+def test_the_slow_weights_are_never_written_to(case):
+    """Reading, learning and stepping leave the model as it was loaded, and without gradients."""
+    fast_weights, delta, ids, targets, weights, state = case
+    before = {name: weight.clone() for name, weight in fast_weights.model.named_parameters()}
+    fast_weights.learn(delta, ids, targets, weights, state)
+    fast_weights.read(delta, ids, state)
+    fast_weights.step(delta, ids[0], state)
+    for name, weight in fast_weights.model.named_parameters():
+        assert torch.equal(weight, before[name])
+        assert weight.grad is None
 
 
-def test_join_refuses_what_does_not_fit(tiny_model):
-    """A part of the right size but the wrong shape is named."""
-    fast_weights = FullFastWeights(tiny_model())
-    parts = fast_weights.split(fast_weights.zero())
-    with pytest.raises(ValueError, match=r"embedding\.input"):
-        fast_weights.join({**parts, "embedding.input": parts["embedding.input"].t()})
-
-
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_pitfall_35_half_precision_is_refused(tiny_model, dtype):
+def test_half_precision_is_refused(tiny_model, kind, dtype):
     """Half precision would swallow the steps, so no such model may learn."""
     with pytest.raises(ValueError, match="float32"):
-        FullFastWeights(tiny_model(dtype=torch.float32).to(dtype))
-
-
-def test_slow_norm(tiny_model):
-    """The norm that bounds the delta is that of all slow weights together."""
-    model = tiny_model()
-    expected = sum(float(weight.double().square().sum()) for weight in model.parameters()) ** 0.5
-    assert FullFastWeights(model).slow_norm == pytest.approx(expected)
+        kind(tiny_model(dtype=torch.float32).to(dtype))

@@ -1,5 +1,7 @@
 """The learning rule against its formula in float64, weight by weight."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
@@ -32,9 +34,48 @@ def by_formula(config, rms, delta, gradient, rate_scale=1.0):
     return np.array(after)
 
 
+class Step(NamedTuple):
+    """What became of one row."""
+
+    delta_P: torch.Tensor
+    norm_ratio: float
+    projected: bool
+
+
 def take_step(config, rms, delta, gradient, rate_scale=1.0, slow_norm=NO_LIMIT, dtype=torch.float64):
+    """One row's step; None where none was taken."""
     rule = LearningRule(config, torch.tensor(rms, dtype=dtype), slow_norm)
-    return rule.step(torch.tensor(delta, dtype=dtype), torch.tensor(gradient, dtype=dtype), rate_scale)
+    delta_1P, gradient_1P = (torch.tensor(values, dtype=dtype).unsqueeze(0) for values in (delta, gradient))
+    steps = rule.step(delta_1P, gradient_1P, [rate_scale])
+    if not steps.taken[0]:
+        assert torch.equal(steps.delta_NP, delta_1P)
+        return None
+    return Step(steps.delta_NP[0], steps.norm_ratios[0], steps.projected[0])
+
+
+@given(
+    st.sampled_from(["rms", "sgd"]),
+    statistics,
+    hnp.arrays(np.float64, (5, SIZE), elements=st.floats(-2, 2, width=32)),
+    hnp.arrays(np.float64, (5, SIZE), elements=st.floats(-2, 2, width=32)),
+    st.lists(factors, min_size=5, max_size=5),
+    st.floats(0.01, 5),
+    st.lists(st.booleans(), min_size=5, max_size=5),
+)
+def test_rows_step_as_each_would_alone(config, rule, rms, deltas, gradients, scales, slow_norm, spoilt):
+    """Many rows with their own rates, some cut back, some not finite: no row changes another's step."""
+    settings = config(rule=rule, rate=0.7, decay=0.1)
+    gradients[spoilt, 2] = np.nan
+    rows = LearningRule(settings, torch.tensor(rms), slow_norm)
+    steps = rows.step(torch.tensor(deltas), torch.tensor(gradients), scales)
+    for row in range(5):
+        alone = take_step(settings, rms, deltas[row], gradients[row], scales[row], slow_norm)
+        assert steps.taken[row] == (alone is not None) == (not spoilt[row])
+        if alone is None:
+            assert torch.equal(steps.delta_NP[row], torch.tensor(deltas[row]))
+        else:
+            torch.testing.assert_close(steps.delta_NP[row], alone.delta_P, rtol=1e-12, atol=1e-12)
+            assert steps.norm_ratios[row] == pytest.approx(alone.norm_ratio)
 
 
 @given(
@@ -129,9 +170,9 @@ def test_arguments_are_left_alone(config, rms, delta, gradient):
     tensors = [torch.tensor(values) for values in (rms, delta, gradient)]
     before = [tensor.clone() for tensor in tensors]
     rule = LearningRule(config(rate=0.5, decay=0.5), tensors[0], 0.1)
-    first, second = (rule.step(tensors[1], tensors[2], 1.0) for _ in range(2))
+    first, second = (rule.step(tensors[1][None], tensors[2][None], [1.0]) for _ in range(2))
     assert all(torch.equal(tensor, copy) for tensor, copy in zip(tensors, before, strict=True))
-    assert torch.equal(first.delta_P, second.delta_P)
+    assert torch.equal(first.delta_NP, second.delta_NP)
 
 
 def test_statistics_that_are_all_zero_are_refused(config):

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from rlstm_model.adaptation.fast_weights import FullFastWeights
-from rlstm_model.adaptation.gradients import segment_gradient
+from rlstm_model.adaptation.full import FullFastWeights
 
 SHAPES = [
     {},
@@ -33,10 +32,19 @@ def case(tiny_model, text):
     return make
 
 
+def segment_gradient(
+    fast_weights, delta, state, inputs, targets, learn, *, segment, reduction, temperature=1.0
+):
+    """One row's segment, learned from as an adapter does."""
+    weights = torch.tensor(learn, dtype=torch.float64) / (segment if reduction == "mean" else 1)
+    columns = [torch.tensor(column)[:, None] for column in (inputs, targets)]
+    return fast_weights.learn(delta[None], *columns, weights[:, None], state, temperature=temperature)
+
+
 def losses_by_hand(fast_weights, delta, state, inputs, targets, temperature=1.0):
     """Each token's loss by single steps of a plain model with the summed weights, and its weights."""
-    twin = type(fast_weights.slow_model)(fast_weights.slow_model.config).double()
-    slow = fast_weights.slow_model.state_dict()
+    twin = type(fast_weights.model)(fast_weights.model.config).double()
+    slow = fast_weights.model.state_dict()
     twin.load_state_dict({name: slow[name] + part for name, part in fast_weights.split(delta).items()})
     losses = []
     for token, target in zip(inputs, targets, strict=True):
@@ -59,8 +67,8 @@ def test_equals_autograd_over_single_steps(case, flat, shape, learn, reduction):
         4 if reduction == "mean" else 1
     )
     expected = torch.autograd.grad(loss, weights, materialize_grads=True)
-    torch.testing.assert_close(done.gradient_P, flat(expected), rtol=1e-9, atol=1e-11)
-    log_probs = torch.log_softmax(done.logits_SV, -1)[range(4), targets]
+    torch.testing.assert_close(done.gradient_NP[0], flat(expected), rtol=1e-9, atol=1e-11)
+    log_probs = torch.log_softmax(done.logits_TNV[:, 0], -1)[range(4), targets]
     torch.testing.assert_close(-log_probs, torch.stack(losses).detach())
 
 
@@ -81,8 +89,8 @@ def test_pitfall_23_the_temperature_is_in_the_loss(case, flat, shape):
     )
     losses, weights = losses_by_hand(fast_weights, delta, state, inputs, targets, temperature=0.8)
     expected = torch.autograd.grad(sum(losses) / 4, weights, materialize_grads=True)
-    torch.testing.assert_close(done.gradient_P, flat(expected), rtol=1e-9, atol=1e-11)
-    log_probs = torch.log_softmax(done.logits_SV, -1)[range(4), targets]
+    torch.testing.assert_close(done.gradient_NP[0], flat(expected), rtol=1e-9, atol=1e-11)
+    log_probs = torch.log_softmax(done.logits_TNV[:, 0], -1)[range(4), targets]
     torch.testing.assert_close(-log_probs, torch.stack(losses).detach())
 
 
@@ -91,11 +99,11 @@ def test_the_next_pass_overwrites_the_whole_gradient(case):
     fast_weights, delta, state, inputs, targets = case()
     arguments = (inputs, targets, [True] * 4)
     first = segment_gradient(fast_weights, delta, state, *arguments, segment=4, reduction="mean")
-    expected = first.gradient_P.clone()
+    expected = first.gradient_NP[0].clone()
     others = [(token + 1) % 11 for token in inputs]
     segment_gradient(fast_weights, delta, state, others, others, [True] * 4, segment=4, reduction="mean")
     again = segment_gradient(fast_weights, delta, state, *arguments, segment=4, reduction="mean")
-    assert torch.equal(again.gradient_P, expected)
+    assert torch.equal(again.gradient_NP[0], expected)
 
 
 def test_pitfall_33_tied_embeddings_get_the_sum_of_both_uses_once(case):
@@ -104,7 +112,7 @@ def test_pitfall_33_tied_embeddings_get_the_sum_of_both_uses_once(case):
     done = segment_gradient(
         fast_weights, delta, state, inputs, targets, [True] * 4, segment=4, reduction="sum"
     )
-    analytic = fast_weights.split(done.gradient_P)["embedding.input"].clone()
+    analytic = fast_weights.split(done.gradient_NP[0])["embedding.input"].clone()
     token, unit, h = inputs[1], 2, 1e-6
     place = token * analytic.shape[1] + unit
     totals = []
@@ -123,13 +131,13 @@ def test_pitfall_32_nothing_flows_back_across_the_start(case):
         fast_weights, delta, state, inputs, targets, [True] * 4, segment=4, reduction="mean"
     )
     assert state.h.grad is None
-    assert not any(tensor.requires_grad for tensor in (*done.state, done.logits_SV, done.gradient_P))
+    assert not any(tensor.requires_grad for tensor in (*done.state, done.logits_TNV, done.gradient_NP[0]))
 
 
 def test_works_where_gradients_are_switched_off(case):
     """A server that reads under no_grad learns all the same."""
     fast_weights, delta, state, inputs, targets = case()
     arguments = (fast_weights, delta, state, inputs, targets, [True] * 4)
-    expected = segment_gradient(*arguments, segment=4, reduction="mean").gradient_P.clone()
+    expected = segment_gradient(*arguments, segment=4, reduction="mean").gradient_NP[0].clone()
     with torch.no_grad():
-        assert torch.equal(segment_gradient(*arguments, segment=4, reduction="mean").gradient_P, expected)
+        assert torch.equal(segment_gradient(*arguments, segment=4, reduction="mean").gradient_NP[0], expected)
