@@ -18,13 +18,13 @@ from torch import Tensor
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.adaptation.adapter import AdaptedState, Adapter, Cursor
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.reader import Next, static_next
 from rlstm_model.checkpoint import Checkpoint, CheckpointError
 from rlstm_model.sampling import SamplingConfig, sample, uniform
-from rlstm_model.scoring import TextScores, TokenScores, next_log_probs, score, score_text
-from rlstm_model.state import State
+from rlstm_model.scoring import TextScores, TokenScores, score, score_text
 from rlstm_model.vocab import Vocab
 
-NextToken = Callable[[Cursor], tuple[Tensor, State]]
+NextToken = Callable[[Cursor], Next]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,7 +102,7 @@ class Stream:
         """Continue the stream in pieces of text; the stream itself stays as it is."""
         reader = self._adapter.reader(self.state)
         return _continue(
-            reader.next_log_probs, reader.cursor, self._vocab, max_tokens, sampling or SamplingConfig(), seed
+            reader.next, reader.cursor, self._vocab, max_tokens, sampling or SamplingConfig(), seed
         )
 
 
@@ -137,7 +137,7 @@ class LocalModel:
             _, state = score(model, ids, state=cursor.state, last=cursor.last)
             cursor = Cursor(state, ids[-1])
         return _continue(
-            lambda cursor: next_log_probs(model, cursor.last, cursor.state),
+            lambda cursor: static_next(model, cursor),
             cursor,
             self.vocab,
             max_tokens,
@@ -172,9 +172,9 @@ def _continue(
 ) -> Iterator[str]:
     decoder, seen = vocab.decoder(), set[int]()
     for index in range(max_tokens):
-        log_probs_V, state = next_token(cursor)
-        token = sample(log_probs_V, sampling, uniform(seed, 0, index), seen)
-        cursor = Cursor(state, token)
+        following = next_token(cursor)
+        token = sample(following.log_probs_V, sampling, uniform(seed, 0, index), seen)
+        cursor = following.after(token)
         seen.add(token)
         if piece := decoder.feed(token):
             yield piece

@@ -23,6 +23,7 @@ from rlstm_model.weights import LayerWeights
 from rlstm_model.window import read_window
 
 _NO_MASKS = GroupMasks(None, None)
+_TILE = 8  # rows of a product by whose multiples their last bits do not depend on how many there are
 
 
 class RowEmbedding(NamedTuple):
@@ -175,5 +176,10 @@ class RowTape:
 
 
 def _by_row(low_TBR: Tensor, core_BRQ: Tensor) -> Tensor:
-    """Each row's values times its own core, ``[T, B, Q]``."""
-    return torch.bmm(low_TBR.transpose(0, 1), core_BRQ).transpose(0, 1)
+    """Each row's values times its own core, ``[T, B, Q]``.
+
+    A window may end where a neighbour's text does. T is padded so that this changes no bit of a row.
+    """
+    time = len(low_TBR)
+    padded = functional.pad(low_TBR, (0, 0, 0, 0, 0, -time % _TILE))
+    return torch.bmm(padded.transpose(0, 1), core_BRQ).transpose(0, 1)[:time]

@@ -82,7 +82,13 @@ def score_logits(
     alternatives. Raises ArithmeticError when a distribution is none (a NaN or a positive infinity among its
     logits).
     """
-    log_probs_NV = torch.log_softmax(logits_NV, -1)
+    return score_log_probs(torch.log_softmax(logits_NV, -1), targets_N, top, logprobs_only=logprobs_only)
+
+
+def score_log_probs(
+    log_probs_NV: Tensor, targets_N: Tensor, top: int = 0, *, logprobs_only: bool = False
+) -> TokenScores:
+    """The same for natural log-probabilities. Raises ArithmeticError when that of a target is NaN."""
     # A bad logit makes its whole row NaN, so the targets' column tells.
     target_N1 = log_probs_NV.gather(1, targets_N[:, None]).float().clamp(LOGPROB_FLOOR, 0.0)
     if bool(target_N1.isnan().any()):

@@ -1,17 +1,24 @@
 """What a stream has left behind: a value that can be stored and restored, to the last bit.
 
-Shape suffixes: P fast weights.
+Shape suffixes: L layers, R rows of a stream, H hidden units, K experts that learn, P fast weights of one.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlstm_model.adaptation.mixture import MixtureState, check_state
 from rlstm_model.state import State
+
+EXPERTS: Final = {1: (1.0,), 2: (1.0,), 4: (1 / 3, 1.0, 3.0)}
+"""What the rates of the experts that learn are multiplied with, by the number of experts.
+
+One expert learns; of several, the first is static: it never learns.
+"""
 
 
 class NonFiniteState(ArithmeticError):
@@ -22,38 +29,84 @@ class StateMismatch(ValueError):
     """Stored tensors that are no state of this model; the message names the tensor or field."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lineup:
+    """The rows that read a stream: first the static one, where there is one, then those that learn.
+
+    experts  how many are mixed: 1, 2 or 4; of several the static row is one
+    static   whether the slow weights read along; beside a single expert they are a reference only
+    """
+
+    experts: int = 1
+    static: bool = True
+
+    def __post_init__(self) -> None:
+        if type(self.experts) is not int or self.experts not in EXPERTS:
+            raise ValueError(f"experts must be one of {', '.join(map(str, EXPERTS))}, not {self.experts!r}")
+        if type(self.static) is not bool:
+            raise ValueError(f"static must be true or false, not {self.static!r}")
+        if self.experts > 1 and not self.static:
+            raise ValueError("several experts include the static one: static must be true")
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """What the rates of the rows that learn are multiplied with."""
+        return EXPERTS[self.experts]
+
+    @property
+    def learning(self) -> slice:
+        """The rows that learn."""
+        return slice(int(self.static), self.rows)
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return int(self.static) + len(self.rates)
+
+    @property
+    def mixed(self) -> slice:
+        """The rows that are mixed."""
+        return slice(self.rows - self.experts, self.rows)
+
+
 class Cursor(NamedTuple):
-    """A place in a text: the state of one row before ``last``, the newest token, has been read."""
+    """A place in a text: the states of some rows before ``last``, the newest token, has been read.
+
+    A reader's cursor has the rows that are mixed, and their mixture if there are several.
+    """
 
     state: State
     last: int
+    mixture: MixtureState | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AdaptedState:
     """Everything a stream has left behind: a value, never written to.
 
-    delta_P         the fast weights; None is zero
-    now             the cursor of the adapted weights
-    start           their cursor at the start of the unfinished segment: ``now`` itself when none is pending
-    static          the cursor of the slow weights; None where the reference is not carried
+    lineup          the rows that read it
+    delta_KP        the fast weights of the rows that learn; None is zero for all
+    now             where all rows are
+    start           where they were when the unfinished segment began: ``now`` itself when none is pending
+    mixture         of the experts, of one session; None for a single one
     pending         the tokens of the unfinished segment
     pending_learn   whether each may be learned from
     position        tokens read so far
-    updates         steps taken so far
-    bad_steps       steps skipped in a row because they were not finite
+    updates         segments learned from so far
+    bad_steps       for each row that learns, steps skipped in a row because they were not finite
     rate_scale      multiplies the calibrated learning rate; 0 learns nothing and lets nothing decay
     """
 
-    delta_P: Tensor | None
+    lineup: Lineup
+    delta_KP: Tensor | None
     now: Cursor
     start: Cursor
-    static: Cursor | None
+    mixture: MixtureState | None = None
     pending: tuple[int, ...] = ()
     pending_learn: tuple[bool, ...] = ()
     position: int = 0
     updates: int = 0
-    bad_steps: int = 0
+    bad_steps: tuple[int, ...] = (0,)
     rate_scale: float = 1.0
 
     @property
@@ -61,27 +114,34 @@ class AdaptedState:
         """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """How much each expert counts in the next prediction; they sum to 1."""
+        return (1.0,) if self.mixture is None else tuple(self.mixture.weights_NK[0].tolist())
+
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, to be stored. No two share memory, which safetensors would refuse."""
         named = {"now.h": self.now.state.h, "now.c": self.now.state.c}
-        if self.delta_P is not None:
-            named["delta"] = self.delta_P
+        if self.delta_KP is not None:
+            named["delta"] = self.delta_KP
         if self.pending:
             named["start.h"], named["start.c"] = self.start.state
-        if self.static is not None:
-            named["static.h"], named["static.c"] = self.static.state
         return named
 
     def header(self) -> dict[str, Any]:
-        """The rest, as a JSON object. ``last`` is the newest token of the static cursor as well."""
+        """The rest, as a JSON object. Mixture weights are written so that they are read back bit by bit."""
         return {
+            "experts": self.lineup.experts,
+            "static": self.lineup.static,
             "last": self.now.last,
             "start_last": self.start.last,
+            "weights": list(self.weights),
+            "weights_tokens": 0 if self.mixture is None else int(self.mixture.tokens_N[0]),
             "pending": list(self.pending),
             "pending_learn": list(self.pending_learn),
             "position": self.position,
             "updates": self.updates,
-            "bad_steps": self.bad_steps,
+            "bad_steps": list(self.bad_steps),
             "rate_scale": self.rate_scale,
         }
 
@@ -90,7 +150,7 @@ class AdaptedState:
 class StateShape:
     """What a state must look like to belong to one model and one token grid.
 
-    ``recurrent`` has the shape of one row's cursor, and dtype and device of all tensors; ``weights`` is P.
+    ``recurrent`` has the shape of one row's state, and dtype and device of all tensors; ``weights`` is P.
     """
 
     recurrent: State
@@ -101,6 +161,7 @@ class StateShape:
     def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> AdaptedState:
         """The state that was stored. Raises StateMismatch, NonFiniteState."""
         fields = _Fields(header, self.vocab_size)
+        lineup = fields.lineup()
         last, start_last = fields.token("last"), fields.token("start_last")
         pending, pending_learn = fields.tokens("pending"), fields.flags("pending_learn")
         position = fields.count("position")
@@ -110,40 +171,42 @@ class StateShape:
             raise StateMismatch(f"pending holds more tokens than the segment at position {position} has had")
         if last != (pending[-1] if pending else start_last):
             raise StateMismatch("last is not the newest token")
-        cursors = ["now", *(["start"] if pending else []), *(["static"] if "static.h" in tensors else [])]
-        self._check(tensors, cursors)
-        now = Cursor(self._state(tensors, "now"), last)
+        self._check(tensors, ["now", *(["start"] if pending else [])], lineup)
+        device = self.recurrent.h.device
+        now = Cursor(_state(tensors, "now", device), last)
         return AdaptedState(
-            delta_P=tensors["delta"].to(self.recurrent.h.device) if "delta" in tensors else None,
+            lineup=lineup,
+            delta_KP=tensors["delta"].to(device) if "delta" in tensors else None,
             now=now,
-            start=Cursor(self._state(tensors, "start"), start_last) if pending else now,
-            static=Cursor(self._state(tensors, "static"), last) if "static" in cursors else None,
+            start=Cursor(_state(tensors, "start", device), start_last) if pending else now,
+            mixture=fields.mixture("weights", lineup, device),
             pending=pending,
             pending_learn=pending_learn,
             position=position,
             updates=fields.count("updates"),
-            bad_steps=fields.count("bad_steps"),
+            bad_steps=fields.counts("bad_steps", len(lineup.rates)),
             rate_scale=fields.rate("rate_scale"),
         )
 
-    def _state(self, tensors: Mapping[str, Tensor], name: str) -> State:
-        device = self.recurrent.h.device
-        return State(tensors[f"{name}.h"].to(device), tensors[f"{name}.c"].to(device))
-
-    def _check(self, tensors: Mapping[str, Tensor], cursors: Sequence[str]) -> None:
-        expected = {f"{name}.{part}" for name in cursors for part in "hc"}
-        for name in sorted(expected - set(tensors)):
+    def _check(self, tensors: Mapping[str, Tensor], cursors: Sequence[str], lineup: Lineup) -> None:
+        layers, _, hidden = self.recurrent.h.shape
+        shapes = {f"{name}.{part}": [layers, lineup.rows, hidden] for name in cursors for part in "hc"}
+        for name in sorted(set(shapes) - set(tensors)):
             raise StateMismatch(f"tensor {name} is missing")
-        for name in sorted(set(tensors) - expected - {"delta"}):
+        shapes["delta"] = [len(lineup.rates), self.weights]
+        for name in sorted(set(tensors) - set(shapes)):
             raise StateMismatch(f"tensor {name} is not part of this state")
         for name, tensor in tensors.items():
-            shape = [self.weights] if name == "delta" else list(self.recurrent.h.shape)
-            if list(tensor.shape) != shape:
-                raise StateMismatch(f"{name} has shape {list(tensor.shape)}, not {shape}")
+            if list(tensor.shape) != shapes[name]:
+                raise StateMismatch(f"{name} has shape {list(tensor.shape)}, not {shapes[name]}")
             if tensor.dtype != self.recurrent.h.dtype:
                 raise StateMismatch(f"{name} has dtype {tensor.dtype}, not {self.recurrent.h.dtype}")
             if not bool(torch.isfinite(tensor).all()):
                 raise NonFiniteState(f"{name} holds a value that is not finite")
+
+
+def _state(tensors: Mapping[str, Tensor], name: str, device: torch.device) -> State:
+    return State(tensors[f"{name}.h"].to(device), tensors[f"{name}.c"].to(device))
 
 
 def rate_scale_of(value: Any) -> float:
@@ -162,11 +225,34 @@ class _Fields:
         self._header = header
         self._vocab_size = vocab_size
 
+    def lineup(self) -> Lineup:
+        try:
+            return Lineup(experts=self._get("experts"), static=self._get("static"))
+        except ValueError as error:
+            raise StateMismatch(str(error)) from error
+
+    def mixture(self, name: str, lineup: Lineup, device: torch.device) -> MixtureState | None:
+        values, tokens = self._list(name), self.count(f"{name}_tokens")
+        if tokens > self.count("position"):
+            raise StateMismatch(f"{name}_tokens is {tokens}, beyond the position")
+        if len(values) != lineup.experts or any(type(value) is not float for value in values):
+            raise StateMismatch(f"{name} must hold {lineup.experts} weights, not {values!r}")
+        weights_1K = torch.tensor([values], dtype=torch.float64, device=device)
+        mixture = MixtureState(weights_1K, torch.tensor([tokens], device=device))
+        try:
+            check_state(mixture)
+        except ValueError as error:
+            raise StateMismatch(f"{name}: {error}") from error
+        return None if lineup.experts == 1 else mixture
+
     def count(self, name: str) -> int:
-        value = self._get(name)
-        if type(value) is not int or value < 0:
-            raise StateMismatch(f"{name} must be an integer of at least 0, not {value!r}")
-        return value
+        return self._count(name, self._get(name))
+
+    def counts(self, name: str, length: int) -> tuple[int, ...]:
+        values = self._list(name)
+        if len(values) != length:
+            raise StateMismatch(f"{name} must hold {length} numbers, not {values!r}")
+        return tuple(self._count(name, value) for value in values)
 
     def token(self, name: str) -> int:
         return self._token(name, self._get(name))
@@ -186,6 +272,11 @@ class _Fields:
             return rate_scale_of(self._get(name))
         except ValueError as error:
             raise StateMismatch(str(error)) from error
+
+    def _count(self, name: str, value: object) -> int:
+        if type(value) is not int or not 0 <= value < 1 << 63:
+            raise StateMismatch(f"{name} must be a 64-bit integer of at least 0, not {value!r}")
+        return value
 
     def _token(self, name: str, value: object) -> int:
         if type(value) is not int or not 0 <= value < self._vocab_size:

@@ -3,14 +3,16 @@
 This is the one home of that order. Evaluation on a test set and a live session call the same method, so a
 published number is the served number. Steps happen on the absolute token grid of the stream, at positions
 that are multiples of S, however the stream is cut: the tokens of an unfinished segment are kept together
-with the state at its start, and learning always reads the whole segment from there.
-Shape suffixes: V vocabulary, P fast weights.
+with the states at its start, and learning always reads the whole segment from there. A stream is read by
+several rows (:class:`~rlstm_model.adaptation.adapted_state.Lineup`), and a round advances many streams.
+Shape suffixes: T tokens, R rows, K experts, V vocabulary, P fast weights.
 """
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,37 +20,57 @@ from torch import Tensor
 from rlstm_model.adaptation.adapted_state import (
     AdaptedState,
     Cursor,
+    Lineup,
     NonFiniteState,
     StateMismatch,
     StateShape,
     rate_scale_of,
 )
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.fast_weights import FastWeights, Learned
-from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.adaptation.experts import Distributions
+from rlstm_model.adaptation.mixture import MixtureState
+from rlstm_model.adaptation.reader import Reader
+from rlstm_model.adaptation.rows import Lesson, Read, Reading, Rows, Taught
 from rlstm_model.adaptation.rules import LearningRule
 from rlstm_model.language_model import LanguageModel
-from rlstm_model.scoring import TokenScores, score_logits
+from rlstm_model.scoring import TokenScores
 from rlstm_model.state import State
-from rlstm_model.vocab import InvalidToken
+from rlstm_model.vocab import check_ids
 
-__all__ = ["AdaptedState", "Adapter", "Cursor", "NonFiniteState", "Observed", "Reader", "StateMismatch"]
+__all__ = [
+    "AdaptedState",
+    "Adapter",
+    "Cursor",
+    "Lineup",
+    "NonFiniteState",
+    "Observed",
+    "Part",
+    "Reader",
+    "StateMismatch",
+]
 
 MAX_BAD_STEPS = 3
-CHUNK = 64
-"""Tokens that a reader reads at once."""
+
+
+class Part(NamedTuple):
+    """The next tokens of a stream: at least one, and none beyond the end of its segment."""
+
+    state: AdaptedState
+    ids: tuple[int, ...]
+    learn: bool = True
+    top: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observed:
-    """What one slice of a stream, at most a segment, gave.
+    """What one part of a stream gave.
 
-    scores           of the adapted weights, as they were before they saw these tokens
-    static_logprobs  of the slow weights, float32 on the CPU; None where the reference is not carried
-    updates          steps taken
-    guards           what was kept from happening: "step_skipped", "projected", "restarted"
-    gradient_norm    of the segment that ended here, if it was learned from; None where it is not finite
-    norm_ratio       of the fast weights to the slow ones after the step, if there was one
+    scores           of the mixture, as the weights were before they saw these tokens
+    static_logprobs  of the slow weights, float32 on the CPU; None where the static row is not carried
+    updates          1 where a segment ended here and was learned from
+    guards           what was kept from happening: "step_skipped", "projected", "restarted", once a row
+    gradient_norms   of the rows whose segment ended here and was learned from, where they are finite
+    norm_ratio       of the fast weights to the slow ones after the step, the greatest of all rows
     """
 
     state: AdaptedState
@@ -56,43 +78,8 @@ class Observed:
     static_logprobs: Tensor | None
     updates: int = 0
     guards: tuple[str, ...] = ()
-    gradient_norm: float | None = None
+    gradient_norms: tuple[float, ...] = ()
     norm_ratio: float | None = None
-
-
-class Reader:
-    """A stream's weights at one moment, for inference: nothing it does changes the stream."""
-
-    def __init__(self, fast_weights: FastWeights, state: AdaptedState, temperature: float) -> None:
-        self._fast_weights = fast_weights
-        self._temperature = temperature
-        self._delta_NP = _row_of(state.delta_P)
-        self.cursor = state.now
-
-    def score(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> tuple[TokenScores, Cursor]:
-        """Scores of ``ids`` (at least one) after ``cursor``, and the cursor after them.
-
-        Raises InvalidToken, and ArithmeticError when the model's output is not finite.
-        """
-        parts = []
-        for start in range(0, len(ids), CHUNK):
-            targets = [int(token) for token in ids[start : start + CHUNK]]
-            _check_ids(targets, self._fast_weights.model.config.vocab_size)
-            logits_SV, cursor = _read(self._fast_weights, self._delta_NP, cursor, targets, self._temperature)
-            parts.append(score_logits(logits_SV, torch.tensor(targets, device=logits_SV.device), top))
-        return TokenScores.concatenate(parts), cursor
-
-    def next_log_probs(self, cursor: Cursor) -> tuple[Tensor, State]:
-        """Read the cursor's token: the next one's log-probabilities ``[V]``, and the state after it.
-
-        Continue with ``Cursor(state, chosen)``. Whether the distribution is one is not looked at here:
-        sampling refuses what is not finite.
-        """
-        ids_1 = torch.tensor([cursor.last], device=cursor.state.h.device)
-        logits_1V, state = self._fast_weights.step(
-            self._delta_NP, ids_1, cursor.state, temperature=self._temperature
-        )
-        return torch.log_softmax(logits_1V[0], -1), state
 
 
 class Adapter:
@@ -117,46 +104,76 @@ class Adapter:
         rule.
         """
         self.config = calibration.config
-        self._model = model
         self._bos_id = bos_id
         self._temperature = temperature
         self._logprobs_only = logprobs_only
-        self._fast_weights: FastWeights = FullFastWeights(model)
-        size, rms_P = self._fast_weights.size, calibration.rms_P
-        if rms_P.shape != (size,):
-            raise ValueError(f"the calibration is of {rms_P.numel()} weights, the model has {size}")
-        rms_P = rms_P.to(model.embedding.input)
+        self._fast_weights = calibration.fast_weights(model)
+        rms_P = calibration.rms_P.to(model.embedding.input)
         self._rule = LearningRule(self.config, rms_P, self._fast_weights.slow_norm)
+        self._rows = Rows(self._fast_weights, temperature)
 
-    def start(self, *, rate_scale: float = 1.0, static: bool = True) -> AdaptedState:
-        """The state before any text. ``static`` carries the slow weights' scores along as a reference.
+    def start(self, *, rate_scale: float = 1.0, static: bool = True, experts: int = 1) -> AdaptedState:
+        """The state before any text; see :class:`Lineup`.
 
-        Raises ValueError unless ``rate_scale`` is a finite number of at least 0.
+        Raises ValueError unless ``rate_scale`` is a finite number of at least 0 and the lineup is one.
         """
-        now = self._before_text()
+        lineup = Lineup(experts=experts, static=static)
+        now = self._before_text(lineup)
         return AdaptedState(
-            delta_P=None,
+            lineup=lineup,
+            delta_KP=None,
             now=now,
             start=now,
-            static=self._before_text() if static else None,
+            mixture=self._equal(lineup),
+            bad_steps=(0,) * len(lineup.rates),
             rate_scale=rate_scale_of(rate_scale),
         )
 
     def observe(
         self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0
     ) -> Iterator[Observed]:
-        """Score ``ids``, then learn from them: in slices, none of which crosses the end of a segment.
+        """Score ``ids``, then learn from them: in parts, none of which crosses the end of a segment.
 
-        Each slice carries the state after it; stop whenever you like and keep the last. ``learn=False``
+        Each part carries the state after it; stop whenever you like and keep the last. ``learn=False``
         reads and scores but takes no step from these tokens. Raises InvalidToken, before anything is read,
         for an id outside the vocabulary, NonFiniteState when the stored state cannot be used.
         """
-        ids = [int(token) for token in ids]
-        _check_ids(ids, self._model.config.vocab_size)
-        return self._slices(state, ids, learn, top)
+        return self._parts(state, check_ids(ids, self._model.config.vocab_size), learn, top)
+
+    def _parts(self, state: AdaptedState, ids: list[int], learn: bool, top: int) -> Iterator[Observed]:
+        done = 0
+        while done < len(ids):
+            part = self.part(state, ids[done : done + self.config.segment], learn=learn, top=top)
+            (observed,) = self.round([part])
+            if isinstance(observed, NonFiniteState):
+                raise observed
+            state, done = observed.state, done + len(part.ids)
+            yield observed
+
+    def part(self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0) -> Part:
+        """As many of ``ids``, tokens of the vocabulary, as the stream's unfinished segment has room for."""
+        room = self.config.segment - state.position % self.config.segment
+        return Part(state, tuple(ids[:room]), learn, top)
+
+    def round(self, parts: Sequence[Part]) -> list[Observed | NonFiniteState]:
+        """Advance many streams by one part each: what observing each alone gives, to the last bit.
+
+        A stream whose state cannot be used has the error in its place, and disturbs no other.
+        """
+        observed: dict[int, Observed | NonFiniteState] = {}
+        learns = [self._learns(part) for part in parts]
+        reads = self._read(parts, learns)
+        for i, part in enumerate(parts):
+            if not learns[i]:
+                observed[i] = self._observe(part, reads[i])
+        taught_parts = [i for i in range(len(parts)) if learns[i]]
+        for place, taught in self._rows.learn([self._lesson(parts[i]) for i in taught_parts]):
+            i = taught_parts[place]
+            observed[i] = self._learn(parts[i], reads[i], taught)
+        return [observed[i] for i in range(len(parts))]
 
     def reader(self, state: AdaptedState) -> Reader:
-        """The stream's present weights, for inference."""
+        """The stream's present experts, for inference."""
         return Reader(self._fast_weights, state, self._temperature)
 
     def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
@@ -164,14 +181,15 @@ class Adapter:
 
         Nothing read before the reset is learned from after it. Without its recurrent state the unfinished
         segment cannot be read again: its tokens are dropped. Without its fast weights it is read again with
-        the slow ones.
+        the slow ones, and the experts count alike again.
         """
         if recurrent:
-            now = self._before_text()
-            static = None if state.static is None else self._before_text()
-            state = replace(state, now=now, start=now, static=static, pending=(), pending_learn=())
+            now = self._before_text(state.lineup)
+            state = replace(state, now=now, start=now, pending=(), pending_learn=())
         if fast_weights:
-            state = replace(self._restart(state), pending_learn=(False,) * len(state.pending))
+            state = self._restart(state, [True] * len(state.lineup.rates))
+            unlearned = (False,) * len(state.pending)
+            state = replace(state, mixture=self._equal(state.lineup), pending_learn=unlearned)
         return state
 
     def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> AdaptedState:
@@ -187,162 +205,176 @@ class Adapter:
         )
         return shape.restore(tensors, header)
 
-    def _before_text(self) -> Cursor:
-        return Cursor(self._model.initial_state(1), self._bos_id)
+    @property
+    def _model(self) -> LanguageModel:
+        return self._fast_weights.model
 
-    def _slices(self, state: AdaptedState, ids: Sequence[int], learn: bool, top: int) -> Iterator[Observed]:
-        done = 0
-        while done < len(ids):
-            part = tuple(ids[done : done + self.config.segment - state.position % self.config.segment])
-            observed = self._observe_slice(state, part, learn, top)
-            state, done = observed.state, done + len(part)
-            yield observed
+    def _before_text(self, lineup: Lineup) -> Cursor:
+        return Cursor(self._model.initial_state(lineup.rows), self._bos_id)
 
-    def _observe_slice(self, state: AdaptedState, part: tuple[int, ...], learn: bool, top: int) -> Observed:
-        static_logprobs = None
-        if state.static is not None:
-            try:
-                reference, static = self._score(None, state.static, part, 0)
-            except ArithmeticError as error:
-                raise NonFiniteState("the slow weights' state is not finite") from error
-            static_logprobs, state = reference.logprobs, replace(state, static=static)
-        flags = (*state.pending_learn, *(learn for _ in part))
-        ends = (state.position + len(part)) % self.config.segment == 0
-        learns = ends and any(flags) and not self._rule.idle and state.rate_scale > 0
-        scored, done = self._score_part(state, part, flags, top, with_gradient=learns)
-        observed = replace(scored, static_logprobs=static_logprobs)
-        return self._end_segment(observed, done, learns) if ends else observed
+    def _equal(self, lineup: Lineup) -> MixtureState | None:
+        device = self._model.embedding.input.device
+        return None if lineup.experts == 1 else MixtureState.start(1, lineup.experts, device)
 
-    def _score_part(
-        self,
-        state: AdaptedState,
-        part: tuple[int, ...],
-        flags: tuple[bool, ...],
-        top: int,
-        *,
-        with_gradient: bool,
-    ) -> tuple[Observed, Learned | None]:
-        """Scores of ``part``; where the segment ends and learns, its gradient as well.
+    def _ends(self, part: Part) -> bool:
+        return (part.state.position + len(part.ids)) % self.config.segment == 0
 
-        A segment that came in one piece is scored and differentiated in one pass. Fast weights whose
-        output is not finite are dropped, and the segment is read again from its start.
-        """
-        try:
-            if not with_gradient:
-                scores, now = self._score(state.delta_P, state.now, part, top)
-                return self._read(state, part, flags, scores, now), None
-            done = self._learn(state, (*state.pending, *part), flags)
-            scores = self._scores(done.logits_TNV[len(state.pending) :, 0], part, top)
-            return self._read(state, part, flags, scores, Cursor(done.state, part[-1])), done
-        except ArithmeticError as error:
-            if state.delta_P is None:
-                raise NonFiniteState("the recurrent state or a slow weight is not finite") from error
-            again = self._restart(state)
-            observed, done_again = self._score_part(again, part, flags, top, with_gradient=with_gradient)
-            return replace(observed, guards=("restarted", *observed.guards)), done_again
+    def _learns(self, part: Part) -> bool:
+        idle = self._rule.idle or part.state.rate_scale == 0
+        return self._ends(part) and (part.learn or any(part.state.pending_learn)) and not idle
 
-    def _learn(self, state: AdaptedState, whole: tuple[int, ...], flags: tuple[bool, ...]) -> Learned:
-        """Read a segment from its start, and differentiate the loss of what may be learned from.
+    # ---- reading ------------------------------------------------------------------------------------------
 
-        It is divided by S where the reduction is the mean: a segment of which a part does not learn takes a
-        smaller step, not a stronger one.
-        """
-        device = state.start.state.h.device
-        read_T1 = torch.tensor((state.start.last, *whole), device=device)[:, None]
-        weights_T1 = torch.tensor(flags, device=device).to(state.start.state.h)[:, None]
-        if self.config.reduction == "mean":
-            weights_T1 /= self.config.segment
-        return self._fast_weights.learn(
-            _row_of(state.delta_P),
-            read_T1[:-1],
-            read_T1[1:],
-            weights_T1,
-            state.start.state,
-            temperature=self._temperature,
-        )
+    def _read(self, parts: Sequence[Part], learns: Sequence[bool]) -> list[Read | None]:
+        """Each part's new tokens, read by the rows that do not learn from them: by all, or the static one."""
+        readings: list[Reading] = []
+        owners: list[int] = []
+        for i, (part, learning) in enumerate(zip(parts, learns, strict=True)):
+            own = self._readings(part, learning)
+            readings += own
+            owners += [i] * len(own)
+        results: list[list[Read]] = [[] for _ in parts]
+        for owner, read in zip(owners, self._rows.read(readings), strict=True):
+            results[owner].append(read)
+        return [_side_by_side(own) if own else None for own in results]
 
-    def _read(
-        self,
-        state: AdaptedState,
-        part: tuple[int, ...],
-        flags: tuple[bool, ...],
-        scores: TokenScores,
-        now: Cursor,
-    ) -> Observed:
+    def _readings(self, part: Part, learning: bool) -> list[Reading]:
+        state, lineup = part.state, part.state.lineup
+        ids = (state.now.last, *part.ids[:-1])
+        if state.delta_KP is None and not learning:
+            return [Reading(ids, state.now.state)]
+        own = []
+        if lineup.static:
+            own.append(Reading(ids, state.now.state.rows(slice(1))))
+        if not learning:
+            own.append(Reading(ids, state.now.state.rows(lineup.learning), state.delta_KP))
+        return own
+
+    def _observe(self, part: Part, read: Read | None) -> Observed | NonFiniteState:
+        """The scores of a part, and the state after it. Rows that computed no number restart first."""
+        if read is None:
+            raise ValueError("a stream has at least one row")
+        targets_T = torch.tensor(part.ids, device=read.logits_TRV.device)
+        predicted = Distributions.of(read.logits_TRV, targets_T)
+        if any(predicted.broken):
+            return self._again(part, predicted.broken)
+        state = part.state
+        scored = predicted.score(state.lineup, state.mixture, part.top, logprobs_only=self._logprobs_only)
+        now = Cursor(read.state, part.ids[-1])
+        ends = self._ends(part)
         after = replace(
             state,
             now=now,
-            pending=(*state.pending, *part),
-            pending_learn=flags,
-            position=state.position + len(part),
+            start=now if ends else state.start,
+            mixture=scored.mixture,
+            pending=() if ends else (*state.pending, *part.ids),
+            pending_learn=() if ends else _flags(part),
+            position=state.position + len(part.ids),
         )
-        return Observed(state=after, scores=scores, static_logprobs=None)
+        return Observed(state=after, scores=scored.scores, static_logprobs=scored.static_logprobs)
 
-    def _end_segment(self, observed: Observed, done: Learned | None, learns: bool) -> Observed:
-        state = replace(observed.state, start=observed.state.now, pending=(), pending_learn=())
-        if not learns or done is None:
-            return replace(observed, state=state)
-        norm = torch.linalg.vector_norm(done.gradient_NP).item()
-        gradient_norm = norm if math.isfinite(norm) else None
-        delta_1P = self._fast_weights.zero(1) if state.delta_P is None else state.delta_P.unsqueeze(0)
-        step = self._rule.step(delta_1P, done.gradient_NP, (state.rate_scale,))
-        if not step.taken[0]:
-            return self._skip_step(replace(observed, state=state, gradient_norm=gradient_norm))
+    def _again(self, part: Part, broken: Sequence[bool]) -> Observed | NonFiniteState:
+        """The part once more, with zero fast weights where a row computed no number."""
+        lineup = part.state.lineup
+        if lineup.static and broken[0]:
+            return NonFiniteState("the slow weights' state is not finite")
+        try:
+            state = self._restart(part.state, broken[lineup.learning], must_help=True)
+        except NonFiniteState as error:
+            return error
+        (observed,) = self.round([part._replace(state=state)])
+        if isinstance(observed, NonFiniteState):
+            return observed
+        return replace(observed, guards=("restarted",) * sum(broken) + observed.guards)
+
+    def _restart(self, state: AdaptedState, rows: Sequence[bool], *, must_help: bool = False) -> AdaptedState:
+        """Zero fast weights for some rows, and where these are then in the unfinished segment."""
+        chosen = torch.tensor([bool(row) for row in rows])
+        delta_KP = state.delta_KP
+        if must_help and (delta_KP is None or not bool(delta_KP[chosen].any(1).all())):
+            raise NonFiniteState("the recurrent state or a slow weight is not finite")
+        if delta_KP is not None:
+            delta_KP = delta_KP.clone()
+            delta_KP[chosen] = 0
+        bad_steps = tuple(0 if row else bad for row, bad in zip(rows, state.bad_steps, strict=True))
+        return replace(
+            state,
+            delta_KP=delta_KP if delta_KP is not None and bool(delta_KP.any()) else None,
+            now=self._reread(state, chosen) if state.pending else state.now,
+            bad_steps=bad_steps,
+        )
+
+    def _reread(self, state: AdaptedState, chosen: Tensor) -> Cursor:
+        """Where all rows are, after some have read the pending tokens with the slow weights."""
+        rows = torch.arange(state.lineup.rows)[state.lineup.learning][chosen]
+        ids = (state.start.last, *state.pending[:-1])
+        (read,) = self._rows.read([Reading(ids, state.start.state.rows(rows))])
+        targets_T = torch.tensor(state.pending, device=read.logits_TRV.device)
+        if any(Distributions.of(read.logits_TRV, targets_T).broken):
+            raise NonFiniteState("the state at the segment's start is not finite")
+        h, c = state.now.state.h.clone(), state.now.state.c.clone()
+        h[:, rows], c[:, rows] = read.state
+        return Cursor(State(h, c), state.now.last)
+
+    # ---- learning -----------------------------------------------------------------------------------------
+
+    def _lesson(self, part: Part) -> Lesson:
+        """The whole segment from its start.
+
+        The loss is the sum over the tokens that may be learned from, divided by S where the reduction is the
+        mean: a segment of which a part does not learn takes a smaller step, not a stronger one.
+        """
+        state = part.state
+        whole = (*state.pending, *part.ids)
+        scale = 1 / self.config.segment if self.config.reduction == "mean" else 1.0
+        rows = state.start.state.rows(state.lineup.learning)
+        reading = Reading((state.start.last, *whole[:-1]), rows, state.delta_KP)
+        return Lesson(reading, whole, [scale * flag for flag in _flags(part)])
+
+    def _learn(self, part: Part, static: Read | None, taught: Taught) -> Observed | NonFiniteState:
+        """The scores of a part that ends its segment, and then the step of each row."""
+        own = Read(taught.logits_TRV[len(part.state.pending) :], taught.state)
+        observed = self._observe(part, _side_by_side([own] if static is None else [static, own]))
+        if isinstance(observed, NonFiniteState) or "restarted" in observed.guards:
+            return observed
+        return self._step(observed, taught.gradient_RP)
+
+    def _step(self, observed: Observed, gradient_KP: Tensor) -> Observed:
+        state = observed.state
+        rates = [min(state.rate_scale * rate, sys.float_info.max) for rate in state.lineup.rates]
+        delta_KP = self._fast_weights.zero(len(rates)) if state.delta_KP is None else state.delta_KP
+        steps = self._rule.step(delta_KP, gradient_KP, rates)
+        bad_steps = [0 if taken else bad + 1 for taken, bad in zip(steps.taken, state.bad_steps, strict=True)]
+        lost = [bad == MAX_BAD_STEPS for bad in bad_steps]
+        guards = [
+            *("step_skipped" for taken in steps.taken if not taken),
+            *("projected" for projected in steps.projected if projected),
+            *("restarted" for row in lost if row),
+        ]
+        after_KP = steps.delta_NP if any(steps.taken) else state.delta_KP
+        state = replace(state, delta_KP=after_KP, bad_steps=tuple(bad_steps))
+        if any(steps.taken):
+            state = replace(state, updates=state.updates + 1)
+        ratios = [ratio for ratio, taken in zip(steps.norm_ratios, steps.taken, strict=True) if taken]
+        norms = torch.linalg.vector_norm(gradient_KP, dim=1).tolist()
         return replace(
             observed,
-            state=replace(state, delta_P=step.delta_NP[0], updates=state.updates + 1, bad_steps=0),
-            updates=1,
-            guards=(*observed.guards, *(("projected",) if step.projected[0] else ())),
-            gradient_norm=gradient_norm,
-            norm_ratio=step.norm_ratios[0],
+            state=self._restart(state, lost) if any(lost) else state,
+            updates=int(any(steps.taken)),
+            guards=(*observed.guards, *guards),
+            gradient_norms=tuple(norm for norm in norms if math.isfinite(norm)),
+            norm_ratio=max(ratios, default=None),
         )
 
-    def _skip_step(self, observed: Observed) -> Observed:
-        state, guards = observed.state, (*observed.guards, "step_skipped")
-        if state.bad_steps + 1 < MAX_BAD_STEPS:
-            return replace(observed, state=replace(state, bad_steps=state.bad_steps + 1), guards=guards)
-        state = replace(state, delta_P=None, bad_steps=0)
-        return replace(observed, state=state, guards=(*guards, "restarted"))
 
-    def _restart(self, state: AdaptedState) -> AdaptedState:
-        """Zero fast weights, and the cursor that they give at the same place in the unfinished segment."""
-        now = state.start
-        if state.pending:
-            try:
-                _, now = self._score(None, state.start, state.pending, 0)
-            except ArithmeticError as error:
-                raise NonFiniteState("the state at the segment's start is not finite") from error
-        return replace(state, delta_P=None, now=now, bad_steps=0)
-
-    def _score(
-        self, delta_P: Tensor | None, cursor: Cursor, ids: Sequence[int], top: int
-    ) -> tuple[TokenScores, Cursor]:
-        logits_SV, after = _read(self._fast_weights, _row_of(delta_P), cursor, ids, self._temperature)
-        return self._scores(logits_SV, ids, top), after
-
-    def _scores(self, logits_SV: Tensor, ids: Sequence[int], top: int) -> TokenScores:
-        targets_S = torch.tensor(ids, device=logits_SV.device)
-        return score_logits(logits_SV, targets_S, top, logprobs_only=self._logprobs_only)
+def _flags(part: Part) -> tuple[bool, ...]:
+    """Whether each token of the segment so far may be learned from."""
+    return (*part.state.pending_learn, *(part.learn for _ in part.ids))
 
 
-def _read(
-    fast_weights: FastWeights,
-    delta_NP: Tensor | None,
-    cursor: Cursor,
-    ids: Sequence[int],
-    temperature: float,
-) -> tuple[Tensor, Cursor]:
-    """Logits ``[S, V]`` of the distributions that ``ids`` are scored under, and the cursor after them."""
-    inputs_S1 = torch.tensor((cursor.last, *ids[:-1]), device=cursor.state.h.device)[:, None]
-    logits_S1V, state = fast_weights.read(delta_NP, inputs_S1, cursor.state, temperature=temperature)
-    return logits_S1V[:, 0], Cursor(state, int(ids[-1]))
-
-
-def _row_of(delta_P: Tensor | None) -> Tensor | None:
-    return None if delta_P is None else delta_P.unsqueeze(0)
-
-
-def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
-    for index, token in enumerate(ids):
-        if not 0 <= token < vocab_size:
-            raise InvalidToken(index, token)
+def _side_by_side(reads: Sequence[Read]) -> Read:
+    """The rows of all readings of the same tokens."""
+    if len(reads) == 1:
+        return reads[0]
+    h, c = (torch.cat([read.state[part] for read in reads], 1) for part in range(2))
+    return Read(torch.cat([read.logits_TRV for read in reads], 1), State(h, c))

@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from rlstm_model.adaptation.config import AdaptationConfig, Reduction
+from rlstm_model.adaptation.fast_weights import FastWeights
 from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.language_model import LanguageModel
 
@@ -40,6 +41,15 @@ class Calibration:
         """The same statistics under another learning rate (and decay)."""
         changed = replace(self.config, rate=rate, decay=self.config.decay if decay is None else decay)
         return replace(self, config=changed)
+
+    def fast_weights(self, model: LanguageModel) -> FastWeights:
+        """The fast weights of ``model`` that these are statistics of. Raises ValueError for another model."""
+        fast_weights = FullFastWeights(model)
+        if self.rms_P.shape != (fast_weights.size,):
+            raise ValueError(
+                f"the calibration is of {self.rms_P.numel()} weights, the model has {fast_weights.size}"
+            )
+        return fast_weights
 
     @cached_property
     def fingerprint(self) -> str:

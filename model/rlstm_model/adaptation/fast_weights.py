@@ -41,6 +41,14 @@ class FastWeights(Protocol):
         """P."""
 
     @property
+    def tile(self) -> int:
+        """Rows by whose multiples a row's last bits do not depend on how many rows there are."""
+
+    @property
+    def at_once(self) -> int:
+        """Rows that are read or learn in one pass: what more of them would cost in memory they gain not."""
+
+    @property
     def slow_norm(self) -> float:
         """The norm of all slow weights, by which that of a delta is measured."""
 

@@ -27,6 +27,9 @@ class FullFastWeights:
     second model. The workspace holds one delta at a time and belongs to one thread.
     """
 
+    tile = 1
+    at_once = 1
+
     def __init__(self, model: LanguageModel) -> None:
         """Raises ValueError when the model's weights have less than single precision."""
         check_precision(model)
@@ -53,13 +56,10 @@ class FullFastWeights:
         self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
     ) -> tuple[Tensor, State]:
         """See :class:`FastWeights`."""
-        if delta_NP is None:
-            features_TNH, after = self.model(ids_TN, state)
-            return self.model.logits(features_TNH, temperature), after
         logits, states = [], []
-        for row, delta_P in enumerate(delta_NP):
+        for row in range(ids_TN.shape[1]):
             own = slice(row, row + 1)
-            model = self.reading_model(delta_P)
+            model = self.reading_model(None if delta_NP is None else delta_NP[row])
             features_T1H, after = model(ids_TN[:, own], state.rows(own))
             logits.append(model.logits(features_T1H, temperature))
             states.append(after)
@@ -160,11 +160,15 @@ class FullFastWeights:
         if delta_P is None and self._laid is not None:
             for weight, slow in zip(weights, self._slow, strict=True):
                 weight.copy_(slow)
-        elif delta_P is not None and delta_P is not self._laid:
+        elif delta_P is not None and not self._is_laid(delta_P):
             for weight, slow, part in zip(weights, self._slow, self.split(delta_P).values(), strict=True):
                 torch.add(slow, part, out=weight)
         self._laid = delta_P
         return self._workspace
+
+    def _is_laid(self, delta_P: Tensor) -> bool:
+        """Whether it is the same memory, which is kept from being another's: each caller has its own view."""
+        return self._laid is not None and delta_P.data_ptr() == self._laid.data_ptr()
 
 
 def _joined(states: list[State]) -> State:

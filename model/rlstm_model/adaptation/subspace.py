@@ -50,7 +50,7 @@ class Basis(NamedTuple):
         return Basis(self.left[..., :rows], self.right[..., :columns, :])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SubspaceFastWeights:
     """Deltas ``[N, P]`` of a subspace of ``model``'s weights.
 
@@ -60,6 +60,8 @@ class SubspaceFastWeights:
     model: LanguageModel
     bases: Mapping[str, Basis]
     biases: Sequence[str]
+    tile = 8
+    at_once = 256
 
     def __post_init__(self) -> None:
         weights = dict(self.model.named_parameters())

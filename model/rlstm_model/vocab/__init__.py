@@ -23,6 +23,7 @@ from rlstm_model.vocab.base import (
     Vocab,
     VocabError,
     VocabKind,
+    check_ids,
 )
 from rlstm_model.vocab.byte import ByteVocab
 from rlstm_model.vocab.character import CharVocab
@@ -45,5 +46,6 @@ __all__ = [
     "VocabError",
     "VocabKind",
     "WordVocab",
+    "check_ids",
     "from_json",
 ]

@@ -1,7 +1,7 @@
 """What every vocabulary offers, and what can be wrong with one or with a text."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -33,6 +33,15 @@ class InvalidToken(ValueError):
         super().__init__(f"token {index} is not an id of the vocabulary")
         self.index = index
         self.id = id
+
+
+def check_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
+    """The ids as plain integers. Raises InvalidToken for one outside the vocabulary."""
+    checked = [int(token) for token in ids]
+    for index, token in enumerate(checked):
+        if not 0 <= token < vocab_size:
+            raise InvalidToken(index, token)
+    return checked
 
 
 @dataclass(frozen=True, kw_only=True)

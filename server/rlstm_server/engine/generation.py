@@ -6,15 +6,14 @@ seed gives the same text whatever else runs, and a text that was interrupted goe
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
-from torch import Tensor
-
 from rlstm_model.adaptation.adapter import Cursor
+from rlstm_model.adaptation.reader import Next, static_next
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.sampling import sample, uniform
-from rlstm_model.scoring import LOGPROB_FLOOR, next_log_probs
-from rlstm_model.state import State
+from rlstm_model.scoring import LOGPROB_FLOOR
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine.messages import (
     EndEvent,
@@ -31,15 +30,15 @@ from rlstm_server.errors import StateCorrupt
 SLICE: Final = 4
 """Tokens of a slice of generation."""
 
-NextLogProbs: TypeAlias = Callable[[Cursor], tuple[Tensor, State]]
-"""Reads a cursor's token; gives the next one's log-probabilities ``[V]`` and the state."""
+NextToken: TypeAlias = Callable[[Cursor], Next]
+"""Reads a cursor's token and predicts the one after it."""
 
 
 @dataclass(eq=False)
 class Continuation:
     """One text in the making. `index` counts its tokens, `seen` are those the repetition penalty acts on."""
 
-    read: NextLogProbs
+    read: NextToken
     cursor: Cursor
     settings: GenerationSettings
     seed: int
@@ -60,14 +59,15 @@ class Continuation:
 
         Raises StateCorrupt when the model's output is not finite.
         """
-        log_probs_V, state = self.read(self.cursor)
+        following = self.read(self.cursor)
+        log_probs_V = following.log_probs_V
         number = uniform(self.seed, self.choice, self.index)
         try:
             token = sample(log_probs_V, self.settings.sampling, number, self.seen)
         except ArithmeticError as error:
             raise StateCorrupt("the next-token distribution is not finite") from error
         logprob = min(0.0, max(LOGPROB_FLOOR, float(log_probs_V[token])))
-        self.cursor = Cursor(state, token)
+        self.cursor = following.after(token)
         self.seen.add(token)
         self.index += 1
         released = self.stops.feed(token, logprob)
@@ -89,7 +89,7 @@ def continue_prompt(
     state, last = yield from read_static(model, prompt, model.initial_state(1), vocab.bos_id)
     texts = [
         Continuation(
-            read=lambda cursor: next_log_probs(model, cursor.last, cursor.state),
+            read=partial(static_next, model),
             cursor=Cursor(state, last),
             settings=settings,
             seed=seed,

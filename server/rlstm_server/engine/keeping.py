@@ -61,7 +61,7 @@ def continuation(staging: Staging, state: SessionState, progress: Progress) -> C
     reader = staging.served.adapter.reader(state.adapted)
     after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
     return Continuation(
-        read=reader.next_log_probs,
+        read=reader.next,
         cursor=reader.cursor,
         settings=progress.settings,
         seed=progress.seed,

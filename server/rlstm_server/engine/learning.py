@@ -111,8 +111,7 @@ class _Slices:
         self.static.append(part.static_logprobs)
         self.updates += part.updates
         self.guards += part.guards
-        if part.gradient_norm is not None:
-            self.gradient_norms += (part.gradient_norm,)
+        self.gradient_norms += part.gradient_norms
         if part.norm_ratio is not None:
             self.norm_ratio = part.norm_ratio
 
@@ -142,7 +141,7 @@ def read_piece(
             yield ()
     except NonFiniteState as error:
         raise StateCorrupt("the session's state holds values that are not finite") from error
-    static = slices.static_logprobs if adapted.static is not None else None
+    static = slices.static_logprobs if adapted.lineup.static else None
     columns = columns_of(piece, slices.all_scores, static)
     totals = totals_of(piece, columns)
     tally = _tally(slices, totals, learn=learn, own=own)

@@ -36,7 +36,7 @@ class SessionState:
     @property
     def choice(self) -> AdaptationChoice:
         """What the session's creator chose about learning."""
-        return AdaptationChoice(rate_scale=self.adapted.rate_scale, static=self.adapted.static is not None)
+        return AdaptationChoice(rate_scale=self.adapted.rate_scale, static=self.adapted.lineup.static)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 
 BOS = 1
 SEGMENT = 4
@@ -20,13 +22,49 @@ def _config(**changes):
     return AdaptationConfig(**{**values, "statistics_batch": 1, "statistics_segments": 7, **changes})
 
 
-def _calibration(model, *, seed=5, **changes):
-    """Statistics between a tenth and one, and a rule under which a few segments move a tiny model."""
+def _calibration(model, *, seed=5, rank=None, **changes):
+    """Statistics between a tenth and one, and a rule under which a few segments move a tiny model.
+
+    ``rank`` makes them those of a random subspace.
+    """
     like = next(model.parameters())
     generator = torch.Generator().manual_seed(seed)
     size = sum(weight.numel() for weight in model.parameters())
+    if rank is not None:
+        size = _subspace(model, rank).size
     rms_P = torch.empty(size, dtype=like.dtype).uniform_(0.1, 1.0, generator=generator)
+    if rank is not None:
+        return _OfSubspace(config=_config(**changes), rms_P=rms_P, rank=rank)
     return Calibration(config=_config(**changes), rms_P=rms_P)
+
+
+def _subspace(model, rank):
+    """Cores of all matrices of a model between random axes, and all biases."""
+    generator = torch.Generator().manual_seed(4)
+    bases, biases = {}, []
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            biases.append(name)
+        else:
+            *rounds, rows, columns = weight.shape
+            left, right = (
+                torch.linalg.qr(torch.randn(*rounds, side, min(side, rank), generator=generator))[0].to(
+                    weight
+                )
+                for side in (rows, columns)
+            )
+            bases[name] = Basis(left, right.mT.contiguous())
+    return SubspaceFastWeights(model, bases, biases)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _OfSubspace(Calibration):
+    """Statistics of a random subspace."""
+
+    rank: int
+
+    def fast_weights(self, model):
+        return _subspace(model, self.rank)
 
 
 class Segment(NamedTuple):
@@ -104,6 +142,18 @@ def config():
 @pytest.fixture(scope="session")
 def calibration():
     return _calibration
+
+
+@pytest.fixture(scope="session")
+def subspace():
+    """Makes a random subspace of a model, of a rank."""
+    return _subspace
+
+
+@pytest.fixture(scope="session")
+def wide_model(tiny_model):
+    """A model wide enough that a row's last bits depend on how many rows a product has."""
+    return tiny_model(hidden_size=48, vocab_size=40, scale=0.15)
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import random
 from dataclasses import replace
 
 import pytest
-import torch
 
+from rlstm_model.state import State
 from rlstm_server.engine import answers
 from rlstm_server.engine.messages import Candidate, CandidatesRequest, Passage
 from rlstm_server.errors import (
@@ -422,12 +422,11 @@ async def test_nan_in_one_session_touches_no_other(store, tools):
         expected = await probe(talks[1])
         key = SessionKey("acme", talks[0].session)
         copy = engine.sessions.cache.get(key)
-        bad = copy.state.adapted.static._replace(
-            state=copy.state.adapted.static.state._replace(
-                h=torch.full_like(copy.state.adapted.static.state.h, float("nan"))
-            )
-        )
-        poisoned = replace(copy.state, adapted=replace(copy.state.adapted, static=bad))
+        h, c = copy.state.adapted.now.state
+        h = h.clone()
+        h[:, 0] = float("nan")
+        bad = copy.state.adapted.now._replace(state=State(h, c))
+        poisoned = replace(copy.state, adapted=replace(copy.state.adapted, now=bad))
         engine.sessions.cache.put(replace(copy, state=poisoned))
         outcomes = await asyncio.gather(*(talk.append("more") for talk in talks), return_exceptions=True)
 

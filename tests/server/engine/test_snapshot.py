@@ -93,7 +93,7 @@ def test_a_flipped_bit_is_noticed(served, learned):
 
 def test_a_state_that_is_not_finite_is_not_packed(served, learned):
     """NaN never reaches the store."""
-    poisoned = replace(learned.adapted, delta_P=torch.full_like(learned.adapted.delta_P, float("nan")))
+    poisoned = replace(learned.adapted, delta_KP=torch.full_like(learned.adapted.delta_KP, float("nan")))
     with pytest.raises(StateCorrupt, match="not finite"):
         Snapshots(served).pack(KEY, 3, replace(learned, adapted=poisoned))
 

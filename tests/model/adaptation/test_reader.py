@@ -1,0 +1,124 @@
+"""Inference after a stream: as observing would score, while the stream stays as it is."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlstm_model.adaptation.adapter import Cursor
+from rlstm_model.adaptation.reader import CHUNK, static_next
+from rlstm_model.sampling import SamplingConfig, sample
+from rlstm_model.scoring import TokenScores, next_log_probs
+
+NAN = float("nan")
+LINEUPS = [{"static": False}, {}, {"experts": 2}, {"experts": 4}]
+
+
+@pytest.fixture(scope="module", params=[None, 2], ids=["full", "subspace"])
+def adapter(request, make_adapter):
+    return make_adapter(rate=0.2, rank=request.param)
+
+
+def observe(adapter, state, ids, **options):
+    parts = list(adapter.observe(state, ids, **options))
+    return TokenScores.concatenate([part.scores for part in parts]).logprobs, parts[-1].state
+
+
+def steps(reader, cursor, ids):
+    """Each token's log-probability by single steps, and the place after them."""
+    found = []
+    for token in ids:
+        following = reader.next(cursor)
+        assert following.log_probs_V.exp().sum() == pytest.approx(1.0, abs=1e-5)
+        found.append(following.log_probs_V[token].float())
+        cursor = following.after(token)
+    return torch.stack(found), cursor
+
+
+@pytest.mark.parametrize("lineup", LINEUPS, ids=str)
+@pytest.mark.parametrize("length", [0, 8, 10])
+def test_reads_on_as_observing_would(adapter, text, digest, lineup, length):
+    """Scores, states and mixture weights are those of observing within the segment; nothing is changed."""
+    state = adapter.start(**lineup)
+    for part in adapter.observe(state, text(length)):
+        state = part.state
+    before, header = digest(*state.tensors().values()), state.header()
+    reader, ids = adapter.reader(state), text(4 - length % 4, seed=5)
+    scored, after = reader.score(reader.cursor, ids)
+    stepped, cursor = steps(reader, reader.cursor, ids)
+    expected, observed = observe(adapter, state, ids, learn=False)
+    torch.testing.assert_close(scored.logprobs, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(stepped, expected, rtol=0, atol=1e-5)
+    for place in (after, cursor):
+        mixed = observed.now.state.rows(observed.lineup.mixed)
+        torch.testing.assert_close(place.state, mixed, rtol=0, atol=1e-5)
+        assert place.last == ids[-1]
+        if observed.mixture is None:
+            assert place.mixture is None
+        else:
+            torch.testing.assert_close(place.mixture, observed.mixture, rtol=0, atol=1e-5)
+            assert int(place.mixture.tokens_N) == length + len(ids)
+    assert (digest(*state.tensors().values()), state.header()) == (before, header)
+
+
+@pytest.mark.parametrize("lineup", LINEUPS, ids=str)
+def test_long_texts_are_read_in_chunks(adapter, text, lineup):
+    """A text of several chunks has the scores that single steps give, and as many alternatives."""
+    _, state = observe(adapter, adapter.start(**lineup), text(8))
+    reader, ids = adapter.reader(state), text(2 * CHUNK + 3, seed=6)
+    scores, after = reader.score(reader.cursor, ids, top=2)
+    stepped, cursor = steps(reader, reader.cursor, ids)
+    torch.testing.assert_close(scores.logprobs, stepped, rtol=0, atol=2e-5)
+    torch.testing.assert_close(after.state, cursor.state, rtol=0, atol=1e-5)
+    assert scores.top_ids.shape == (len(ids), 2)
+
+
+def test_the_weights_follow_the_text(adapter, text):
+    """The mixture leans to the expert that gave the chosen tokens more; another token tells another tale."""
+    _, state = observe(adapter, adapter.start(experts=4), text(4) * 6)
+    reader = adapter.reader(state)
+    following = reader.next(reader.cursor)
+    logprobs_K = following.experts_1KV[0]
+    for token in range(11):
+        before, after = (cursor.mixture.weights_NK[0] for cursor in (reader.cursor, following.after(token)))
+        likelihoods = before * logprobs_K[:, token].double().exp()
+        share = 1 / (int(reader.cursor.mixture.tokens_N) + 2)
+        expected = (1 - share) * likelihoods / likelihoods.sum() + share / 4
+        torch.testing.assert_close(after, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_broken_expert_does_not_speak(adapter, text):
+    """Inference cannot restart an expert: the others are mixed without it, and sampling goes on."""
+    _, state = observe(adapter, adapter.start(experts=4), text(8))
+    delta = state.delta_KP.clone()
+    delta[1] = NAN
+    reader = adapter.reader(replace(state, delta_KP=delta))
+    following = reader.next(reader.cursor)
+    assert following.log_probs_V.isfinite().all()
+    assert 0 <= sample(following.log_probs_V, SamplingConfig(), 0.5) < 11
+    after = following.after(3)
+    assert after.mixture.weights_NK[0, 2] == pytest.approx(1 / (8 + 2) / 4)
+    scores, _ = reader.score(reader.cursor, text(3))
+    assert scores.logprobs.isfinite().all()
+
+
+def test_a_single_expert_that_is_no_number_raises(adapter, text):
+    """Without another expert there is no answer."""
+    _, state = observe(adapter, adapter.start(), text(8))
+    reader = adapter.reader(replace(state, delta_KP=torch.full_like(state.delta_KP, NAN)))
+    with pytest.raises(ArithmeticError):
+        reader.score(reader.cursor, text(3))
+    with pytest.raises(ArithmeticError):
+        sample(reader.next(reader.cursor).log_probs_V, SamplingConfig(), 0.5)
+
+
+def test_static_next_is_the_model_as_loaded(tiny_model):
+    """One row, no mixture: the model's own next token."""
+    model = tiny_model()
+    cursor = Cursor(model.initial_state(1), 1)
+    following = static_next(model, cursor)
+    expected, state = next_log_probs(model, 1, cursor.state)
+    assert torch.equal(following.log_probs_V, expected)
+    assert following.after(7).last == 7
+    assert following.after(7).mixture is None
+    assert torch.equal(following.after(7).state.h, state.h)
