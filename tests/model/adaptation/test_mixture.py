@@ -1,0 +1,400 @@
+"""The mixture of experts against exact arithmetic in probability space, and its guarantee on hostile streams.
+
+Shape suffixes: S tokens, N sessions, K experts, V vocabulary.
+"""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlstm_model.adaptation.mixture import (
+    MixtureState,
+    broken_experts,
+    check_state,
+    mix,
+    read,
+    regret_bound,
+)
+from rlstm_model.sampling import SamplingConfig, sample
+
+INF, NAN = math.inf, math.nan
+
+counts = st.sampled_from([1, 2, 3, 4])
+seeds = st.integers(0, 2**32)
+some = st.integers(1, 3)
+short = st.integers(1, 12)
+few = settings(max_examples=25)
+
+
+@st.composite
+def streams(draw, tokens=short, experts=counts, sessions=some):
+    """Log-probabilities ``[S, N, K]`` from almost certain to exp(-80); here and there impossible."""
+    shape = (draw(tokens), draw(sessions), draw(experts))
+    generator = torch.Generator().manual_seed(draw(seeds))
+    depth = draw(st.sampled_from([0.1, 3.0, 80.0]))
+    logprobs = -depth * torch.rand(shape, generator=generator, dtype=torch.float64)
+    gaps = torch.rand(shape, generator=generator) < draw(st.sampled_from([0.0, 0.1]))
+    return logprobs.masked_fill(gaps, -INF)
+
+
+def start(logprobs):
+    return MixtureState.start(*logprobs.shape[1:])
+
+
+def exact(logprobs):
+    """One session by the formulas, in rational numbers: scores of the tokens, and weights after them."""
+    weights = [Fraction(1, len(logprobs[0]))] * len(logprobs[0])
+    scores = []
+    for t, token in enumerate(logprobs):
+        chances = [Fraction(math.exp(logprob)) for logprob in token]
+        p = sum(weight * chance for weight, chance in zip(weights, chances, strict=True))
+        scores.append(math.log(p) if p else -INF)
+        if p:
+            weights = [weight * chance / p for weight, chance in zip(weights, chances, strict=True)]
+        share = Fraction(1, t + 2)
+        weights = [(1 - share) * weight + share / len(weights) for weight in weights]
+    return scores, [float(weight) for weight in weights]
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+
+
+def same(found, expected):
+    assert torch.equal(found.weights_NK, expected.weights_NK)
+    assert torch.equal(found.tokens_N, expected.tokens_N)
+
+
+@few
+@given(streams())
+def test_reading_is_the_formulas(logprobs):
+    """Scores and weights are those of rational arithmetic over plain probabilities."""
+    found = read(start(logprobs), logprobs)
+    for row in range(logprobs.shape[1]):
+        scores, weights = exact(logprobs[:, row].tolist())
+        close(found.logprobs_SN[:, row], torch.tensor(scores, dtype=torch.float64))
+        close(found.state.weights_NK[row], torch.tensor(weights, dtype=torch.float64))
+    assert (found.state.tokens_N == len(logprobs)).all()
+    assert not found.broken_NK.any()
+    assert not found.lost_N.any()
+
+
+@few
+@given(streams(experts=st.just(1), tokens=st.integers(1, 40)))
+def test_one_expert_is_itself_to_the_last_bit(logprobs):
+    """Whatever was read, a mixture of one scores with the expert's own numbers, float32 ones too."""
+    logprobs = logprobs.float()
+    found = read(start(logprobs), logprobs)
+    assert torch.equal(found.logprobs_SN, logprobs[..., 0].double())
+    assert torch.equal(found.state.weights_NK, torch.ones(logprobs.shape[1], 1, dtype=torch.float64))
+    assert torch.equal(mix(found.state, logprobs.transpose(0, 1).mT), logprobs[..., 0].mT.double())
+
+
+@few
+@given(streams(experts=st.just(1), tokens=st.integers(1, 40)), counts)
+def test_equal_experts_are_one(logprobs, experts):
+    """Experts that agree score as each of them does, and keep equal weights."""
+    logprobs = logprobs.expand(-1, -1, experts)
+    found = read(start(logprobs), logprobs)
+    close(found.logprobs_SN, logprobs[..., 0])
+    close(found.state.weights_NK, start(logprobs).weights_NK)
+
+
+@few
+@given(streams(), st.sets(st.integers(0, 12)))
+def test_a_stream_may_be_cut_anywhere(logprobs, cuts):
+    """Segments of any length, empty ones too, give the scores and the state of the whole."""
+    whole = read(start(logprobs), logprobs)
+    state, scores = start(logprobs), []
+    for begin, end in pairwise([0, *sorted(cuts), len(logprobs)]):
+        part = read(state, logprobs[begin:end])
+        state, scores = part.state, [*scores, part.logprobs_SN]
+    close(torch.cat(scores), whole.logprobs_SN)
+    close(state.weights_NK, whole.state.weights_NK)
+    assert torch.equal(state.tokens_N, whole.state.tokens_N)
+
+
+@few
+@given(streams(), st.randoms(use_true_random=False))
+def test_the_order_of_the_experts_does_not_matter(logprobs, random):
+    """Permuted experts give the same scores and permuted weights."""
+    order = random.sample(range(logprobs.shape[2]), logprobs.shape[2])
+    found, permuted = (read(start(logprobs), values) for values in (logprobs, logprobs[..., order]))
+    close(permuted.logprobs_SN, found.logprobs_SN)
+    close(permuted.state.weights_NK, found.state.weights_NK[:, order])
+
+
+@few
+@given(streams(), seeds, st.sampled_from([NAN, INF, -INF, -1.0]))
+def test_a_frozen_row_is_as_if_nothing_had_come(logprobs, seed, garbage):
+    """What stands where a row is not active changes nothing, to the last bit, and scores 0."""
+    active = torch.rand(logprobs.shape[:2], generator=torch.Generator().manual_seed(seed)) < 0.6
+    found = read(start(logprobs), logprobs.masked_fill(~active[..., None], garbage), active)
+    assert (found.logprobs_SN[~active] == 0).all()
+    assert not found.broken_NK.any()
+    assert not found.lost_N.any()
+    for row in range(logprobs.shape[1]):
+        one, tokens = slice(row, row + 1), active[:, row]
+        alone = read(start(logprobs).rows(one), logprobs[tokens, one])
+        assert torch.equal(found.logprobs_SN[tokens, row], alone.logprobs_SN[:, 0])
+        same(found.state.rows(one), alone.state)
+
+
+@pytest.mark.parametrize("experts", [1, 2, 4])
+def test_a_session_gets_what_it_would_get_alone(experts):
+    """Any neighbours, any number of them, any position: the same bits."""
+    generator = torch.Generator().manual_seed(1)
+    logprobs = -80 * torch.rand(20, 1024, experts, generator=generator, dtype=torch.float64).square()
+    log_probs = torch.randn(1024, experts, 11, generator=generator).log_softmax(-1)
+    whole = read(start(logprobs), logprobs)
+    mixed = mix(whole.state, log_probs)
+    for rows in (slice(0, 1), slice(5, 8), slice(9, 25), slice(300, 1024), slice(1023, None)):
+        part = read(start(logprobs).rows(rows), logprobs[:, rows])
+        assert torch.equal(part.logprobs_SN, whole.logprobs_SN[:, rows])
+        same(part.state, whole.state.rows(rows))
+        assert torch.equal(mix(part.state, log_probs[rows]), mixed[rows])
+
+
+@few
+@given(streams(), st.floats(-1e5, 0))
+def test_only_the_ratios_of_probabilities_move_the_weights(logprobs, shift):
+    """A token may be as improbable as it likes: a factor common to all experts goes into the score alone."""
+    plain, shifted = read(start(logprobs), logprobs), read(start(logprobs), logprobs + shift)
+    torch.testing.assert_close(shifted.logprobs_SN, plain.logprobs_SN + shift, atol=1e-9, rtol=1e-12)
+    torch.testing.assert_close(shifted.state.weights_NK, plain.state.weights_NK, atol=1e-9, rtol=1e-9)
+
+
+@few
+@given(streams(tokens=st.integers(1, 60)))
+def test_no_weight_falls_below_its_share(logprobs):
+    """After token t every weight is at least a_t / K, and all of a session sum to 1."""
+    state, experts = start(logprobs), logprobs.shape[2]
+    for t in range(len(logprobs)):
+        state = read(state, logprobs[t : t + 1]).state
+        assert (state.weights_NK >= (1 / (t + 2)) / experts).all()
+        close(state.weights_NK.sum(1), torch.ones(len(state.tokens_N), dtype=torch.float64))
+
+
+def test_an_impossible_token_tells_the_experts_nothing_apart():
+    """When all give probability 0 the score is minus infinity and the weights only share."""
+    state = read(MixtureState.start(1, 2), torch.tensor([[[-1.0, -3.0]]])).state
+    found = read(state, torch.full((1, 1, 2), -INF))
+    assert found.logprobs_SN.item() == -INF
+    assert not found.broken_NK.any()
+    close(found.state.weights_NK, state.weights_NK * (2 / 3) + 1 / 6)
+
+
+@pytest.mark.parametrize("bad", [NAN, INF])
+@few
+@given(streams(experts=st.sampled_from([2, 4])), st.integers(0, 11), st.integers(0, 3))
+def test_a_broken_expert_has_no_probability(bad, logprobs, token, expert):
+    """It counts as impossible for that token, is named, and nothing else notices."""
+    token, expert = token % len(logprobs), expert % logprobs.shape[2]
+    logprobs = torch.where(logprobs.isinf(), -80.0, logprobs)
+    broken, impossible = logprobs.clone(), logprobs.clone()
+    broken[token, 0, expert], impossible[token, 0, expert] = bad, -INF
+    found, expected = read(start(logprobs), broken), read(start(logprobs), impossible)
+    assert torch.equal(found.logprobs_SN, expected.logprobs_SN)
+    same(found.state, expected.state)
+    assert found.broken_NK.nonzero().tolist() == [[0, expert]]
+    assert not found.lost_N.any()
+    after = read(start(logprobs), broken[: token + 1]).state.weights_NK[0, expert]
+    assert after == (1 / (token + 2)) / logprobs.shape[2]
+
+
+def test_a_broken_expert_gains_nothing_where_the_others_are_surprised():
+    """Its weight is 0 for the token even when nobody else gives it any chance."""
+    found = read(MixtureState.start(1, 4), torch.tensor([[[-INF, NAN, -INF, -INF]]]))
+    assert found.logprobs_SN.item() == -INF
+    close(found.state.weights_NK[0], torch.tensor([7, 3, 7, 7], dtype=torch.float64) / 24)
+
+
+@pytest.mark.parametrize("experts", [1, 2, 4])
+@pytest.mark.parametrize("bad", [NAN, INF])
+def test_a_session_without_any_expert_is_lost(bad, experts):
+    """Its token is not read and has no score; its neighbour goes on, to the last bit."""
+    logprobs = -torch.rand(3, 2, experts, generator=torch.Generator().manual_seed(0))
+    broken = logprobs.clone()
+    broken[1, 0] = bad
+    found, healthy = read(start(logprobs), broken), read(start(logprobs), logprobs)
+    assert found.lost_N.tolist() == [True, False]
+    assert found.broken_NK.tolist() == [[True] * experts, [False] * experts]
+    assert found.logprobs_SN[:, 0].isnan().tolist() == [False, True, False]
+    same(found.state.rows(slice(0, 1)), read(start(logprobs), logprobs[[0, 2]]).state.rows(slice(0, 1)))
+    assert torch.equal(found.logprobs_SN[:, 1], healthy.logprobs_SN[:, 1])
+    same(found.state.rows(slice(1, 2)), healthy.state.rows(slice(1, 2)))
+
+
+@few
+@given(streams(), st.integers(2, 9), seeds)
+def test_the_mixed_distribution_is_what_reading_scores(logprobs, vocab_size, seed):
+    """Every token of the next distribution has the score that reading it would give; they sum to 1."""
+    state, generator = read(start(logprobs), logprobs).state, torch.Generator().manual_seed(seed)
+    logits = 30 * torch.randn(*logprobs.shape[1:], vocab_size, generator=generator, dtype=torch.float64)
+    logits[0, 0, 0] = -INF
+    log_probs = logits.log_softmax(-1)
+    mixed = mix(state, log_probs)
+    close(mixed.exp().sum(1), torch.ones(len(mixed), dtype=torch.float64))
+    for token in range(vocab_size):
+        close(mixed[:, token], read(state, log_probs[None, ..., token]).logprobs_SN[0])
+
+
+def test_mixing_leaves_broken_experts_out():
+    """One that holds NaN or plus infinity adds nothing; a session of nothing else cannot be sampled from."""
+    state = MixtureState.start(3, 2)
+    log_probs = torch.full((3, 2, 4), -math.log(4))
+    log_probs[1, 0, 2], log_probs[2, 0, 0], log_probs[2, 1, 3] = NAN, NAN, INF
+    assert broken_experts(log_probs).tolist() == [[False, False], [True, False], [True, True]]
+    mixed = mix(state, log_probs)
+    torch.testing.assert_close(mixed[:2].exp().sum(1), torch.tensor([1.0, 0.5], dtype=torch.float64))
+    with pytest.raises(ArithmeticError, match="not finite"):
+        sample(mixed[2], SamplingConfig(), 0.5)
+
+
+def _random(weights_NK, t, noise):
+    return -80 * noise**4
+
+
+def _adversarial(weights_NK, t, noise):
+    """The expert that is trusted most gets the worst log-probability, the least trusted the best."""
+    ranks = weights_NK.argsort(1).argsort(1)
+    return -80.0 * ranks / max(1, weights_NK.shape[1] - 1)
+
+
+def _teasing(weights_NK, t, noise):
+    """As little harm to the trusted expert as dethrones it."""
+    best = weights_NK.max(1, keepdim=True).values
+    return torch.where(weights_NK == best, -best.log1p() - 0.01 - noise, 0.0)
+
+
+def _switching(weights_NK, t, noise):
+    """One expert is right, for stretches of ever more tokens; then another is."""
+    right = math.isqrt(t) % weights_NK.shape[1]
+    return torch.where(torch.arange(weights_NK.shape[1]) == right, -0.01 * noise, -80 * noise)
+
+
+def _loyal(weights_NK, t, noise):
+    """One expert is right for ever: nearly all that the bound allows is lost to it."""
+    return torch.where(torch.arange(weights_NK.shape[1]) == 1, 0.0, -80.0 + noise)
+
+
+HOSTILE = [_random, _adversarial, _teasing, _switching, _loyal]
+
+
+@pytest.mark.parametrize("experts", [2, 4])
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile.__name__)
+def test_the_regret_is_bounded_on_hostile_streams(hostile, experts):
+    """200 streams of each kind: never has any expert lost more than ln K + ln T less than the mixture."""
+    generator, sessions = torch.Generator().manual_seed(experts), 200
+    state = MixtureState.start(sessions, experts)
+    lost_NK, lost_N = torch.zeros(sessions, experts, dtype=torch.float64), torch.zeros(sessions).double()
+    for t in range(500):
+        noise = torch.rand(sessions, experts, generator=generator, dtype=torch.float64)
+        logprobs = hostile(state.weights_NK, t, noise).double()
+        found = read(state, logprobs[None])
+        state, lost_NK, lost_N = found.state, lost_NK - logprobs, lost_N - found.logprobs_SN[0]
+        regret = (lost_N - lost_NK.amin(1)).max().item()
+        assert regret <= regret_bound(experts, t) + 1e-9
+
+
+@pytest.mark.parametrize("experts", [1, 2, 4])
+def test_one_perfect_expert_attains_the_sharper_bound(experts):
+    """The regret against it is ln K + sum over t < T - 1 of -ln(1 - a_t (K - 1) / K)."""
+    logprobs = torch.full((300, 1, experts), -INF, dtype=torch.float64)
+    logprobs[..., 0] = 0.0
+    regret = -read(start(logprobs), logprobs).logprobs_SN.sum().item()
+    kept = [1 - (experts - 1) / experts / (t + 2) for t in range(299)]
+    assert regret == pytest.approx(math.log(experts) - math.fsum(map(math.log, kept)), abs=1e-10)
+    assert regret <= math.log(experts) + math.log(300)
+
+
+@given(st.integers(1, 9), st.integers(0, 300))
+def test_the_bound_is_the_sum_over_the_shares(experts, tokens):
+    """The closed form is ln K plus the sum of -ln(1 - a_t) over all T tokens."""
+    total = math.fsum(-math.log(1 - 1 / (t + 2)) for t in range(tokens))
+    assert regret_bound(experts, tokens) == pytest.approx(math.log(experts) + total, abs=1e-10)
+
+
+def test_four_experts_cost_under_16_nats_in_a_million_tokens():
+    """What is promised of the mixture, in figures."""
+    assert 15 < regret_bound(4, 1_000_000) < 16
+
+
+@few
+@given(streams(tokens=st.integers(0, 60)))
+def test_every_state_that_was_read_passes_the_check(logprobs):
+    """Whatever came, the weights are a distribution that can be stored and restored."""
+    check_state(read(start(logprobs), logprobs).state)
+
+
+@pytest.mark.parametrize(
+    ("weights", "tokens", "message"),
+    [
+        ([[0.5, NAN]], [3], "weight 1 of session 0 is not finite"),
+        ([[0.5, 0.5], [INF, 0.5]], [3, 3], "weight 0 of session 1 is not finite"),
+        ([[1.5, -0.5]], [3], "weight 1 of session 0 is -0.5"),
+        ([[1.0, 0.0]], [3], "weight 1 of session 0 is 0.0, too small"),
+        ([[0.9, 0.1]], [3], "too small after 3 tokens"),
+        ([[0.6, 0.4]], [0], "too small after 0 tokens"),
+        ([[0.5, 0.5 + 2e-9]], [3], "weights of session 0 sum to"),
+        ([[0.5, 0.5]], [-1], "tokens of session 0 must be at least 0, not -1"),
+        ([[0.5, 0.5]], [3, 3], r"weights are \[1, 2\], tokens are \[2\]"),
+        ([[]], [3], r"weights are \[1, 0\]"),
+        ([0.5, 0.5], [3, 3], r"weights are \[2\]"),
+        ([[0.5, 0.5]], [3.0], "tokens are torch.float"),
+    ],
+    ids=str,
+)
+def test_stored_weights_that_are_none_are_named(weights, tokens, message):
+    """The error says which weight of which session is wrong, and how."""
+    state = MixtureState(torch.tensor(weights, dtype=torch.float64), torch.tensor(tokens))
+    with pytest.raises(ValueError, match=message):
+        check_state(state)
+
+
+def test_weights_of_another_precision_are_refused():
+    """Stored weights are float64 to the last bit, or none of ours."""
+    with pytest.raises(ValueError, match="float32"):
+        check_state(MixtureState(torch.full((1, 2), 0.5), torch.tensor([0])))
+
+
+@few
+@given(streams(sessions=st.integers(2, 4)))
+def test_rows_and_their_concatenation(logprobs):
+    """Sessions can be taken apart, put together in another order, and are the same."""
+    state = read(start(logprobs), logprobs).state
+    first, rest = state.rows(slice(0, 1)), state.rows(torch.arange(1, logprobs.shape[1]))
+    same(MixtureState.concatenate([first, rest]), state)
+    same(MixtureState.concatenate([rest, first]).rows(torch.tensor([-1])), first)
+    assert state.experts == logprobs.shape[2]
+
+
+@few
+@given(streams())
+def test_arguments_are_left_alone(logprobs):
+    """States and log-probabilities are values: nothing writes to them."""
+    state = read(start(logprobs), logprobs).state
+    before = [tensor.clone() for tensor in (*state, logprobs)]
+    read(state, logprobs, torch.ones(logprobs.shape[:2], dtype=torch.bool))
+    mix(state, logprobs.movedim(0, -1))
+    assert all(torch.equal(*pair) for pair in zip((*state, logprobs), before, strict=True))
+
+
+def test_what_does_not_belong_together_is_refused():
+    """Shapes that would broadcast, and counts that are none, are errors."""
+    state = MixtureState.start(2, 4)
+    with pytest.raises(ValueError, match=r"logprobs must be \[S, 2, 4\], not \[5, 2, 1\]"):
+        read(state, torch.zeros(5, 2, 1))
+    with pytest.raises(ValueError, match=r"active must be bool \[5, 2\], not torch.bool \[2\]"):
+        read(state, torch.zeros(5, 2, 4), torch.ones(2, dtype=torch.bool))
+    with pytest.raises(ValueError, match="experts"):
+        MixtureState.start(2, 0)
+    with pytest.raises(ValueError, match="experts"):
+        regret_bound(0, 5)
+    with pytest.raises(ValueError, match="tokens"):
+        regret_bound(4, -1)
