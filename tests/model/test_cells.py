@@ -53,7 +53,7 @@ def _there_and_back(cell, weights, inputs, mask, dh, dc):
     (delta,) = deltas.steps(cell.blocks)
     cell.backward(_stacked(weights), step, slope, delta, mask_1, gradients)
     window = CellTape(*(part[0, :1] for part in tape))
-    own = cell.gradients(window, deltas.gates[0], x[None], h[None], x.dtype)
+    own = cell.gradients(weights, window, deltas.gates[0], x[None], h[None], x.dtype)
     return [value[0] for value in gradients], own, deltas.gates[0, 0]
 
 

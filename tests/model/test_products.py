@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from rlstm_model.products import add_product, affine, product, weight_gradient
+from rlstm_model.products import (
+    Observed,
+    add_linear,
+    add_product,
+    affine,
+    linear,
+    product,
+    stack,
+    takes_gradient,
+    unbind,
+    weight_gradient,
+)
 
 
 def _factors(dtype=torch.float32):
@@ -51,3 +62,31 @@ def test_a_weight_gradient_sums_over_everything_but_the_last_dimension(precision
     assert gradient.dtype == torch.float32
     tolerance = {"atol": 1e-5, "rtol": 0} if precision == torch.float32 else {"atol": 0.1, "rtol": 0}
     torch.testing.assert_close(gradient, torch.einsum("tbn,tbm->nm", delta, source), **tolerance)
+
+
+def test_an_observed_matrix_multiplies_as_its_own():
+    """In every product, transposed, stacked and taken apart."""
+    x, weight, bias = _factors(torch.float64)
+    observed, out, expected = Observed(weight), torch.empty(2, 3, 5).double(), torch.empty(2, 3, 5).double()
+    assert observed.shape == weight.shape
+    for own, result in ((observed, out), (weight, expected)):
+        affine(bias, x, own, result)
+        add_product(result, x, own)
+    assert torch.equal(out, expected)
+    product(x, observed, out)
+    assert torch.equal(out, x @ weight)
+    (first, second), flat = unbind(observed.mT, 0), torch.ones(3, 5).double()
+    assert torch.equal(linear(x[0], first), x[0] @ weight[0])
+    assert torch.equal(add_linear(flat, x[1], second), torch.addmm(flat, x[1], weight[1]))
+    assert torch.equal(stack([first, second], torch.float32), weight.mT.float())
+
+
+def test_an_observed_matrix_gives_the_factors_of_its_gradient():
+    """Side by side, for every row, whether or not the matrix is frozen."""
+    generator = torch.Generator().manual_seed(1)
+    delta, source = torch.randn(7, 3, 4, generator=generator), torch.randn(7, 3, 6, generator=generator)
+    observed = Observed(torch.empty(4, 6))
+    assert takes_gradient(observed)
+    left, right = weight_gradient(observed, delta, source, torch.float32).split_with_sizes([4, 6], -1)
+    assert torch.equal(left, delta)
+    assert torch.equal(right, source)

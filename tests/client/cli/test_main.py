@@ -106,12 +106,25 @@ def test_errors_are_one_line(
     assert "Traceback" not in err
 
 
+def _wait_until_it_reads(pid: int) -> None:
+    """Until a process waits for what comes through a pipe; where nothing tells, long enough for that."""
+    where = Path(f"/proc/{pid}/wchan")
+    if not where.exists():
+        time.sleep(5)
+        return
+    for _ in range(600):
+        if "pipe" in where.read_text():
+            return
+        time.sleep(0.05)
+    raise TimeoutError("the process reads nothing")
+
+
 def test_ctrl_c_is_quiet() -> None:
     """An interrupt ends a command that waits with code 130 and without a word."""
     process = subprocess.Popen(
         [RLSTM, "score"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    time.sleep(1.5)  # long enough to be reading standard input, which stays open
+    _wait_until_it_reads(process.pid)
     process.send_signal(2)
     out, err = process.communicate(timeout=30)
 

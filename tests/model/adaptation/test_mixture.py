@@ -1,4 +1,4 @@
-"""The mixture of experts against exact arithmetic in probability space, and its guarantee on hostile streams.
+"""The mixture of experts against exact arithmetic in probability space.
 
 Shape suffixes: S tokens, N sessions, K experts, V vocabulary.
 """
@@ -18,13 +18,12 @@ from rlstm_model.adaptation.mixture import (
     check_state,
     mix,
     read,
-    regret_bound,
 )
 from rlstm_model.sampling import SamplingConfig, sample
 
 INF, NAN = math.inf, math.nan
 
-counts = st.sampled_from([1, 2, 4])
+counts = st.sampled_from([1, 2, 3, 4])
 seeds = st.integers(0, 2**32)
 some = st.integers(1, 3)
 short = st.integers(1, 12)
@@ -71,7 +70,7 @@ def same(found, expected):
 
 
 @few
-@given(streams())
+@given(streams(tokens=st.integers(1, 8)))
 def test_reading_is_the_formulas(logprobs):
     """Scores and weights are those of rational arithmetic over plain probabilities."""
     found = read(start(logprobs), logprobs)
@@ -256,80 +255,21 @@ def test_mixing_leaves_broken_experts_out():
         sample(mixed[2], SamplingConfig(), 0.5)
 
 
-def _random(weights_NK, t, noise):
-    return -80 * noise**4
-
-
-def _adversarial(weights_NK, t, noise):
-    """The expert that is trusted most gets the worst log-probability, the least trusted the best."""
-    ranks = weights_NK.argsort(1).argsort(1)
-    return -80.0 * ranks / max(1, weights_NK.shape[1] - 1)
-
-
-def _teasing(weights_NK, t, noise):
-    """As little harm to the trusted expert as dethrones it."""
-    best = weights_NK.max(1, keepdim=True).values
-    return torch.where(weights_NK == best, -best.log1p() - 0.01 - noise, 0.0)
-
-
-def _switching(weights_NK, t, noise):
-    """One expert is right, for stretches of ever more tokens; then another is."""
-    right = math.isqrt(t) % weights_NK.shape[1]
-    return torch.where(torch.arange(weights_NK.shape[1]) == right, -0.01 * noise, -80 * noise)
-
-
-def _loyal(weights_NK, t, noise):
-    """One expert is right for ever: nearly all that the bound allows is lost to it."""
-    return torch.where(torch.arange(weights_NK.shape[1]) == 1, 0.0, -80.0 + noise)
-
-
-HOSTILE = [_random, _adversarial, _teasing, _switching, _loyal]
-
-
-@pytest.mark.parametrize("experts", [2, 4])
-@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile.__name__)
-def test_the_regret_is_bounded_on_hostile_streams(hostile, experts):
-    """200 streams of each kind: never has any expert lost more than ln K + ln T less than the mixture."""
-    generator, sessions = torch.Generator().manual_seed(experts), 200
-    state = MixtureState.start(sessions, experts)
-    lost_NK, lost_N = torch.zeros(sessions, experts, dtype=torch.float64), torch.zeros(sessions).double()
-    for t in range(500):
-        noise = torch.rand(sessions, experts, generator=generator, dtype=torch.float64)
-        logprobs = hostile(state.weights_NK, t, noise).double()
-        found = read(state, logprobs[None])
-        state, lost_NK, lost_N = found.state, lost_NK - logprobs, lost_N - found.logprobs_SN[0]
-        regret = (lost_N - lost_NK.amin(1)).max().item()
-        assert regret <= regret_bound(experts, t) + 1e-9
-
-
-@pytest.mark.parametrize("experts", [1, 2, 4])
-def test_one_perfect_expert_attains_the_sharper_bound(experts):
-    """The regret against it is ln K + sum over t < T - 1 of -ln(1 - a_t (K - 1) / K)."""
-    logprobs = torch.full((300, 1, experts), -INF, dtype=torch.float64)
-    logprobs[..., 0] = 0.0
-    regret = -read(start(logprobs), logprobs).logprobs_SN.sum().item()
-    kept = [1 - (experts - 1) / experts / (t + 2) for t in range(299)]
-    assert regret == pytest.approx(math.log(experts) - math.fsum(map(math.log, kept)), abs=1e-10)
-    assert regret <= math.log(experts) + math.log(300)
-
-
-@given(st.integers(1, 9), st.integers(0, 300))
-def test_the_bound_is_the_sum_over_the_shares(experts, tokens):
-    """The closed form is ln K plus the sum of -ln(1 - a_t) over all T tokens."""
-    total = math.fsum(-math.log(1 - 1 / (t + 2)) for t in range(tokens))
-    assert regret_bound(experts, tokens) == pytest.approx(math.log(experts) + total, abs=1e-10)
-
-
-def test_four_experts_cost_under_16_nats_in_a_million_tokens():
-    """What is promised of the mixture, in figures."""
-    assert 15 < regret_bound(4, 1_000_000) < 16
-
-
 @few
 @given(streams(tokens=st.integers(0, 60)))
 def test_every_state_that_was_read_passes_the_check(logprobs):
     """Whatever came, the weights are a distribution that can be stored and restored."""
     check_state(read(start(logprobs), logprobs).state)
+
+
+@pytest.mark.parametrize("experts", [2, 3, 5])
+def test_an_expert_that_is_always_wrong_passes_the_check(experts):
+    """A weight that is its share and no more is not too small, however the share was rounded."""
+    state, token = MixtureState.start(1, experts), torch.full((1, 1, experts), -INF)
+    token[..., 0] = 0.0
+    for _ in range(300):
+        state = read(state, token).state
+        check_state(state)
 
 
 @pytest.mark.parametrize(
@@ -394,7 +334,3 @@ def test_what_does_not_belong_together_is_refused():
         read(state, torch.zeros(5, 2, 4), torch.ones(2, dtype=torch.bool))
     with pytest.raises(ValueError, match="experts"):
         MixtureState.start(2, 0)
-    with pytest.raises(ValueError, match="experts"):
-        regret_bound(0, 5)
-    with pytest.raises(ValueError, match="tokens"):
-        regret_bound(4, -1)

@@ -11,8 +11,8 @@ from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import load
 from rlstm_training.commands.console import command
 from rlstm_training.corpora import CorpusError, load_corpus
-from rlstm_training.corpora.streams import load_stream
-from rlstm_training.corpora.texts import passage
+from rlstm_training.corpora.streams import held_out, load_stream
+from rlstm_training.corpora.texts import excerpt, passage
 from rlstm_training.evaluation.evaluation import dynamic_loss, static_loss
 
 
@@ -61,9 +61,21 @@ def test_calibration_is_written_and_told(calibrated):
     assert [trial["rate"] for trial in told["trials"]] == [1e-3, 1e-2]
     assert told["chosen"]["mean"] == min(trial["mean"] for trial in told["trials"])
     assert set(told["static"]) == set(told["chosen"]["bits_per_byte"])
-    assert len(told["static"]) == 2
+    assert len(told["static"]) == 3
     assert f"Rate {stored.config.rate:g}, decay 0" in checkpoint.card
     assert checkpoint.card.startswith("---")
+
+
+def test_calibration_reads_all_held_out_texts_in_one_session_too(calibrated):
+    """A rule is also chosen for a text that changes: the excerpts, one after the other."""
+    model, told = calibrated
+    checkpoint = load(model)
+    *names, changing = told["static"]
+    assert changing == "all in one session"
+    raw = b"".join(held_out(name, "valid", 100) for name in names)
+    joined = excerpt(checkpoint.vocab, raw, changing)
+    expected = static_loss(checkpoint.model, joined, bos_id=checkpoint.vocab.bos_id)
+    assert told["static"][changing] == pytest.approx(expected.to_json()["static"]["bits_per_byte"], rel=1e-5)
 
 
 def test_evaluation_of_a_corpus_is_the_static_loss(rlstm, trained):

@@ -35,6 +35,7 @@ from rlstm_training.corpora.texts import Passage, excerpt
 from rlstm_training.evaluation.calibrate import Grid, Statistics
 
 ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29")
+CHANGING = "all in one session"
 
 
 @command
@@ -79,6 +80,13 @@ def calibrate(
 
 
 def _held_out(checkpoint: Checkpoint, recipe: Recipe, others: Sequence[str], length: int) -> list[Passage]:
-    """An excerpt of each corpus's validation text, once whatever the forms it is trained in."""
-    names = dict.fromkeys([*(source.corpus for source in recipe.sources), *others])
-    return [excerpt(checkpoint.vocab, held_out(name, "valid", length), name) for name in names]
+    """An excerpt of each corpus's validation text, once whatever the forms it is trained in.
+
+    And all of them in one session, where there are several: how well a rule follows a text that changes, and
+    what it forgets, shows in no text alone.
+    """
+    names = list(dict.fromkeys([*(source.corpus for source in recipe.sources), *others]))
+    raw = {name: held_out(name, "valid", length) for name in names}
+    if len(raw) > 1:
+        raw[CHANGING] = b"".join(raw.values())
+    return [excerpt(checkpoint.vocab, text, name) for name, text in raw.items()]
