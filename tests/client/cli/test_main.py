@@ -1,6 +1,7 @@
 """The command line as a whole, in a process of its own."""
 
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -122,7 +123,12 @@ def _wait_until_it_reads(pid: int) -> None:
 def test_ctrl_c_is_quiet() -> None:
     """An interrupt ends a command that waits with code 130 and without a word."""
     process = subprocess.Popen(
-        [RLSTM, "score"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [RLSTM, "score"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # What a shell starts in the background ignores interrupts, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     _wait_until_it_reads(process.pid)
     process.send_signal(2)
