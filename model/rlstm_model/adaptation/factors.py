@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlstm_model.adaptation.config import Reduction
+from rlstm_model.adaptation.fast_weights import softmax_gradient
 from rlstm_model.adaptation.subspace import SubspaceFastWeights, layer_names
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
@@ -176,9 +177,7 @@ def _observe(matrix: Matrix) -> Observed:
 @torch.no_grad()
 def _gradients(tape: RowTape, targets_SB: Tensor, scale: float) -> SegmentGradients:
     """The way back from the losses times ``scale``."""
-    d_logits_SBV = torch.softmax(tape.rows.logits(tape.features), -1)
-    minus_one = d_logits_SBV.new_full((), -1.0).expand(*targets_SB.shape, 1)
-    d_logits_SBV.scatter_add_(-1, targets_SB.unsqueeze(-1), minus_one).mul_(scale)
+    d_logits_SBV = softmax_gradient(tape.rows.logits(tape.features), targets_SB).mul_(scale)
     model = tape.rows.model
     d_read_SBH, layers = tape.back_through(d_logits_SBV @ model.embedding.output_matrix)
     biases = {"embedding.bias": d_logits_SBV.sum(0)}

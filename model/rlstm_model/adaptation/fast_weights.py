@@ -8,6 +8,7 @@ Shape suffixes: T tokens of a segment, N rows, V vocabulary, P fast weights of a
 import math
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from rlstm_model.language_model import LanguageModel
@@ -79,6 +80,13 @@ class FastWeights(Protocol):
 
         ``state`` is cut from its history. The loss is that of the distributions at the temperature.
         """
+
+
+def softmax_gradient(logits: Tensor, targets: Tensor) -> Tensor:
+    """Gradient of each target's loss at the logits ``[.., V]``: p - 1 for the target, p for all others."""
+    d_logits = torch.softmax(logits, -1)
+    minus_one = d_logits.new_full((), -1.0).expand(*targets.shape, 1)
+    return d_logits.scatter_add_(-1, targets.unsqueeze(-1), minus_one)
 
 
 def slow_norm(model: LanguageModel) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.fast_weights import Learned, check_precision, slow_norm
+from rlstm_model.adaptation.fast_weights import Learned, check_precision, slow_norm, softmax_gradient
 from rlstm_model.embedding import Embedding
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
@@ -184,13 +184,9 @@ def _softmax_backward(
     temperature: float,
     parts: dict[str, Tensor],
 ) -> tuple[Tensor, Tensor]:
-    """Logits, and the weighted loss's gradient at the features; those of the output layer go into ``parts``.
-
-    At the logits it is p - 1 for the target and p for all others.
-    """
+    """Logits, and the weighted loss's gradient at the features; the output layer's go into ``parts``."""
     logits_SV = embedding.logits(features_SH, temperature)
-    d_logits_SV = torch.softmax(logits_SV, -1)
-    d_logits_SV[torch.arange(len(targets_S), device=targets_S.device), targets_S] -= 1
+    d_logits_SV = softmax_gradient(logits_SV, targets_S)
     d_logits_SV *= weights_S[:, None] * temperature
     matrix = "embedding.input" if embedding.output is None else "embedding.output"
     torch.mm(d_logits_SV.t(), features_SH, out=parts[matrix])

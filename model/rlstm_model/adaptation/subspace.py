@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.fast_weights import Learned, check_precision, slow_norm
+from rlstm_model.adaptation.fast_weights import Learned, check_precision, slow_norm, softmax_gradient
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.mogrifier import MogrifierWeights
@@ -158,9 +158,7 @@ class SubspaceFastWeights:
         rows = self.rows(self.zero(ids_TN.shape[1]) if delta_NP is None else delta_NP)
         tape = rows.tape(ids_TN, state)
         logits_TNV = rows.logits(tape.features, temperature)
-        d_logits_TNV = torch.softmax(logits_TNV, -1)
-        minus_one = d_logits_TNV.new_full((), -1.0).expand(*targets_TN.shape, 1)
-        d_logits_TNV.scatter_add_(-1, targets_TN.unsqueeze(-1), minus_one)
+        d_logits_TNV = softmax_gradient(logits_TNV, targets_TN)
         d_logits_TNV *= (weights_TN * temperature).unsqueeze(-1)
         gradient_NP = logits_TNV.new_empty(ids_TN.shape[1], self.size)
         self.gradient(tape.back(d_logits_TNV), gradient_NP)
