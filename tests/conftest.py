@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.calibration import Calibration, measure_rms
+from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics, measure_rms
+from rlstm_model.adaptation.calibration_file import save_calibration
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
 from rlstm_model.initialisation import initialise
@@ -25,6 +26,7 @@ def tiny_checkpoint(tmp_path_factory):
     rms, count = measure_rms(model, texts, segment=SEGMENT, reduction="mean", bos_id=10)
     config = AdaptationConfig(
         kind="full",
+        coordinates=model.config.num_parameters,
         rule="rms",
         rate=0.003,
         segment=SEGMENT,
@@ -32,5 +34,6 @@ def tiny_checkpoint(tmp_path_factory):
         statistics_batch=1,
         statistics_segments=count,
     )
-    Calibration(config=config, rms_P=rms).save(path / checkpoints.ADAPTATION, model)
+    calibrated = Calibrated(model=model, statistics=GradientStatistics(full_P=rms), choices=(config,))
+    save_calibration(path / checkpoints.ADAPTATION, calibrated)
     return path

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.adaptation.adapter import AdaptedState, Adapter, Cursor
-from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.adaptation.reader import Next, static_next
 from rlstm_model.checkpoint import Checkpoint, CheckpointError
 from rlstm_model.sampling import SamplingConfig, sample, uniform
@@ -152,7 +152,7 @@ class LocalModel:
                 raise CheckpointError(
                     f"{self.checkpoint.folder} has no {checkpoints.ADAPTATION}: calibrate it first"
                 )
-            calibration = Calibration.load(path, self.checkpoint.model)
+            calibration = load_calibration(path, self.checkpoint.model).choose()
             self._adapter = Adapter(self.checkpoint.model, calibration, bos_id=self.vocab.bos_id)
         return self._adapter
 

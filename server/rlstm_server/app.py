@@ -18,7 +18,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIRouter
 from starlette.middleware import Middleware
 
-from rlstm_model.adaptation.calibration import Calibration, CalibrationError
+from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
 from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
 from rlstm_server.api import generate, operations, problems, score, sessions
 from rlstm_server.api.auth import AuthLayer, load_keys
@@ -49,7 +50,7 @@ def create_app(
     settings: Settings,
     *,
     checkpoint: Checkpoint | None = None,
-    calibration: Calibration | None = None,
+    calibrated: Calibrated | None = None,
     store: SessionStore | None = None,
 ) -> FastAPI:
     """Assemble the application. Nothing is loaded before its lifespan is entered.
@@ -62,7 +63,7 @@ def create_app(
     metrics = Metrics(endpoints=_endpoints(routers))
     ring = load_keys(settings)
     parts = _Parts(
-        settings=settings, metrics=metrics, checkpoint=checkpoint, calibration=calibration, store=store
+        settings=settings, metrics=metrics, checkpoint=checkpoint, calibrated=calibrated, store=store
     )
     app = FastAPI(
         title="rlstm",
@@ -97,7 +98,7 @@ class _Parts:
     settings: Settings
     metrics: Metrics
     checkpoint: Checkpoint | None
-    calibration: Calibration | None
+    calibrated: Calibrated | None
     store: SessionStore | None
 
 
@@ -138,9 +139,9 @@ def _served(parts: _Parts, device: torch.device) -> tuple[ServedModel, str]:
     """Give the model with its calibration, loaded unless given, and its card. Runs beside the event loop."""
     try:
         checkpoint = parts.checkpoint or load(parts.settings.model, device)
-        calibration = parts.calibration
-        if calibration is None and checkpoint.adaptation_file is not None:
-            calibration = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+        calibrated = parts.calibrated
+        if calibrated is None and checkpoint.adaptation_file is not None:
+            calibrated = load_calibration(checkpoint.adaptation_file, checkpoint.model)
     except (CheckpointError, CalibrationError) as error:
         raise StartupError(f"RLSTM_MODEL: {error}") from None
     served = ServedModel(
@@ -148,7 +149,7 @@ def _served(parts: _Parts, device: torch.device) -> tuple[ServedModel, str]:
         fingerprint=checkpoint.fingerprint,
         model=checkpoint.model,
         vocab=checkpoint.vocab,
-        calibration=calibration,
+        calibrated=calibrated,
     )
     return served, checkpoint.card
 
@@ -237,7 +238,7 @@ def _about(served: ServedModel, settings: Settings, limits: EngineLimits) -> dic
             "eos_id": served.vocab.eos_id,
             "uniform_bits": math.log2(served.vocab.size),
         },
-        "adaptation": None if served.calibration is None else served.calibration.config.to_json(),
+        "adaptation": None if served.calibrated is None else served.calibrated.default.to_json(),
         "limits": settings.limits.model_dump() | asdict(limits),
         "defaults": {"unit": "nats", "scores": "tokens", "learn": True, "rate_scale": 1.0},
     }

@@ -7,7 +7,7 @@ import torch
 
 import rlstm_model
 from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_model.sampling import SamplingConfig
 
@@ -30,7 +30,7 @@ def test_a_text_is_scored_by_the_model_as_loaded(model):
 
 def test_a_stream_is_the_adapter(model):
     """Text in pieces gives the adapter's own scores, and the gain is the difference of the two losses."""
-    calibration = Calibration.load(model.checkpoint.adaptation_file, model.checkpoint.model)
+    calibration = load_calibration(model.checkpoint.adaptation_file, model.checkpoint.model).choose()
     adapter = Adapter(model.checkpoint.model, calibration, bos_id=model.vocab.bos_id)
     expected = [part.scores.logprobs for part in adapter.observe(adapter.start(), list(TEXT.encode()))]
 

@@ -12,8 +12,9 @@ from rlstm_training.cards import (
     with_section,
 )
 from rlstm_training.config import Source
-from rlstm_training.evaluation.calibrate import Setting, Trial
+from rlstm_training.evaluation.calibrate import Trial
 from rlstm_training.evaluation.evaluation import Evaluation
+from rlstm_training.evaluation.measurements import Setting
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.results import EvaluationSettings, record
 
@@ -59,15 +60,21 @@ def test_the_calibration_table_has_a_row_a_trial():
         Trial(setting=Setting(rate=r, segment=20), bits_per_byte={"a": b, "b": 3.0})
         for r, b in ((1e-4, 2.0), (3e-4, 1.0))
     ]
-    section = calibration_section(trials, trials[1], {"a": 2.5, "b": 3.5})
-    assert section.startswith("Rate 0.0003, decay 0, epsilon 0.1, segments of 20")
-    assert section.splitlines()[3:] == [
+    section = calibration_section(_config(rate=3e-4), trials, trials[1], {"a": 2.5, "b": 3.5})
+    assert section.startswith("### full, 7 fast weights\n\nRate 0.0003, decay 0, epsilon 0.1, segments of 20")
+    assert section.splitlines()[5:] == [
         "| segment | rate | decay | epsilon | a | b | mean |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         "| static |  |  |  | 2.5000 | 3.5000 | 3.0000 |",
         "| 20 | 0.0001 | 0 | 0.1 | 2.0000 | 3.0000 | 2.5000 |",
         "| 20 | 0.0003 | 0 | 0.1 | 1.0000 | 3.0000 | 2.0000 |",
     ]
+
+
+def _config(**changes):
+    values = {"kind": "full", "coordinates": 7, "rule": "rms", "rate": 2e-4, "segment": 10}
+    statistics = {"reduction": "mean", "statistics_batch": 1, "statistics_segments": 9}
+    return AdaptationConfig(**{**values, **statistics, **changes})
 
 
 def _result(kind, text, nats, adapted=None, **settings):
@@ -79,15 +86,7 @@ def _result(kind, text, nats, adapted=None, **settings):
 
 def test_the_results_table_has_the_published_measure(tmp_path):
     """Perplexity of words, bits of bytes and of characters, with the settings that gave them."""
-    config = AdaptationConfig(
-        kind="full",
-        rule="rms",
-        rate=2e-4,
-        segment=10,
-        reduction="mean",
-        statistics_batch=1,
-        statistics_segments=9,
-    )
+    config = _config()
     sampling = MonteCarlo(samples=20, rates=DropoutRates(input=0.1))
     results = [
         _result(

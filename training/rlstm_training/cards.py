@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError
 from rlstm_training.atomic import replace_text
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import locate
-from rlstm_training.evaluation.calibrate import Setting, Trial
+from rlstm_training.evaluation.calibrate import Trial
+from rlstm_training.evaluation.measurements import Setting
 
 
 def model_card(recipe: Recipe, *, steps: int, valid: Mapping[str, float], folder: Path | None = None) -> str:
@@ -72,12 +74,16 @@ def rewrite_section(checkpoint: Checkpoint, title: str, body: str) -> None:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
 
 
-def calibration_section(trials: Sequence[Trial], chosen: Trial, static: Mapping[str, float]) -> str:
-    """The table of a calibration's search: bits per byte of each held-out text, one session each."""
+def calibration_section(
+    config: AdaptationConfig, trials: Sequence[Trial], chosen: Trial, static: Mapping[str, float]
+) -> str:
+    """The table of a rule's search: bits per byte of each held-out text, one session each."""
     names, best = list(static), chosen.setting
     rows = [(("static", "", "", ""), static, _mean(static))]
     rows += [(_figures(trial.setting), trial.bits_per_byte, trial.mean) for trial in trials]
     lines = [
+        f"### {config.kind}, {config.coordinates:,} fast weights",
+        "",
         f"Rate {best.rate:g}, decay {best.decay:g}, epsilon {best.epsilon:g}, segments of {best.segment}",
         "tokens: the best mean over held-out texts, one session each, in bits per byte.",
         "",

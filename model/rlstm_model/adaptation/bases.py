@@ -41,30 +41,58 @@ class SubspaceStatistics:
     bases: Mapping[str, Basis]
     rms: Mapping[str, Tensor]
 
-    def fast_weights(
-        self, model: LanguageModel, ranks: Mapping[str, tuple[int, int]], biases: Sequence[str]
-    ) -> tuple[SubspaceFastWeights, Tensor]:
-        """Fast weights in the leading axes, and the RMS of their gradients, ``[P]``.
+    def greatest(self, model: LanguageModel, coordinates: int) -> tuple[SubspaceFastWeights, Tensor]:
+        """Fast weights that are the coordinates which learn most, and the RMS of their gradients, ``[P]``.
 
-        ``ranks`` gives for each matrix that takes part the axes of its left and of its right side; a side
-        that is shorter gives all it has. Raises ValueError for axes that are not here.
+        First those of the embedding, the softmax and all biases: they pay most for their bytes, and bear rates
+        at which cells lose their way. Among each the greatest RMS comes first: a step has the size of a
+        gradient over its RMS, and what it gains is the product of the two. Of equals the first is taken. Axes
+        and matrices of which nothing is chosen take no part. Raises ValueError unless there are so many.
         """
-        bases = {name: self._leading(name, *wanted) for name, wanted in ranks.items()}
-        subspace = SubspaceFastWeights(model, bases, biases)
-        rms = [self.rms[name][..., : basis.core[-2], : basis.core[-1]] for name, basis in bases.items()]
-        rms += [self.rms[name] for name in biases]
-        empty = model.embedding.input.new_empty(0)
-        return subspace, torch.cat([empty, *(part.flatten() for part in rms)])
+        masks = self._greatest(model, coordinates)
+        bases = {
+            name: self.bases[name].leading(*_extent(mask))
+            for name, mask in masks.items()
+            if name in self.bases
+        }
+        order = [*bases, *(name for name in masks if name not in bases)]
+        cut = {name: _leading(masks[name], bases.get(name)) for name in order}
+        chosen_P = torch.cat([mask.flatten() for mask in cut.values()]).nonzero().flatten()
+        rms_P = torch.cat([_leading(self.rms[name], bases.get(name))[mask] for name, mask in cut.items()])
+        return SubspaceFastWeights(model, bases, order[len(bases) :], chosen_P, torch.float16), rms_P
 
-    def _leading(self, name: str, rows: int, columns: int) -> Basis:
-        if name not in self.bases:
-            raise ValueError(f"there are no axes of {name}")
-        basis = self.bases[name]
-        (*_, side, here), (across, length) = basis.left.shape, basis.right.shape[-2:]
-        for wanted, given, of in ((rows, here, side), (columns, across, length)):
-            if not 1 <= min(wanted, of) <= given:
-                raise ValueError(f"a side of {name} has {given} axes, not {wanted}")
-        return basis.leading(rows, columns)
+    def _greatest(self, model: LanguageModel, coordinates: int) -> dict[str, Tensor]:
+        """Which elements of the cores and biases are chosen, where any is; in the model's weight order."""
+        parts = {name: self.rms[name] for name, _ in model.named_parameters() if name in self.rms}
+        sizes = [part.numel() for part in parts.values()]
+        if not 1 <= coordinates <= sum(sizes):
+            raise ValueError(f"a subspace has 1 to {sum(sizes)} coordinates, not {coordinates}")
+        of_a_cell_D = torch.cat(
+            [torch.full((part.numel(),), _is_of_a_cell(name)) for name, part in parts.items()]
+        )
+        places_D = torch.cat([part.flatten().cpu() for part in parts.values()]).argsort(
+            descending=True, stable=True
+        )
+        places_D = places_D[of_a_cell_D[places_D].int().argsort(stable=True)]
+        chosen_D = torch.zeros_like(of_a_cell_D).index_fill_(0, places_D[:coordinates], True)
+        masks = torch.split(chosen_D.to(model.embedding.input.device), sizes)
+        named = zip(parts.items(), masks, strict=True)
+        return {name: mask.view(part.shape) for (name, part), mask in named if bool(mask.any())}
+
+
+def _is_of_a_cell(name: str) -> bool:
+    return name.startswith("stack.") and not name.endswith("bias")
+
+
+def _leading(part: Tensor, basis: Basis | None) -> Tensor:
+    """What of a core lies between the axes of a basis; a bias as it is."""
+    return part if basis is None else part[..., : basis.core[-2], : basis.core[-1]]
+
+
+def _extent(mask: Tensor) -> tuple[int, int]:
+    """The leading rows and columns of ``[.., R, Q]`` within which all of it lies that is true."""
+    *_, rows, columns = mask.nonzero().amax(0).tolist()
+    return rows + 1, columns + 1
 
 
 class GradientAxes:

@@ -1,41 +1,44 @@
-"""Calibration: gradient statistics of a checkpoint on training text, and the rule chosen for it.
+"""Calibration: gradient statistics of a checkpoint on training text, and the rules chosen for it.
 
-``adaptation.safetensors`` holds the RMS of every weight's gradient (bfloat16: eight bits of a scale are
-plenty) and, as metadata, the :class:`AdaptationConfig` they belong to.
+A checkpoint has statistics once and rules for several kinds and sizes of fast weights
+(:class:`Calibrated`); a session learns by one of them (:class:`Calibration`).
 Shape suffixes: P fast weights.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from rlstm_model.adaptation.config import AdaptationConfig, Reduction
+from rlstm_model.adaptation.bases import SubspaceStatistics
+from rlstm_model.adaptation.config import AdaptationConfig, Kind, Reduction
 from rlstm_model.adaptation.fast_weights import FastWeights
 from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.adaptation.subspace import SubspaceFastWeights
 from rlstm_model.language_model import LanguageModel
 
-_CONFIG = "adaptation"
+OUTPUT_BIAS = "embedding.bias"
 
 
-class CalibrationError(ValueError):
-    """A calibration that is missing, damaged or of another model; the message names file and tensor."""
+class NotCalibrated(ValueError):
+    """A kind or size of fast weights for which a checkpoint has no rule; the message names those it has."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Calibration:
-    """``rms_P``: root mean square of segment gradients, at least 0, in the model's weight order."""
+    """One rule with its statistics.
+
+    rms_P  root mean square of segment gradients, at least 0, in the order of the fast weights
+    space  the fast weights, but for their model; None stands for the kind "full"
+    """
 
     config: AdaptationConfig
     rms_P: Tensor
+    space: SubspaceFastWeights | None = None
 
     def with_rate(self, rate: float, decay: float | None = None) -> "Calibration":
         """The same statistics under another learning rate (and decay)."""
@@ -44,10 +47,11 @@ class Calibration:
 
     def fast_weights(self, model: LanguageModel) -> FastWeights:
         """The fast weights of ``model`` that these are statistics of. Raises ValueError for another model."""
-        fast_weights = FullFastWeights(model)
-        if self.rms_P.shape != (fast_weights.size,):
+        fast_weights = FullFastWeights(model) if self.space is None else replace(self.space, model=model)
+        if not self.rms_P.shape == (fast_weights.size,) == (self.config.coordinates,):
             raise ValueError(
-                f"the calibration is of {self.rms_P.numel()} weights, the model has {fast_weights.size}"
+                f"the calibration is of {self.config.coordinates} weights and has {self.rms_P.numel()} "
+                f"statistics, the model has {fast_weights.size}"
             )
         return fast_weights
 
@@ -55,35 +59,89 @@ class Calibration:
     def fingerprint(self) -> str:
         """sha256 over the config and the statistics; worked out once, for it reads them all."""
         digest = hashlib.sha256(json.dumps(self.config.to_json(), sort_keys=True).encode())
-        digest.update(self.rms_P.detach().cpu().float().numpy().astype("<f4", copy=False).tobytes())
+        digest.update(_bytes(self.rms_P))
+        if self.space is not None:
+            for name, basis in self.space.bases.items():
+                digest.update(name.encode() + _bytes(basis.left) + _bytes(basis.right))
+            digest.update(json.dumps(list(self.space.biases)).encode())
+            if self.space.chosen_P is not None:
+                digest.update(self.space.chosen_P.cpu().numpy().astype("<i8", copy=False).tobytes())
         return digest.hexdigest()
 
-    def save(self, path: Path, model: LanguageModel) -> None:
-        """Write ``adaptation.safetensors``; the statistics are rounded to bfloat16."""
-        tensors = {
-            name: part.to("cpu", torch.bfloat16).contiguous()
-            for name, part in FullFastWeights(model).split(self.rms_P).items()
-        }
-        beside = path.with_name(path.name + ".partial")
-        # Not save_file, which would make a file that its owner alone can read.
-        beside.write_bytes(save(tensors, metadata={_CONFIG: json.dumps(self.config.to_json())}))
-        beside.replace(path)
 
-    @classmethod
-    def load(cls, path: Path, model: LanguageModel) -> "Calibration":
-        """The calibration of ``model`` in a file. Raises CalibrationError."""
-        layout = FullFastWeights(model)
-        try:
-            with safe_open(path, framework="pt") as stored:
-                config = _config_of(stored.metadata() or {})
-                rms_P = layout.join(_statistics_of(stored, layout))
-        except (OSError, SafetensorError) as error:
-            raise CalibrationError(f"{path}: missing, damaged or no safetensors file ({error})") from error
-        except (ValueError, RecursionError) as error:
-            raise CalibrationError(f"{path}: {error}") from error
-        if config.rule == "rms" and not bool(rms_P.any()):
-            raise CalibrationError(f"{path}: its statistics are all zero")
-        return cls(config=config, rms_P=rms_P)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GradientStatistics:
+    """What was measured of a model's gradients: enough for every kind of fast weights.
+
+    full_P    RMS of all weights, in the model's weight order
+    subspace  axes, and the RMS between them; None where they were not measured
+    """
+
+    full_P: Tensor
+    subspace: SubspaceStatistics | None = None
+
+    def calibration(self, model: LanguageModel, config: AdaptationConfig) -> Calibration:
+        """The statistics under a rule. Raises ValueError when they are not for that kind, or of its size."""
+        if config.kind == "full":
+            return Calibration(config=config, rms_P=self.full_P)
+        if config.kind == "output_bias":
+            space = SubspaceFastWeights(model, {}, [OUTPUT_BIAS])
+            bias = FullFastWeights(model).split(self.full_P)[OUTPUT_BIAS]
+            return Calibration(config=config, rms_P=bias, space=space)
+        if self.subspace is None:
+            raise ValueError(f"the axes that the kind {config.kind} needs were not measured")
+        space, rms_P = self.subspace.greatest(model, config.coordinates)
+        return Calibration(config=config, rms_P=rms_P, space=space)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Calibrated:
+    """All that a checkpoint knows about learning: its statistics, and a rule for each kind and size.
+
+    choices      the rules, the default first; no two of one kind and size
+    fingerprint  sha256 of the file it was read from
+    """
+
+    model: LanguageModel
+    statistics: GradientStatistics
+    choices: tuple[AdaptationConfig, ...]
+    fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.choices:
+            raise ValueError("a calibration has at least one rule")
+        keys = [(choice.kind, choice.coordinates) for choice in self.choices]
+        if len(set(keys)) != len(keys):
+            raise ValueError("two rules are of the same kind and size")
+
+    @property
+    def default(self) -> AdaptationConfig:
+        """The rule that is used unless another is asked for."""
+        return self.choices[0]
+
+    def choose(self, kind: Kind | None = None, coordinates: int | None = None) -> Calibration:
+        """What :meth:`find` finds, with its statistics."""
+        return self.statistics.calibration(self.model, self.find(kind, coordinates))
+
+    def find(self, kind: Kind | None = None, coordinates: int | None = None) -> AdaptationConfig:
+        """The first rule of that kind and size; None stands for any. Raises NotCalibrated."""
+        for choice in self.choices:
+            if kind in (None, choice.kind) and coordinates in (None, choice.coordinates):
+                return choice
+        there = ", ".join(f"{choice.kind} of {choice.coordinates:,}" for choice in self.choices)
+        raise NotCalibrated(
+            f"there is no rule for {kind or 'any kind'} of {coordinates or 'any size'}: {there}"
+        )
+
+    def including(self, config: AdaptationConfig, *, first: bool = False) -> "Calibrated":
+        """With one more rule, in place of that of its kind and size; ``first`` makes it the default."""
+        key = (config.kind, config.coordinates)
+        choices = [config if (c.kind, c.coordinates) == key else c for c in self.choices]
+        if config not in choices:
+            choices.append(config)
+        if first:
+            choices.sort(key=lambda choice: choice is not config)
+        return replace(self, choices=tuple(choices), fingerprint="")
 
 
 def measure_rms(
@@ -116,27 +174,5 @@ def measure_rms(
     return (squares_P / count).sqrt().to(model.embedding.input), count
 
 
-def _config_of(metadata: Mapping[str, str]) -> AdaptationConfig:
-    if _CONFIG not in metadata:
-        raise ValueError("has no adaptation config in its metadata")
-    return AdaptationConfig.from_json(json.loads(metadata[_CONFIG]))
-
-
-def _statistics_of(stored: Any, layout: FullFastWeights) -> dict[str, Tensor]:
-    """The tensors of an open file, all of which must be statistics of the layout's weights."""
-    present = set(stored.keys())
-    for name in sorted(set(layout.names) - present):
-        raise ValueError(f"tensor {name} is missing")
-    for name in sorted(present - set(layout.names)):
-        raise ValueError(f"tensor {name} belongs to another model")
-    tensors = {}
-    for name, shape in zip(layout.names, layout.shapes, strict=True):
-        header = stored.get_slice(name)
-        if header.get_shape() != list(shape):
-            raise ValueError(f"tensor {name} has shape {header.get_shape()}, not {list(shape)}")
-        if header.get_dtype() != "BF16":
-            raise ValueError(f"tensor {name} has dtype {header.get_dtype()}, not BF16")
-        tensors[name] = stored.get_tensor(name)
-        if not bool((torch.isfinite(tensors[name]) & (tensors[name] >= 0)).all()):
-            raise ValueError(f"tensor {name} holds a value that is negative or not finite")
-    return tensors
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().float().contiguous().numpy().astype("<f4", copy=False).tobytes()

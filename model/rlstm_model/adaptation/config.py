@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
-Kind = Literal["full"]
+Kind = Literal["full", "subspace", "sparse", "output_bias"]
 Rule = Literal["rms", "sgd"]
 Reduction = Literal["mean", "sum"]
 
@@ -23,7 +23,9 @@ class AdaptationConfig:
     A learning rate means nothing without the loss reduction, the segment length and the batch of the
     gradient statistics it was chosen for, so they are one value and none of them has a default.
 
-    kind                 what a session may change: "full" is every weight
+    kind                 what a session may change (adaptation: §2): "full" is every weight, "subspace"
+                         coordinates between fixed axes, "sparse" what a few hidden units add to each other
+    coordinates          P: how many numbers that is
     rule                 "rms": g / (RMS + epsilon); "sgd": g
     rate                 eta, in units of a weight
     decay                lambda: the pull back to the loaded weights at every step
@@ -36,6 +38,7 @@ class AdaptationConfig:
     """
 
     kind: Kind
+    coordinates: int
     rule: Rule
     rate: float
     segment: int
@@ -52,7 +55,7 @@ class AdaptationConfig:
                 raise AdaptationConfigError(
                     f"{name} must be one of {get_args(choices)}, not {getattr(self, name)!r}"
                 )
-        for name in ("segment", "statistics_batch", "statistics_segments"):
+        for name in ("coordinates", "segment", "statistics_batch", "statistics_segments"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise AdaptationConfigError(f"{name} must be an integer of at least 1, not {value!r}")

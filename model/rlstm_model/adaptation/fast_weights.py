@@ -54,7 +54,7 @@ class FastWeights(Protocol):
         """The norm of all slow weights, by which that of a delta is measured."""
 
     def zero(self, rows: int) -> Tensor:
-        """Deltas of zero ``[N, P]``: a value, to be replaced but never written."""
+        """Deltas of zero ``[N, P]``, in the dtype they are kept in: a value, never written to."""
 
     def read(
         self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0

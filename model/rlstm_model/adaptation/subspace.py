@@ -1,9 +1,10 @@
-"""The kind ``subspace``: small cores between fixed bases, W + U C A^T, and whole biases.
+"""The kind ``subspace``: small cores between fixed bases, W + U C A^T, and biases.
 
 U and A are the leading eigenvectors of sum G G^T and sum G^T G over segment gradients G on training text
 (adaptation: §2): within these axes a diagonal preconditioner comes close to the curvature (George et al.
-2018). They belong to a checkpoint and are shared by all sessions; a session has the cores alone.
-Shape suffixes: N rows, P fast weights, L layers.
+2018). They belong to a checkpoint and are shared by all sessions; a session has its coordinates alone. These
+may be few: of cores and biases only those elements that learn most, whose places all sessions share too.
+Shape suffixes: N rows, P fast weights, D elements of all cores and biases, L layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,12 +55,18 @@ class Basis(NamedTuple):
 class SubspaceFastWeights:
     """Deltas ``[N, P]`` of a subspace of ``model``'s weights.
 
-    ``bases`` are those of the matrices that take part, by weight name; ``biases`` names the vectors that do.
+    bases     those of the matrices that take part, by weight name
+    biases    the names of the vectors that do
+    chosen_P  the places of the fast weights among the elements of all parts, ascending; None is all of them
+    storage   the dtype that deltas are kept in between segments; None is the model's, which all arithmetic is
+              in. In half precision twice as many coordinates fit into a state: worth more than the digits
     """
 
     model: LanguageModel
     bases: Mapping[str, Basis]
     biases: Sequence[str]
+    chosen_P: Tensor | None = None
+    storage: torch.dtype | None = None
     tile = 8
     at_once = 256
 
@@ -71,28 +78,43 @@ class SubspaceFastWeights:
             if name not in weights or not name.endswith("bias"):
                 raise ValueError(f"the model has no bias {name}")
 
+        if self.chosen_P is not None:
+            _check_chosen(self.chosen_P, self.elements)
         check_precision(self.model)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The parts of one row's delta, in their order."""
+        """The cores and biases of one row, in their order."""
         weights = dict(self.model.named_parameters())
         cores = {name: basis.core for name, basis in self.bases.items()}
         return cores | {name: tuple(weights[name].shape) for name in self.biases}
 
     @cached_property
-    def size(self) -> int:
-        """P."""
+    def elements(self) -> int:
+        """D."""
         return sum(torch.Size(shape).numel() for shape in self.shapes.values())
 
-    def split(self, delta_NP: Tensor) -> dict[str, Tensor]:
-        """The parts ``[N, ..]`` of rows' deltas, by weight name, as views."""
+    @property
+    def size(self) -> int:
+        """P."""
+        return self.elements if self.chosen_P is None else len(self.chosen_P)
+
+    def split(self, elements_ND: Tensor) -> dict[str, Tensor]:
+        """The parts ``[N, ..]`` of rows, by weight name, as views."""
         shapes = self.shapes
-        parts = torch.split(delta_NP, [torch.Size(shape).numel() for shape in shapes.values()], -1)
+        parts = torch.split(elements_ND, [torch.Size(shape).numel() for shape in shapes.values()], -1)
         return {
-            name: part.view(*delta_NP.shape[:-1], *shape)
+            name: part.view(*elements_ND.shape[:-1], *shape)
             for (name, shape), part in zip(shapes.items(), parts, strict=True)
         }
+
+    def expand(self, delta_NP: Tensor) -> Tensor:
+        """All elements ``[N, D]`` of rows, in the model's precision: 0 where nothing was chosen."""
+        delta_NP = delta_NP.to(self.model.embedding.input.dtype)
+        if self.chosen_P is None:
+            return delta_NP
+        elements_ND = delta_NP.new_zeros(len(delta_NP), self.elements)
+        return elements_ND.index_copy_(1, self.chosen_P, delta_NP)
 
     @cached_property
     def _slow_rows(self) -> RowModel:
@@ -101,7 +123,7 @@ class SubspaceFastWeights:
 
     def rows(self, delta_NP: Tensor) -> RowModel:
         """The model of N rows."""
-        parts = self.split(delta_NP)
+        parts = self.split(self.expand(delta_NP))
         embedding = self.model.embedding
         matrix = "embedding.input" if embedding.output is None else "embedding.output"
         bias = parts.get("embedding.bias")
@@ -125,7 +147,7 @@ class SubspaceFastWeights:
 
     def zero(self, rows: int) -> Tensor:
         """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
-        return self.model.embedding.input.new_zeros(rows, self.size)
+        return self.model.embedding.input.new_zeros(rows, self.size, dtype=self.storage)
 
     def read(
         self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
@@ -160,13 +182,14 @@ class SubspaceFastWeights:
         logits_TNV = rows.logits(tape.features, temperature)
         d_logits_TNV = softmax_gradient(logits_TNV, targets_TN)
         d_logits_TNV *= (weights_TN * temperature).unsqueeze(-1)
-        gradient_NP = logits_TNV.new_empty(ids_TN.shape[1], self.size)
-        self.gradient(tape.back(d_logits_TNV), gradient_NP)
-        return Learned(logits_TNV, tape.state, gradient_NP)
+        gradient_ND = logits_TNV.new_empty(ids_TN.shape[1], self.elements)
+        self.gradient(tape.back(d_logits_TNV), gradient_ND)
+        chosen_NP = gradient_ND if self.chosen_P is None else gradient_ND.index_select(1, self.chosen_P)
+        return Learned(logits_TNV, tape.state, chosen_NP)
 
-    def gradient(self, gradients: RowGradients, out_NP: Tensor) -> None:
-        """Write what a way back gave into ``out_NP``."""
-        parts = self.split(out_NP)
+    def gradient(self, gradients: RowGradients, out_ND: Tensor) -> None:
+        """Write what a way back gave into ``out_ND``."""
+        parts = self.split(out_ND)
         given = dict(self._named(gradients))
         for name, part in parts.items():
             part.copy_(given[name])
@@ -227,3 +250,11 @@ def _check_basis(name: str, basis: Basis, weights: Mapping[str, Tensor]) -> None
     shape = (*basis.left.shape[:-1], basis.right.shape[-1])
     if tuple(weights[name].shape) != shape:
         raise ValueError(f"the bases of {name} are of a matrix {list(shape)}, not of this model's")
+
+
+def _check_chosen(chosen_P: Tensor, elements: int) -> None:
+    if chosen_P.dtype != torch.int64 or chosen_P.dim() != 1 or len(chosen_P) == 0:
+        raise ValueError(f"chosen_P must be a vector of int64, not {chosen_P.dtype} {list(chosen_P.shape)}")
+    inside = int(chosen_P[0]) >= 0 and int(chosen_P[-1]) < elements
+    if not inside or not bool((chosen_P.diff() > 0).all()):
+        raise ValueError(f"chosen_P must be ascending places among {elements} elements")

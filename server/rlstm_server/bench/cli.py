@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibration, CalibrationError
+from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.bench.speed import SpeedRow, measure_speed
 
@@ -29,7 +29,7 @@ def bench(
         checkpoint = load(model)
         if checkpoint.adaptation_file is None:
             raise CheckpointError(f"{checkpoint.folder} is not calibrated: run `rlstm calibrate` first")
-        calibration = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+        calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     except (CheckpointError, CalibrationError) as error:
         Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
         raise typer.Exit(1) from error

@@ -47,7 +47,7 @@ class Creator:
     async def perform(self, request: CreateSession) -> CreatedSession:
         """Make a session. See EngineInterface.create_session."""
         requests.check_create(request)
-        self.staging.served.adapter  # noqa: B018 - refuses a model that cannot learn before anything is made
+        self.staging.served.adapter()  # refuses a model that cannot learn before anything is made
         await requests.off_loop(requests.size_of(request.first), partial(self._check_first, request))
         operation_id = request.key or new_operation_id()
 

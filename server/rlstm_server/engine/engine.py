@@ -150,7 +150,7 @@ class Engine:
     def _score_steps(self, request: ScoreRequest, items: list[ItemText]) -> Steps[Any, Scored]:
         if request.adaptation is None:
             return score_items(self._served.model, self.vocab.bos_id, items, request.top)
-        return score_items_adapted(self._served.adapter, request.adaptation, items, request.top)
+        return score_items_adapted(self._served.adapter(), request.adaptation, items, request.top)
 
     def _item_texts(self, items: tuple[ScoreItem, ...]) -> list[ItemText]:
         texts = [self._item_text(index, item) for index, item in enumerate(items)]
@@ -220,7 +220,9 @@ class Engine:
         copy = await self.sessions.read(key, request.caller, request.min_version)
         size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
-        steps = rank_candidates(self._served.adapter, copy.state, request.candidates, pieces, request.weights)
+        steps = rank_candidates(
+            self._served.adapter(), copy.state, request.candidates, pieces, request.weights
+        )
         with self.sessions.distrusting(key):
             ran = await self.runner.run(steps, request.caller)
         self._metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))

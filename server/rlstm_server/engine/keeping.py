@@ -58,7 +58,7 @@ class Progress:
 
 def continuation(staging: Staging, state: SessionState, progress: Progress) -> Continuation:
     """A text that goes on from a session's state, after what is kept of it already."""
-    reader = staging.served.adapter.reader(state.adapted)
+    reader = staging.served.adapter().reader(state.adapted)
     after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
     return Continuation(
         read=reader.next,
@@ -79,7 +79,7 @@ def read_pending(
     if not state.place.pending:
         return state, Tally()
     piece = read_passage(staging.served.vocab, Passage(text=""), "", place=state.place, final=True)
-    reading = yield from read_piece(staging.served.adapter, state, piece, learn=learn)
+    reading = yield from read_piece(staging.served.adapter(), state, piece, learn=learn)
     return reading.state, reading.tally
 
 
@@ -160,5 +160,5 @@ def _read_own(
         return state, Tally()
     ids = tuple(token.id for token in tokens)
     piece = read_passage(staging.served.vocab, Passage(tokens=ids), "", place=state.place)
-    reading = yield from read_piece(staging.served.adapter, state, piece, learn=learn, own=True)
+    reading = yield from read_piece(staging.served.adapter(), state, piece, learn=learn, own=True)
     return reading.state, reading.tally

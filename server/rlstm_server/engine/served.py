@@ -1,11 +1,14 @@
 """The model that is served, and everything that belongs to it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 
 from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.calibration import Calibrated, NotCalibrated
+from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.checkpoint import Checkpoint
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
@@ -25,9 +28,9 @@ class ServedModel:
     fingerprint: str
     model: LanguageModel
     vocab: Vocab
-    calibration: Calibration | None
+    calibrated: Calibrated | None
     numerics: str = field(init=False)
-    _adapter: Adapter | None = field(init=False)
+    _adapters: Mapping[AdaptationConfig, Adapter] = field(init=False)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "ServedModel":
@@ -38,27 +41,34 @@ class ServedModel:
             fingerprint=checkpoint.fingerprint,
             model=checkpoint.model,
             vocab=checkpoint.vocab,
-            calibration=None if file is None else Calibration.load(file, checkpoint.model),
+            calibrated=None if file is None else load_calibration(file, checkpoint.model),
         )
 
     def __post_init__(self) -> None:
-        adapter = None
-        if self.calibration is not None:
-            adapter = Adapter(self.model, self.calibration, bos_id=self.vocab.bos_id)
-        object.__setattr__(self, "_adapter", adapter)
+        adapters = {}
+        if self.calibrated is not None:
+            for choice in self.calibrated.choices:
+                calibration = self.calibrated.choose(choice.kind, choice.coordinates)
+                adapters[choice] = Adapter(self.model, calibration, bos_id=self.vocab.bos_id)
+        object.__setattr__(self, "_adapters", adapters)
         object.__setattr__(self, "numerics", numerics_id(self.model))
 
-    @property
-    def adapter(self) -> Adapter:
-        """The model's adapter. Raises InvalidField when the checkpoint has no calibration."""
-        if self._adapter is None:
+    def adapter(self, kind: Kind | None = None, coordinates: int | None = None) -> Adapter:
+        """The adapter of a kind and size of fast weights; None stands for any, first for the default.
+
+        Raises InvalidField when the checkpoint has no rule for them.
+        """
+        if self.calibrated is None:
             raise InvalidField("adaptation", f"the model {self.name} has no calibration: it cannot learn")
-        return self._adapter
+        try:
+            return self._adapters[self.calibrated.find(kind, coordinates)]
+        except NotCalibrated as error:
+            raise InvalidField("adaptation", str(error)) from error
 
     @property
     def adaptation_fingerprint(self) -> str | None:
         """The calibration's fingerprint; None without one."""
-        return None if self.calibration is None else self.calibration.fingerprint
+        return None if self.calibrated is None else self.calibrated.fingerprint
 
     @property
     def device(self) -> torch.device:

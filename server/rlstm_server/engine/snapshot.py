@@ -96,7 +96,7 @@ class Snapshots:
             tensors = {name: tensor.to(self._served.device) for name, tensor in load(payload[start:]).items()}
             place = header["place"]
             return SessionState(
-                adapted=self._served.adapter.restore(tensors, header["adapted"]),
+                adapted=self._served.adapter().restore(tensors, header["adapted"]),
                 totals=SessionTotals(**header["totals"]),
                 place=replace(Place(**place), unfinished=tuple(place["unfinished"])),
             )

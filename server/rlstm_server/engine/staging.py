@@ -41,7 +41,7 @@ class Staging:
     def start(self, key: SessionKey, choice: AdaptationChoice) -> Steps[Any, tuple[SessionState, bytes]]:
         """The state of a new session, and the same sealed."""
         yield ()
-        adapted = self.served.adapter.start(rate_scale=choice.rate_scale, static=choice.static)
+        adapted = self.served.adapter().start(rate_scale=choice.rate_scale, static=choice.static)
         totals = SessionTotals(static_nats=0.0 if choice.static else None)
         state = SessionState(adapted=adapted, totals=totals)
         return state, self.snapshots.pack(key, 0, state)
@@ -50,7 +50,7 @@ class Staging:
         self, copy: SessionCopy, request: AppendRequest, piece: Piece
     ) -> Steps[Any, Staged[AppendAnswer]]:
         """Score a piece, then learn from it."""
-        reading = yield from read_piece(self.served.adapter, copy.state, piece, learn=request.learn)
+        reading = yield from read_piece(self.served.adapter(), copy.state, piece, learn=request.learn)
         yield ()
         answer = AppendAnswer(
             version=copy.position.version + 1,
@@ -79,7 +79,7 @@ class Staging:
         """Forget fast weights, recurrent state, or both; position and sums go on."""
         yield ()
         recurrent = scope in ("recurrent", "both")
-        adapted = self.served.adapter.reset(
+        adapted = self.served.adapter().reset(
             copy.state.adapted, fast_weights=scope in ("fast_weights", "both"), recurrent=recurrent
         )
         place = _past_unread(copy.state.place) if recurrent else copy.state.place

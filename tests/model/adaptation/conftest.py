@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
@@ -18,8 +17,9 @@ SEGMENT = 4
 
 
 def _config(**changes):
-    values = {"kind": "full", "rule": "rms", "rate": 0.02, "segment": SEGMENT, "reduction": "mean"}
-    return AdaptationConfig(**{**values, "statistics_batch": 1, "statistics_segments": 7, **changes})
+    values = {"kind": "full", "coordinates": 1, "rule": "rms", "rate": 0.02, "segment": SEGMENT}
+    statistics = {"reduction": "mean", "statistics_batch": 1, "statistics_segments": 7}
+    return AdaptationConfig(**{**values, **statistics, **changes})
 
 
 def _calibration(model, *, seed=5, rank=None, **changes):
@@ -29,13 +29,11 @@ def _calibration(model, *, seed=5, rank=None, **changes):
     """
     like = next(model.parameters())
     generator = torch.Generator().manual_seed(seed)
-    size = sum(weight.numel() for weight in model.parameters())
-    if rank is not None:
-        size = _subspace(model, rank).size
+    space = None if rank is None else _subspace(model, rank)
+    size = sum(weight.numel() for weight in model.parameters()) if space is None else space.size
     rms_P = torch.empty(size, dtype=like.dtype).uniform_(0.1, 1.0, generator=generator)
-    if rank is not None:
-        return _OfSubspace(config=_config(**changes), rms_P=rms_P, rank=rank)
-    return Calibration(config=_config(**changes), rms_P=rms_P)
+    kind = "full" if space is None else "subspace"
+    return Calibration(config=_config(kind=kind, coordinates=size, **changes), rms_P=rms_P, space=space)
 
 
 def _subspace(model, rank):
@@ -55,16 +53,6 @@ def _subspace(model, rank):
             )
             bases[name] = Basis(left, right.mT.contiguous())
     return SubspaceFastWeights(model, bases, biases)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _OfSubspace(Calibration):
-    """Statistics of a random subspace."""
-
-    rank: int
-
-    def fast_weights(self, model):
-        return _subspace(model, self.rank)
 
 
 class Segment(NamedTuple):

@@ -418,7 +418,7 @@ def test_oracle_l_a_repeated_motif_is_learned(tiny_model, config, text):
     """On a stream that repeats a motif, dynamic beats static by a wide margin, and more so at the end."""
     model = tiny_model(hidden_size=16, scale=0.3)
     rms_P, count = measure_rms(model, [text(400, seed=1)], segment=SEGMENT, reduction="mean", bos_id=BOS)
-    settings = config(rate=0.01, statistics_segments=count, max_norm_ratio=2.0)
+    settings = config(rate=0.01, coordinates=len(rms_P), statistics_segments=count, max_norm_ratio=2.0)
     ids = text(10, seed=2) * 30
     parts, _ = observe(Adapter(model, Calibration(config=settings, rms_P=rms_P), bos_id=BOS), ids)
     dynamic, static = -logprobs(parts), -static_logprobs(parts)

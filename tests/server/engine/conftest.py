@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 import torch
 
-from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
@@ -37,6 +37,7 @@ def serve(vocab, *, seed=0, calibrated=True):
     model = tiny_model(vocab, seed=seed)
     config = AdaptationConfig(
         kind="full",
+        coordinates=model.config.num_parameters,
         rule="sgd",
         rate=0.05,
         segment=SEGMENT,
@@ -50,7 +51,11 @@ def serve(vocab, *, seed=0, calibrated=True):
         fingerprint=f"f{seed}",
         model=model,
         vocab=vocab,
-        calibration=Calibration(config=config, rms_P=rms) if calibrated else None,
+        calibrated=Calibrated(
+            model=model, statistics=GradientStatistics(full_P=rms), choices=(config,), fingerprint="c"
+        )
+        if calibrated
+        else None,
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import Tally, read_piece
@@ -74,7 +74,7 @@ def test_stateless_readings_belong_to_no_session():
 def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
     """A slice's state is dropped with the next one: memory does not grow by a delta for every segment."""
     checkpoint = load(tiny_checkpoint)
-    calibration = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+    calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     adapter = Adapter(checkpoint.model, calibration, bos_id=10)
     weights = checkpoint.model.config.num_parameters
     state = SessionState(adapted=adapter.start(), totals=SessionTotals())

@@ -18,8 +18,8 @@ from rlstm_training.bench.showcase import (
 )
 from rlstm_training.config import Averaging
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import Calibrations, Setting
 from rlstm_training.evaluation.evaluation import DynamicReading, striped_loss
+from rlstm_training.evaluation.measurements import Measurements, Setting
 from rlstm_training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -129,7 +129,7 @@ def test_the_rate_is_of_those_tried_and_dynamic_is_the_library_s(recipe, materia
     calibration = _calibrate(trainer, material, Deadline(10**9, _ticking()))
     static, adapted, tokens = _read(trainer.model, calibration, material, Deadline(10**9, _ticking()))
     assert tokens == len(material.test.ids)
-    again = Calibrations(trainer.model, material.texts.train, bos_id=10, statistics=STATISTICS)
+    again = Measurements(trainer.model, material.texts.train, bos_id=10, statistics=STATISTICS)
     config = calibration.config
     setting = Setting(rate=config.rate, segment=config.segment)
     expected = DynamicReading(Adapter(trainer.model, again.under(setting), bos_id=10)).read(material.test)

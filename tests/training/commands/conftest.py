@@ -35,6 +35,8 @@ def trained(rlstm, corpora, own_folder, tmp_path):
 @pytest.fixture
 def calibrated(rlstm, trained, own_folder):
     quick = ["--heads", 2, "--segments", 2, "--length", 100, "--rate", 1e-3, "--rate", 1e-2, "--decay", 0]
-    done = rlstm("calibrate", trained, "--corpus", own_folder, "--on", "three", *quick, "--json")
+    kinds = ["--kind", "full", "--kind", "subspace", "--kind", "output_bias"]
+    forms = [*kinds, "--coordinates", 300, "--rank", 4]
+    done = rlstm("calibrate", trained, "--corpus", own_folder, "--on", "three", *quick, *forms, "--json")
     assert done.exit_code == 0, done.output
     return trained, json.loads(done.stdout)

@@ -7,7 +7,7 @@ import torch
 import typer
 
 from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import load
 from rlstm_training.commands.console import command
 from rlstm_training.corpora import CorpusError, load_corpus
@@ -54,9 +54,10 @@ def test_training_prints_json_lines(rlstm, own_folder, tmp_path):
 
 def test_calibration_is_written_and_told(calibrated):
     """The chosen rate is in the file and in the card; each text's loss is told for each trial."""
-    model, told = calibrated
+    model, answer = calibrated
+    told = answer["rules"][0]
     checkpoint = load(model)
-    stored = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+    stored = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     assert stored.config.rate == told["chosen"]["rate"]
     assert [trial["rate"] for trial in told["trials"]] == [1e-3, 1e-2]
     assert told["chosen"]["mean"] == min(trial["mean"] for trial in told["trials"])
@@ -66,9 +67,25 @@ def test_calibration_is_written_and_told(calibrated):
     assert checkpoint.card.startswith("---")
 
 
+def test_calibration_has_a_rule_for_each_kind_and_size(calibrated):
+    """What was asked for is stored in that order, each with rates of its own, on common statistics."""
+    model, answer = calibrated
+    checkpoint = load(model)
+    choices = load_calibration(checkpoint.adaptation_file, checkpoint.model).choices
+    assert [choice.to_json() for choice in choices] == [rule["rule"] for rule in answer["rules"]]
+    sizes = [(choice.kind, choice.coordinates) for choice in choices]
+    assert sizes == [
+        ("full", checkpoint.model.config.num_parameters),
+        ("subspace", 300),
+        ("output_bias", 256),
+    ]
+    assert all(f"### {kind}, {coordinates:,} fast weights" in checkpoint.card for kind, coordinates in sizes)
+
+
 def test_calibration_reads_all_held_out_texts_in_one_session_too(calibrated):
     """A rule is also chosen for a text that changes: the excerpts, one after the other."""
-    model, told = calibrated
+    model, answer = calibrated
+    told = answer["rules"][0]
     checkpoint = load(model)
     *names, changing = told["static"]
     assert changing == "all in one session"
@@ -100,7 +117,7 @@ def test_evaluation_of_a_stream_is_one_session(rlstm, calibrated):
     checkpoint = load(model)
     segments = load_stream("turns", prefix=30)
     joined = passage(checkpoint.vocab, b"".join(raw for _, raw in segments), "joined")
-    calibration = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+    calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     adapter = Adapter(checkpoint.model, calibration, bos_id=checkpoint.vocab.bos_id)
     expected = dynamic_loss(adapter, joined)
     assert told["adapted"]["nats"] == pytest.approx(expected.adapted_nats, abs=1e-5 * told["tokens"])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import EVALUATION, load, save
 from rlstm_model.dropout import DropoutRates
 from rlstm_training.corpora import load_corpus
@@ -78,7 +78,7 @@ def test_what_a_search_found_can_be_kept(evaluated, trained, own_folder):
     """--keep makes it the checkpoint's calibration: --dynamic then gives the same number."""
     told = evaluated("--search", *QUICK, *RATES, "--trained-on", own_folder, "--keep")
     checkpoint = load(trained)
-    stored = Calibration.load(checkpoint.adaptation_file, checkpoint.model)
+    stored = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     assert stored.config.rate == told["search"]["chosen"]["rate"]
     assert "## Adaptation" in checkpoint.card
     again = evaluated("--dynamic")
@@ -91,7 +91,7 @@ def test_a_search_that_finds_nothing_good_says_so(rlstm, trained, own_folder):
     words = ("--corpus", "one", "--search", *QUICK, "--rate", 50.0, "--trained-on", own_folder)
     done = rlstm("evaluate", trained, *words, "--json")
     assert done.exit_code == 0, done.output
-    assert "warning: no setting that was tried is better" in done.stderr
+    assert "warning: nothing tried for full is better" in done.stderr
 
 
 def test_results_are_saved_beside_the_model(rlstm, evaluated, trained):

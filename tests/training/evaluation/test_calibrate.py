@@ -8,18 +8,14 @@ import torch
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.calibrate import (
-    Calibrations,
     Grid,
-    Setting,
-    Statistics,
     Trial,
     best,
-    measure,
-    read_heads,
     search,
     session_losses,
 )
 from rlstm_training.evaluation.evaluation import dynamic_loss
+from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics, read_heads
 
 GRID = Grid(rates=(1.0, 2.0, 4.0, 8.0), decays=(0.0, 0.1), epsilons=(0.1, 1.0), segments=(10, 5, 20))
 
@@ -34,6 +30,10 @@ def _valley(lowest):
         return {"a": 1 + depth, "b": 3 + depth}
 
     return loss
+
+
+def _one_by_one(loss):
+    return lambda settings: [loss(setting) for setting in settings]
 
 
 def _setting(rate, decay=0.0, epsilon=0.1, segment=10):
@@ -53,7 +53,7 @@ def _setting(rate, decay=0.0, epsilon=0.1, segment=10):
 )
 def test_the_search_finds_the_lowest_place(lowest):
     """Wherever the valley lies, at an edge or at the second value of everything, its bottom is chosen."""
-    trials = list(search(_valley(lowest), GRID))
+    trials = list(search(_one_by_one(_valley(lowest)), GRID))
     assert best(trials).setting == lowest
     assert len(trials) <= GRID.most_trials
 
@@ -67,7 +67,7 @@ def test_another_segment_wants_another_rate(factor):
         return {"a": abs(math.log2(setting.rate / lowest)) - (setting.segment == 20)}
 
     grid = replace(GRID, decays=(0.0,), epsilons=(0.1,), segments=(10, 20))
-    trials = list(search(loss, grid))
+    trials = list(search(_one_by_one(loss), grid))
     assert best(trials).setting == _setting(min(8.0, max(1.0, 2.0 * factor)), segment=20)
     assert len({trial.setting for trial in trials}) == len(trials)
 
@@ -80,7 +80,9 @@ def test_decay_is_tried_at_the_next_rate_too():
             return {"a": 0.5}
         return {"a": _valley(_setting(2.0))(setting)["a"]}
 
-    assert best(list(search(loss, replace(GRID, rates=(4.0, 1.0, 2.0, 8.0))))).setting.rate == 4.0
+    assert (
+        best(list(search(_one_by_one(loss), replace(GRID, rates=(4.0, 1.0, 2.0, 8.0))))).setting.rate == 4.0
+    )
 
 
 def test_every_text_counts_the_same():
@@ -130,13 +132,13 @@ def sources(words):
 
 
 @pytest.fixture
-def calibrations(model, sources):
-    return Calibrations(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4))
+def measurements(model, sources):
+    return Measurements(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4))
 
 
 @pytest.fixture
-def measured(calibrations):
-    return calibrations.under(_setting(0.0, segment=6))
+def measured(measurements):
+    return measurements.under(_setting(0.0, segment=6))
 
 
 def test_statistics_say_what_they_are(measured):
@@ -148,18 +150,17 @@ def test_statistics_say_what_they_are(measured):
     assert measured.rms_P.max() > 0
 
 
-def test_pitfall_27_every_segment_length_has_statistics_of_its_own(model, sources, calibrations):
+def test_pitfall_27_every_segment_length_has_statistics_of_its_own(model, sources, measurements):
     """A rate belongs to statistics over segments of its length: they are measured anew for each, once."""
     for segment in (6, 12, 6):
         setting = _setting(1e-3, segment=segment)
-        alone = measure(
-            model, sources, bos_id=10, segment=segment, statistics=Statistics(heads=3, segments=4)
-        )
-        assert torch.equal(calibrations.under(setting).rms_P, alone.rms_P)
-        assert calibrations.under(setting).config == replace(alone.config, rate=1e-3)
-    six, twelve = (calibrations.under(_setting(1e-3, segment=segment)) for segment in (6, 12))
+        alone = Measurements(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4))
+        found, expected = measurements.under(setting), alone.under(replace(setting, rate=0.0))
+        assert torch.equal(found.rms_P, expected.rms_P)
+        assert found.config == replace(expected.config, rate=1e-3)
+    six, twelve = (measurements.under(_setting(1e-3, segment=segment)) for segment in (6, 12))
     assert not torch.equal(six.rms_P, twelve.rms_P)
-    assert calibrations.under(_setting(2e-3, segment=6)).rms_P is six.rms_P
+    assert measurements.under(_setting(2e-3, segment=6)).rms_P is six.rms_P
 
 
 def test_the_search_uses_the_numbers_that_are_stored(measured):
@@ -168,16 +169,16 @@ def test_the_search_uses_the_numbers_that_are_stored(measured):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.9])
-def test_pitfall_31_losses_are_those_of_new_sessions(model, calibrations, words, temperature):
+def test_pitfall_31_losses_are_those_of_new_sessions(model, measurements, words, temperature):
     """Each text and each trial begins with the loaded weights, whatever was tried before."""
     passages = [Passage(name=str(seed), ids=list(words(12, seed)), bytes=60) for seed in (2, 3)]
     done: list[int] = []
-    losses = session_losses(calibrations, passages, temperature=temperature, advance=done.append)
-    losses(_setting(5e-2, segment=6))
+    losses = session_losses(measurements, passages, temperature=temperature, advance=done.append)
+    losses([_setting(5e-2, segment=6)])
     setting = _setting(2e-3, decay=1e-3, segment=6)
-    tried = losses(setting)
+    _, tried = losses([replace(setting, rate=1e-3), setting])
     for passage in passages:
-        adapter = Adapter(model, calibrations.under(setting), bos_id=10, temperature=temperature)
+        adapter = Adapter(model, measurements.under(setting), bos_id=10, temperature=temperature)
         expected = dynamic_loss(adapter, passage)
         assert tried[passage.name] == expected.bits_per_byte(expected.adapted_nats)
-    assert sum(done) == 2 * sum(len(passage.ids) for passage in passages)
+    assert sum(done) == 3 * sum(len(passage.ids) for passage in passages)

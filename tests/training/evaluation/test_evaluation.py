@@ -8,7 +8,6 @@ import torch
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.vocab import WordVocab
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import Statistics, measure
 from rlstm_training.evaluation.evaluation import (
     DynamicReading,
     StaticReading,
@@ -17,6 +16,7 @@ from rlstm_training.evaluation.evaluation import (
     striped_loss,
     total,
 )
+from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
 
 BOS = 10
 
@@ -35,7 +35,8 @@ def ids(words):
 def calibration(model, words):
     text = np.frombuffer(words(100, 4), dtype=np.uint8)
     statistics = Statistics(heads=2, segments=5)
-    return measure(model, [(text, 1)], bos_id=BOS, segment=7, statistics=statistics)
+    measurements = Measurements(model, [(text, 1)], bos_id=BOS, statistics=statistics)
+    return measurements.under(Setting(rate=0.0, segment=7))
 
 
 def _passage(ids, name="text"):

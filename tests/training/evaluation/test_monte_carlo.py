@@ -9,8 +9,8 @@ import torch
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import Statistics, measure
 from rlstm_training.evaluation.evaluation import StaticReading, dynamic_loss
+from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
 from rlstm_training.evaluation.monte_carlo import (
     DroppingModel,
     MonteCarlo,
@@ -38,7 +38,11 @@ def ids(words):
 def calibration(model, words):
     text = np.frombuffer(words(60, 4), dtype=np.uint8)
     statistics = Statistics(heads=2, segments=5)
-    return measure(model, [(text, 1)], bos_id=BOS, segment=6, statistics=statistics).with_rate(3e-2)
+    return (
+        Measurements(model, [(text, 1)], bos_id=BOS, statistics=statistics)
+        .under(Setting(rate=0.0, segment=6))
+        .with_rate(3e-2)
+    )
 
 
 def _masks(model, generator, time, batch):

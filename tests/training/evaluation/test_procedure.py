@@ -9,8 +9,8 @@ import pytest
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.dropout import DropoutRates
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import Statistics, measure
 from rlstm_training.evaluation.evaluation import static_loss, total
+from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.procedure import Procedure
 
@@ -26,7 +26,8 @@ def model(random_model):
 def calibration(model, words):
     text = np.frombuffer(words(100, 4), dtype=np.uint8)
     statistics = Statistics(heads=2, segments=5)
-    measured = measure(model, [(text, 1)], bos_id=BOS, segment=7, statistics=statistics)
+    measurements = Measurements(model, [(text, 1)], bos_id=BOS, statistics=statistics)
+    measured = measurements.under(Setting(rate=0.0, segment=7))
     return measured.with_rate(2e-2, 1e-3)
 
 
@@ -114,9 +115,9 @@ def test_oracle_l_a_repeated_motif_is_learned_from_statistics_to_score(random_mo
     noise = [dice.randrange(30) for _ in range(300)]
     motif = noise[:12] * 25
     statistics = Statistics(heads=4, segments=5)
-    measured = measure(
-        model, [(np.array(noise, dtype=np.int64), 1)], bos_id=BOS, segment=10, statistics=statistics
-    )
+    sources = [(np.array(noise, dtype=np.int64), 1)]
+    measurements = Measurements(model, sources, bos_id=BOS, statistics=statistics)
+    measured = measurements.under(Setting(rate=0.0, segment=10))
     procedure = Procedure(model=model, bos_id=BOS, calibration=measured.with_rate(1e-2))
     repeated, random_text = (
         procedure.read([Passage(name="text", ids=ids, bytes=len(ids))])[0] for ids in (motif, noise)

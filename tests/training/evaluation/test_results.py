@@ -14,7 +14,14 @@ from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.results import EvaluationSettings, load_results, record, save_results
 
 CONFIG = AdaptationConfig(
-    kind="full", rule="rms", rate=1e-3, segment=5, reduction="mean", statistics_batch=1, statistics_segments=9
+    kind="full",
+    coordinates=7,
+    rule="rms",
+    rate=1e-3,
+    segment=5,
+    reduction="mean",
+    statistics_batch=1,
+    statistics_segments=9,
 )
 
 

@@ -22,15 +22,14 @@ from rlstm_training.bench.torch_lstm import TorchLSTM, lstm_of_equal_size
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.calibrate import (
-    Calibrations,
     Grid,
-    Statistics,
     Trial,
     best,
     search,
     session_losses,
 )
 from rlstm_training.evaluation.evaluation import striped_loss
+from rlstm_training.evaluation.measurements import Measurements, Statistics
 from rlstm_training.evaluation.monte_carlo import scaled
 from rlstm_training.trainer import Trainer
 
@@ -239,13 +238,13 @@ def _calibrate(trainer: Trainer, material: Material, deadline: Deadline) -> Cali
     model = trainer.model.requires_grad_(False)
     usual = Grid.usual(trainer.recipe.vocab)
     grid = replace(usual, decays=usual.decays[:1], epsilons=usual.epsilons[:1], segments=usual.segments[:1])
-    calibrations = Calibrations(model, material.texts.train, bos_id=material.bos_id, statistics=STATISTICS)
+    measurements = Measurements(model, material.texts.train, bos_id=material.bos_id, statistics=STATISTICS)
     trials: list[Trial] = []
-    for trial in search(session_losses(calibrations, [material.valid]), grid):
+    for trial in search(session_losses(measurements, [material.valid]), grid):
         trials.append(trial)
         if deadline.passed:
             break
-    return calibrations.under(best(trials).setting)
+    return measurements.under(best(trials).setting)
 
 
 def _read(

@@ -1,12 +1,14 @@
 """``rlstm calibrate``: measure a model's gradient statistics and choose how it learns."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
+from rlstm_model.adaptation.config import Kind
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_training.commands.choosing import (
+    Choice,
     Decays,
     Epsilons,
     Heads,
@@ -16,6 +18,8 @@ from rlstm_training.commands.choosing import (
     Segments,
     choose_rule,
     grid_of,
+    keep_choices,
+    measurements_of,
 )
 from rlstm_training.commands.console import (
     AsJson,
@@ -32,10 +36,29 @@ from rlstm_training.commands.tables import show_trials
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.streams import held_out
 from rlstm_training.corpora.texts import Passage, excerpt
-from rlstm_training.evaluation.calibrate import Grid, Statistics
+from rlstm_training.evaluation.calibrate import Grid
+from rlstm_training.evaluation.measurements import Form, Statistics
 
 ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29")
 CHANGING = "all in one session"
+SHARES = (70, 20, 8, 4)
+KINDS: tuple[Kind, ...] = ("subspace", "full", "output_bias")
+
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kind", help=f"A kind of fast weights; the first is the default (all: {', '.join(KINDS)})."
+    ),
+]
+Coordinates = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--coordinates",
+        min=1,
+        help="A size of subspaces; the first is the default. Usual are "
+        f"{', '.join(f'1/{share}' for share in SHARES)} of the bytes of full fast weights.",
+    ),
+]
 
 
 @command
@@ -47,12 +70,15 @@ def calibrate(
         list[str] | None, typer.Option(help=f"Held-out texts beside the recipe's (default: {', '.join(ON)}).")
     ] = None,
     length: Annotated[int, typer.Option(min=100, help="Bytes of each held-out text.")] = 4000,
+    kind: Kinds = None,
+    coordinates: Coordinates = None,
+    rank: Annotated[int, typer.Option(min=1, help="Axes a side of a matrix, at most.")] = 192,
     rate: Rates = None,
     decay: Decays = None,
     epsilon: Epsilons = None,
     segment: Segments = None,
-    heads: Heads = 16,
-    segments: HeadSegments = 60,
+    heads: Heads = 32,
+    segments: HeadSegments = 40,
     threads: Threads = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -62,21 +88,38 @@ def calibrate(
     With --corpus, only that corpus's validation text and those of --on are read.
     """
     checkpoint = load(model, prepare_device(device, threads))
+    forms = _forms(checkpoint, kind or KINDS, coordinates)
     trained = recipe_named(recipe or checkpoint.name, corpus)
-    others = on if on is not None else () if corpus else ON
-    usual = Grid.usual(checkpoint.vocab.kind)
-    choice = choose_rule(
-        checkpoint,
-        trained,
-        _held_out(checkpoint, trained, others, length),
-        grid_of(usual, rate, decay, epsilon or usual.epsilons[:1], segment or usual.segments[:1]),
-        Statistics(heads=heads, segments=segments),
-    )
-    choice.keep(checkpoint)
+    passages = _held_out(checkpoint, trained, on if on is not None else () if corpus else ON, length)
+    with_axes = any(form.kind == "subspace" for form in forms)
+    statistics = Statistics(heads=heads, segments=segments, rank=rank if with_axes else 0)
+    measurements = measurements_of(checkpoint, trained, statistics)
+    choices: list[Choice] = []
+    for form in forms:
+        # Statistics belong to a segment length, and a checkpoint has them once: the first form chooses it.
+        lengths = [choices[0].winner.setting.segment] if choices else segment
+        usual = Grid.usual(checkpoint.vocab.kind, form.kind)
+        grid = grid_of(usual, rate, decay, epsilon or usual.epsilons[:1], lengths or usual.segments[:1])
+        choices.append(choose_rule(measurements, passages, grid, form))
+    keep_choices(checkpoint, choices)
     if as_json:
-        show_json(choice.to_json())
+        show_json({"rules": [choice.to_json() for choice in choices]})
     else:
-        show_trials(choice.trials, choice.static)
+        for choice in choices:
+            show_trials(choice.config, choice.trials, choice.static)
+
+
+def _forms(checkpoint: Checkpoint, kinds: Sequence[str], coordinates: Sequence[int] | None) -> list[Form]:
+    weights = checkpoint.model.config.num_parameters
+    sizes = coordinates or [max(1, 2 * weights // share) for share in SHARES]
+    known: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
+    forms = []
+    for name in kinds:
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--kind")
+        kind = known[name]
+        forms += [Form(kind=kind, coordinates=size) for size in (sizes if kind == "subspace" else (0,))]
+    return forms
 
 
 def _held_out(checkpoint: Checkpoint, recipe: Recipe, others: Sequence[str], length: int) -> list[Passage]:

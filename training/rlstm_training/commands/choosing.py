@@ -8,23 +8,18 @@ from typing import Annotated, Any
 import typer
 from safetensors import SafetensorError
 
-from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.calibration import Calibrated, Calibration
+from rlstm_model.adaptation.calibration_file import save_calibration
+from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
 from rlstm_training.cards import calibration_section, rewrite_section
 from rlstm_training.commands.console import progress_bar, warn
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
 from rlstm_training.corpora.texts import Passage, prepare
-from rlstm_training.evaluation.calibrate import (
-    Calibrations,
-    Grid,
-    Statistics,
-    Trial,
-    best,
-    search,
-    session_losses,
-)
+from rlstm_training.evaluation.calibrate import Grid, Trial, best, search, session_losses
 from rlstm_training.evaluation.evaluation import StaticReading
+from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Statistics
 from rlstm_training.evaluation.temperature import TEMPERATURES, search_temperature, static_losses
 
 RecipeName = Annotated[
@@ -42,33 +37,60 @@ HeadSegments = Annotated[int, typer.Option("--segments", min=1, help="Segments t
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Choice:
-    """What a search tried, and the calibration of its best trial.
+    """What a search for one form of fast weights tried.
 
     ``static`` holds the bits per byte of each text with the weights as loaded.
     """
 
+    measurements: Measurements
+    form: Form
     trials: Sequence[Trial]
     static: Mapping[str, float]
-    calibration: Calibration
 
     @property
     def winner(self) -> Trial:
         """The best trial."""
         return best(self.trials)
 
+    @property
+    def config(self) -> AdaptationConfig:
+        """The rule of the best trial."""
+        return self.measurements.config(self.winner.setting, self.form)
+
+    @property
+    def calibration(self) -> Calibration:
+        """The same with its statistics."""
+        return self.measurements.under(self.winner.setting, self.form)
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object with all trials."""
         tried = [trial.to_json() for trial in self.trials]
-        return {"chosen": self.winner.to_json(), "static": dict(self.static), "trials": tried}
+        return {
+            "rule": self.config.to_json(),
+            "chosen": self.winner.to_json(),
+            "static": dict(self.static),
+            "trials": tried,
+        }
 
-    def keep(self, checkpoint: Checkpoint) -> None:
-        """Write the calibration beside the checkpoint, and the search into its card."""
-        try:
-            self.calibration.save(checkpoint.folder / ADAPTATION, checkpoint.model)
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(f"{checkpoint.folder}: cannot be written ({error})") from error
-        section = calibration_section(self.trials, self.winner, self.static)
-        rewrite_section(checkpoint, "Adaptation", section)
+
+def keep_choices(checkpoint: Checkpoint, choices: Sequence[Choice]) -> None:
+    """Write the rules beside the checkpoint, the first as the default, and the searches into its card.
+
+    All must be of one segment length, to which statistics belong.
+    """
+    calibrated = Calibrated(
+        model=checkpoint.model,
+        statistics=choices[0].measurements.of(choices[0].winner.setting.segment),
+        choices=tuple(choice.config for choice in choices),
+    )
+    try:
+        save_calibration(checkpoint.folder / ADAPTATION, calibrated)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{checkpoint.folder}: cannot be written ({error})") from error
+    sections = [
+        calibration_section(choice.config, choice.trials, choice.winner, choice.static) for choice in choices
+    ]
+    rewrite_section(checkpoint, "Adaptation", "\n\n".join(sections))
 
 
 def grid_of(
@@ -87,36 +109,39 @@ def grid_of(
     )
 
 
-def choose_rule(
-    checkpoint: Checkpoint,
-    recipe: Recipe,
-    passages: Sequence[Passage],
-    grid: Grid,
-    statistics: Statistics,
-    temperature: float = 1.0,
-) -> Choice:
-    """Search the grid, with statistics of the recipe's training text.
+def measurements_of(checkpoint: Checkpoint, recipe: Recipe, statistics: Statistics) -> Measurements:
+    """Statistics of the recipe's training text.
 
-    Raises CheckpointError when the model's vocabulary is not that text's, CorpusError when no text fills a
-    segment.
+    Raises CheckpointError when the model's vocabulary is not that text's.
     """
     texts, vocab = prepare(recipe)
     if vocab != checkpoint.vocab:
         raise CheckpointError(
             f"{checkpoint.folder}: its vocabulary is not that of recipe {recipe.name}'s training text"
         )
-    calibrations = Calibrations(checkpoint.model, texts.train, bos_id=vocab.bos_id, statistics=statistics)
-    static = _static(checkpoint, passages, temperature)
-    with progress_bar("search", sum(len(part.ids) for part in passages) * grid.most_trials) as advance:
-        losses = session_losses(calibrations, passages, temperature=temperature, advance=advance)
+    return Measurements(checkpoint.model, texts.train, bos_id=vocab.bos_id, statistics=statistics)
+
+
+def choose_rule(
+    measurements: Measurements,
+    passages: Sequence[Passage],
+    grid: Grid,
+    form: Form = FULL,
+    temperature: float = 1.0,
+) -> Choice:
+    """Search the grid. Raises CorpusError when no text fills a segment, or there are no such fast weights."""
+    static = _static(measurements, passages, temperature)
+    total = sum(len(part.ids) for part in passages) * grid.most_trials
+    with progress_bar(f"search {form.kind}", total) as advance:
+        losses = session_losses(measurements, passages, form=form, temperature=temperature, advance=advance)
         try:
             trials = list(search(losses, grid))
         except ValueError as error:
-            raise CorpusError(f"recipe {recipe.name}: {error}") from error
+            raise CorpusError(f"the statistics of {form.kind}: {error}") from error
     winner = best(trials)
     if winner.mean >= math.fsum(static.values()) / len(static):
-        warn("no setting that was tried is better than the weights as loaded: learning would cost bits")
-    return Choice(trials=trials, static=static, calibration=calibrations.under(winner.setting))
+        warn(f"nothing tried for {form.kind} is better than the weights as loaded: learning would cost bits")
+    return Choice(measurements=measurements, form=form, trials=trials, static=static)
 
 
 def choose_temperature(checkpoint: Checkpoint, passages: Sequence[Passage]) -> list[tuple[float, float]]:
@@ -131,10 +156,10 @@ def choose_temperature(checkpoint: Checkpoint, passages: Sequence[Passage]) -> l
     return tried
 
 
-def _static(checkpoint: Checkpoint, passages: Sequence[Passage], temperature: float) -> dict[str, float]:
+def _static(measurements: Measurements, passages: Sequence[Passage], temperature: float) -> dict[str, float]:
     bits = {}
     for part in passages:
-        reading = StaticReading(checkpoint.model, bos_id=checkpoint.vocab.bos_id, temperature=temperature)
+        reading = StaticReading(measurements.model, bos_id=measurements.bos_id, temperature=temperature)
         result = reading.read(part)
         bits[part.name] = result.bits_per_byte(result.static_nats or 0.0)
     return bits

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
 from rlstm_training.cards import evaluation_section, rewrite_section
 from rlstm_training.commands.choosing import (
@@ -18,6 +19,7 @@ from rlstm_training.commands.choosing import (
     RecipeName,
     Segments,
     grid_of,
+    keep_choices,
 )
 from rlstm_training.commands.console import (
     AsJson,
@@ -33,8 +35,9 @@ from rlstm_training.commands.given import Corpora, Files, Prefix, SplitName, Spl
 from rlstm_training.commands.origin import Origin
 from rlstm_training.commands.tables import show_results, show_temperatures, show_trials
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import Grid, Statistics
+from rlstm_training.evaluation.calibrate import Grid
 from rlstm_training.evaluation.evaluation import Evaluation, total
+from rlstm_training.evaluation.measurements import Statistics
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.procedure import Procedure
 from rlstm_training.evaluation.results import record, save_results
@@ -117,7 +120,7 @@ def evaluate(
     procedure = _procedure(checkpoint, chosen, calibration, rate_scale, sampling)
     results = _read(texts, procedure)
     if keep and choice:
-        choice.keep(checkpoint)
+        keep_choices(checkpoint, [choice])
     if save:
         _save(checkpoint, results, procedure, prefix)
     if as_json:
@@ -150,7 +153,7 @@ def _calibration(checkpoint: Checkpoint) -> Calibration:
     file = checkpoint.adaptation_file
     if file is None:
         raise CheckpointError(f"{checkpoint.folder}: has no calibration; run rlstm calibrate")
-    return Calibration.load(file, checkpoint.model)
+    return load_calibration(file, checkpoint.model).choose()
 
 
 def _temperature(text: str) -> float:
@@ -211,5 +214,5 @@ def _show(
     if temperatures:
         show_temperatures(temperatures)
     if choice:
-        show_trials(choice.trials, choice.static)
+        show_trials(choice.config, choice.trials, choice.static)
     show_results(results, checkpoint.vocab.kind)

@@ -8,11 +8,12 @@ import typer
 
 from rlstm_model.checkpoint import Checkpoint
 from rlstm_model.dropout import DropoutRates
-from rlstm_training.commands.choosing import Choice, choose_rule, choose_temperature
+from rlstm_training.commands.choosing import Choice, choose_rule, choose_temperature, measurements_of
 from rlstm_training.commands.console import recipe_named
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import Grid, Statistics
+from rlstm_training.evaluation.calibrate import Grid
+from rlstm_training.evaluation.measurements import Statistics
 from rlstm_training.evaluation.monte_carlo import MonteCarlo, scaled
 from rlstm_training.evaluation.validation import validation_passages
 
@@ -44,7 +45,8 @@ class Origin:
     def rule(self, grid: Grid, statistics: Statistics, tokens: int, temperature: float) -> Choice:
         """How to learn, chosen on ``tokens`` tokens of validation text."""
         passages = self.validation(tokens)
-        return choose_rule(self.checkpoint, self.recipe(), passages, grid, statistics, temperature)
+        measurements = measurements_of(self.checkpoint, self.recipe(), statistics)
+        return choose_rule(measurements, passages, grid, temperature=temperature)
 
     def monte_carlo(
         self, samples: int, dropout: str | None, scale: float, geometric: bool, seed: int

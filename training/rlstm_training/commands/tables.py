@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
+from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.vocab import VocabKind
 from rlstm_training.commands.console import show_table
 from rlstm_training.evaluation.calibrate import Trial, best
 from rlstm_training.evaluation.evaluation import PUBLISHED, Evaluation, total
 
 
-def show_trials(trials: Sequence[Trial], static: Mapping[str, float]) -> None:
+def show_trials(config: AdaptationConfig, trials: Sequence[Trial], static: Mapping[str, float]) -> None:
     """The table of a search; says so when the best rate is the least or greatest of those tried."""
+    typer.echo(f"{config.kind}, {config.coordinates:,} fast weights")
     winner = best(trials)
     mean = sum(static.values()) / len(static)
     rows = [("static", "", "", "", *(f"{bits:.4f}" for bits in static.values()), f"{mean:.4f}")]

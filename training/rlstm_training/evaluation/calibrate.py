@@ -6,41 +6,16 @@ on the validation text of the same corpus. Neither ever reads a text that is rep
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
 from typing import Any
 
-import numpy as np
-import torch
-
 from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibration, measure_rms
-from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.adaptation.config import Kind
 from rlstm_model.vocab import VocabKind
-from rlstm_training.batches import Ids
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import Advance, dynamic_loss, no_advance
-
-
-@dataclass(frozen=True, kw_only=True)
-class Statistics:
-    """How gradient statistics are taken: ``heads`` read heads, each over ``segments`` segments."""
-
-    heads: int = 16
-    segments: int = 60
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Setting:
-    """One point of the search: see :class:`rlstm_model.adaptation.config.AdaptationConfig`."""
-
-    rate: float
-    decay: float = 0.0
-    epsilon: float = 0.1
-    segment: int
+from rlstm_training.evaluation.evaluation import Advance, Stream, no_advance, read_together
+from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +28,19 @@ class Grid:
     segments: tuple[int, ...]
 
     @classmethod
-    def usual(cls, kind: VocabKind) -> "Grid":
+    def usual(cls, tokens: VocabKind, kind: Kind = "full") -> "Grid":
         """For tokens of a kind (mathematics: §2.16): of words 5 to 20 make a segment, of characters 20 to 50.
 
         Rates belong to statistics over single segments (mathematics: §8.2): at batches of 100, published
         ones are a tenth of these. Most words are rare and their statistics next to nothing, so that epsilon
-        alone bounds the step that their rows take when they do occur: for words it is far larger.
+        alone bounds the step that their rows take when they do occur: for words it is far larger. The fewer
+        fast weights there are, the larger is the step that does most.
         """
-        if kind in ("words", "subwords"):
+        if kind != "full":
+            full = cls.usual(tokens)
+            factor = {"subspace": 5, "sparse": 5, "output_bias": 30}[kind]
+            return replace(full, rates=tuple(factor * rate for rate in full.rates))
+        if tokens in ("words", "subwords"):
             return cls(
                 rates=(1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3),
                 decays=(0.0, 1e-3),
@@ -98,109 +78,44 @@ class Trial:
         return {**asdict(self.setting), "mean": self.mean, "bits_per_byte": dict(self.bits_per_byte)}
 
 
-Measure = Callable[[Setting], Mapping[str, float]]
-
-
-def read_heads(sources: Sequence[tuple[Ids, int]], heads: int, length: int) -> list[list[int]]:
-    """``heads`` texts of up to ``length`` tokens, shared out over the sources by their rows.
-
-    Within a source they begin at equal distances and run on over its end, as the rows of a batch do.
-    """
-    ends = list(accumulate(rows for _, rows in sources))
-    owners = [bisect_right(ends, (head + 0.5) * ends[-1] / heads) for head in range(heads)]
-    texts = []
-    for index, (ids, _) in enumerate(sources):
-        count = owners.count(index)
-        for head in range(count):
-            places = head * len(ids) // count + np.arange(min(length, len(ids)))
-            texts.append([int(token) for token in ids[places % len(ids)]])
-    return texts
-
-
-def measure(
-    model: LanguageModel,
-    sources: Sequence[tuple[Ids, int]],
-    *,
-    bos_id: int,
-    segment: int,
-    statistics: Statistics,
-) -> Calibration:
-    """The statistics of ``model``, rounded as they are stored, under a rate of zero.
-
-    They are those of the loss alone, without dropout, L2 or clipping, at a temperature of 1.
-    Raises ValueError when no text fills a segment.
-    """
-    texts = read_heads(sources, statistics.heads, statistics.segments * segment)
-    rms_P, count = measure_rms(model, texts, segment=segment, reduction="mean", bos_id=bos_id)
-    config = AdaptationConfig(
-        kind="full",
-        rule="rms",
-        rate=0.0,
-        segment=segment,
-        reduction="mean",
-        statistics_batch=1,
-        statistics_segments=count,
-    )
-    return Calibration(config=config, rms_P=rms_P.to(torch.bfloat16).float())
-
-
-class Calibrations:
-    """Calibrations of one model: statistics belong to a segment length and are measured once for each."""
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        sources: Sequence[tuple[Ids, int]],
-        *,
-        bos_id: int,
-        statistics: Statistics,
-    ) -> None:
-        self.model = model
-        self.bos_id = bos_id
-        self._sources = sources
-        self._statistics = statistics
-        self._measured: dict[int, Calibration] = {}
-
-    def under(self, setting: Setting) -> Calibration:
-        """The calibration for a setting. Raises ValueError when no text fills its segment."""
-        if setting.segment not in self._measured:
-            self._measured[setting.segment] = measure(
-                self.model,
-                self._sources,
-                bos_id=self.bos_id,
-                segment=setting.segment,
-                statistics=self._statistics,
-            )
-        measured = self._measured[setting.segment]
-        return replace(measured, config=replace(measured.config, **asdict(setting)))
+Measure = Callable[[Sequence[Setting]], Sequence[Mapping[str, float]]]
+"""Bits per byte of each text under settings that differ in their rates alone."""
 
 
 def session_losses(
-    calibrations: Calibrations,
+    measurements: Measurements,
     passages: Sequence[Passage],
     *,
+    form: Form = FULL,
     temperature: float = 1.0,
     advance: Advance = no_advance,
 ) -> Measure:
     """The measure for :func:`search`: bits per byte of each passage, in a session of its own.
 
-    Every session begins with the weights as loaded, so no trial learns from another.
+    Every session begins with the weights as loaded, so no trial learns from another. The sessions of all
+    passages and rates are rows of one batch.
     """
 
-    def bits_per_byte(setting: Setting) -> dict[str, float]:
+    def bits_per_byte(settings: Sequence[Setting]) -> list[dict[str, float]]:
         adapter = Adapter(
-            calibrations.model,
-            calibrations.under(setting),
-            bos_id=calibrations.bos_id,
+            measurements.model,
+            measurements.under(replace(settings[0], rate=1.0), form),
+            bos_id=measurements.bos_id,
             temperature=temperature,
             logprobs_only=True,
         )
-        losses = {}
-        for passage in passages:
-            evaluation = dynamic_loss(adapter, passage, static=False)
-            losses[passage.name] = evaluation.bits_per_byte(evaluation.adapted_nats or 0.0)
-            advance(len(passage.ids))
-        return losses
+        streams = [
+            Stream(passage, adapter.start(rate_scale=setting.rate, static=False))
+            for setting in settings
+            for passage in passages
+        ]
+        results = read_together(adapter, streams, advance)
+        bits = [result.bits_per_byte(result.adapted_nats or 0.0) for result in results]
+        names = [passage.name for passage in passages]
+        return [
+            dict(zip(names, bits[start : start + len(names)], strict=True))
+            for start in range(0, len(bits), len(names))
+        ]
 
     return bits_per_byte
 
@@ -216,12 +131,12 @@ def search(measure: Measure, grid: Grid) -> Iterator[Trial]:
     first = Setting(rate=rates[0], decay=grid.decays[0], epsilon=grid.epsilons[0], segment=grid.segments[0])
     trials: list[Trial] = []
 
-    def attempt(setting: Setting) -> Trial:
-        trials.append(Trial(setting=setting, bits_per_byte=measure(setting)))
-        return trials[-1]
+    def attempt(*settings: Setting) -> list[Trial]:
+        measured = zip(settings, measure(settings), strict=True)
+        trials.extend(Trial(setting=setting, bits_per_byte=bits) for setting, bits in measured)
+        return trials[-len(settings) :]
 
-    for rate in rates:
-        yield attempt(replace(first, rate=rate))
+    yield from attempt(*(replace(first, rate=rate) for rate in rates))
     for segment in grid.segments[1:]:
         yield from _follow(attempt, replace(best(trials).setting, segment=segment), rates)
     for epsilon in grid.epsilons[1:]:
@@ -229,8 +144,7 @@ def search(measure: Measure, grid: Grid) -> Iterator[Trial]:
     chosen = best(trials).setting
     place = rates.index(chosen.rate)
     for decay in grid.decays[1:]:
-        for rate in rates[place : place + 2]:
-            yield attempt(replace(chosen, decay=decay, rate=rate))
+        yield from attempt(*(replace(chosen, decay=decay, rate=rate) for rate in rates[place : place + 2]))
 
 
 def best(trials: Sequence[Trial]) -> Trial:
@@ -238,15 +152,17 @@ def best(trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda trial: (not math.isfinite(trial.mean), trial.mean, trial.setting))
 
 
-def _follow(attempt: Callable[[Setting], Trial], start: Setting, rates: Sequence[float]) -> Iterator[Trial]:
+def _follow(
+    attempt: Callable[[Setting], Sequence[Trial]], start: Setting, rates: Sequence[float]
+) -> Iterator[Trial]:
     """Trials at the start's rate, then at higher or, where they are no better, lower ones."""
     place = rates.index(start.rate)
-    bottom = attempt(start)
+    (bottom,) = attempt(start)
     yield bottom
     for side in (rates[place + 1 :], rates[:place][::-1]):
         least = bottom
         for rate in side:
-            trial = attempt(replace(start, rate=rate))
+            (trial,) = attempt(replace(start, rate=rate))
             yield trial
             if best((least, trial)) is least:
                 break

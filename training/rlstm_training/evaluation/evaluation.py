@@ -7,13 +7,13 @@ Shape suffixes: T time, B batch rows.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, Observed
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import score
 from rlstm_model.state import State
@@ -160,24 +160,12 @@ class DynamicReading:
 
     def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
         """See :class:`Reading`."""
-        static, adapted, updates, guards = [], [], 0, 0
+        sums = _Sums()
         for observed in self._adapter.observe(self._state, passage.ids):
             self._state = observed.state
-            adapted.append(-observed.scores.total)
-            if observed.static_logprobs is not None:
-                static.append(-float(observed.static_logprobs.double().sum()))
-            updates, guards = updates + observed.updates, guards + len(observed.guards)
+            sums.add(observed)
             advance(len(observed.scores))
-        return Evaluation(
-            text=passage.name,
-            tokens=len(passage.ids),
-            bytes=passage.bytes,
-            unknown=passage.unknown,
-            static_nats=math.fsum(static) if static else None,
-            adapted_nats=math.fsum(adapted),
-            updates=updates,
-            guards=guards,
-        )
+        return sums.of(passage)
 
 
 def static_loss(model: LanguageModel, passage: Passage, *, bos_id: int) -> Evaluation:
@@ -188,6 +176,65 @@ def static_loss(model: LanguageModel, passage: Passage, *, bos_id: int) -> Evalu
 def dynamic_loss(adapter: Adapter, passage: Passage, *, static: bool = True) -> Evaluation:
     """``passage`` as the whole of a new session."""
     return DynamicReading(adapter, static=static).read(passage)
+
+
+class Stream(NamedTuple):
+    """A text, and the state of the session that will read it."""
+
+    passage: Passage
+    state: AdaptedState
+
+
+def read_together(
+    adapter: Adapter, streams: Sequence[Stream], advance: Advance = no_advance
+) -> list[Evaluation]:
+    """Each stream as :class:`DynamicReading` reads it, all of them as rows of the same batches.
+
+    Raises NonFiniteState where a stream's state cannot be used.
+    """
+    states, done = [stream.state for stream in streams], [0] * len(streams)
+    sums = [_Sums() for _ in streams]
+    while going_on := [i for i, stream in enumerate(streams) if done[i] < len(stream.passage.ids)]:
+        parts = [
+            adapter.part(states[i], streams[i].passage.ids[done[i] : done[i] + adapter.config.segment])
+            for i in going_on
+        ]
+        for i, observed in zip(going_on, adapter.round(parts), strict=True):
+            if isinstance(observed, NonFiniteState):
+                raise observed
+            sums[i].add(observed)
+            states[i], done[i] = observed.state, done[i] + len(observed.scores)
+        advance(sum(len(part.ids) for part in parts))
+    return [total.of(stream.passage) for total, stream in zip(sums, streams, strict=True)]
+
+
+@dataclass
+class _Sums:
+    """What a reading has cost so far."""
+
+    adapted: list[float] = field(default_factory=list)
+    static: list[float] = field(default_factory=list)
+    updates: int = 0
+    guards: int = 0
+
+    def add(self, observed: Observed) -> None:
+        self.adapted.append(-observed.scores.total)
+        if observed.static_logprobs is not None:
+            self.static.append(-float(observed.static_logprobs.double().sum()))
+        self.updates += observed.updates
+        self.guards += len(observed.guards)
+
+    def of(self, passage: Passage) -> Evaluation:
+        return Evaluation(
+            text=passage.name,
+            tokens=len(passage.ids),
+            bytes=passage.bytes,
+            unknown=passage.unknown,
+            static_nats=math.fsum(self.static) if self.static else None,
+            adapted_nats=math.fsum(self.adapted),
+            updates=self.updates,
+            guards=self.guards,
+        )
 
 
 @torch.no_grad()

@@ -1,0 +1,151 @@
+"""Gradient statistics on training text: what every rule of a checkpoint has in common."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from rlstm_model.adaptation.bases import (
+    GradientAxes,
+    GradientSquares,
+    SubspaceStatistics,
+    collect,
+)
+from rlstm_model.adaptation.calibration import Calibration, GradientStatistics, measure_rms
+from rlstm_model.adaptation.calibration_file import rounded
+from rlstm_model.adaptation.config import AdaptationConfig, Kind
+from rlstm_model.adaptation.factors import segment_gradients
+from rlstm_model.language_model import LanguageModel
+from rlstm_training.batches import Ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """How gradient statistics are taken: ``heads`` read heads, each over ``segments`` segments.
+
+    ``rank`` is how many axes a side of a matrix has at most; with 0 only whole weights are measured.
+    """
+
+    heads: int = 16
+    segments: int = 60
+    rank: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Setting:
+    """One point of the search: see :class:`rlstm_model.adaptation.config.AdaptationConfig`."""
+
+    rate: float
+    decay: float = 0.0
+    epsilon: float = 0.1
+    segment: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A kind of fast weights and how many there are; 0 stands for all of them."""
+
+    kind: Kind = "full"
+    coordinates: int = 0
+
+
+FULL = Form()
+
+
+def read_heads(sources: Sequence[tuple[Ids, int]], heads: int, length: int) -> list[list[int]]:
+    """``heads`` texts of up to ``length`` tokens, shared out over the sources by their rows.
+
+    Within a source they begin at equal distances and run on over its end, as the rows of a batch do.
+    """
+    ends = list(accumulate(rows for _, rows in sources))
+    owners = [bisect_right(ends, (head + 0.5) * ends[-1] / heads) for head in range(heads)]
+    texts = []
+    for index, (ids, _) in enumerate(sources):
+        count = owners.count(index)
+        for head in range(count):
+            places = head * len(ids) // count + np.arange(min(length, len(ids)))
+            texts.append([int(token) for token in ids[places % len(ids)]])
+    return texts
+
+
+class Measurements:
+    """Statistics of one model: they belong to a segment length and are measured once for each.
+
+    They are those of the loss alone, without dropout, L2 or clipping, at a temperature of 1, and rounded as
+    they are stored.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        sources: Sequence[tuple[Ids, int]],
+        *,
+        bos_id: int,
+        statistics: Statistics,
+    ) -> None:
+        self.model = model
+        self.bos_id = bos_id
+        self._sources = sources
+        self._statistics = statistics
+        self._measured: dict[int, tuple[GradientStatistics, int]] = {}
+
+    def of(self, segment: int) -> GradientStatistics:
+        """The statistics for a segment length. Raises ValueError when no text fills one."""
+        return self._of(segment)[0]
+
+    def under(self, setting: Setting, form: Form = FULL) -> Calibration:
+        """A rule with its statistics. Raises ValueError when no text fills its segment."""
+        return self.of(setting.segment).calibration(self.model, self.config(setting, form))
+
+    def config(self, setting: Setting, form: Form = FULL) -> AdaptationConfig:
+        """A rule. Raises ValueError when no text fills its segment."""
+        return AdaptationConfig(
+            kind=form.kind,
+            coordinates=form.coordinates or self.size(form.kind),
+            rule="rms",
+            reduction="mean",
+            statistics_batch=1,
+            statistics_segments=self._of(setting.segment)[1],
+            **asdict(setting),
+        )
+
+    def size(self, kind: Kind) -> int:
+        """How many fast weights a kind has when it has all of them."""
+        if kind == "output_bias":
+            return self.model.config.vocab_size
+        return sum(weight.numel() for weight in self.model.parameters())
+
+    def _of(self, segment: int) -> tuple[GradientStatistics, int]:
+        if segment not in self._measured:
+            statistics, count = self._measure(segment)
+            self._measured[segment] = (rounded(statistics), count)
+        return self._measured[segment]
+
+    def _measure(self, segment: int) -> tuple[GradientStatistics, int]:
+        wanted = self._statistics
+        texts = read_heads(self._sources, wanted.heads, wanted.segments * segment)
+        if wanted.rank == 0:
+            rms_P, count = measure_rms(
+                self.model, texts, segment=segment, reduction="mean", bos_id=self.bos_id
+            )
+            return GradientStatistics(full_P=rms_P), count
+        axes, full = GradientAxes(self.model, wanted.rank), GradientSquares(self.model)
+        self._collect(texts, segment, axes, full)
+        bases = axes.bases()
+        cores = GradientSquares(self.model, bases)
+        # Other text than the axes were fitted to: along the axes of a text its own gradients look too large.
+        others = read_heads(self._sources, wanted.heads, 2 * wanted.segments * segment)
+        count = self._collect([text[len(text) // 2 :] for text in others], segment, cores)
+        full_P = torch.cat([part.flatten() for part in full.rms().values()])
+        return GradientStatistics(full_P=full_P, subspace=SubspaceStatistics(bases, cores.rms())), count
+
+    def _collect(
+        self, texts: Sequence[Sequence[int]], segment: int, *statistics: GradientAxes | GradientSquares
+    ) -> int:
+        gradients = segment_gradients(
+            self.model, texts, segment=segment, reduction="mean", bos_id=self.bos_id
+        )
+        return collect(gradients, *statistics)
