@@ -44,10 +44,10 @@ class SubspaceStatistics:
     def greatest(self, model: LanguageModel, coordinates: int) -> tuple[SubspaceFastWeights, Tensor]:
         """Fast weights that are the coordinates which learn most, and the RMS of their gradients, ``[P]``.
 
-        First those of the embedding, the softmax and all biases: they pay most for their bytes, and bear rates
-        at which cells lose their way. Among each the greatest RMS comes first: a step has the size of a
-        gradient over its RMS, and what it gains is the product of the two. Of equals the first is taken. Axes
-        and matrices of which nothing is chosen take no part. Raises ValueError unless there are so many.
+        First those of the embedding, the softmax and all biases: they pay most for their bytes, and bear
+        rates at which cells lose their way. Among each the greatest RMS comes first: a step has the size of
+        a gradient over its RMS, and what it gains is the product of the two. Of equals the first is taken.
+        Axes and matrices of which nothing is chosen take no part. Raises ValueError unless there are so many.
         """
         masks = self._greatest(model, coordinates)
         bases = {
