@@ -157,12 +157,9 @@ def test_texts_score_as_each_alone_to_the_last_bit(texts, elements):
         [torch.randn(tokens, rows, VOCAB, generator=generator) for tokens, rows in ((4, 8), (3, 4))]
         for _ in range(2)
     ]
-    before = experts._ELEMENTS_AT_ONCE
-    try:
-        experts._ELEMENTS_AT_ONCE = elements
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(experts, "_ELEMENTS_AT_ONCE", elements)
         together = Predictions.of(passes).score(texts)
-    finally:
-        experts._ELEMENTS_AT_ONCE = before
     for text, found in zip(texts, together, strict=True):
         (alone,) = Predictions.of(passes).score([text])
         if text.logprobs_only:
@@ -188,3 +185,28 @@ def test_texts_score_as_each_alone_to_the_last_bit(texts, elements):
             assert torch.equal(found.static_logprobs, by_hand.static_logprobs)
         if text.before is not None:
             assert all(map(torch.equal, found.mixture, alone.mixture))
+
+
+@pytest.fixture
+def threads():
+    """Two of them, as a server may have."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_single_token_of_a_large_vocabulary_has_the_bits_that_it_has_among_others(threads, count):
+    """Threads share a sum where it is the only one: there is never only one."""
+    generator = torch.Generator().manual_seed(4)
+    logits = 3 * torch.randn(1, 3 * count, 50_001, generator=generator)
+    before = MixtureState.start(1, count) if count > 1 else None
+    texts = [
+        Text([token], [Place(0, count * token + row) for row in range(count)], count, False, before)
+        for token in range(3)
+    ]
+    together = Predictions.of([[logits]]).score(texts)
+    for text, found in zip(texts, together, strict=True):
+        (alone,) = Predictions.of([[logits]]).score([text])
+        equal_scores(found.scores, alone.scores)
