@@ -95,7 +95,7 @@ def test_fast_weights_that_compute_no_number_restart(make_adapter, text, value, 
     parts, after = observe(adapter, ids, poisoned(state, value), learn=learn)
     fresh = replace(state, delta_KP=None)
     whole, _ = score(
-        adapter._model,
+        adapter.model,
         [*fresh.pending, *ids[:4]],
         state=fresh.start.state.rows(slice(1, 2)),
         last=fresh.start.last,
@@ -123,7 +123,7 @@ def test_one_bad_weight_in_the_middle_of_a_stream(make_adapter, text):
 def test_an_absurd_rate_stays_finite(make_adapter, text, rule, rate_scale):
     """However large the steps: the delta is projected or dropped, every score is a number, nothing raises."""
     adapter = make_adapter(**rule)
-    slow_norm = adapter._fast_weights.slow_norm
+    slow_norm = adapter.fast_weights.slow_norm
     parts, _ = observe(adapter, text(80), adapter.start(rate_scale=rate_scale))
     assert torch.isfinite(logprobs(parts)).all()
     assert {guard for part in parts for guard in part.guards} <= {"projected", "step_skipped", "restarted"}
@@ -168,79 +168,3 @@ def test_reader_refuses_what_is_no_number(make_adapter, text):
     reader = adapter.reader(poisoned(state, NAN))
     with pytest.raises(ArithmeticError):
         reader.score(reader.cursor, text(3))
-
-
-def test_reset_both_is_a_new_stream_at_its_old_position(make_adapter, text, digest):
-    """Forgetting weights and text leaves position, count of steps and rate; the rest is the start."""
-    adapter = make_adapter()
-    _, state = observe(adapter, text(10), adapter.start(rate_scale=2.0))
-    reset, fresh = adapter.reset(state, fast_weights=True, recurrent=True), adapter.start()
-    assert digest(*reset.tensors().values()) == digest(*fresh.tensors().values())
-    assert (reset.position, reset.updates, reset.rate_scale, reset.pending) == (10, 2, 2.0, ())
-    assert reset.now.last == fresh.now.last
-
-
-def test_reset_of_nothing(make_adapter, text, digest):
-    """A reset of neither part changes nothing."""
-    adapter = make_adapter()
-    _, state = observe(adapter, text(10))
-    assert adapter.reset(state, fast_weights=False, recurrent=False) is state
-
-
-def test_the_grid_stays_absolute_after_a_recurrent_reset(make_adapter, text):
-    """Forgetting the text in mid-segment keeps the delta, drops the pending tokens and moves no step."""
-    adapter = make_adapter()
-    _, state = observe(adapter, text(6))
-    reset = adapter.reset(state, fast_weights=False, recurrent=True)
-    assert reset.delta_KP is state.delta_KP
-    parts, after = observe(adapter, text(10, seed=4), reset)
-    assert [part.state.position for part in parts if part.updates] == [8, 12, 16]
-    assert [len(part.scores) for part in parts] == [2, 4, 4]
-    assert after.updates == 4
-
-
-def test_a_shortened_segment_divides_by_its_full_length(make_adapter, tiny_model, text):
-    """After a recurrent reset two tokens learn: their summed loss over S, not over two."""
-    adapter = make_adapter(tiny_model(dtype=torch.float64))
-    _, state = observe(adapter, text(6))
-    reset = adapter.reset(state, fast_weights=True, recurrent=True)
-    parts, _ = observe(adapter, [3, 5], reset)
-    model = tiny_model(dtype=torch.float64).requires_grad_(True)
-    features, _ = model(torch.tensor([[1], [3]]), model.initial_state(1))
-    loss = -model.log_probs(features)[[0, 1], 0, [3, 5]].sum() / 4
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    norm = sum(float(gradient.square().sum()) for gradient in gradients) ** 0.5
-    assert parts[0].gradient_norms == pytest.approx((norm,), rel=1e-9)
-
-
-@pytest.mark.parametrize("learn", [True, False])
-def test_after_a_reset_of_the_weights_cuts_still_do_not_matter(make_adapter, text, learn):
-    """In mid-segment the unfinished segment is read again with zero weights: at once or token by token."""
-    adapter, ids = make_adapter(), text(7, seed=4)
-    _, state = observe(adapter, text(10))
-    reset = adapter.reset(state, fast_weights=True, recurrent=False)
-    assert reset.delta_KP is None
-    whole, _ = score(
-        adapter._model,
-        [*state.pending, *ids[:2]],
-        state=state.start.state.rows(slice(1, 2)),
-        last=state.start.last,
-    )
-    once, one = observe(adapter, ids, reset, learn=learn)
-    singles, other = [], reset
-    for token in ids:
-        parts, other = observe(adapter, [token], other, learn=learn)
-        singles += parts
-    torch.testing.assert_close(logprobs(once), logprobs(singles), rtol=0, atol=1e-5)
-    torch.testing.assert_close(logprobs(once)[:2], whole.logprobs[2:], rtol=0, atol=1e-5)
-    assert one.header() == other.header()
-
-
-def test_nothing_before_a_reset_of_the_weights_is_learned_after_it(make_adapter, text):
-    """The pending tokens stay as context; a segment that only they could teach takes no step."""
-    adapter = make_adapter()
-    _, state = observe(adapter, text(10))
-    reset = adapter.reset(state, fast_weights=True, recurrent=False)
-    assert (reset.pending, reset.pending_learn) == (state.pending, (False, False))
-    assert observe(adapter, [1, 2], reset, learn=False)[1].delta_KP is None
-    assert observe(adapter, [1, 2], reset)[1].delta_KP is not None
