@@ -8,7 +8,11 @@ from typer.testing import CliRunner
 
 from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
 from rlstm_model.checkpoint import load
+from rlstm_model.vocab import ByteVocab
+from rlstm_training.bench.shares import digest
 from rlstm_training.commands.adapt import bench_adapt
+from rlstm_training.corpora import load_corpus
+from rlstm_training.corpora.texts import passage
 
 QUICK = ["--stream", "turns", "--corpus", "one", "--prefix", 20, "--threads", 1]
 
@@ -140,13 +144,14 @@ def test_a_plot_is_drawn(adapt, tmp_path, suffix, start):
     assert path.read_bytes().startswith(start)
 
 
-def test_all_bytes(adapt, figures):
-    """With --whole; other texts than the first bytes."""
-    done = adapt(*QUICK[:4], "--whole", "--threads", 1, "--rule", "output_bias", "--experts", 1, "--json")
+def test_all_bytes(adapt):
+    """With --whole: the text as it is, not its beginning."""
+    words = ["--threads", 1, "--rule", "output_bias", "--experts", 1, "--json"]
+    done = adapt("--corpus", "one", "--whole", *words)
     told = json.loads(done.stdout)
+    whole = passage(ByteVocab(), load_corpus("one", "test"), "one test")
     assert told["prefix"] is None
-    short = figures("--rule", "output_bias", "--experts", 1)
-    assert told["texts"]["digests"]["turns"] != short["texts"]["digests"]["turns"]
+    assert told["texts"]["digests"] == {"one test": digest(whole)}
 
 
 def test_without_full_there_is_nothing_to_take_shares_of(adapt):

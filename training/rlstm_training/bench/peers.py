@@ -18,8 +18,8 @@ from rlstm_model.language_model import LanguageModel
 from rlstm_training.bench import gpt2
 from rlstm_training.bench.torch_lstm import TorchLSTM, lstm_of_equal_size
 from rlstm_training.bench.works import (
+    EagerSession,
     Work,
-    eager_session,
     gpt2_scoring,
     lstm_scoring,
     one_session,
@@ -87,7 +87,7 @@ def peers(calibrated: Calibrated, calibration: Calibration, *, bos_id: int, unde
     return [
         peer("learning", ours, sessions(model, calibration, bos_id=bos_id, count=count)),
         peer("learning", f"ours: {each}", one_session(model, full, bos_id=bos_id)),
-        peer("learning", f"eager autograd: {each}", eager_session(model, full), tuple({1, under.threads})),
+        peer("learning", f"eager autograd: {each}", EagerSession(model, full), tuple({1, under.threads})),
         peer("static", f"ours, {count} rows", scoring(calibrated, count)),
         *_other_models(model, rule.segment, under),
     ]
@@ -153,7 +153,7 @@ def _static(name: str, model: nn.Module, work: Work, under: Conditions) -> Peer:
 
 
 def _full(calibrated: Calibrated) -> Calibration:
-    """Full fast weights under their own rule, or, as speed depends on no rate, under the default's figures."""
+    """Full fast weights under their rule or, as speed depends on no rate, under the default's figures."""
     for choice in calibrated.choices:
         if choice.kind == "full":
             return calibrated.choose("full", choice.coordinates)

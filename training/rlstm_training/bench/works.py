@@ -4,7 +4,7 @@ Shape suffixes: T tokens of a segment, N rows, V vocabulary.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -56,35 +56,46 @@ def one_session(model: LanguageModel, rule: Calibration, *, bos_id: int) -> Work
     return work
 
 
-def eager_session(model: LanguageModel, full: Calibration) -> Work:
-    """The same as one would write it: tokens step by step, automatic differentiation, the rule by weight."""
-    rule, own = full.config, copy.deepcopy(model).requires_grad_(True)
-    weights = [weight for weight in own.parameters() if weight.numel()]
-    loaded = [weight.detach().clone() for weight in weights]
-    rms = [part for part in FullFastWeights(model).split(full.rms_P.to(loaded[0])).values() if part.numel()]
-    mean = float(full.rms_P.double().mean())
-    scales = [part + rule.epsilon * mean for part in rms]
-    pulls = [(rule.decay / mean * part).clamp(max=1.0) for part in rms]
-    ids, targets = _random(model, (2, rule.segment, 1))
-    state = own.initial_state(1)
+class EagerSession:
+    """The same as one would write it: tokens step by step, automatic differentiation, the rule by weight.
 
-    def work() -> int:
-        nonlocal state
-        after, features = state, []
-        for token in ids:
-            feature, after = own.step(token, after)
+    ``model`` is its own, whose weights follow the text.
+    """
+
+    def __init__(self, model: LanguageModel, full: Calibration, ids: Tensor | None = None) -> None:
+        """``ids`` ``[S + 1]`` is what is read over and over, each token predicting the next; else random."""
+        rule, segment = full.config, full.config.segment
+        ids = _random(model, (segment + 1,)) if ids is None else ids
+        self.model = copy.deepcopy(model).requires_grad_(True)
+        self._read, self._targets = ids[:-1, None], ids[1:]
+        self._state = model.initial_state(1)
+        self._rate = rule.rate
+        self._weights = [weight for weight in self.model.parameters() if weight.numel()]
+        self._loaded = [weight.detach().clone() for weight in self._weights]
+        rms_P = full.rms_P.to(self._loaded[0])
+        parts = [part for part in FullFastWeights(model).split(rms_P).values() if part.numel()]
+        mean = float(rms_P.double().mean())
+        self._scales = [part + rule.epsilon * mean for part in parts]
+        self._pulls = [(rule.decay / mean * part).clamp(max=1.0) for part in parts]
+
+    def __call__(self) -> int:
+        """A segment."""
+        state, features = self._state, []
+        for ids_1 in self._read:
+            feature, state = self.model.step(ids_1, state)
             features.append(feature)
-        logits = own.logits(torch.cat(features))
-        gradients = torch.autograd.grad(functional.cross_entropy(logits, targets[:, 0]), weights)
-        state = after.detach()
-        with torch.no_grad():
-            for weight, gradient, scale, start, pull in zip(
-                weights, gradients, scales, loaded, pulls, strict=True
-            ):
-                weight.sub_(rule.rate * gradient / scale + pull * (weight - start))
-        return len(ids)
+        loss = functional.cross_entropy(self.model.logits(torch.cat(features)), self._targets)
+        gradients = torch.autograd.grad(loss, self._weights)
+        self._state = state.detach()
+        self._step(gradients)
+        return len(self._targets)
 
-    return work
+    @torch.no_grad()
+    def _step(self, gradients: Sequence[Tensor]) -> None:
+        for place, gradient in enumerate(gradients):
+            weight, loaded = self._weights[place], self._loaded[place]
+            pull = self._pulls[place] * (weight - loaded)
+            weight.sub_(self._rate * gradient / self._scales[place] + pull)
 
 
 def scoring(calibrated: Calibrated, rows: int) -> Work:
@@ -99,7 +110,7 @@ def scoring(calibrated: Calibrated, rows: int) -> Work:
         nonlocal state
         logits_TNV, state = fast.read(None, ids, state)
         _score(logits_TNV, targets)
-        return ids.numel()
+        return rows * idle.config.segment
 
     return work
 
@@ -114,7 +125,7 @@ def lstm_scoring(lstm: TorchLSTM, segment: int, rows: int) -> Work:
         nonlocal state
         features, state = lstm(ids, state)
         _score(lstm.logits(features), targets)
-        return ids.numel()
+        return rows * segment
 
     return work
 
@@ -126,7 +137,7 @@ def gpt2_scoring(transformer: nn.Module, shape: Shape, rows: int, device: torch.
     @torch.no_grad()
     def work() -> int:
         _score(transformer(input_ids=ids).logits, targets)
-        return ids.numel()
+        return rows * shape.context
 
     return work
 
