@@ -96,7 +96,7 @@ def test_the_results_table_has_the_published_measure(tmp_path):
         _result("bytes", "b", 2000 * math.log(2), prefix=5000, monte_carlo=sampling),
         _result("characters", f"{tmp_path}/own test", 1500 * math.log(2)),
     ]
-    rule = "segments of 10, rate 0.0002, decay 0, epsilon 0.1"
+    rule = "full, segments of 10, rate 0.0002, decay 0, epsilon 0.1"
     assert evaluation_section(results).splitlines()[-3:] == [
         f"| w test | 1,000 | perplexity | 90.00 | 60.00 | 0.96 |  | {rule} |",
         "| b, first 5,000 bytes of each | 1,000 | bits per byte | 1.0000 |  | 1 | 20 (arithmetic) |  |",

@@ -131,7 +131,7 @@ def _result_row(result: Mapping[str, Any]) -> tuple[str, ...]:
         _published(result, "adapted"),
         f"{settings['temperature']:g}",
         "" if sampling is None else f"{sampling['samples']} ({sampling['averaging']})",
-        "" if settings["adaptation"] is None else _rule(settings["adaptation"], settings["rate_scale"]),
+        "" if settings["adaptation"] is None else _rule(settings),
     )
 
 
@@ -144,9 +144,12 @@ def _published(result: Mapping[str, Any], weights: str) -> str:
     return f"{result[weights][measure]:.4f}"
 
 
-def _rule(config: Mapping[str, Any], rate_scale: float) -> str:
+def _rule(settings: Mapping[str, Any]) -> str:
+    config, experts = settings["adaptation"], settings.get("experts", 1)
+    size = f" of {config['coordinates']:,}" if config["kind"] == "subspace" else ""
     return (
-        f"segments of {config['segment']}, rate {config['rate'] * rate_scale:g}, decay {config['decay']:g}, "
+        f"{config['kind']}{size}, {f'{experts} experts, ' if experts > 1 else ''}segments of "
+        f"{config['segment']}, rate {config['rate'] * settings['rate_scale']:g}, decay {config['decay']:g}, "
         f"epsilon {config['epsilon']:g}"
     )
 

@@ -74,7 +74,7 @@ def test_every_argument_goes_through_as_it_is(install: Any) -> None:
 def test_a_group_has_commands_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`bench train x` is the entry point ``bench.train`` with its own extra; `bench` alone lists its parts."""
+    """`bench train x` is the entry point ``bench.train`` with an extra; `bench` alone lists its parts."""
     SEEN.clear()
     module = ModuleType("brought_by_a_test")
     module.command = WithMain()  # type: ignore[attr-defined]

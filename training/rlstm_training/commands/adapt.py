@@ -26,12 +26,12 @@ from rlstm_training.commands.adapt_choices import (
     Prefix,
     Rules,
     Whole,
-    calibrated_of,
     experts_chosen,
     passages_chosen,
     rules_chosen,
 )
 from rlstm_training.commands.adapt_results import SUFFIXES, Results, name_of, save_plot, show
+from rlstm_training.commands.choosing import calibrated_of
 from rlstm_training.commands.console import (
     AsJson,
     Device,

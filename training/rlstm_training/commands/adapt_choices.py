@@ -1,16 +1,15 @@
 """What ``rlstm bench adapt`` is to read: rules of a checkpoint, numbers of experts, and texts."""
 
 from collections.abc import Sequence
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
 from rlstm_model.adaptation.adapted_state import EXPERTS
-from rlstm_model.adaptation.calibration import Calibrated, NotCalibrated
-from rlstm_model.adaptation.calibration_file import load_calibration
-from rlstm_model.adaptation.config import AdaptationConfig, Kind
-from rlstm_model.checkpoint import Checkpoint, CheckpointError
+from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.vocab import Vocab
+from rlstm_training.commands.choosing import rule_named
 from rlstm_training.commands.given import SplitName, texts_given
 from rlstm_training.corpora.streams import stream_names
 from rlstm_training.corpora.texts import Passage
@@ -34,33 +33,11 @@ Prefix = Annotated[
 Whole = Annotated[bool, typer.Option("--whole", help="Read all bytes.")]
 
 
-def calibrated_of(checkpoint: Checkpoint) -> Calibrated:
-    """What a checkpoint knows about learning. Raises CheckpointError when it is not calibrated."""
-    file = checkpoint.adaptation_file
-    if file is None:
-        raise CheckpointError(f"{checkpoint.folder}: has no calibration; run rlstm calibrate")
-    return load_calibration(file, checkpoint.model)
-
-
 def rules_chosen(calibrated: Calibrated, named: Sequence[str] | None) -> list[AdaptationConfig]:
     """The rules named, each once; where none is, all but that of full fast weights, which take hours."""
     if not named:
         return [choice for choice in calibrated.choices if choice.kind != "full"]
     return list(dict.fromkeys(rule_named(calibrated, name) for name in named))
-
-
-def rule_named(calibrated: Calibrated, name: str) -> AdaptationConfig:
-    """The rule ``KIND[:COORDINATES]``. Wrong usage when there is none."""
-    kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
-    kind, _, size = name.partition(":")
-    if kind not in kinds or (size and not size.isdecimal()):
-        raise typer.BadParameter(
-            f"{name!r} is no KIND[:COORDINATES] of {', '.join(kinds)}", param_hint="--rule"
-        )
-    try:
-        return calibrated.find(kinds[kind], int(size) if size else None)
-    except NotCalibrated as error:
-        raise typer.BadParameter(str(error), param_hint="--rule") from error
 
 
 def experts_chosen(counts: Sequence[int] | None) -> list[int]:

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from safetensors import SafetensorError
 
-from rlstm_model.adaptation.calibration import Calibrated, Calibration
+from rlstm_model.adaptation.calibration import Calibrated, Calibration, NotCalibrated
 from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
-from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
 from rlstm_training.cards import ADAPTATION_TITLE, calibration_section, remove_sections, rewrite_section
 from rlstm_training.commands.console import progress_bar, warn
@@ -119,6 +119,20 @@ def calibrated_of(checkpoint: Checkpoint) -> Calibrated:
     if file is None:
         raise CheckpointError(f"{checkpoint.folder}: has no calibration; run rlstm calibrate")
     return load_calibration(file, checkpoint.model)
+
+
+def rule_named(calibrated: Calibrated, name: str) -> AdaptationConfig:
+    """The rule ``KIND[:COORDINATES]``. Wrong usage when there is none."""
+    kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
+    kind, _, size = name.partition(":")
+    if kind not in kinds or (size and not size.isdecimal()):
+        raise typer.BadParameter(
+            f"{name!r} is no KIND[:COORDINATES] of {', '.join(kinds)}", param_hint="--rule"
+        )
+    try:
+        return calibrated.find(kinds[kind], int(size) if size else None)
+    except NotCalibrated as error:
+        raise typer.BadParameter(str(error), param_hint="--rule") from error
 
 
 def measurements_of(

@@ -20,6 +20,7 @@ from rlstm_training.commands.choosing import (
     calibrated_of,
     grid_of,
     keep_choices,
+    rule_named,
 )
 from rlstm_training.commands.console import (
     AsJson,
@@ -46,6 +47,11 @@ Temperature = Annotated[
     str, typer.Option(help="Multiplies the logits; 'search' chooses it on validation text.")
 ]
 Dynamic = Annotated[bool, typer.Option("--dynamic", help="Learn while reading, as a session.")]
+Rule = Annotated[
+    str | None,
+    typer.Option(metavar="KIND[:COORDINATES]", help="A rule of the checkpoint, for --dynamic (its default)."),
+]
+Experts = Annotated[int, typer.Option(help="How many experts are mixed: 1, 2 or 4.")]
 RateScale = Annotated[float, typer.Option(min=0, help="Multiplies the calibrated rate.")]
 Search = Annotated[
     bool, typer.Option("--search", help="Learn as is best on validation text, not as calibrated.")
@@ -85,6 +91,8 @@ def evaluate(
     decay: Decays = None,
     epsilon: Epsilons = None,
     segment: Segments = None,
+    rule: Rule = None,
+    experts: Experts = 1,
     recipe: RecipeName = None,
     trained_on: TrainedOn = None,
     heads: Heads = 16,
@@ -115,9 +123,9 @@ def evaluate(
     grid = grid_of(Grid.usual(checkpoint.vocab.kind), rate, decay, epsilon, segment)
     statistics = Statistics(heads=heads, segments=segments)
     choice = origin.rule(grid, statistics, search_tokens, chosen) if search else None
-    calibration = choice.calibration if choice else calibrated_of(checkpoint).choose() if dynamic else None
+    calibration = choice.calibration if choice else _calibration(checkpoint, rule) if dynamic else None
     sampling = origin.monte_carlo(monte_carlo, dropout, dropout_scale, geometric, seed)
-    procedure = _procedure(checkpoint, chosen, calibration, rate_scale, sampling)
+    procedure = _procedure(checkpoint, chosen, calibration, experts, rate_scale, sampling)
     results = _read(texts, procedure)
     if keep and choice:
         keep_choices(checkpoint, [choice])
@@ -133,6 +141,7 @@ def _procedure(
     checkpoint: Checkpoint,
     temperature: float,
     calibration: Calibration | None,
+    experts: int,
     rate_scale: float,
     sampling: MonteCarlo | None,
 ) -> Procedure:
@@ -142,11 +151,18 @@ def _procedure(
             bos_id=checkpoint.vocab.bos_id,
             temperature=temperature,
             calibration=calibration,
+            experts=experts,
             rate_scale=rate_scale,
             monte_carlo=sampling,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _calibration(checkpoint: Checkpoint, rule: str | None) -> Calibration:
+    calibrated = calibrated_of(checkpoint)
+    chosen = calibrated.default if rule is None else rule_named(calibrated, rule)
+    return calibrated.choose(chosen.kind, chosen.coordinates)
 
 
 def _temperature(text: str) -> float:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rlstm_model.checkpoint import load
 from rlstm_training.bench import gpt2
 from rlstm_training.bench.peers import Conditions, Figures, measure, peers
-from rlstm_training.commands.adapt_choices import calibrated_of, rule_named
+from rlstm_training.commands.choosing import calibrated_of, rule_named
 from rlstm_training.commands.console import (
     AsJson,
     Device,

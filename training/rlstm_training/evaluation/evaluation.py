@@ -154,10 +154,12 @@ class StaticReading:
 class DynamicReading:
     """Reads as a session does, through the same :meth:`Adapter.observe`."""
 
-    def __init__(self, adapter: Adapter, *, static: bool = True, rate_scale: float = 1.0) -> None:
-        """``static`` reads with the slow weights as well, for comparison."""
+    def __init__(
+        self, adapter: Adapter, *, static: bool = True, experts: int = 1, rate_scale: float = 1.0
+    ) -> None:
+        """``static`` reads with the slow weights as well, for comparison; ``experts`` are mixed."""
         self._adapter = adapter
-        self._state = adapter.start(rate_scale=rate_scale, static=static)
+        self._state = adapter.start(rate_scale=rate_scale, static=static, experts=experts)
 
     def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
         """See :class:`Reading`."""

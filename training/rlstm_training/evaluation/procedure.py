@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.adapter import Adapter, Lineup
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.corpora.texts import Passage
@@ -34,6 +34,7 @@ class Procedure:
     bos_id: int
     temperature: float = 1.0
     calibration: Calibration | None = None
+    experts: int = 1
     rate_scale: float = 1.0
     monte_carlo: MonteCarlo | None = None
 
@@ -43,12 +44,16 @@ class Procedure:
         sampling = self.monte_carlo
         if sampling is not None and sampling.averaging == "geometric" and self.calibration is not None:
             raise ValueError("the geometric mean has one state for all samples, so it cannot learn")
+        if sampling is not None and self.experts > 1:
+            raise ValueError("samples of dropout are averaged for one expert, not for several")
+        Lineup(experts=self.experts)
 
     def settings(self, prefix: int | None = None) -> EvaluationSettings:
         """What of it belongs beside a result."""
         return EvaluationSettings(
             temperature=self.temperature,
             adaptation=None if self.calibration is None else self.calibration.config,
+            experts=self.experts,
             rate_scale=self.rate_scale,
             monte_carlo=self.monte_carlo,
             prefix=prefix,
@@ -78,7 +83,9 @@ class Procedure:
             temperature=self.temperature,
             logprobs_only=True,
         )
-        learning = DynamicReading(adapter, static=False, rate_scale=self.rate_scale)
+        learning = DynamicReading(
+            adapter, static=self.experts > 1, experts=self.experts, rate_scale=self.rate_scale
+        )
         return [
             replace(learning.read(part, advance), static_nats=result.static_nats)
             for part, result in zip(passages, results, strict=True)

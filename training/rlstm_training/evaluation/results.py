@@ -30,6 +30,7 @@ class EvaluationSettings:
 
     temperature: float = 1.0
     adaptation: AdaptationConfig | None = None
+    experts: int = 1
     rate_scale: float = 1.0
     monte_carlo: MonteCarlo | None = None
     prefix: int | None = None
@@ -39,6 +40,7 @@ class EvaluationSettings:
         return {
             "temperature": self.temperature,
             "adaptation": None if self.adaptation is None else self.adaptation.to_json(),
+            "experts": self.experts,
             "rate_scale": self.rate_scale,
             "monte_carlo": None if self.monte_carlo is None else asdict(self.monte_carlo),
             "prefix": self.prefix,
