@@ -11,7 +11,10 @@ from torch import Tensor
 
 
 class CellStep(NamedTuple):
-    """The views of one step, ``[L, B, ..]``, gates by name and by what enters them; see :class:`CellTape`."""
+    """The views of one step, ``[L, B, ..]``, gates by name and by what enters them; see :class:`CellTape`.
+
+    ``one`` is the number, ``[L, 1, 1]``: a Python number takes longer.
+    """
 
     from_x: Tensor
     from_h: Tensor
@@ -24,6 +27,7 @@ class CellStep(NamedTuple):
     c: Tensor
     seen: Tensor
     tanh_c: Tensor
+    one: Tensor
 
     @classmethod
     def scratch(cls, c_LBH: Tensor, blocks: tuple[int, int]) -> "CellStep":
@@ -33,7 +37,7 @@ class CellStep(NamedTuple):
         from_x, from_h = _entered(gates, blocks)
         u, seen, tanh_c = c.new_empty(3, *c.shape).unbind()
         i, j, f, o = gates.chunk(4, -1)
-        return cls(from_x, from_h, i, j, f, o, u, c, c, seen, tanh_c)
+        return cls(from_x, from_h, i, j, f, o, u, c, c, seen, tanh_c, _one(c))
 
 
 class CellTape(NamedTuple):
@@ -69,7 +73,8 @@ class CellTape(NamedTuple):
             self.seen,
             self.tanh_c,
         )
-        return [CellStep(*views) for views in zip(*(field.unbind(1) for field in fields), strict=True)]
+        one = _one(self.c)
+        return [CellStep(*views, one) for views in zip(*(field.unbind(1) for field in fields), strict=True)]
 
 
 class CellDeltaStep(NamedTuple):
@@ -138,6 +143,10 @@ def slopes(
         slope_j.copy_(slope_u[..., 1, :])
         torch.mul(c_old, f * room, out=slope_f)
     return [CellSlopes(*views) for views in zip(slope_c.unbind(1), slope_u.unbind(1), strict=True)]
+
+
+def _one(like: Tensor) -> Tensor:
+    return like.new_ones(len(like), 1, 1)
 
 
 def _entered(gates: Tensor, blocks: tuple[int, int]) -> tuple[Tensor, Tensor]:
