@@ -25,6 +25,7 @@ from rlstm_model.products import (
     add_product,
     affine,
     bias_gradient,
+    bias_takes_gradient,
     product,
     takes_gradient,
     weight_gradient,
@@ -53,6 +54,11 @@ class CellWeights(NamedTuple):
     u: Matrix | None
     c: Matrix | None
     bias: Tensor
+
+    @property
+    def take_gradients(self) -> bool:
+        """Whether there is any gradient to work out. Of weights of one layer, not stacked."""
+        return bias_takes_gradient(self.bias, 1) or any(map(takes_gradient, self[:4]))
 
     def transposed(self) -> "CellWeights":
         """Views of stacked matrices as a step multiplies with them, ``[L, H, ..]``."""
@@ -187,7 +193,7 @@ class RLSTMCell:
             h=_gradient(weights.h, deltas_TB4H[..., : 3 * n], h_TBH, precision),
             u=_gradient(weights.u, deltas_TB4H[..., 2 * n : 3 * n], tape.u, precision),
             c=_gradient(weights.c, deltas_TB4H[..., 3 * n :], tape.seen, precision),
-            bias=bias_gradient(weights.bias, deltas_TB4H),
+            bias=_bias_gradient(weights.bias, deltas_TB4H),
         )
 
 
@@ -246,7 +252,7 @@ class LSTMCell:
             h=_gradient(weights.h, deltas_TB4H, h_TBH, precision),
             u=None,
             c=None,
-            bias=bias_gradient(weights.bias, deltas_TB4H),
+            bias=_bias_gradient(weights.bias, deltas_TB4H),
         )
 
 
@@ -274,3 +280,7 @@ def _tanh(x: Tensor, one: Tensor, out: Tensor) -> None:
 
 def _gradient(weight: Matrix, delta: Tensor, source: Tensor, precision: torch.dtype) -> Tensor | None:
     return weight_gradient(weight, delta, source, precision) if takes_gradient(weight) else None
+
+
+def _bias_gradient(bias: Tensor, delta: Tensor) -> Tensor | None:
+    return bias_gradient(bias, delta) if bias_takes_gradient(bias, 1) else None

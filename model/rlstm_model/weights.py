@@ -24,6 +24,11 @@ class LayerWeights(NamedTuple):
         """All of them in one row."""
         return (*self.cell, *self.mogrifier)
 
+    @property
+    def take_gradients(self) -> bool:
+        """Whether there is any gradient to work out."""
+        return self.cell.take_gradients or self.mogrifier.take_gradients
+
     @classmethod
     def from_flat(cls, tensors: Sequence[Tensor | None]) -> list["LayerWeights"]:
         """The layers whose :meth:`flat` stand one after the other."""
