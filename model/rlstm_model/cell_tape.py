@@ -77,9 +77,9 @@ class CellTape(NamedTuple):
             self.c[:, 1:],
             self.seen,
             self.tanh_c,
+            _one(self.c).unsqueeze(1).expand(-1, self.u.shape[1], -1, -1),
         )
-        one = _one(self.c)
-        return [CellStep(*views, one) for views in zip(*(field.unbind(1) for field in fields), strict=True)]
+        return [CellStep(*views) for views in zip(*(field.unbind(1) for field in fields), strict=True)]
 
 
 class CellDeltaStep(NamedTuple):

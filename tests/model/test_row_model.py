@@ -1,4 +1,4 @@
-"""How deep the way back of many rows goes. That its gradients are right: the tests of the kind ``subspace``."""
+"""How deep the way back of many rows goes; that gradients are right show the tests of ``subspace``."""
 
 import pytest
 import torch
