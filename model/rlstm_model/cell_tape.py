@@ -11,7 +11,10 @@ from torch import Tensor
 
 
 class CellStep(NamedTuple):
-    """The views of one step, ``[L, B, ..]``, gates by name and by what enters them; see :class:`CellTape`."""
+    """The views of one step, ``[L, B, ..]``, gates by name and by what enters them; see :class:`CellTape`.
+
+    ``one`` is the number, ``[L, 1, 1]``: a Python number takes longer.
+    """
 
     from_x: Tensor
     from_h: Tensor
@@ -24,6 +27,7 @@ class CellStep(NamedTuple):
     c: Tensor
     seen: Tensor
     tanh_c: Tensor
+    one: Tensor
 
     @classmethod
     def scratch(cls, c_LBH: Tensor, blocks: tuple[int, int]) -> "CellStep":
@@ -33,7 +37,7 @@ class CellStep(NamedTuple):
         from_x, from_h = _entered(gates, blocks)
         u, seen, tanh_c = c.new_empty(3, *c.shape).unbind()
         i, j, f, o = gates.chunk(4, -1)
-        return cls(from_x, from_h, i, j, f, o, u, c, c, seen, tanh_c)
+        return cls(from_x, from_h, i, j, f, o, u, c, c, seen, tanh_c, _one(c))
 
 
 class CellTape(NamedTuple):
@@ -58,6 +62,11 @@ class CellTape(NamedTuple):
         seen = like_LSBH.new_empty(like_LSBH.shape) if masked else c[:, 1:]
         return cls(gates, c, like_LSBH.new_empty(like_LSBH.shape), seen, like_LSBH.new_empty(like_LSBH.shape))
 
+    def some(self, steps: slice) -> "CellTape":
+        """Some steps."""
+        c = self.c[:, steps.start : steps.stop + 1]
+        return CellTape(self.gates[:, steps], c, self.u[:, steps], self.seen[:, steps], self.tanh_c[:, steps])
+
     def steps(self, blocks: tuple[int, int]) -> list[CellStep]:
         """The steps; ``blocks``: how many of the gates x enters, and how many h."""
         fields = (
@@ -68,6 +77,7 @@ class CellTape(NamedTuple):
             self.c[:, 1:],
             self.seen,
             self.tanh_c,
+            _one(self.c).unsqueeze(1).expand(-1, self.u.shape[1], -1, -1),
         )
         return [CellStep(*views) for views in zip(*(field.unbind(1) for field in fields), strict=True)]
 
@@ -91,6 +101,10 @@ class CellDeltas(NamedTuple):
 
     gates: Tensor
 
+    def some(self, steps: slice) -> "CellDeltas":
+        """Those of some steps."""
+        return CellDeltas(self.gates[:, steps])
+
     def steps(self, blocks: tuple[int, int]) -> list[CellDeltaStep]:
         """The steps; ``blocks`` as in :meth:`CellTape.steps`."""
         by_gate = self.gates.view(*self.gates.shape[:-1], 4, -1)
@@ -111,33 +125,38 @@ class CellSlopes(NamedTuple):
     u: Tensor
 
 
-def slopes(
-    tape: CellTape, h_LSBH: Tensor, deltas: CellDeltas, steps: slice, *, capped: bool
-) -> list[CellSlopes]:
-    """Fill the slopes of some steps into ``deltas`` and return the others (mathematics: §1.3).
+def slopes(tape: CellTape, h_LSBH: Tensor, deltas: CellDeltas, *, capped: bool) -> list[CellSlopes]:
+    """Fill the slopes of a tape's steps into ``deltas`` and return the others (mathematics: §1.3).
 
     ``h_LSBH`` are the h that left the steps. Where the cap binds, what would reach i goes to f with the
     opposite sign. At an exact tie the slope is i's, as in TensorFlow's minimum.
     """
-    i, j, f, o = tape.gates[:, steps].chunk(4, -1)
-    slope_i, slope_j, slope_f, slope_o = deltas.gates[:, steps].chunk(4, -1)
-    h, c_old, u = h_LSBH[:, steps], tape.c[:, :-1][:, steps], tape.u[:, steps]
+    i, j, f, o = tape.gates.chunk(4, -1)
+    slope_i, slope_j, slope_f, slope_o = deltas.gates.chunk(4, -1)
+    h, c_old, u = h_LSBH, tape.c[:, :-1], tape.u
     torch.addcmul(h, h, o, value=-1, out=slope_o)
-    slope_c = torch.addcmul(o, h, tape.tanh_c[:, steps], value=-1)
-    slope_u = torch.stack((torch.addcmul(u, u, i, value=-1), torch.addcmul(i, u, j, value=-1)), -2)
-    room = 1 - f
+    slope_c = torch.addcmul(o, h, tape.tanh_c, value=-1)
+    slope_u = u.new_empty(*u.shape[:-1], 2, u.shape[-1])
+    u_by_i, u_by_j = slope_u.unbind(-2)
+    torch.addcmul(u, u, i, value=-1, out=u_by_i)
+    torch.addcmul(i, u, j, value=-1, out=u_by_j)
+    room = torch.sub(_one(f).unsqueeze(1), f)
     if capped:
-        free = (i <= room).to(i.dtype)
-        written = torch.minimum(i, room)
-        torch.mul(slope_u[..., 0, :], free, out=slope_i)
-        torch.addcmul(written, written * j, j, value=-1, out=slope_j)
+        free = torch.le(i, room, out=torch.empty_like(room))
+        torch.mul(u_by_i, free, out=slope_i)
         torch.addcmul(c_old - j, j, free, out=slope_f)
+        written = torch.minimum(i, room, out=free)
+        torch.addcmul(written, written * j, j, value=-1, out=slope_j)
         slope_f.mul_(f).mul_(room)
     else:
-        slope_i.copy_(slope_u[..., 0, :])
-        slope_j.copy_(slope_u[..., 1, :])
+        slope_i.copy_(u_by_i)
+        slope_j.copy_(u_by_j)
         torch.mul(c_old, f * room, out=slope_f)
     return [CellSlopes(*views) for views in zip(slope_c.unbind(1), slope_u.unbind(1), strict=True)]
+
+
+def _one(like: Tensor) -> Tensor:
+    return like.new_ones(len(like), 1, 1)
 
 
 def _entered(gates: Tensor, blocks: tuple[int, int]) -> tuple[Tensor, Tensor]:

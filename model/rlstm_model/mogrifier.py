@@ -21,6 +21,7 @@ from rlstm_model.products import (
     add_product,
     affine,
     bias_gradient,
+    bias_takes_gradient,
     product,
     takes_gradient,
     unbind,
@@ -41,6 +42,11 @@ class MogrifierWeights(NamedTuple):
     up: Matrix
     down: Matrix | None
     bias: Tensor | None
+
+    @property
+    def take_gradients(self) -> bool:
+        """Whether there is any gradient to work out."""
+        return bias_takes_gradient(self.bias, 2) or any(map(takes_gradient, (self.up, self.down)))
 
 
 class RoundWeights(NamedTuple):
@@ -87,6 +93,11 @@ class MogrifierTape(NamedTuple):
         low, gate = _low_and_gate(weights, like_LSBH)
         return cls(low, gate, torch.empty_like(gate))
 
+    def some(self, steps: slice) -> "MogrifierTape":
+        """Some steps."""
+        low = None if self.low is None else self.low[:, :, steps]
+        return MogrifierTape(low, self.gate[:, :, steps], self.gated[:, :, steps])
+
     def steps(self) -> list[list[RoundStep]]:
         """For every step, the views of its rounds."""
         return _by_step(RoundStep, self.gate, self)
@@ -110,8 +121,12 @@ class MogrifierDeltas(NamedTuple):
 
     @classmethod
     def empty(cls, weights: Sequence[RoundWeights], like_LSBH: Tensor) -> "MogrifierDeltas":
-        """Room for a window."""
+        """Room for so many steps."""
         return cls(*_low_and_gate(weights, like_LSBH))
+
+    def some(self, steps: slice) -> "MogrifierDeltas":
+        """Those of some steps."""
+        return MogrifierDeltas(None if self.low is None else self.low[:, :, steps], self.gate[:, :, steps])
 
     def steps(self) -> list[list[RoundDeltas]]:
         """For every step, the views of its rounds."""
@@ -138,10 +153,9 @@ def mogrify(
     return x_LBH, h_LBH
 
 
-def mogrifier_slopes(tape: MogrifierTape, deltas: MogrifierDeltas, steps: slice) -> None:
-    """Fill in the slopes of some steps: y (1 - sigma), where y = 2 sigma(a) z left a round."""
-    gated, gate = tape.gated[:, :, steps], tape.gate[:, :, steps]
-    torch.addcmul(gated, gated, gate, value=-0.5, out=deltas.gate[:, :, steps])
+def mogrifier_slopes(tape: MogrifierTape, deltas: MogrifierDeltas) -> None:
+    """Fill in the slopes of the tape's steps: y (1 - sigma), where y = 2 sigma(a) z left a round."""
+    torch.addcmul(tape.gated, tape.gated, tape.gate, value=-0.5, out=deltas.gate)
 
 
 def mogrify_backward(
@@ -212,7 +226,7 @@ def _round_gradients(
 
 
 def _bias_gradients(bias: Tensor | None, deltas: Sequence[Tensor]) -> Tensor | None:
-    if bias is None:
+    if bias is None or not bias_takes_gradient(bias, 2):
         return None
     return _stacked([bias_gradient(*each) for each in zip(bias, deltas, strict=True)], bias)
 

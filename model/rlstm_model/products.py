@@ -103,6 +103,11 @@ def takes_gradient(weight: Matrix | None) -> bool:
     return weight is not None and (not isinstance(weight, Tensor) or weight.requires_grad)
 
 
+def bias_takes_gradient(bias: Tensor | None, shared_dims: int) -> bool:
+    """The same for a bias, which has a dimension more than if it were shared where rows have their own."""
+    return bias is not None and (bias.requires_grad or bias.dim() > shared_dims)
+
+
 def affine(bias: Tensor | None, x: Tensor, weight: Matrix, out: Tensor) -> None:
     """``out`` becomes ``x weight + bias``."""
     if not isinstance(weight, Tensor):

@@ -7,6 +7,7 @@ Shape suffixes: T time, B batch rows, L layers, H hidden units, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -55,7 +56,10 @@ class RowGradients(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowModel:
-    """``model`` with what B rows add to it. ``layers`` are the weights of its layers, rows' own included."""
+    """``model`` with what B rows add to it. ``layers`` are the weights of its layers, rows' own included.
+
+    The way back goes no deeper than it must: layers below all that rows add to are only read.
+    """
 
     model: LanguageModel
     embedding: RowEmbedding
@@ -64,6 +68,18 @@ class RowModel:
     def __post_init__(self) -> None:
         if self.model.embedding.mixture is not None:
             raise ValueError("rows cannot add to a mixture of softmaxes")
+
+    @cached_property
+    def _lowest(self) -> int:
+        """The first layer to go back to; the number of layers when there is none."""
+        if self.embedding.input is not None:
+            return 0
+        layers = enumerate(self._detached)
+        return min((index for index, layer in layers if layer.take_gradients), default=len(self.layers))
+
+    @cached_property
+    def _detached(self) -> list[LayerWeights]:
+        return [layer.detached() for layer in self.layers]
 
     @torch.no_grad()
     def read(self, ids_TB: Tensor, state: State) -> tuple[Tensor, State]:
@@ -116,8 +132,8 @@ class RowModel:
         stack = self.model.stack
         source, total, states = self._embed(ids_TB), None, []
         for part, group in self._groups(ids_TB):
-            own, before = self.layers[part], GroupState(state.h[part], state.c[part])
-            if taped:
+            own, before = self._detached[part], GroupState(state.h[part], state.c[part])
+            if taped and part.stop > self._lowest:
                 passes.append(Walked.forth(group, own, source, before, _NO_MASKS))
                 output, last = passes[-1].flow.out(), passes[-1].state
             else:
@@ -146,24 +162,38 @@ class RowTape:
     @torch.no_grad()
     def back(self, d_logits_TBV: Tensor) -> RowGradients:
         """From loss gradients at the logits (as if the temperature were 1) to those at what rows add."""
-        shared, own = self.rows.model.embedding, self.rows.embedding
-        d_features_TBH = d_logits_TBV @ shared.output_matrix
-        d_output = None
+        own = self.rows.embedding
+        d_output, low = None, None
         if own.output is not None:
             low = d_logits_TBV @ own.output.left
             d_output = torch.bmm(low.permute(1, 2, 0), (self.features @ own.output.right.t()).transpose(0, 1))
-            d_features_TBH.flatten(0, 1).addmm_(_by_row(low, own.output.core).flatten(0, 1), own.output.right)
-        d_read_TBH, layers = self.back_through(d_features_TBH)
-        d_input = None
-        if own.input is not None:
-            low = own.input.left[self.ids].permute(1, 2, 0)
-            d_input = torch.bmm(low, (d_read_TBH @ own.input.right.t()).transpose(0, 1))
+        d_input, layers = self._back_below(d_logits_TBV, low)
         d_bias = None if own.bias is None else d_logits_TBV.sum(0)
         return RowGradients(EmbeddingGradients(d_input, d_output, d_bias), layers)
 
+    def _back_below(
+        self, d_logits_TBV: Tensor, low_TBR: Tensor | None
+    ) -> tuple[Tensor | None, list[tuple[Tensor | None, ...]]]:
+        """Gradients below the softmax: of the input's cores, and of the layers."""
+        shared, own = self.rows.model.embedding, self.rows.embedding
+        if not self.passes:
+            return None, self._none(len(self.rows.layers))
+        d_features_TBH = d_logits_TBV @ shared.output_matrix
+        if own.output is not None and low_TBR is not None:
+            d_low = _by_row(low_TBR, own.output.core)
+            d_features_TBH.flatten(0, 1).addmm_(d_low.flatten(0, 1), own.output.right)
+        d_read_TBH, layers = self.back_through(d_features_TBH)
+        if own.input is None:
+            return None, layers
+        low = own.input.left[self.ids].permute(1, 2, 0)
+        return torch.bmm(low, (d_read_TBH @ own.input.right.t()).transpose(0, 1)), layers
+
     @torch.no_grad()
     def back_through(self, d_features_TBH: Tensor) -> tuple[Tensor, list[tuple[Tensor | None, ...]]]:
-        """From loss gradients at the features to those at what was read, and at each layer's weights."""
+        """From loss gradients at the features to those at each layer's weights.
+
+        And, first, to those at what was read by the lowest layer that it went back to.
+        """
         stack = self.rows.model.stack
         gradients: list[tuple[Tensor | None, ...]] = []
         arriving = d_read = d_features_TBH
@@ -172,7 +202,11 @@ class RowTape:
             d_read, _, layers = walked.back(arriving, GroupState(zeros, zeros.clone()))
             gradients = [*layers, *gradients]
             arriving = stack.arriving_below(arriving, d_features_TBH, d_read)
-        return d_read, gradients
+        return d_read, self._none(len(self.rows.layers) - len(gradients)) + gradients
+
+    def _none(self, layers: int) -> list[tuple[Tensor | None, ...]]:
+        """What the lowest layers get where nothing goes back to them."""
+        return [(None,) * len(layer.flat()) for layer in self.rows.layers[:layers]]
 
 
 def _by_row(low_TBR: Tensor, core_BRQ: Tensor) -> Tensor:

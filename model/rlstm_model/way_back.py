@@ -72,17 +72,33 @@ class Tape(NamedTuple):
 
 
 class Deltas(NamedTuple):
-    """What the way back fills in: loss gradients at x, and at what entered the cells' and rounds' gates."""
+    """What the way back fills in: loss gradients at x, and at what entered the cells' and rounds' gates.
+
+    The latter two of all steps where weights take gradients from them. Else there is room for a few steps, to
+    be overwritten by those before: what stays in a core's cache is done in half the time.
+    """
 
     x: Tensor
     cell: CellDeltas
     mogrifier: MogrifierDeltas
 
     @classmethod
-    def empty(cls, weights: GroupWeights, flow: Flow, tape: Tape) -> "Deltas":
-        """Room for a window."""
-        cell = CellDeltas(torch.empty_like(tape.cell.gates))
-        return cls(torch.empty_like(flow.x), cell, MogrifierDeltas.empty(weights.rounds, flow.x))
+    def empty(
+        cls, layers: Sequence[LayerWeights], weights: GroupWeights, flow: Flow, at_once: int
+    ) -> "Deltas":
+        """Room for a window, or for ``at_once`` steps of it."""
+        few = slice(min(at_once, flow.wave.steps))
+        for_cell = flow.x if any(layer.cell.take_gradients for layer in layers) else flow.x[:, few]
+        for_rounds = flow.x if any(layer.mogrifier.take_gradients for layer in layers) else flow.x[:, few]
+        cell = CellDeltas(for_cell.new_empty(*for_cell.shape[:-1], 4 * for_cell.shape[-1]))
+        return cls(torch.empty_like(flow.x), cell, MogrifierDeltas.empty(weights.rounds, for_rounds))
+
+    def some(self, steps: slice) -> "Deltas":
+        """Those of some steps, ``at_once`` at most."""
+        few, all_steps = slice(steps.stop - steps.start), self.x.shape[1]
+        cell = self.cell.some(steps if self.cell.gates.shape[1] == all_steps else few)
+        mogrifier = self.mogrifier.some(steps if self.mogrifier.gate.shape[2] == all_steps else few)
+        return Deltas(self.x[:, steps], cell, mogrifier)
 
     def of(self, layer: int, steps: slice) -> "Deltas":
         """One layer's, ``[T, B, ..]``."""
@@ -117,36 +133,38 @@ class WayBack(NamedTuple):
     arriving: Tensor
     mask: Tensor | None
 
-    def walk(self, dh_LBH: Tensor, dc_LBH: Tensor) -> None:
-        """All steps: fills in the deltas, and turns gradients at the last h and c into those at the first."""
-        wave, views = self.flow.wave, self._views(dh_LBH, dc_LBH)
-        at_once = wave.steps if dh_LBH.is_cuda else max(1, _CACHED_VALUES // dh_LBH.numel())
+    def walk(self, dh_LBH: Tensor, dc_LBH: Tensor, at_once: int) -> None:
+        """All steps: fills in the deltas, and turns gradients at the last h and c into those at the first.
+
+        Slopes are worked out for ``at_once`` steps.
+        """
+        wave = self.flow.wave
         for stop in range(wave.steps, 0, -at_once):
-            steps = range(max(0, stop - at_once), stop)
-            for s, slope in reversed(list(zip(steps, self._slopes(slice(steps.start, stop)), strict=True))):
+            steps = slice(max(0, stop - at_once), stop)
+            views = self._views(steps, dh_LBH, dc_LBH)
+            for s, view in reversed(list(zip(range(steps.start, stop), views, strict=True))):
                 if wave.layers > 1:
                     self.flow.pass_down(s, self.arriving, self.deltas.x)
-                step = StepBack(self.weights, self.mask, slope, *views[s])
+                step = StepBack(self.weights, self.mask, *view)
                 if not wave.all_active(s):
                     step = some_layers(step, wave.active(s))
                 _step_back(self.group.cell, step)
 
-    def _slopes(self, steps: slice) -> list[CellSlopes]:
-        mogrifier_slopes(self.tape.mogrifier, self.deltas.mogrifier, steps)
-        new = self.flow.h[:, 1:]
-        return slopes(self.tape.cell, new, self.deltas.cell, steps, capped=self.group.cell.capped)
-
-    def _views(self, dh_LBH: Tensor, dc_LBH: Tensor) -> list[tuple[Any, ...]]:
-        blocks, cell_mask = self.group.cell.blocks, self.flow.mask
+    def _views(self, steps: slice, dh_LBH: Tensor, dc_LBH: Tensor) -> list[tuple[Any, ...]]:
+        cell, capped, cell_mask = self.group.cell, self.group.cell.capped, self.flow.mask
+        taped, rounds = self.tape.cell.some(steps), self.tape.mogrifier.some(steps)
+        deltas = self.deltas.some(steps)
+        mogrifier_slopes(rounds, deltas.mogrifier)
         return list(
             zip(
-                self.tape.cell.steps(blocks),
-                self.tape.mogrifier.steps(),
-                self.deltas.cell.steps(blocks),
-                self.deltas.mogrifier.steps(),
-                [StepGradients(dx_LBH, dh_LBH, dc_LBH) for dx_LBH in self.deltas.x.unbind(1)],
-                self.arriving.unbind(1),
-                [None] * self.flow.wave.steps if cell_mask is None else cell_mask.unbind(1),
+                slopes(taped, self.flow.h[:, 1:][:, steps], deltas.cell, capped=capped),
+                taped.steps(cell.blocks),
+                rounds.steps(),
+                deltas.cell.steps(cell.blocks),
+                deltas.mogrifier.steps(),
+                [StepGradients(dx_LBH, dh_LBH, dc_LBH) for dx_LBH in deltas.x.unbind(1)],
+                self.arriving[:, steps].unbind(1),
+                [None] * len(deltas.x[0]) if cell_mask is None else cell_mask[:, steps].unbind(1),
                 strict=True,
             )
         )
@@ -200,11 +218,15 @@ class Walked(NamedTuple):
         """
         group, wave = self.group, self.flow.wave
         weights = GroupWeights.of(self.layers, group.precision)
-        deltas = Deltas.empty(weights, self.flow, self.tape)
+        at_once = wave.steps if d_out_TBH.is_cuda else max(1, _CACHED_VALUES // last.h.numel())
+        deltas = Deltas.empty(self.layers, weights, self.flow, at_once)
         arriving = self.flow.arrive(d_out_TBH)
-        WayBack(group, weights, self.flow, self.tape, deltas, arriving, self.mask).walk(*last)
-        gradients = []
+        WayBack(group, weights, self.flow, self.tape, deltas, arriving, self.mask).walk(*last, at_once)
+        gradients: list[tuple[Tensor | None, ...]] = []
         for layer, own in enumerate(self.layers):
+            if not own.take_gradients:
+                gradients.append((None,) * len(own.flat()))
+                continue
             steps = wave.of(layer)
             x_TBH, tape, own_deltas = self.flow.x[steps], self.tape.of(*steps), deltas.of(*steps)
             gradients.append(_layer_gradients(group, own, x_TBH, tape, own_deltas))

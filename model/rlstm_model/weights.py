@@ -24,8 +24,18 @@ class LayerWeights(NamedTuple):
         """All of them in one row."""
         return (*self.cell, *self.mogrifier)
 
+    @property
+    def take_gradients(self) -> bool:
+        """Whether there is any gradient to work out."""
+        return self.cell.take_gradients or self.mogrifier.take_gradients
+
+    def detached(self) -> "LayerWeights":
+        """The same, of which only rows' own weights and observed matrices take gradients."""
+        (layer,) = self.from_flat([w.detach() if isinstance(w, Tensor) else w for w in self.flat()])
+        return layer
+
     @classmethod
-    def from_flat(cls, tensors: Sequence[Tensor | None]) -> list["LayerWeights"]:
+    def from_flat(cls, tensors: Sequence[Matrix | None]) -> list["LayerWeights"]:
         """The layers whose :meth:`flat` stand one after the other."""
         size, cell = len(CellWeights._fields) + len(MogrifierWeights._fields), len(CellWeights._fields)
         parts = (tensors[start : start + size] for start in range(0, len(tensors), size))

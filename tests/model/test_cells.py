@@ -49,7 +49,7 @@ def _there_and_back(cell, weights, inputs, mask, dh, dc):
         CellDeltas(torch.empty_like(tape.gates)),
         StepGradients(x[None].clone(), dh[None], dc[None]),
     )
-    (slope,) = slopes(tape, new, deltas, slice(0, 1), capped=cell.capped)
+    (slope,) = slopes(tape, new, deltas, capped=cell.capped)
     (delta,) = deltas.steps(cell.blocks)
     cell.backward(_stacked(weights), step, slope, delta, mask_1, gradients)
     window = CellTape(*(part[0, :1] for part in tape))

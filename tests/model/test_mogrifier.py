@@ -109,7 +109,7 @@ def _back(weights, x, h, dx, dh):
     rounds = _rounds(weights)
     tape, deltas = (kind.empty(rounds, h[None, None]) for kind in (MogrifierTape, MogrifierDeltas))
     mogrify([weight.transposed() for weight in rounds], tape.steps()[0], x[None], h[None])
-    mogrifier_slopes(tape, deltas, slice(0, 1))
+    mogrifier_slopes(tape, deltas)
     mogrify_backward(rounds, tape.steps()[0], deltas.steps()[0], dx[None], dh[None])
     tape, deltas = (
         type(window)(*(None if part is None else part[:, 0] for part in window)) for window in (tape, deltas)
