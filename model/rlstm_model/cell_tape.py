@@ -62,6 +62,11 @@ class CellTape(NamedTuple):
         seen = like_LSBH.new_empty(like_LSBH.shape) if masked else c[:, 1:]
         return cls(gates, c, like_LSBH.new_empty(like_LSBH.shape), seen, like_LSBH.new_empty(like_LSBH.shape))
 
+    @property
+    def h(self) -> Tensor:
+        """What left the cell ``[L, S, B, H]``, before anything was added to it: o tanh c."""
+        return self.gates.chunk(4, -1)[3] * self.tanh_c
+
     def some(self, steps: slice) -> "CellTape":
         """Some steps."""
         c = self.c[:, steps.start : steps.stop + 1]

@@ -26,11 +26,15 @@ def read_token(
         i, j = torch.sigmoid(gates[:, :n]), torch.tanh(gates[:, n : 2 * n])
         f, o = torch.sigmoid(gates[:, 2 * n :]).chunk(2, 1)
         c_BH = _remember(i, j, f, c_BH, capped=capped)
-        return o * torch.tanh(c_BH), c_BH
+        return _out(weights, o * torch.tanh(c_BH)), c_BH
     i, j, f = _rewired_gates(cell, x_BH, h_BH)
     c_BH = _remember(i, j, f, c_BH, capped=capped)
     o = torch.sigmoid(linear(c_BH, cell.c, cell.bias[..., 3 * n :]))
-    return o * torch.tanh(c_BH), c_BH
+    return _out(weights, o * torch.tanh(c_BH)), c_BH
+
+
+def _out(weights: LayerWeights, h_BH: Tensor) -> Tensor:
+    return h_BH if weights.out is None else weights.out.add_own_to(h_BH, h_BH)
 
 
 def _mogrify(weights: MogrifierWeights, x_BH: Tensor, h_BH: Tensor) -> tuple[Tensor, Tensor]:

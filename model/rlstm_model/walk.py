@@ -63,5 +63,7 @@ def walk(
         x_LBH, h_LBH = mogrify(own.rounds, step.rounds, step.x, step.h_in)
         group.cell.step(own.cell, step.cell, x_LBH, h_LBH, mask)
         torch.mul(step.cell.o, step.cell.tanh_c, out=step.h_new)
+        if own.out is not None:
+            own.out.add_own(step.h_new, step.h_new)
         if flow.wave.layers > 1:
             flow.pass_up(s)

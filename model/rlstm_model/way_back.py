@@ -23,6 +23,7 @@ from rlstm_model.mogrifier import (
     mogrifier_slopes,
     mogrify_backward,
 )
+from rlstm_model.products import weight_gradient
 from rlstm_model.walk import Group, GroupMasks, GroupState, Step, walk
 from rlstm_model.wave import Flow, Wave, some_layers
 from rlstm_model.weights import GroupWeights, LayerWeights
@@ -76,11 +77,13 @@ class Deltas(NamedTuple):
 
     The latter two of all steps where weights take gradients from them. Else there is room for a few steps, to
     be overwritten by those before: what stays in a core's cache is done in half the time.
+    ``out`` are those at h + M h, where rows add to their h, and else None.
     """
 
     x: Tensor
     cell: CellDeltas
     mogrifier: MogrifierDeltas
+    out: Tensor | None
 
     @classmethod
     def empty(
@@ -91,20 +94,22 @@ class Deltas(NamedTuple):
         for_cell = flow.x if any(layer.cell.take_gradients for layer in layers) else flow.x[:, few]
         for_rounds = flow.x if any(layer.mogrifier.take_gradients for layer in layers) else flow.x[:, few]
         cell = CellDeltas(for_cell.new_empty(*for_cell.shape[:-1], 4 * for_cell.shape[-1]))
-        return cls(torch.empty_like(flow.x), cell, MogrifierDeltas.empty(weights.rounds, for_rounds))
+        out = None if weights.out is None else torch.empty_like(flow.x)
+        return cls(torch.empty_like(flow.x), cell, MogrifierDeltas.empty(weights.rounds, for_rounds), out)
 
     def some(self, steps: slice) -> "Deltas":
         """Those of some steps, ``at_once`` at most."""
         few, all_steps = slice(steps.stop - steps.start), self.x.shape[1]
         cell = self.cell.some(steps if self.cell.gates.shape[1] == all_steps else few)
         mogrifier = self.mogrifier.some(steps if self.mogrifier.gate.shape[2] == all_steps else few)
-        return Deltas(self.x[:, steps], cell, mogrifier)
+        return Deltas(self.x[:, steps], cell, mogrifier, None if self.out is None else self.out[:, steps])
 
     def of(self, layer: int, steps: slice) -> "Deltas":
         """One layer's, ``[T, B, ..]``."""
         low, gate = self.mogrifier
         mogrifier = MogrifierDeltas(None if low is None else low[:, layer, steps], gate[:, layer, steps])
-        return Deltas(self.x[layer, steps], CellDeltas(self.cell.gates[layer, steps]), mogrifier)
+        out = None if self.out is None else self.out[layer, steps]
+        return Deltas(self.x[layer, steps], CellDeltas(self.cell.gates[layer, steps]), mogrifier, out)
 
 
 class StepBack(NamedTuple):
@@ -120,6 +125,7 @@ class StepBack(NamedTuple):
     gradients: StepGradients
     arriving: Tensor
     cell_mask: Tensor | None
+    d_out: Tensor | None
 
 
 class WayBack(NamedTuple):
@@ -155,9 +161,10 @@ class WayBack(NamedTuple):
         taped, rounds = self.tape.cell.some(steps), self.tape.mogrifier.some(steps)
         deltas = self.deltas.some(steps)
         mogrifier_slopes(rounds, deltas.mogrifier)
+        h = self.flow.h[:, 1:][:, steps] if deltas.out is None else taped.h
         return list(
             zip(
-                slopes(taped, self.flow.h[:, 1:][:, steps], deltas.cell, capped=capped),
+                slopes(taped, h, deltas.cell, capped=capped),
                 taped.steps(cell.blocks),
                 rounds.steps(),
                 deltas.cell.steps(cell.blocks),
@@ -165,6 +172,7 @@ class WayBack(NamedTuple):
                 [StepGradients(dx_LBH, dh_LBH, dc_LBH) for dx_LBH in deltas.x.unbind(1)],
                 self.arriving[:, steps].unbind(1),
                 [None] * len(deltas.x[0]) if cell_mask is None else cell_mask[:, steps].unbind(1),
+                [None] * len(deltas.x[0]) if deltas.out is None else deltas.out.unbind(1),
                 strict=True,
             )
         )
@@ -176,6 +184,9 @@ def _step_back(cell: Cell, step: StepBack) -> None:
         dh_LBH.add_(step.arriving)
     else:
         dh_LBH.addcmul_(step.arriving, step.cell_mask)
+    if step.weights.out is not None and step.d_out is not None:
+        step.d_out.copy_(dh_LBH)
+        step.weights.out.add_own(dh_LBH, dh_LBH)
     cell.backward(step.weights.cell, step.cell, step.slopes, step.cell_deltas, step.mask, step.gradients)
     mogrify_backward(step.weights.rounds, step.rounds, step.round_deltas, dx_LBH, dh_LBH)
     if step.mask is not None:
@@ -240,4 +251,7 @@ def _layer_gradients(
     x, h = mogrified(tape.mogrifier, x_TBH, tape.h_in)
     cell = group.cell.gradients(own.cell, tape.cell, deltas.cell.gates, x, h, group.precision)
     rounds = mogrifier_gradients(own.mogrifier, tape.mogrifier, deltas.mogrifier, tape.h_in, group.precision)
-    return (*cell, *rounds)
+    out = None
+    if own.out is not None and deltas.out is not None:
+        out = weight_gradient(own.out, deltas.out, tape.cell.h, group.precision)
+    return (*cell, *rounds, out)

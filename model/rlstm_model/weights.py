@@ -11,23 +11,28 @@ from torch import Tensor
 
 from rlstm_model.cells import CellWeights
 from rlstm_model.mogrifier import MogrifierWeights, RoundWeights
-from rlstm_model.products import Matrix, stack, unbind
+from rlstm_model.products import Matrix, RowMatrix, stack, unbind
 
 
 class LayerWeights(NamedTuple):
-    """One layer's weights, in float32 or float64: its own tensors."""
+    """One layer's weights, in float32 or float64: its own tensors.
+
+    ``out`` is a matrix whose own parts M rows let their units add to each other with: h + M h takes the place
+    of h (mathematics: §8.4); what it shares is not used. None adds nothing, and costs nothing.
+    """
 
     cell: CellWeights
     mogrifier: MogrifierWeights
+    out: RowMatrix | None = None
 
     def flat(self) -> tuple[Matrix | None, ...]:
         """All of them in one row."""
-        return (*self.cell, *self.mogrifier)
+        return (*self.cell, *self.mogrifier, self.out)
 
     @property
     def take_gradients(self) -> bool:
         """Whether there is any gradient to work out."""
-        return self.cell.take_gradients or self.mogrifier.take_gradients
+        return self.cell.take_gradients or self.mogrifier.take_gradients or self.out is not None
 
     def detached(self) -> "LayerWeights":
         """The same, of which only rows' own weights and observed matrices take gradients."""
@@ -37,9 +42,13 @@ class LayerWeights(NamedTuple):
     @classmethod
     def from_flat(cls, tensors: Sequence[Matrix | None]) -> list["LayerWeights"]:
         """The layers whose :meth:`flat` stand one after the other."""
-        size, cell = len(CellWeights._fields) + len(MogrifierWeights._fields), len(CellWeights._fields)
+        cell = len(CellWeights._fields)
+        size = cell + len(MogrifierWeights._fields) + 1
         parts = (tensors[start : start + size] for start in range(0, len(tensors), size))
-        return [cls(CellWeights(*part[:cell]), MogrifierWeights(*part[cell:])) for part in parts]  # type: ignore[arg-type]
+        return [
+            cls(CellWeights(*part[:cell]), MogrifierWeights(*part[cell:-1]), part[-1])  # type: ignore[arg-type]
+            for part in parts
+        ]
 
 
 class GroupWeights(NamedTuple):
@@ -47,6 +56,7 @@ class GroupWeights(NamedTuple):
 
     cell: CellWeights
     rounds: list[RoundWeights]
+    out: RowMatrix | None
 
     @classmethod
     def of(cls, layers: Sequence[LayerWeights], precision: torch.dtype) -> "GroupWeights":
@@ -64,11 +74,14 @@ class GroupWeights(NamedTuple):
         assert h is not None
         assert up is not None
         rounds = _rounds(up, down, [layer.mogrifier.bias for layer in layers])
-        return cls(CellWeights(x, h, u, c, bias if bias.dim() == 3 else bias.unsqueeze(1)), rounds)
+        out = _stacked([layer.out for layer in layers], precision)
+        assert out is None or isinstance(out, RowMatrix)
+        return cls(CellWeights(x, h, u, c, bias if bias.dim() == 3 else bias.unsqueeze(1)), rounds, out)
 
     def transposed(self) -> "GroupWeights":
         """As a forward step multiplies with them: views."""
-        return GroupWeights(self.cell.transposed(), [weights.transposed() for weights in self.rounds])
+        rounds = [weights.transposed() for weights in self.rounds]
+        return GroupWeights(self.cell.transposed(), rounds, None if self.out is None else self.out.mT)
 
 
 def _stacked(matrices: Sequence[Matrix | None], precision: torch.dtype) -> Matrix | None:

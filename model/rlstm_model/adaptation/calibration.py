@@ -18,6 +18,7 @@ from rlstm_model.adaptation.bases import SubspaceStatistics
 from rlstm_model.adaptation.config import AdaptationConfig, Kind, Reduction
 from rlstm_model.adaptation.fast_weights import FastWeights
 from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.adaptation.sparse import SparseFastWeights, SparseStatistics
 from rlstm_model.adaptation.subspace import SubspaceFastWeights
 from rlstm_model.language_model import LanguageModel
 
@@ -38,7 +39,7 @@ class Calibration:
 
     config: AdaptationConfig
     rms_P: Tensor
-    space: SubspaceFastWeights | None = None
+    space: SubspaceFastWeights | SparseFastWeights | None = None
 
     def with_rate(self, rate: float, decay: float | None = None) -> "Calibration":
         """The same statistics under another learning rate (and decay)."""
@@ -61,12 +62,7 @@ class Calibration:
         digest = hashlib.sha256(json.dumps(self.config.to_json(), sort_keys=True).encode())
         digest.update(_bytes(self.rms_P))
         if self.space is not None:
-            for name, basis in self.space.bases.items():
-                digest.update(name.encode() + _bytes(basis.left) + _bytes(basis.right))
-            digest.update(json.dumps(list(self.space.biases)).encode())
-            digest.update(str(self.space.storage).encode())
-            if self.space.chosen_P is not None:
-                digest.update(self.space.chosen_P.cpu().numpy().astype("<i8", copy=False).tobytes())
+            digest.update(self.space.layout)
         return digest.hexdigest()
 
 
@@ -77,10 +73,12 @@ class GradientStatistics:
     full_P    RMS of all weights, in the model's weight order
     subspace  axes, and the RMS between them; None where they were not measured. Biases have no axes: their
               RMS are those in full_P, which alone are stored
+    sparse    units, and the RMS between them; None where they were not measured
     """
 
     full_P: Tensor
     subspace: SubspaceStatistics | None = None
+    sparse: SparseStatistics | None = None
 
     def calibration(self, model: LanguageModel, config: AdaptationConfig) -> Calibration:
         """The statistics under a rule. Raises ValueError when they are not for that kind, or of its size."""
@@ -90,10 +88,11 @@ class GradientStatistics:
             space = SubspaceFastWeights(model, {}, [OUTPUT_BIAS])
             bias = FullFastWeights(model).split(self.full_P)[OUTPUT_BIAS]
             return Calibration(config=config, rms_P=bias, space=space)
-        if config.kind != "subspace" or self.subspace is None:
+        measured = self.subspace if config.kind == "subspace" else self.sparse
+        if measured is None:
             raise ValueError(f"what the kind {config.kind} needs was not measured")
-        space, rms_P = self.subspace.greatest(model, config.coordinates)
-        return Calibration(config=config, rms_P=rms_P, space=space)
+        chosen, rms_P = measured.greatest(model, config.coordinates)
+        return Calibration(config=config, rms_P=rms_P, space=chosen)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -153,13 +152,16 @@ def measure_rms(
     segment: int,
     reduction: Reduction,
     bos_id: int,
+    fast_weights: FastWeights | None = None,
 ) -> tuple[Tensor, int]:
     """RMS over the gradients of single segments at the slow weights, ``[P]``, and how many there were.
+
+    They are those of all weights, or of other ``fast_weights`` of the model.
 
     Each text is read from its beginning with carried state, as a session would be; its last tokens that
     fill no segment are left. Raises ValueError when no text fills one.
     """
-    fast_weights = FullFastWeights(model)
+    fast_weights = FullFastWeights(model) if fast_weights is None else fast_weights
     squares_P = fast_weights.zero(1)[0].double()
     weights_S1 = model.embedding.input.new_full((segment, 1), 1 / segment if reduction == "mean" else 1.0)
     count = 0

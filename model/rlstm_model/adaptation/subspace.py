@@ -7,6 +7,7 @@ may be few: of cores and biases only those elements that learn most, whose place
 Shape suffixes: N rows, P fast weights, D elements of all cores and biases, L layers.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,16 +16,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.fast_weights import Learned, check_precision, slow_norm, softmax_gradient
+from rlstm_model.adaptation.fast_weights import check_precision
+from rlstm_model.adaptation.row_weights import RowFastWeights
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.mogrifier import MogrifierWeights
 from rlstm_model.products import Matrix, RowMatrix
 from rlstm_model.row_model import RowEmbedding, RowGradients, RowModel
-from rlstm_model.state import State
 from rlstm_model.weights import LayerWeights
 
-_LAYER = (*CellWeights._fields, *(f"mogrifier_{name}" for name in MogrifierWeights._fields))
+_LAYER = (*CellWeights._fields, *(f"mogrifier_{name}" for name in MogrifierWeights._fields), "out")
 
 
 def layer_names(layer: int) -> list[str]:
@@ -52,7 +53,7 @@ class Basis(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SubspaceFastWeights:
+class SubspaceFastWeights(RowFastWeights):
     """Deltas ``[N, P]`` of a subspace of ``model``'s weights.
 
     bases     those of the matrices that take part, by weight name
@@ -67,8 +68,6 @@ class SubspaceFastWeights:
     biases: Sequence[str]
     chosen_P: Tensor | None = None
     storage: torch.dtype | None = None
-    tile = 8
-    at_once = 256
 
     def __post_init__(self) -> None:
         weights = dict(self.model.named_parameters())
@@ -116,11 +115,6 @@ class SubspaceFastWeights:
         elements_ND = delta_NP.new_zeros(len(delta_NP), self.elements)
         return elements_ND.index_copy_(1, self.chosen_P, delta_NP)
 
-    @cached_property
-    def _slow_rows(self) -> RowModel:
-        shared = [self.model.stack.layer(layer) for layer in range(self.model.config.num_layers)]
-        return RowModel(self.model, RowEmbedding(None, None, None), shared)
-
     def rows(self, delta_NP: Tensor) -> RowModel:
         """The model of N rows."""
         parts = self.split(self.expand(delta_NP))
@@ -137,55 +131,20 @@ class SubspaceFastWeights:
             [self._layer(layer, parts) for layer in range(self.model.config.num_layers)],
         )
 
-    @cached_property
-    def slow_norm(self) -> float:
-        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`.
+    def own_gradient(self, gradients: RowGradients, like: Tensor) -> Tensor:
+        """See :class:`~rlstm_model.adaptation.row_weights.RowFastWeights`."""
+        gradient_ND = like.new_empty(like.shape[1], self.elements)
+        self.gradient(gradients, gradient_ND)
+        return gradient_ND if self.chosen_P is None else gradient_ND.index_select(1, self.chosen_P)
 
-        The axes are orthonormal: the norm of a delta is that of what it adds to the weights.
-        """
-        return slow_norm(self.model)
-
-    def zero(self, rows: int) -> Tensor:
-        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
-        return self.model.embedding.input.new_zeros(rows, self.size, dtype=self.storage)
-
-    def read(
-        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
-    ) -> tuple[Tensor, State]:
-        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
-        rows = self._slow_rows if delta_NP is None else self.rows(delta_NP)
-        features_TNH, after = rows.read(ids_TN, state)
-        return rows.logits(features_TNH, temperature), after
-
-    def step(
-        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
-    ) -> tuple[Tensor, State]:
-        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
-        rows = self._slow_rows if delta_NP is None else self.rows(delta_NP)
-        features_NH, after = rows.step(ids_N, state)
-        return rows.logits(features_NH.unsqueeze(0), temperature)[0], after
-
-    @torch.no_grad()
-    def learn(
-        self,
-        delta_NP: Tensor | None,
-        ids_TN: Tensor,
-        targets_TN: Tensor,
-        weights_TN: Tensor,
-        state: State,
-        *,
-        temperature: float = 1.0,
-    ) -> Learned:
-        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
-        rows = self.rows(self.zero(ids_TN.shape[1]) if delta_NP is None else delta_NP)
-        tape = rows.tape(ids_TN, state)
-        logits_TNV = rows.logits(tape.features, temperature)
-        d_logits_TNV = softmax_gradient(logits_TNV, targets_TN)
-        d_logits_TNV *= (weights_TN * temperature).unsqueeze(-1)
-        gradient_ND = logits_TNV.new_empty(ids_TN.shape[1], self.elements)
-        self.gradient(tape.back(d_logits_TNV), gradient_ND)
-        chosen_NP = gradient_ND if self.chosen_P is None else gradient_ND.index_select(1, self.chosen_P)
-        return Learned(logits_TNV, tape.state, chosen_NP)
+    @property
+    def layout(self) -> bytes:
+        """See :class:`~rlstm_model.adaptation.row_weights.RowFastWeights`."""
+        parts = [name.encode() + _bytes(b.left) + _bytes(b.right) for name, b in self.bases.items()]
+        parts += [json.dumps(list(self.biases)).encode(), str(self.storage).encode()]
+        if self.chosen_P is not None:
+            parts.append(self.chosen_P.cpu().numpy().astype("<i8", copy=False).tobytes())
+        return b"".join(parts)
 
     def gradient(self, gradients: RowGradients, out_ND: Tensor) -> None:
         """Write what a way back gave into ``out_ND``."""
@@ -258,3 +217,7 @@ def _check_chosen(chosen_P: Tensor, elements: int) -> None:
     inside = int(chosen_P[0]) >= 0 and int(chosen_P[-1]) < elements
     if not inside or not bool((chosen_P.diff() > 0).all()):
         raise ValueError(f"chosen_P must be ascending places among {elements} elements")
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().float().contiguous().numpy().astype("<f4", copy=False).tobytes()

@@ -11,6 +11,7 @@ from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.bases import SubspaceStatistics
 from rlstm_model.adaptation.calibration import Calibration, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.sparse import SparseStatistics
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 
 BOS = 1
@@ -72,7 +73,13 @@ def _statistics(model, *, rank=None, seed=5):
         for name, basis in space.bases.items()
     }
     biases = {name: rms[name] for name in space.biases}
-    return GradientStatistics(full_P=full_P, subspace=SubspaceStatistics(space.bases, cores | biases))
+    layers, hidden = model.config.num_layers, model.config.hidden_size
+    between_LHH = torch.empty(layers, hidden, hidden, dtype=full_P.dtype)
+    return GradientStatistics(
+        full_P=full_P,
+        subspace=SubspaceStatistics(space.bases, cores | biases),
+        sparse=SparseStatistics.of(between_LHH.uniform_(0.1, 1.0, generator=generator)),
+    )
 
 
 class Segment(NamedTuple):

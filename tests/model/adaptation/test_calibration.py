@@ -11,6 +11,7 @@ from rlstm_model.adaptation.calibration import (
     measure_rms,
 )
 from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.adaptation.sparse import all_units
 from rlstm_model.adaptation.subspace import Basis
 
 BOS = 1
@@ -194,12 +195,38 @@ def test_a_subspace_has_its_greatest_coordinates(tiny_model, statistics, config)
     assert found.fast_weights(model).size == 50
 
 
+def test_a_sparse_matrix_is_that_of_its_greatest_units(tiny_model, statistics, config):
+    """As many units of each layer as the rule has coordinates for."""
+    model = tiny_model()
+    measured = statistics(model, rank=2)
+    found = measured.calibration(model, config(kind="sparse", coordinates=18))
+    sparse, rms_P = measured.sparse.greatest(model, 18)
+    assert torch.equal(found.rms_P, rms_P)
+    assert torch.equal(found.space.units_LU, sparse.units_LU)
+    assert found.fast_weights(model).size == 18
+
+
+def test_rms_of_other_fast_weights(tiny_model, text):
+    """Of what units may add to each other: that of the gradients that a session learns from."""
+    model, ids = tiny_model(dtype=torch.float64), text(12)
+    sparse = all_units(model)
+    found, count = measure_rms(model, [ids], segment=4, reduction="sum", bos_id=BOS, fast_weights=sparse)
+    state, squares, last = model.initial_state(1), [], BOS
+    for start in range(0, 12, 4):
+        read = torch.tensor([last, *ids[start : start + 4]])[:, None]
+        done = sparse.learn(None, read[:-1], read[1:], torch.ones(4, 1, dtype=torch.float64), state)
+        squares.append(done.gradient_NP[0].square())
+        state, last = done.state, int(read[-1])
+    assert count == 3
+    torch.testing.assert_close(found, torch.stack(squares).mean(0).sqrt(), atol=1e-14, rtol=0)
+
+
 @pytest.mark.parametrize("kind", ["subspace", "sparse"])
 def test_a_kind_that_was_not_measured_is_refused(tiny_model, statistics, config, kind):
     """The error names the kind."""
     model = tiny_model()
     with pytest.raises(ValueError, match=kind):
-        statistics(model).calibration(model, config(kind=kind, coordinates=3))
+        statistics(model).calibration(model, config(kind=kind, coordinates=8))
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ SHAPES = [{}, {"tie_embeddings": True}, {"cell": "lstm", "mogrifier_rounds": 0}]
 
 def rules_of(config, measured):
     """A rule for each kind that statistics have, with nothing at its usual value."""
-    sizes = {"subspace": 40, "output_bias": 11, "full": len(measured.full_P)}
+    sizes = {"subspace": 40, "sparse": 18, "output_bias": 11, "full": len(measured.full_P)}
     if measured.subspace is None:
-        del sizes["subspace"]
+        del sizes["subspace"], sizes["sparse"]
     unusual = {"decay": 0.1, "epsilon": 0.3, "max_norm_ratio": 0.4, "reduction": "sum"}
     return tuple(config(kind=kind, coordinates=size, **unusual) for kind, size in sizes.items())
 
@@ -59,6 +59,8 @@ def tensors_of(measured):
         named |= {f"rms {name}": rms for name, rms in measured.subspace.rms.items()}
         for name, basis in measured.subspace.bases.items():
             named |= {f"left {name}": basis.left, f"right {name}": basis.right}
+    if measured.sparse is not None:
+        named |= {"units": measured.sparse.units_LU, "rms units": measured.sparse.rms_LUU}
     return named
 
 
@@ -98,7 +100,7 @@ def test_rounding_keeps_enough(calibrated):
     for name, tensor in precise.items():
         relative = {"full": 2**-3, "rms": 2**-8}.get(name.partition(" ")[0], 2**-10)
         torch.testing.assert_close(coarse[name], tensor, rtol=relative, atol=1e-6)
-        assert not torch.equal(coarse[name], tensor)
+        assert torch.equal(coarse[name], tensor) == (name == "units")
 
 
 def test_rules_are_read_in_their_order(calibrated, path):
@@ -112,9 +114,10 @@ def test_a_rule_chooses_the_same_before_and_after(calibrated, path):
     """A subspace that is read learns the same weights at the same scales as one that was searched with."""
     first = calibrated()
     save_calibration(path, first)
-    (rule, *_) = first.choices
-    before = rounded(first.statistics, first.model).calibration(first.model, rule)
-    assert load_calibration(path, first.model).choose("subspace").fingerprint == before.fingerprint
+    read = load_calibration(path, first.model)
+    for rule in first.choices:
+        before = rounded(first.statistics, first.model).calibration(first.model, rule)
+        assert read.choose(rule.kind, rule.coordinates).fingerprint == before.fingerprint
 
 
 def test_the_fingerprint_is_that_of_the_file(tiny_model, file):
@@ -131,7 +134,8 @@ def test_nothing_is_left_beside_the_file(file):
 def test_a_file_takes_the_precision_of_the_model(tiny_model, file):
     """A float64 model gets float64 statistics."""
     found = load_calibration(file, tiny_model(dtype=torch.float64)).statistics
-    assert {tensor.dtype for tensor in tensors_of(found).values()} == {torch.float64}
+    dtypes = {tensor.dtype for name, tensor in tensors_of(found).items() if name != "units"}
+    assert dtypes == {torch.float64}
 
 
 def rules_in(path):
@@ -175,6 +179,7 @@ TENSORS = {
     "core.stack.layers.1.h": ((2, 2), BF16),
     "left.stack.layers.1.h": ((15, 2), HALF),
     "right.stack.layers.0.mogrifier_down": ((3, 2, 5), HALF),
+    "sparse.rms": ((2, 5, 5), BF16),
 }
 # A core of another size is named by the axes that do not fit it; axes may be negative.
 FAULTS = [
@@ -217,6 +222,24 @@ def test_a_tensor_too_many_is_named(tiny_model, file, name):
     """One of another model, or of nothing."""
     rewritten(file, **{name: torch.ones(1, dtype=BF16)})
     with pytest.raises(CalibrationError, match=rf"{file}: tensor {name} belongs to another model"):
+        load_calibration(file, tiny_model())
+
+
+@pytest.mark.parametrize(
+    "units",
+    [
+        torch.tensor([[0, 1], [2, 2]]),
+        torch.tensor([[0, 1], [2, 5]]),
+        torch.tensor([[0, -1], [2, 3]]),
+        torch.tensor([[0, 1]]),
+        torch.tensor([0, 1]),
+    ],
+    ids=["twice", "beyond", "negative", "layers", "vector"],
+)
+def test_units_must_be_those_of_the_model(tiny_model, file, units):
+    """Units that no layer has are refused."""
+    rewritten(file, **{"sparse.units": units.int()})
+    with pytest.raises(CalibrationError, match=rf"{file}: tensor sparse\.units"):
         load_calibration(file, tiny_model())
 
 
@@ -368,3 +391,12 @@ def test_a_calibration_of_another_model(tiny_model, file):
     """A model of another shape does not take it."""
     with pytest.raises(CalibrationError, match=str(file)):
         load_calibration(file, tiny_model(hidden_size=6))
+
+
+def test_statistics_too_small_for_eight_bits_are_kept_in_sixteen(calibrated, path):
+    """Of a word model's rare rows most RMS lie below the least that eight bits hold: none becomes 0."""
+    first = calibrated()
+    small = replace(first.statistics, full_P=first.statistics.full_P * 1e-6)
+    save_calibration(path, replace(first, statistics=small))
+    found = load_calibration(path, first.model).statistics.full_P
+    torch.testing.assert_close(found, small.full_P, rtol=2.0**-8, atol=0.0)

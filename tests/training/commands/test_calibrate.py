@@ -40,9 +40,10 @@ def test_the_usual_sizes_are_shares_of_the_bytes_of_full_weights(calibrate, trai
 
 def test_all_usual_kinds_are_calibrated(calibrate, trained):
     """A subspace first: it is the default."""
-    done, rules = calibrate("--coordinates", 100)
-    weights = load(trained).model.config.num_parameters
-    assert rules == [("subspace", 100), ("full", weights), ("output_bias", 256)]
+    done, rules = calibrate("--coordinates", 100, "--units", 4)
+    shape = load(trained).model.config
+    weights, layers = shape.num_parameters, shape.num_layers
+    assert rules == [("subspace", 100), ("full", weights), ("sparse", layers * 16), ("output_bias", 256)]
     assert all(f"{kind}" in done.output for kind, _ in rules)
 
 

@@ -111,10 +111,12 @@ def sources(words):
 
 @pytest.fixture
 def measurements(model, sources):
-    return Measurements(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4, rank=2))
+    return Measurements(
+        model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4, rank=2, units=4)
+    )
 
 
-FORMS = (FULL, Form(kind="subspace", coordinates=90), Form(kind="output_bias"))
+FORMS = (FULL, Form(kind="subspace", coordinates=90), Form(kind="sparse"), Form(kind="output_bias"))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.9])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_training.report.plots import MOST_POINTS, Line, Plot, svg, thinned
+from rlstm_training.report.plots import MOST_POINTS, Line, Plot, png, svg, thinned
 
 POINTS = [(step, 5.0 / step) for step in range(1, 30)]
 
@@ -52,6 +52,25 @@ def test_what_is_not_finite_is_left_out():
         line = Line(label="a", points=points, dots=points[1:])
         for log in (False, True):
             assert svg(_plot(lines=[line], log=log, cut_descent=True)).startswith("<svg")
+
+
+def test_logarithmic_scales_have_numbers():
+    """Not the mathematics that would be written out as it is."""
+    line = Line(label="a", points=[(1e3, 1e-4), (2e6, 2.0)], marked=True)
+    texts = _texts(svg(_plot(lines=[line], log=True, log_x=True)))
+    assert {"1,000", "1,000,000", "0.001", "1"} <= set(texts)
+    assert not [text for text in texts if "$" in text]
+
+
+def test_each_point_can_be_marked():
+    """Where there are few, and as many marks as points."""
+    plain, marked = (svg(_plot(lines=[Line(label="", points=POINTS, marked=m)])) for m in (False, True))
+    assert marked.count("<use") - plain.count("<use") == len(POINTS)
+
+
+def test_a_plot_can_be_an_image():
+    """The same lines as PNG."""
+    assert png(_plot("a")).startswith(b"\x89PNG")
 
 
 def test_faint_lines_have_no_legend():

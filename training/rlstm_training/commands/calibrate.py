@@ -43,7 +43,7 @@ from rlstm_training.evaluation.measurements import Form, Statistics, most_coordi
 ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29", "domains/foldoc", "languages/bgwiki")
 CHANGING = "all in one session"
 SHARES = (70, 24, 12)
-KINDS: tuple[Kind, ...] = ("subspace", "full", "output_bias")
+KINDS: tuple[Kind, ...] = ("subspace", "full", "sparse", "output_bias")
 
 Kinds = Annotated[
     list[str] | None,
@@ -77,6 +77,9 @@ def calibrate(
     embedding_rank: Annotated[
         int, typer.Option(min=1, help="Axes a side of the embedding and the softmax, at most.")
     ] = 256,
+    units: Annotated[
+        int, typer.Option(min=1, help="Hidden units of a layer that may add to each other, at most.")
+    ] = 64,
     rate: Rates = None,
     decay: Decays = None,
     epsilon: Epsilons = None,
@@ -100,6 +103,7 @@ def calibrate(
         segments=segments,
         rank=rank,
         embedding_rank=embedding_rank,
+        units=units if "sparse" in (kind or KINDS) else 0,
     )
     forms = _forms(checkpoint, kind or KINDS, coordinates, statistics)
     trained = recipe_named(recipe or checkpoint.name, corpus)

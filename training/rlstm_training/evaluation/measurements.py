@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -19,6 +19,7 @@ from rlstm_model.adaptation.calibration import Calibrated, Calibration, Gradient
 from rlstm_model.adaptation.calibration_file import rounded
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.factors import segment_gradients
+from rlstm_model.adaptation.sparse import SparseStatistics, all_units
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.batches import Ids
 
@@ -28,13 +29,15 @@ class Statistics:
     """How gradient statistics are taken: ``heads`` read heads, each over ``segments`` segments.
 
     ``rank`` is how many axes a side of a matrix has at most, ``embedding_rank`` of the embedding and the
-    softmax; with a rank of 0 only whole weights are measured.
+    softmax; with a rank of 0 only whole weights are measured. ``units`` is how many hidden units of a layer
+    may add to each other, at most; with 0 that is not measured.
     """
 
     heads: int = 16
     segments: int = 60
     rank: int = 0
     embedding_rank: int = 256
+    units: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -137,6 +140,9 @@ class Measurements:
         """How many fast weights a kind has when it has all of them."""
         if kind == "output_bias":
             return self.model.config.vocab_size
+        if kind == "sparse":
+            layers, units = self.model.config.num_layers, self.model.config.hidden_size
+            return layers * min(units, self._statistics.units) ** 2
         if kind == "subspace":
             return most_coordinates(self.model, self._statistics)
         return sum(weight.numel() for weight in self.model.parameters())
@@ -144,6 +150,7 @@ class Measurements:
     def _of(self, segment: int) -> tuple[GradientStatistics, int]:
         if segment not in self._measured:
             statistics, count = self._measure(segment)
+            statistics = replace(statistics, sparse=self._between_units(segment))
             self._measured[segment] = (rounded(statistics, self.model), count)
         return self._measured[segment]
 
@@ -170,6 +177,22 @@ class Measurements:
         return GradientStatistics(
             full_P=full_P, subspace=SubspaceStatistics(bases, cores.rms() | biases)
         ), count
+
+    def _between_units(self, segment: int) -> SparseStatistics | None:
+        wanted, model = self._statistics, self.model
+        if wanted.units == 0:
+            return None
+        texts = read_heads(self._sources, wanted.heads, wanted.segments * segment)
+        rms_P, _ = measure_rms(
+            model,
+            texts,
+            segment=segment,
+            reduction="mean",
+            bos_id=self.bos_id,
+            fast_weights=all_units(model),
+        )
+        hidden = model.config.hidden_size
+        return SparseStatistics.of(rms_P.view(-1, hidden, hidden)).leading(wanted.units)
 
     def _collect(
         self, texts: Sequence[Sequence[int]], segment: int, *statistics: GradientAxes | GradientSquares

@@ -13,7 +13,9 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 Points = Sequence[tuple[float, float]]
 
@@ -84,13 +86,21 @@ def _figure(plot: Plot) -> Figure:
     axes.grid(visible=True, alpha=0.3)
     if plot.log:
         axes.set_yscale("log")
+        _label_plainly(axes.yaxis)
     if plot.log_x:
         axes.set_xscale("log")
+        _label_plainly(axes.xaxis)
     if plot.cut_descent:
         _cut_descent(axes, plot.lines)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
     return figure
+
+
+def _label_plainly(axis: Axis) -> None:
+    """Decades as numbers: the usual labels of a logarithmic scale are mathematics, which is not read."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _draw(axes: Axes, line: Line) -> None:
