@@ -11,8 +11,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
-from rlstm_model.adaptation.reader import Reader
-from rlstm_model.adaptation.round import static_reader
+from rlstm_model.adaptation.reader import static_reader
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends

@@ -6,11 +6,10 @@ seed gives the same text whatever else runs, and a text that was interrupted goe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rlstm_model.adaptation.adapter import Cursor
-from rlstm_model.adaptation.reader import Next, Reader
-from rlstm_model.adaptation.round import Turn
+from rlstm_model.adaptation.reader import Reader
+from rlstm_model.adaptation.round import Next, Turn
 from rlstm_model.sampling import sample, uniform
 from rlstm_model.scoring import LOGPROB_FLOOR
 from rlstm_model.vocab import Vocab
@@ -107,7 +106,8 @@ def continue_text(text: Continuation) -> Steps[GenerationEvent, int]:
 
 def _write(text: Continuation, *, prompt_tokens: int) -> Steps[GenerationEvent, int]:
     """Choose token after token; what may be shown of them is, while the next one is computed."""
-    shown, events = 0, list[TokenEvent]()
+    shown = 0
+    events: Sequence[GenerationEvent] = ()
     while text.finish_reason is None:
         following = yield from performed(text.turn, events)
         events = token_events(text.choose(following), text.choice, shown)

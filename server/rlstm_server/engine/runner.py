@@ -18,12 +18,13 @@ from typing import Any, Final, TypeAlias
 
 from torch import nn
 
-from rlstm_model.adaptation.round import perform
+from rlstm_model.adaptation.round import Result as Performed
+from rlstm_model.adaptation.round import Work, perform
 from rlstm_server.engine.job import Job, Ran, Result
 from rlstm_server.engine.messages import Caller
 from rlstm_server.engine.scheduler import Outcome, Plan, Scheduler
 from rlstm_server.engine.slots import Slots
-from rlstm_server.engine.steps import Event, Performed, Steps, Work
+from rlstm_server.engine.steps import Event, Steps
 from rlstm_server.errors import Draining, InternalError
 from rlstm_server.metrics import Metrics
 

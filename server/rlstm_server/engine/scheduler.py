@@ -45,7 +45,7 @@ class _Job(NamedTuple):
 
 @dataclass
 class _Tenant:
-    """`had` are the rows it was given, counted on from what others had when it came; `turn` while it waits."""
+    """`had` are the rows it was given, and what others had when it came; it has a `turn` while it waits."""
 
     had: int
     jobs: int = 0

@@ -2,8 +2,8 @@
 
 A state is an immutable value, and a newer state of the same session shares what has not changed with it. So
 a slot belongs to every live state that it is part of, all of one session. Whoever computes with a state
-holds it, a job in its frame, the cache in its copy; when the last such state is gone, the device thread, which
-alone may write to tensors, zeroes the slot between two rounds and lets it go.
+holds it, a job in its frame, the cache in its copy; when the last such state is gone, the device thread,
+which alone may write to tensors, zeroes the slot between two rounds and lets it go.
 """
 
 import threading

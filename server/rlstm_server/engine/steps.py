@@ -8,15 +8,11 @@ result. Code that reads one text knows nothing of rounds; :func:`together` makes
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
-from rlstm_model.adaptation.adapter import Observed, Part
-from rlstm_model.adaptation.reader import Next
-from rlstm_model.adaptation.round import Slice, Sliced, Turn
+from rlstm_model.adaptation.round import Next, Observed, Part, Slice, Sliced, Turn, Work
+from rlstm_model.adaptation.round import Result as Performed
 
 Event = TypeVar("Event")
 Result = TypeVar("Result")
-
-Work: TypeAlias = Part | Slice | Turn
-Performed: TypeAlias = Observed | Sliced | Next | Exception
 
 
 class Ask(NamedTuple, Generic[Event]):
@@ -28,7 +24,7 @@ class Ask(NamedTuple, Generic[Event]):
     @property
     def rows(self) -> int:
         """Rows of the round that the works take."""
-        return sum(rows_of(work) for work in self.works)
+        return sum(row_count(work) for work in self.works)
 
     @property
     def tokens_only(self) -> bool:
@@ -39,7 +35,7 @@ class Ask(NamedTuple, Generic[Event]):
 Steps: TypeAlias = Generator[Ask[Event], Sequence[Performed], Result]
 
 
-def rows_of(work: Work) -> int:
+def row_count(work: Work) -> int:
     """Rows of the batch that a work takes."""
     return work.state.lineup.rows if isinstance(work, Part) else work.cursor.state.batch
 
