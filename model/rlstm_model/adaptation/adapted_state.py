@@ -150,11 +150,13 @@ class AdaptedState:
 class StateShape:
     """What a state must look like to belong to one model and one token grid.
 
-    ``recurrent`` has the shape of one row's state, and dtype and device of all tensors; ``weights`` is P.
+    ``recurrent`` has the shape of one row's state, its dtype, and the device of all tensors; ``weights`` is
+    P, and ``kept`` the dtype that fast weights are kept in.
     """
 
     recurrent: State
     weights: int
+    kept: torch.dtype
     vocab_size: int
     segment: int
 
@@ -199,8 +201,9 @@ class StateShape:
         for name, tensor in tensors.items():
             if list(tensor.shape) != shapes[name]:
                 raise StateMismatch(f"{name} has shape {list(tensor.shape)}, not {shapes[name]}")
-            if tensor.dtype != self.recurrent.h.dtype:
-                raise StateMismatch(f"{name} has dtype {tensor.dtype}, not {self.recurrent.h.dtype}")
+            dtype = self.kept if name == "delta" else self.recurrent.h.dtype
+            if tensor.dtype != dtype:
+                raise StateMismatch(f"{name} has dtype {tensor.dtype}, not {dtype}")
             if not bool(torch.isfinite(tensor).all()):
                 raise NonFiniteState(f"{name} holds a value that is not finite")
 

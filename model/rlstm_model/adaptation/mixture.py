@@ -9,8 +9,9 @@ with a_t = 1 / (t + 2) for the token number t = 0, 1, ... of the session. Weight
 in float64, not as logarithms: the share never leaves one below a_t / K, so none can underflow; it is linear,
 and would cost an exponential and a logarithm a token; and what is stored is what answers show. Likelihoods
 are taken relative to the best expert of their token, so that however improbable it is nothing underflows.
-An expert whose log-probability is NaN or plus infinity is broken: its probability counts as 0 and the caller
-is told, to restart it. Minus infinity is a probability of 0 like any other.
+An expert whose log-probability is NaN or plus infinity is broken: the others predict the token without it, as
+if it had been impossible to that expert, and the caller is told, to restart it (:func:`drop`). Minus infinity
+is a probability of 0 like any other.
 Every row has the arithmetic that it would have alone.
 Shape suffixes: S tokens of a segment, N sessions, K experts, V vocabulary.
 """
@@ -50,6 +51,11 @@ class MixtureState(NamedTuple):
             torch.cat([state.weights_NK for state in states]),
             torch.cat([state.tokens_N for state in states]),
         )
+
+    def sessions(self) -> list["MixtureState"]:
+        """Each session alone, as copies: a view would keep all of them alive."""
+        pairs = zip(torch.split(self.weights_NK, 1), torch.split(self.tokens_N, 1), strict=True)
+        return [MixtureState(weights_1K.clone(), tokens_1.clone()) for weights_1K, tokens_1 in pairs]
 
     @property
     def experts(self) -> int:
@@ -104,7 +110,9 @@ def read(state: MixtureState, logprobs_SNK: Tensor, active_SN: Tensor | None = N
     weights_SNK, weights_NK, totals_SN = _follow(
         state.weights_NK, evidence.likelihoods_SNK, reads_SN, times_SN
     )
-    logprobs_SN = (evidence.best_SN + totals_SN.log()).masked_fill(~known_SN, math.nan)
+    silent_SN = ~evidence.usable_SNK.all(-1)
+    spoken_SN = _total(weights_SNK * evidence.usable_SNK)[..., 0].masked_fill(~silent_SN, 1.0)
+    logprobs_SN = (evidence.best_SN + (totals_SN / spoken_SN).log()).masked_fill(~known_SN, math.nan)
     return MixtureRead(
         weights_SNK=weights_SNK,
         logprobs_SN=logprobs_SN.masked_fill(~active_SN, 0.0),
@@ -114,19 +122,36 @@ def read(state: MixtureState, logprobs_SNK: Tensor, active_SN: Tensor | None = N
     )
 
 
-def mix(state: MixtureState, log_probs_NKV: Tensor) -> Tensor:
+def drop(state: MixtureState, dropped_NK: Tensor) -> MixtureState:
+    """The mixtures after the dropped experts have started anew, of which in each session one is left.
+
+    Their weights become 0, and then what a share gives: 1 / ((t + 1) K), as if the last of t tokens had been
+    impossible to them. No other weight becomes smaller, so the bounds of :func:`regret_bound` against the
+    other experts stay. Before any token all weights are equal, and remain so.
+    """
+    weights_NK, tokens_N = state
+    least_N1 = 1.0 / ((tokens_N[:, None].double() + 1.0) * state.experts)
+    left_NK = weights_NK.masked_fill(dropped_NK, 0.0)
+    given_N1 = dropped_NK.sum(1, keepdim=True) * least_N1
+    kept_NK = left_NK * ((1.0 - given_N1) / _total(left_NK))
+    changed_NK = torch.where(dropped_NK, least_N1, kept_NK.maximum(least_N1))
+    return MixtureState(torch.where(dropped_NK.any(1, keepdim=True), changed_NK, weights_NK), tokens_N)
+
+
+def mix(weights_NK: Tensor, log_probs_NKV: Tensor) -> Tensor:
     """The mixture's log-probabilities ``[N, V]`` of the next token, float64: what :func:`read` would score.
 
-    A broken expert's probabilities count as 0: the row then sums to 1 less its weight. A session whose
-    experts are all broken gets a row of NaN.
+    The weights are those of a :class:`MixtureState`. A broken expert does not speak: the others are mixed as
+    if they were all. A session whose experts are all broken gets a row of NaN.
     """
     broken_NK = broken_experts(log_probs_NKV)
+    weights_NK = _speaking(weights_NK, ~broken_NK)
     log_probs_NKV = log_probs_NKV.masked_fill(broken_NK[..., None], -math.inf)
     best_NV = log_probs_NKV.amax(1).double()
     best_NV.masked_fill_(best_NV == -math.inf, 0.0)
     total_NV = torch.zeros_like(best_NV)
     # One expert at a time: over a large vocabulary all of them in float64 would be most of the memory.
-    for log_probs, weights_N in zip(log_probs_NKV.unbind(1), state.weights_NK.unbind(1), strict=True):
+    for log_probs, weights_N in zip(log_probs_NKV.unbind(1), weights_NK.unbind(1), strict=True):
         total_NV += (log_probs.double() - best_NV).exp_().mul_(weights_N[:, None])
     return total_NV.log_().add_(best_NV).masked_fill_(broken_NK.all(1)[:, None], math.nan)
 
@@ -218,7 +243,21 @@ def _follow(
     for token, likelihoods_NK in enumerate(likelihoods_SNK):
         weights_SNK[token] = weights_NK
         joint_NK = weights_NK * likelihoods_NK
-        total_N1 = totals_SN1[token] = joint_NK.sum(-1, keepdim=True)
+        total_N1 = totals_SN1[token] = _total(joint_NK)
         shared_NK = joint_NK / total_N1 * kept_SN1[token] + given_SN1[token]
         weights_NK = torch.where(reads_SN1[token], shared_NK, weights_NK)
     return weights_SNK, weights_NK, totals_SN1[..., 0]
+
+
+def _speaking(weights_NK: Tensor, usable_NK: Tensor) -> Tensor:
+    """Weights of those that are usable alone, where some are not."""
+    spoken_NK = weights_NK * usable_NK
+    return torch.where(usable_NK.all(1, keepdim=True), weights_NK, spoken_NK / _total(spoken_NK))
+
+
+def _total(values_NK: Tensor) -> Tensor:
+    """The sum over the last dimension, which stays: added up in its order, however many rows there are."""
+    first, *more = torch.split(values_NK, 1, -1)
+    for value in more:
+        first = first + value
+    return first

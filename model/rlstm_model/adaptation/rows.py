@@ -1,20 +1,51 @@
-"""Many readings in few passes: rows of unequal length, padded so that no row depends on its neighbours.
+"""Many readings in one pass: rows of unequal length, padded so that no row depends on its neighbours.
 
 A row's last bits depend on how many rows a matrix product has, but not beyond a multiple of the tile
 (sessions: §4). So rows are padded to whole tiles. They are sorted by length, and a window ends where some of
 them do: what is left goes on in fewer tiles, and no finished row costs more than its tile does.
-Shape suffixes: T tokens, N rows, R rows of one reading, V vocabulary, P fast weights, H hidden units.
+Shape suffixes: T tokens, N rows of a pass, R rows of one reading, V vocabulary, P fast weights, H hidden.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import accumulate
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.fast_weights import FastWeights
+from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
+
+
+class Weights(Protocol):
+    """What rows are read with: :class:`FastWeights`, or less where nothing learns."""
+
+    @property
+    def model(self) -> LanguageModel:
+        """The model with its slow weights."""
+
+    @property
+    def tile(self) -> int:
+        """See :class:`FastWeights`."""
+
+    @property
+    def at_once(self) -> int:
+        """See :class:`FastWeights`."""
+
+    def zero(self, rows: int) -> Tensor:
+        """See :class:`FastWeights`."""
+
+    def read(
+        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """See :class:`FastWeights`."""
+
+    def step(
+        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """See :class:`FastWeights`."""
 
 
 class Reading(NamedTuple):
@@ -30,13 +61,6 @@ class Reading(NamedTuple):
         return self.state.batch
 
 
-class Read(NamedTuple):
-    """What a reading gave: logits ``[T, R, V]`` after each of its ids, and the state after them all."""
-
-    logits_TRV: Tensor
-    state: State
-
-
 class Lesson(NamedTuple):
     """R rows to learn from a segment: ``reading`` its inputs, the targets, and the weights of the losses."""
 
@@ -45,74 +69,72 @@ class Lesson(NamedTuple):
     weights: Sequence[float]
 
 
-class Taught(NamedTuple):
-    """What a lesson gave: as :class:`Read`, and the gradients of each row's loss."""
+class Pass(NamedTuple):
+    """What a pass over readings gave.
 
-    logits_TRV: Tensor
-    state: State
-    gradient_RP: Tensor
+    windows  logits ``[T, N, V]`` after each token, window after window of ever fewer rows
+    first    of each reading the number of its first row
+    states   of each reading after all its ids: views, of which each keeps those of all rows
+    """
+
+    windows: Sequence[Tensor]
+    first: Sequence[int]
+    states: Sequence[State]
+
+
+class Taught(NamedTuple):
+    """What a pass over lessons gave: padding is in all of it, and ``gradient_NP`` lives until the next.
+
+    ``delta_NP`` are the rows' deltas as they were, in the precision they are kept in; None is zero for all.
+    """
+
+    read: Pass
+    delta_NP: Tensor | None
+    gradient_NP: Tensor
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Reads and learns for many rows at once."""
+    """Reads for many rows at once."""
 
-    fast_weights: FastWeights
+    weights: Weights
     temperature: float = 1.0
 
-    def read(self, readings: Sequence[Reading]) -> list[Read]:
-        """Read each. Rows with fast weights and rows without are read apart."""
-        results: list[Read | None] = [None] * len(readings)
-        for own in (False, True):
-            chosen = [i for i, reading in enumerate(readings) if (reading.delta_RP is not None) is own]
-            chosen.sort(key=lambda i: -len(readings[i].ids))
-            for part in self._in_parts(chosen, readings):
-                for i, result in zip(part, self._read([readings[i] for i in part]), strict=True):
-                    results[i] = result
-        return [result for result in results if result is not None]
-
-    def learn(self, lessons: Sequence[Lesson]) -> Iterator[tuple[int, Taught]]:
-        """Learn from each; yields its place in ``lessons`` as well. Each result lives until the next."""
-        lengths = sorted({len(lesson.targets) for lesson in lessons})
-        for length in lengths:
-            chosen = [i for i, lesson in enumerate(lessons) if len(lesson.targets) == length]
-            for part in self._in_parts(chosen, [lesson.reading for lesson in lessons]):
-                yield from zip(part, self._learn([lessons[i] for i in part]), strict=True)
-
-    def _read(self, readings: Sequence[Reading]) -> list[Read]:
-        ends = _ends(readings)
-        ids_TN, state, delta_NP = self._padded(readings)
+    def read(self, readings: Sequence[Reading]) -> Pass:
+        """Read each, at least one. If one has fast weights, all are read as if they had."""
+        order = sorted(range(len(readings)), key=lambda i: -len(readings[i].ids))
+        ordered = [readings[i] for i in order]
+        ids_TN, state, delta_NP = self._padded(ordered)
+        own_NP = self._computed(delta_NP, state)
+        ends = list(accumulate(reading.rows for reading in ordered))
         windows: list[Tensor] = []
-        states: list[State] = [reading.state for reading in readings]
-        start, going_on = 0, len(readings)
-        for stop in sorted({len(reading.ids) for reading in readings}):
+        states: list[State] = []
+        start, going_on = 0, len(ordered)
+        for stop in sorted({len(reading.ids) for reading in ordered}):
             rows = self._tiles(ends[going_on - 1])
-            own = None if delta_NP is None else delta_NP[:rows]
-            logits_TNV, state = self.fast_weights.read(
-                own, ids_TN[start:stop, :rows], state.rows(slice(rows)), temperature=self.temperature
+            logits_TNV, state = self.weights.read(
+                None if own_NP is None else own_NP[:rows],
+                ids_TN[start:stop, :rows],
+                state.rows(slice(rows)),
+                temperature=self.temperature,
             )
             windows.append(logits_TNV)
-            while going_on and len(readings[going_on - 1].ids) == stop:
-                going_on -= 1
-                states[going_on] = _copy(state, _own(ends, going_on))
-            start = stop
-        return [
-            Read(_joined(windows, len(reading.ids), _own(ends, i)), states[i])
-            for i, reading in enumerate(readings)
-        ]
+            left = sum(len(reading.ids) > stop for reading in ordered)
+            states = [*_split(state, ordered[left:going_on], ends[left - 1] if left else 0), *states]
+            start, going_on = stop, left
+        return _in_order(order, windows, ordered, states)
 
-    def _learn(self, lessons: Sequence[Lesson]) -> Iterator[Taught]:
-        readings = [lesson.reading for lesson in lessons]
+    def step(self, readings: Sequence[Reading]) -> Pass:
+        """The same where each has a single id, by the weights' own way to read one token."""
         ids_TN, state, delta_NP = self._padded(readings)
-        targets_TN = self._columns([lesson.targets for lesson in lessons], readings, torch.int64)
-        weights_TN = self._columns([lesson.weights for lesson in lessons], readings, state.h.dtype)
-        learned = self.fast_weights.learn(
-            delta_NP, ids_TN, targets_TN, weights_TN, state, temperature=self.temperature
+        logits_NV, state = self.weights.step(
+            self._computed(delta_NP, state), ids_TN[0], state, temperature=self.temperature
         )
-        ends = _ends(readings)
-        for i in range(len(lessons)):
-            own = _own(ends, i)
-            yield Taught(learned.logits_TNV[:, own], _copy(learned.state, own), learned.gradient_NP[own])
+        return _in_order(range(len(readings)), [logits_NV.unsqueeze(0)], readings, _split(state, readings, 0))
+
+    def _computed(self, delta_NP: Tensor | None, state: State) -> Tensor | None:
+        """Deltas in the precision that is computed in: they may be kept in less."""
+        return None if delta_NP is None else delta_NP.to(state.h.dtype)
 
     def _padded(self, readings: Sequence[Reading]) -> tuple[Tensor, State, Tensor | None]:
         """Ids, states and deltas of whole tiles. Rows that are no row read token 0 from a state of zero."""
@@ -125,10 +147,10 @@ class Rows:
         if all(reading.delta_RP is None for reading in readings):
             return ids_TN, State(h, c), None
         deltas = [self._delta(reading) for reading in readings]
-        return ids_TN, State(h, c), _cat([*deltas, self.fast_weights.zero(more)], 0)
+        return ids_TN, State(h, c), _cat([*deltas, self.weights.zero(more)], 0)
 
     def _delta(self, reading: Reading) -> Tensor:
-        return self.fast_weights.zero(reading.rows) if reading.delta_RP is None else reading.delta_RP
+        return self.weights.zero(reading.rows) if reading.delta_RP is None else reading.delta_RP
 
     def _columns(
         self, values: Sequence[Sequence[float]], readings: Sequence[Reading], dtype: torch.dtype
@@ -144,51 +166,53 @@ class Rows:
         return torch.tensor([*rows, *nothing], dtype=dtype, device=readings[0].state.h.device).t()
 
     def _tiles(self, rows: int) -> int:
-        tile = self.fast_weights.tile
+        tile = self.weights.tile
         return -(-rows // tile) * tile
 
-    def _in_parts(self, places: Sequence[int], readings: Sequence[Reading]) -> Iterator[list[int]]:
-        """The places of readings in parts of at most so many rows, but at least one place each."""
-        part: list[int] = []
-        rows = 0
-        for place in places:
-            if part and rows + readings[place].rows > self.fast_weights.at_once:
-                yield part
-                part, rows = [], 0
-            part.append(place)
-            rows += readings[place].rows
-        if part:
-            yield part
+
+@dataclass(frozen=True)
+class LearningRows(Rows):
+    """Reads and learns for many rows at once."""
+
+    weights: FastWeights
+
+    def learn(self, lessons: Sequence[Lesson]) -> Taught:
+        """Learn from each: at least one, and all of the same length."""
+        readings = [lesson.reading for lesson in lessons]
+        ids_TN, state, delta_NP = self._padded(readings)
+        targets_TN = self._columns([lesson.targets for lesson in lessons], readings, torch.int64)
+        weights_TN = self._columns([lesson.weights for lesson in lessons], readings, state.h.dtype)
+        learned = self.weights.learn(
+            self._computed(delta_NP, state),
+            ids_TN,
+            targets_TN,
+            weights_TN,
+            state,
+            temperature=self.temperature,
+        )
+        states = _split(learned.state, readings, 0)
+        read = _in_order(range(len(readings)), [learned.logits_TNV], readings, states)
+        return Taught(read, delta_NP, learned.gradient_NP)
 
 
-def _ends(readings: Sequence[Reading]) -> list[int]:
-    ends, total = [], 0
-    for reading in readings:
-        total += reading.rows
-        ends.append(total)
-    return ends
+def _in_order(
+    order: Sequence[int], windows: Sequence[Tensor], ordered: Sequence[Reading], states: Sequence[State]
+) -> Pass:
+    """A pass with firsts and states in the order of the readings, which were read in ``order``."""
+    firsts = accumulate((reading.rows for reading in ordered[:-1]), initial=0)
+    placed = sorted(zip(order, firsts, states, strict=True), key=lambda place: place[0])
+    return Pass(windows, [first for _, first, _ in placed], [state for _, _, state in placed])
 
 
-def _own(ends: Sequence[int], index: int) -> slice:
-    return slice(ends[index - 1] if index else 0, ends[index])
+def _split(state: State, readings: Sequence[Reading], first: int) -> list[State]:
+    """Each reading's rows, of which the first is numbered."""
+    sizes = [reading.rows for reading in readings]
+    own = slice(first, first + sum(sizes))
+    pairs = zip(torch.split(state.h[:, own], sizes, 1), torch.split(state.c[:, own], sizes, 1), strict=True)
+    return [State(h, c) for h, c in pairs]
 
 
 def _cat(tensors: Sequence[Tensor], dim: int) -> Tensor:
     """Tensors side by side, without a copy where only one has anything: it may be all weights of a model."""
     present = [tensor for tensor in tensors if tensor.shape[dim]]
     return present[0] if len(present) == 1 else torch.cat(present, dim)
-
-
-def _copy(state: State, rows: slice) -> State:
-    """A copy: a view would keep the states of all rows alive."""
-    return State(state.h[:, rows].clone(), state.c[:, rows].clone())
-
-
-def _joined(windows: Sequence[Tensor], length: int, rows: slice) -> Tensor:
-    parts, total = [], 0
-    for window in windows:
-        if total == length:
-            break
-        parts.append(window[:, rows])
-        total += len(window)
-    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -18,7 +18,7 @@ from rlstm_model.adaptation.config import AdaptationConfig
 class Steps(NamedTuple):
     """What became of N rows' deltas.
 
-    delta_NP     after the step; a row whose step was not finite keeps its own
+    delta_NP     after the step, in the deltas' precision; a row whose step was not finite keeps its own
     taken        whether the row's step was finite
     norm_ratios  of each delta to the slow weights, by their norms
     projected    whether the row was cut back to the greatest norm
@@ -54,17 +54,21 @@ class LearningRule:
         return self.config.rate == 0 and self.config.decay == 0
 
     def step(self, delta_NP: Tensor, gradient_NP: Tensor, rate_scales: Sequence[float]) -> Steps:
-        """One step of every row, each with its own rate. The arguments are left as they are."""
+        """One step of every row, each with its own rate. The arguments are left as they are.
+
+        Deltas may be kept in less precision than the gradients have, which is the one that is computed in.
+        """
         # A factor beyond the dtype's range would raise; the largest within it ends as a step not taken.
-        greatest = torch.finfo(delta_NP.dtype).max
+        greatest = torch.finfo(gradient_NP.dtype).max
         rates = [min(self.config.rate * scale, greatest) for scale in rate_scales]
-        moved_NP = self._moved(delta_NP, gradient_NP, rates)
+        moved_NP = self._moved(delta_NP.to(gradient_NP.dtype), gradient_NP, rates)
         norms_N = torch.linalg.vector_norm(moved_NP, dim=1)
         norms = norms_N.tolist()
         taken = [norm < float("inf") for norm in norms]
         projected = [ok and norm > self._max_norm for ok, norm in zip(taken, norms, strict=True)]
         if any(projected):
             moved_NP = moved_NP * (self._max_norm / norms_N).clamp(max=1.0).unsqueeze(1)
+        moved_NP = moved_NP.to(delta_NP.dtype)
         if not all(taken):
             taken_N1 = torch.tensor(taken, device=delta_NP.device).unsqueeze(1)
             moved_NP = torch.where(taken_N1, moved_NP, delta_NP)

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
+from rlstm_model.adaptation.reader import static_reader
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends
@@ -42,12 +43,20 @@ from rlstm_server.engine.messages import (
 )
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.runner import Runner, Steps
-from rlstm_server.engine.scoring import ItemText, Scored, rank_candidates, score_items, score_items_adapted
+from rlstm_server.engine.runner import ROWS, Runner
+from rlstm_server.engine.scoring import (
+    ROWS_OF_REQUEST,
+    ItemText,
+    Scored,
+    rank_candidates,
+    score_items,
+    score_items_adapted,
+)
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Change, Sessions, Staged
 from rlstm_server.engine.snapshot import SessionCopy, Snapshots, info_of, session_info
 from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.streams import SessionStreams
 from rlstm_server.engine.text import Piece, read_passage
 from rlstm_server.errors import Draining, Gone, InvalidField
@@ -73,16 +82,18 @@ class Engine:
         limits: EngineLimits | None = None,
         cache_bytes: int = CACHE_BYTES,
         ttl_seconds: float = TTL_SECONDS,
+        rows: int = ROWS,
     ) -> None:
+        """`rows` are those of a round: more of them share each product, fewer make rounds shorter."""
         self.limits = limits or EngineLimits()
-        self.runner = Runner(served.model, metrics, self.limits.queued_jobs)
+        self.runner = Runner(served.model, metrics, self.limits.queued_jobs, rows)
         self._served = served
         self._metrics = metrics
         self._store = MeteredStore(store, metrics)
         snapshots = Snapshots(served)
         self.sessions = Sessions(
             self._store,
-            SessionCache(cache_bytes, metrics),
+            SessionCache(cache_bytes, metrics, self.runner.slots),
             snapshots,
             self.runner,
             metrics,
@@ -92,6 +103,7 @@ class Engine:
         self._appends = Appends(self.sessions, self._staging, self.limits)
         self._creator = Creator(self.sessions, self._staging, self._appends, ttl_seconds)
         self._streams = SessionStreams(self.sessions, self._staging, self.limits)
+        self._reader = static_reader(served.model, served.vocab.bos_id)
         self._draining = False
 
     @property
@@ -143,13 +155,14 @@ class Engine:
         requests.check_score(request, self.limits)
         size = sum(requests.size_of(item.passage) + requests.size_of(item.context) for item in request.items)
         items = await requests.off_loop(size, partial(self._item_texts, request.items))
-        ran = await self.runner.run(self._score_steps(request, items), request.caller)
+        rows = min(len(items), ROWS_OF_REQUEST)
+        ran = await self.runner.run(self._score_steps(request, items), request.caller, rows)
         ran.result.tally.count(self._metrics)
         return ScoreAnswer(items=ran.result.items, timings=Timings(queue=ran.queue, compute=ran.compute))
 
     def _score_steps(self, request: ScoreRequest, items: list[ItemText]) -> Steps[Any, Scored]:
         if request.adaptation is None:
-            return score_items(self._served.model, self.vocab.bos_id, items, request.top)
+            return score_items(self._reader, items, request.top)
         return score_items_adapted(self._served.adapter(), request.adaptation, items, request.top)
 
     def _item_texts(self, items: tuple[ScoreItem, ...]) -> list[ItemText]:
@@ -182,7 +195,7 @@ class Engine:
         requests.within("prompt tokens", len(ids), self.limits.prompt_tokens)
         seed = secrets.randbits(32) if request.settings.seed is None else request.settings.seed
         unfinished = prompt.after.unfinished if prompt else ()
-        steps = continue_prompt(self._served.model, self.vocab, ids, request.settings, seed, unfinished)
+        steps = continue_prompt(self._reader, self.vocab, ids, request.settings, seed, unfinished)
         async with aclosing(self.runner.stream(steps, request.caller)) as events:
             async for event in events:
                 if isinstance(event, EndEvent):
@@ -224,7 +237,7 @@ class Engine:
             self._served.adapter(), copy.state, request.candidates, pieces, request.weights
         )
         with self.sessions.distrusting(key):
-            ran = await self.runner.run(steps, request.caller)
+            ran = await self.runner.run(steps, request.caller, min(len(pieces), ROWS_OF_REQUEST))
         self._metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
         timings = Timings(queue=ran.queue, compute=ran.compute)
         return CandidatesAnswer(version=copy.position.version, candidates=ran.result, timings=timings)

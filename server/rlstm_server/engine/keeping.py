@@ -15,10 +15,10 @@ from rlstm_server.engine import answers
 from rlstm_server.engine.generation import Continuation, continue_text
 from rlstm_server.engine.learning import Tally, read_piece
 from rlstm_server.engine.messages import FinishReason, GenerationEvent, GenerationSettings, Passage
-from rlstm_server.engine.runner import Steps
 from rlstm_server.engine.session import Staged
 from rlstm_server.engine.snapshot import SessionCopy, SessionState
 from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.stops import Released, StopStrings
 from rlstm_server.engine.text import read_passage
 from rlstm_server.errors import StateCorrupt
@@ -61,7 +61,7 @@ def continuation(staging: Staging, state: SessionState, progress: Progress) -> C
     reader = staging.served.adapter().reader(state.adapted)
     after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
     return Continuation(
-        read=reader.next,
+        reader=reader,
         cursor=reader.cursor,
         settings=progress.settings,
         seed=progress.seed,
@@ -89,8 +89,7 @@ def keep_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps
     text = continuation(staging, state, progress)
     released: list[Released] = []
     while len(released) < CHUNK and text.finish_reason is None:
-        released += text.advance()
-        yield ()
+        released += text.choose((yield from performed(text.turn)))
     tokens = _fitting(released)
     state, tally = yield from _read_own(staging, state, tokens, learn=progress.learn)
     chunk = Chunk(

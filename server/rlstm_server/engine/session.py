@@ -18,7 +18,7 @@ from rlstm_server.engine.learning import Tally
 from rlstm_server.engine.messages import Caller, Timings
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.runner import Runner, Steps
+from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.snapshot import (
     SessionCopy,
     SessionFacts,
@@ -27,6 +27,7 @@ from rlstm_server.engine.snapshot import (
     describe,
     session_facts,
 )
+from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import (
     Conflict,
     Draining,
@@ -249,7 +250,7 @@ class Sessions:
             copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
             steps = await compute(copy)
             with self.distrusting(change.key):
-                ran = await self.runner.run(steps, change.caller)
+                ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
             began = time.perf_counter()
             commit = _commit_of(change, copy, ran.result)
             outcome = await operation.commit(self._commit(commit))
@@ -325,8 +326,8 @@ class Sessions:
 
 
 def _opened(snapshots: Snapshots, key: SessionKey, version: int, value: bytes) -> Steps[Any, SessionState]:
-    """Open a stored state on the device thread, in one slice."""
-    yield ()
+    """Open a stored state on the device thread."""
+    yield from ()
     return snapshots.open(key, version, value)
 
 

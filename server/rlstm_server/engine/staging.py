@@ -17,10 +17,10 @@ from rlstm_server.engine.messages import (
     Timings,
 )
 from rlstm_server.engine.metered import MeteredStore
-from rlstm_server.engine.runner import Steps
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Staged
 from rlstm_server.engine.snapshot import SessionCopy, SessionState, Snapshots
+from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Piece, Place
 from rlstm_server.store.base import SessionKey
 
@@ -40,7 +40,7 @@ class Staging:
 
     def start(self, key: SessionKey, choice: AdaptationChoice) -> Steps[Any, tuple[SessionState, bytes]]:
         """The state of a new session, and the same sealed."""
-        yield ()
+        yield from ()
         adapted = self.served.adapter().start(rate_scale=choice.rate_scale, static=choice.static)
         totals = SessionTotals(static_nats=0.0 if choice.static else None)
         state = SessionState(adapted=adapted, totals=totals)
@@ -51,7 +51,6 @@ class Staging:
     ) -> Steps[Any, Staged[AppendAnswer]]:
         """Score a piece, then learn from it."""
         reading = yield from read_piece(self.served.adapter(), copy.state, piece, learn=request.learn)
-        yield ()
         answer = AppendAnswer(
             version=copy.position.version + 1,
             position=reading.state.adapted.position,
@@ -77,7 +76,7 @@ class Staging:
 
     def reset(self, copy: SessionCopy, scope: ResetScope) -> Steps[Any, Staged[None]]:
         """Forget fast weights, recurrent state, or both; position and sums go on."""
-        yield ()
+        yield from ()
         recurrent = scope in ("recurrent", "both")
         adapted = self.served.adapter().reset(
             copy.state.adapted, fast_weights=scope in ("fast_weights", "both"), recurrent=recurrent

@@ -70,7 +70,7 @@ def test_tensors_share_no_memory(make_adapter, text):
 def test_nbytes(middle):
     """The size of a state is that of its tensors: delta, and h and c of two rows at two places."""
     adapter, state = middle
-    assert state.nbytes == 4 * (adapter._fast_weights.size + 2 * 2 * 2 * 2 * 5)
+    assert state.nbytes == 4 * (adapter.fast_weights.size + 2 * 2 * 2 * 2 * 5)
 
 
 @pytest.mark.parametrize(

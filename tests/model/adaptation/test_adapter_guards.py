@@ -95,7 +95,7 @@ def test_fast_weights_that_compute_no_number_restart(make_adapter, text, value, 
     parts, after = observe(adapter, ids, poisoned(state, value), learn=learn)
     fresh = replace(state, delta_KP=None)
     whole, _ = score(
-        adapter._model,
+        adapter.model,
         [*fresh.pending, *ids[:4]],
         state=fresh.start.state.rows(slice(1, 2)),
         last=fresh.start.last,
@@ -123,7 +123,7 @@ def test_one_bad_weight_in_the_middle_of_a_stream(make_adapter, text):
 def test_an_absurd_rate_stays_finite(make_adapter, text, rule, rate_scale):
     """However large the steps: the delta is projected or dropped, every score is a number, nothing raises."""
     adapter = make_adapter(**rule)
-    slow_norm = adapter._fast_weights.slow_norm
+    slow_norm = adapter.fast_weights.slow_norm
     parts, _ = observe(adapter, text(80), adapter.start(rate_scale=rate_scale))
     assert torch.isfinite(logprobs(parts)).all()
     assert {guard for part in parts for guard in part.guards} <= {"projected", "step_skipped", "restarted"}
@@ -221,7 +221,7 @@ def test_after_a_reset_of_the_weights_cuts_still_do_not_matter(make_adapter, tex
     reset = adapter.reset(state, fast_weights=True, recurrent=False)
     assert reset.delta_KP is None
     whole, _ = score(
-        adapter._model,
+        adapter.model,
         [*state.pending, *ids[:2]],
         state=state.start.state.rows(slice(1, 2)),
         last=state.start.last,

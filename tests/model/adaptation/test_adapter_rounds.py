@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation.adapter import NonFiniteState, Part
+from rlstm_model.adaptation.adapter import NonFiniteState
+from rlstm_model.adaptation.round import perform
 from rlstm_model.state import State
 
 SEGMENT, VOCAB = 4, 40
@@ -90,20 +91,20 @@ def test_the_pool_holds_every_kind_of_part(pool):
 def test_pitfall_36_a_stream_in_any_round_gets_what_it_gets_alone(adapter, pool, chosen):
     """Any streams in any order, also the same one twice, beside any neighbours."""
     parts, expected = pool
-    for found, place in zip(adapter.round([parts[i] for i in chosen]), chosen, strict=True):
+    for found, place in zip(perform([parts[i] for i in chosen]), chosen, strict=True):
         assert_same(found, expected[place])
 
 
 def test_rounds_of_many_streams(adapter, pool):
     """A hundred rows at once, then round after round to the end of their texts."""
     parts, expected = pool
-    for place, found in enumerate(adapter.round(parts * 4)):
+    for place, found in enumerate(perform(parts * 4)):
         assert_same(found, expected[place % len(parts)])
     states, draw = [observed.state for observed in expected], random.Random(9)
     for _ in range(3):
         texts = [[draw.randrange(VOCAB) for _ in range(SEGMENT)] for _ in states]
         batch = [adapter.part(state, ids) for state, ids in zip(states, texts, strict=True)]
-        round_ = adapter.round(batch)
+        round_ = perform(batch)
         for part, found in zip(batch, round_, strict=True):
             assert_same(found, alone(adapter, part))
         states = [observed.state for observed in round_]
@@ -111,7 +112,7 @@ def test_rounds_of_many_streams(adapter, pool):
 
 def test_no_parts(adapter):
     """A round of nothing gives nothing."""
-    assert adapter.round([]) == []
+    assert perform([]) == []
 
 
 def test_a_part_ends_where_its_segment_does(adapter):
@@ -134,7 +135,14 @@ def test_a_stream_that_is_no_number_fails_alone(adapter, pool, learn):
     """Its place holds the error; every other stream of the round keeps its bits."""
     parts, expected = pool
     ids, bad = (1, 2, 3, 4), broken_state(adapter.start(experts=4))
-    found = adapter.round([*parts[:5], Part(bad, ids, learn), *parts[5:], Part(bad, ids[:2], learn)])
+    found = perform(
+        [
+            *parts[:5],
+            adapter.part(bad, ids, learn=learn),
+            *parts[5:],
+            adapter.part(bad, ids[:2], learn=learn),
+        ]
+    )
     errors = [found.pop(5), found.pop()]
     assert [type(error) for error in errors] == [NonFiniteState] * 2
     for one, other in zip(found, expected, strict=True):
@@ -148,7 +156,7 @@ def test_fast_weights_that_are_no_number_restart_alone(adapter, pool):
         i for i, part in enumerate(parts) if part.state.delta_KP is not None and part.state.lineup.experts > 2
     )
     bad = replace(parts[place].state, delta_KP=torch.full_like(parts[place].state.delta_KP, NAN))
-    found = adapter.round([*parts, parts[place]._replace(state=bad)])
+    found = perform([*parts, replace(parts[place], state=bad)])
     assert found[-1].guards[:3] == ("restarted",) * 3
     assert found[-1].scores.logprobs.isfinite().all()
     for one, other in zip(found[:-1], expected, strict=True):

@@ -27,7 +27,7 @@ def finish(steps):
 
 def read(served, state, text):
     piece = read_passage(served.vocab, Passage(text=text), "", place=state.place)
-    return finish(read_piece(served.adapter, state, piece, learn=True))
+    return finish(read_piece(served.adapter(), state, piece, learn=True))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def served(tools):
 @pytest.fixture
 def learned(served):
     """A state in the middle of a segment, with fast weights."""
-    state = SessionState(adapted=served.adapter.start(), totals=SessionTotals())
+    state = SessionState(adapted=served.adapter().start(), totals=SessionTotals())
     return read(served, state, "a text that was learned from").state
 
 
@@ -57,7 +57,7 @@ def test_a_fresh_state_and_every_part_of_the_place_are_kept(served):
     """A state before any text, and held-back text and ids, come back as they were."""
     place = Place(characters=7, pending="wor", unfinished=(0xE2, 0x82))
     fresh = SessionState(
-        adapted=served.adapter.start(static=False, rate_scale=2.5), totals=SessionTotals(), place=place
+        adapted=served.adapter().start(static=False, rate_scale=2.5), totals=SessionTotals(), place=place
     )
     snapshots = Snapshots(served)
     opened = snapshots.open(KEY, 0, snapshots.pack(KEY, 0, fresh))

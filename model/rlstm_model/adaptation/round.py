@@ -1,0 +1,206 @@
+"""A round: many streams advanced by a piece of work each, all that reads alike in one pass.
+
+What a work gives is, to the last bit, what it gives alone: rows are padded to whole tiles, and what is
+computed of a row is computed of nothing else. A round's memory has a bound, whatever it consists of.
+Shape suffixes: N sessions, K experts, V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from rlstm_model.adaptation import mixture
+from rlstm_model.adaptation.adapted_state import AdaptedState, Cursor, NonFiniteState
+from rlstm_model.adaptation.experts import Scored, Text
+from rlstm_model.adaptation.mixture import MixtureState
+from rlstm_model.adaptation.passes import Done, Passes
+from rlstm_model.adaptation.restart import restart
+from rlstm_model.adaptation.rows import Rows
+from rlstm_model.adaptation.tasks import batches, task_of
+from rlstm_model.adaptation.works import (
+    Next,
+    Observed,
+    Part,
+    Result,
+    Slice,
+    Sliced,
+    Turn,
+    Work,
+    refusal,
+    rows_of,
+    side_by_side,
+)
+
+__all__ = ["Next", "Observed", "Part", "Result", "Slice", "Sliced", "Turn", "Work", "follow", "perform"]
+
+
+class _Broken(NamedTuple):
+    """A part of which some rows computed no distribution: these restart, and it is done once more."""
+
+    rows: Sequence[bool]
+
+
+@torch.no_grad()
+def perform(works: Sequence[Work]) -> list[Result]:
+    """Do each work: what it gives, in its place.
+
+    A work that cannot be done has its error there and disturbs no other: NonFiniteState where a stream's
+    state cannot be used, ArithmeticError where a reader's experts computed no distribution, InvalidToken for
+    an id outside the vocabulary, ValueError for a work without tokens or beyond the end of its segment.
+    """
+    results: dict[int, Result] = {}
+    alike: dict[tuple[Rows, bool], list[int]] = {}
+    for i, work in enumerate(works):
+        error = refusal(work)
+        if error is None:
+            alike.setdefault((rows_of(work), isinstance(work, Turn)), []).append(i)
+        else:
+            results[i] = error
+    for (rows, turns), places in alike.items():
+        done = _perform(rows, [works[i] for i in places], turns=turns)
+        results |= zip(places, done, strict=True)
+    return [results[i] for i in range(len(works))]
+
+
+def follow(chosen: Sequence[tuple[Next, int]]) -> list[Cursor]:
+    """The places after the tokens that were chosen: what :meth:`Next.after` gives, for many at once."""
+    cursors = [Cursor(following.state, token) for following, token in chosen]
+    sessions: dict[int, dict[int, MixtureState]] = {}
+    for i, (following, _) in enumerate(chosen):
+        if following.before.mixture is not None:
+            sessions.setdefault(following.before.mixture.experts, {})[i] = following.before.mixture
+    for before in sessions.values():
+        logprobs_NK = torch.stack([chosen[i][0].experts_1KV[0, :, chosen[i][1]] for i in before])
+        done = mixture.read(MixtureState.concatenate([*before.values()]), logprobs_NK[None])
+        for i, after in zip(before, done.state.sessions(), strict=True):
+            cursors[i] = cursors[i]._replace(mixture=after)
+    return cursors
+
+
+def _perform(rows: Rows, works: Sequence[Work], *, turns: bool) -> list[Result]:
+    """The same for works that are read by the same rows, and are all turns or none of them."""
+    tasks = [task_of(work) for work in works]
+    results: dict[int, Result] = {}
+    broken: dict[int, Sequence[bool]] = {}
+    for batch in batches(rows, tasks):
+        own = [works[i] for i in batch]
+        passes = Passes(rows, own, [tasks[i] for i in batch], turns=turns)
+        for i, result in zip(batch, _turns(own, passes) if turns else _texts(own, passes), strict=True):
+            if isinstance(result, _Broken):
+                broken[i] = result.rows
+            else:
+                results[i] = result
+    results |= _again({i: work for i in broken if isinstance(work := works[i], Part)}, broken)
+    return [results[i] for i in range(len(works))]
+
+
+# ---- reading one token ------------------------------------------------------------------------------------
+
+
+def _turns(works: Sequence[Work], passes: Passes) -> list[Result]:
+    results: dict[int, Result] = {}
+    for experts in {len(done.places) for done in passes.done}:
+        chosen = [i for i, done in enumerate(passes.done) if len(done.places) == experts]
+        experts_NKV = passes.predictions.rows([passes.done[i].places for i in chosen])
+        cursors = [work.cursor for i in chosen if isinstance(work := works[i], Turn)]
+        mixtures = [cursor.mixture for cursor in cursors if cursor.mixture is not None]
+        log_probs_NV = experts_NKV[:, 0]
+        if mixtures:
+            log_probs_NV = mixture.mix(MixtureState.concatenate(mixtures).weights_NK, experts_NKV)
+        for i, cursor, log_probs_V, experts_1KV in zip(
+            chosen, cursors, log_probs_NV, torch.split(experts_NKV, 1), strict=True
+        ):
+            results[i] = Next(log_probs_V, experts_1KV, side_by_side(passes.done[i].states), cursor)
+    return [results[i] for i in range(len(works))]
+
+
+# ---- reading texts ----------------------------------------------------------------------------------------
+
+
+def _texts(works: Sequence[Work], passes: Passes) -> list[Result | _Broken]:
+    texts = [_text(work, done) for work, done in zip(works, passes.done, strict=True)]
+    results: list[Result | _Broken] = []
+    for work, done, scored in zip(works, passes.done, passes.predictions.score(texts), strict=True):
+        if isinstance(work, Part):
+            results.append(_observed(work, done, scored))
+        elif isinstance(work, Slice):
+            results.append(_sliced(work, done, scored))
+    return results
+
+
+def _text(work: Work, done: Done) -> Text:
+    if isinstance(work, Part):
+        lineup, lean = work.state.lineup, work.adapter.logprobs_only
+        return Text(work.ids, done.places, lineup.experts, lineup.static, work.state.mixture, work.top, lean)
+    ids, top = (work.ids, work.top) if isinstance(work, Slice) else ((), 0)
+    return Text(ids, done.places, len(done.places), False, work.cursor.mixture, top)
+
+
+def _sliced(work: Slice, done: Done, scored: Scored) -> Result:
+    if scored.scores is None:
+        return ArithmeticError("the model's output is not finite")
+    return Sliced(scored.scores, Cursor(side_by_side(done.states), work.ids[-1], scored.mixture))
+
+
+def _observed(part: Part, done: Done, scored: Scored) -> Result | _Broken:
+    """The scores of a part, and the state after it and after the step that it ended with."""
+    if any(scored.broken) or scored.scores is None:
+        return _Broken(scored.broken)
+    stepped = done.stepped
+    state = _after(part, done, scored.mixture)
+    if stepped is None:
+        return Observed(state=state, scores=scored.scores, static_logprobs=scored.static_logprobs)
+    if any(stepped.lost):
+        state = restart(part.adapter, state, stepped.lost)
+    return Observed(
+        state=state,
+        scores=scored.scores,
+        static_logprobs=scored.static_logprobs,
+        updates=stepped.updates,
+        guards=stepped.guards,
+        gradient_norms=stepped.gradient_norms,
+        norm_ratio=stepped.norm_ratio,
+    )
+
+
+def _after(part: Part, done: Done, weights: MixtureState | None) -> AdaptedState:
+    before, stepped, ends = part.state, done.stepped, part.ends
+    now = Cursor(side_by_side(done.states), part.ids[-1])
+    return AdaptedState(
+        lineup=before.lineup,
+        delta_KP=before.delta_KP if stepped is None else stepped.delta_KP,
+        now=now,
+        start=now if ends else before.start,
+        mixture=weights,
+        pending=() if ends else before.pending + part.ids,
+        pending_learn=() if ends else part.flags,
+        position=before.position + len(part.ids),
+        updates=before.updates + (0 if stepped is None else stepped.updates),
+        bad_steps=before.bad_steps if stepped is None else stepped.bad_steps,
+        rate_scale=before.rate_scale,
+    )
+
+
+def _again(parts: Mapping[int, Part], broken: Mapping[int, Sequence[bool]]) -> dict[int, Result]:
+    """Parts once more, with zero fast weights where a row computed no distribution."""
+    results: dict[int, Result] = {}
+    mended: dict[int, Part] = {}
+    for i, part in parts.items():
+        try:
+            mended[i] = replace(part, state=_mended(part, broken[i]))
+        except NonFiniteState as error:
+            results[i] = error
+    for i, result in zip(mended, perform([*mended.values()]), strict=True):
+        if isinstance(result, Observed):
+            result = replace(result, guards=("restarted",) * sum(broken[i]) + result.guards)
+        results[i] = result
+    return results
+
+
+def _mended(part: Part, broken: Sequence[bool]) -> AdaptedState:
+    lineup = part.state.lineup
+    if lineup.static and broken[0]:
+        raise NonFiniteState("the slow weights' state is not finite")
+    return restart(part.adapter, part.state, broken[lineup.learning], must_help=True)

@@ -1,0 +1,41 @@
+"""The weights as loaded, for rows that have no fast ones: static texts share rounds with learning streams."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.state import State
+
+
+@dataclass(frozen=True)
+class StaticWeights:
+    """Reads as :class:`~rlstm_model.adaptation.fast_weights.FastWeights` do, without anything to learn.
+
+    Those of one model are equal, so that all its static texts are read together.
+    """
+
+    model: LanguageModel
+    tile = 8
+    at_once = 256
+
+    def zero(self, rows: int) -> Tensor:
+        """Deltas ``[N, 0]``."""
+        return self.model.embedding.input.new_zeros(rows, 0)
+
+    @torch.no_grad()
+    def read(
+        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """Logits ``[T, N, V]`` after each of the ids, and the state after them; deltas add nothing."""
+        features_TNH, after = self.model(ids_TN, state)
+        return self.model.logits(features_TNH, temperature), after
+
+    @torch.no_grad()
+    def step(
+        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """The same for one token a row: logits ``[N, V]``."""
+        features_NH, after = self.model.step(ids_N, state)
+        return self.model.logits(features_NH, temperature), after

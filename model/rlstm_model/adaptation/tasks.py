@@ -1,0 +1,103 @@
+"""Which rows a work reads with, from where, and how many works make a pass.
+
+Shape suffixes: V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rlstm_model.adaptation.rows import Lesson, Reading, Rows
+from rlstm_model.adaptation.works import Part, Slice, Turn, Work
+
+# Logits of one pass: learning holds them twice, and scoring once more.
+ELEMENTS_AT_ONCE = 1 << 24
+
+
+class Task(NamedTuple):
+    """The rows of a work: first those that read without fast weights, then those with or those that learn."""
+
+    plain: Reading | None
+    own: Reading | None
+    lesson: Lesson | None
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """How many there are of each."""
+        taught = 0 if self.lesson is None else self.lesson.reading.rows
+        return (
+            0 if self.plain is None else self.plain.rows,
+            0 if self.own is None else self.own.rows,
+            taught,
+        )
+
+    @property
+    def length(self) -> int:
+        """The most tokens that a row reads."""
+        readings = (self.plain, self.own, None if self.lesson is None else self.lesson.reading)
+        return max(len(reading.ids) for reading in readings if reading is not None)
+
+
+def task_of(work: Work) -> Task:
+    """The rows that read a work's tokens."""
+    if isinstance(work, Part):
+        return _of_part(work)
+    last = work.cursor.last
+    return _frozen((last, *work.ids[:-1]) if isinstance(work, Slice) else (last,), work)
+
+
+def _of_part(part: Part) -> Task:
+    state, lineup = part.state, part.state.lineup
+    ids = (state.now.last, *part.ids[:-1])
+    if part.learns:
+        plain = Reading(ids, state.now.state.rows(slice(1))) if lineup.static else None
+        return Task(plain, None, _lesson(part))
+    if state.delta_KP is None:
+        return Task(Reading(ids, state.now.state), None, None)
+    own = Reading(ids, state.now.state.rows(lineup.learning), state.delta_KP)
+    return Task(Reading(ids, state.now.state.rows(slice(1))) if lineup.static else None, own, None)
+
+
+def _lesson(part: Part) -> Lesson:
+    """The whole segment from its start.
+
+    The loss is the sum over the tokens that may be learned from, divided by S where the reduction is the
+    mean: a segment of which a part does not learn takes a smaller step, not a stronger one.
+    """
+    state, config = part.state, part.adapter.config
+    whole = (*state.pending, *part.ids)
+    scale = 1 / config.segment if config.reduction == "mean" else 1.0
+    rows = state.start.state.rows(state.lineup.learning)
+    reading = Reading((state.start.last, *whole[:-1]), rows, state.delta_KP)
+    return Lesson(reading, whole, [scale * flag for flag in part.flags])
+
+
+def _frozen(ids: Sequence[int], work: Slice | Turn) -> Task:
+    """Rows that read ``ids`` after the work's cursor and learn nothing: of several, the first is static."""
+    state, delta_KP = work.cursor.state, work.reader.delta_KP
+    if delta_KP is None:
+        return Task(Reading(ids, state), None, None)
+    static = state.batch - len(delta_KP)
+    own = Reading(ids, state.rows(slice(static, None)), delta_KP)
+    return Task(Reading(ids, state.rows(slice(static))) if static else None, own, None)
+
+
+def batches(rows: Rows, tasks: Sequence[Task]) -> Iterator[list[int]]:
+    """Tasks that are done together, as places: at least one, and no more than a pass should hold.
+
+    Those of a length lie side by side, where they share their windows.
+    """
+    weights, vocabulary = rows.weights, rows.weights.model.config.vocab_size
+    batch: list[int] = []
+    counts, longest = (0, 0, 0), 0
+    for place in sorted(range(len(tasks)), key=lambda i: (tasks[i].lesson is None, -tasks[i].length)):
+        task = tasks[place]
+        plain, own, taught = task.rows
+        more = (counts[0] + plain, counts[1] + own, counts[2] + taught)
+        length = max(longest, task.length)
+        if batch and (max(more) > weights.at_once or sum(more) * length * vocabulary > ELEMENTS_AT_ONCE):
+            yield batch
+            batch, more, length = [], task.rows, task.length
+        batch.append(place)
+        counts, longest = more, length
+    if batch:
+        yield batch

@@ -1,0 +1,169 @@
+"""What a round is made of: pieces of work of many streams, and what each gives.
+
+Shape suffixes: K experts, V vocabulary, P fast weights.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from rlstm_model.adaptation import mixture
+from rlstm_model.adaptation.adapted_state import AdaptedState, Cursor
+from rlstm_model.adaptation.learner import Learner
+from rlstm_model.adaptation.rows import Rows
+from rlstm_model.scoring import TokenScores
+from rlstm_model.state import State
+from rlstm_model.vocab import InvalidToken, check_ids
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenExperts:
+    """A stream's experts at one moment.
+
+    rows       what reads them
+    delta_KP   fast weights of those that learn; None is zero for all
+    cursor     where the stream was, the rows that are mixed
+    """
+
+    rows: Rows
+    delta_KP: Tensor | None
+    cursor: Cursor
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The next tokens of a stream: at least one, and none beyond the end of its segment.
+
+    ``learn``: whether they may be learned from; ``top`` alternatives are wanted of each.
+    """
+
+    state: AdaptedState
+    ids: tuple[int, ...]
+    learn: bool
+    top: int
+    adapter: Learner
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """What the rates of the rows that learn are multiplied with, beside the stream's own scale."""
+        return self.state.lineup.rates
+
+    @cached_property
+    def ends(self) -> bool:
+        """Whether the segment ends here."""
+        return (self.state.position + len(self.ids)) % self.adapter.config.segment == 0
+
+    @cached_property
+    def flags(self) -> tuple[bool, ...]:
+        """Whether each token of the segment so far may be learned from."""
+        return self.state.pending_learn + (self.learn,) * len(self.ids)
+
+    @cached_property
+    def learns(self) -> bool:
+        """Whether a step is taken after these tokens."""
+        idle = self.adapter.rule.idle or self.state.rate_scale == 0
+        return self.ends and any(self.flags) and not idle
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Tokens to be scored after ``cursor``: at least one, at most as many as a segment has.
+
+    Nothing is learned, and the stream stays as it is. ``top`` alternatives are wanted of each.
+    """
+
+    reader: FrozenExperts
+    cursor: Cursor
+    ids: tuple[int, ...]
+    top: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """The cursor's token to be read, and the one after it to be predicted."""
+
+    reader: FrozenExperts
+    cursor: Cursor
+
+
+Work: TypeAlias = Part | Slice | Turn
+
+
+def rows_of(work: Work) -> Rows:
+    """What reads a work's rows."""
+    return work.adapter.rows if isinstance(work, Part) else work.reader.rows
+
+
+def refusal(work: Work) -> ValueError | None:
+    """Why a work cannot be done, where its form tells: it reads nothing, no token, or too much."""
+    if isinstance(work, Turn):
+        return None
+    if not work.ids:
+        return ValueError("a work has at least one token")
+    try:
+        check_ids(work.ids, rows_of(work).weights.model.config.vocab_size)
+    except InvalidToken as error:
+        return error
+    if isinstance(work, Part):
+        segment = work.adapter.config.segment
+        if work.state.position % segment + len(work.ids) > segment:
+            return ValueError("a part ends where its segment does")
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Observed:
+    """What one part of a stream gave.
+
+    scores           of the mixture, as the weights were before they saw these tokens
+    static_logprobs  of the slow weights, float32 on the CPU; None where the static row is not carried
+    updates          1 where a segment ended here and was learned from
+    guards           what was kept from happening: "step_skipped", "projected", "restarted", once a row
+    gradient_norms   of the rows whose segment ended here and was learned from, where they are finite
+    norm_ratio       of the fast weights to the slow ones after the step, the greatest of all rows
+    """
+
+    state: AdaptedState
+    scores: TokenScores
+    static_logprobs: Tensor | None
+    updates: int = 0
+    guards: tuple[str, ...] = ()
+    gradient_norms: tuple[float, ...] = ()
+    norm_ratio: float | None = None
+
+
+class Sliced(NamedTuple):
+    """What a slice gave: the scores of its tokens, and the place after them."""
+
+    scores: TokenScores
+    cursor: Cursor
+
+
+@dataclass(frozen=True, eq=False)
+class Next:
+    """The next token's log-probabilities ``[V]``, and where the text goes on once it is chosen."""
+
+    log_probs_V: Tensor
+    experts_1KV: Tensor
+    state: State
+    before: Cursor
+
+    def after(self, token: int) -> Cursor:
+        """The place after ``token``; the mixture's weights follow it as they follow text."""
+        weights = self.before.mixture
+        if weights is not None:
+            weights = mixture.read(weights, self.experts_1KV[None, :, :, token]).state
+        return Cursor(self.state, token, weights)
+
+
+Result: TypeAlias = Observed | Sliced | Next | Exception
+
+
+def side_by_side(states: list[State]) -> State:
+    """The rows of all states, copied: a view would keep the states of a whole pass alive."""
+    if len(states) == 1:
+        return State(states[0].h.clone(), states[0].c.clone())
+    return State(*(torch.cat(parts, 1) for parts in zip(*states, strict=True)))
