@@ -19,6 +19,7 @@ from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.creation import Creator
 from rlstm_server.engine.generation import continue_prompt
 from rlstm_server.engine.messages import (
+    AdaptationChoice,
     AppendAnswer,
     AppendRequest,
     CandidatesAnswer,
@@ -155,15 +156,20 @@ class Engine:
         requests.check_score(request, self.limits)
         size = sum(requests.size_of(item.passage) + requests.size_of(item.context) for item in request.items)
         items = await requests.off_loop(size, partial(self._item_texts, request.items))
+        choice = None if request.adaptation is None else self._served.choose(request.adaptation)
         rows = min(len(items), ROWS_OF_REQUEST)
-        ran = await self.runner.run(self._score_steps(request, items), request.caller, rows)
+        ran = await self.runner.run(self._score_steps(choice, items, request.top), request.caller, rows)
         ran.result.tally.count(self._metrics)
-        return ScoreAnswer(items=ran.result.items, timings=Timings(queue=ran.queue, compute=ran.compute))
+        timings = Timings(queue=ran.queue, compute=ran.compute)
+        return ScoreAnswer(items=ran.result.items, adaptation=choice, timings=timings)
 
-    def _score_steps(self, request: ScoreRequest, items: list[ItemText]) -> Steps[Any, Scored]:
-        if request.adaptation is None:
-            return score_items(self._reader, items, request.top)
-        return score_items_adapted(self._served.adapter(), request.adaptation, items, request.top)
+    def _score_steps(
+        self, choice: AdaptationChoice | None, items: list[ItemText], top: int
+    ) -> Steps[Any, Scored]:
+        if choice is None:
+            return score_items(self._reader, items, top)
+        adapter = self._served.adapter(choice.kind, choice.coordinates)
+        return score_items_adapted(adapter, choice, items, top)
 
     def _item_texts(self, items: tuple[ScoreItem, ...]) -> list[ItemText]:
         texts = [self._item_text(index, item) for index, item in enumerate(items)]
@@ -234,7 +240,7 @@ class Engine:
         size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         steps = rank_candidates(
-            self._served.adapter(), copy.state, request.candidates, pieces, request.weights
+            self._staging.adapter(copy.state), copy.state, request.candidates, pieces, request.weights
         )
         with self.sessions.distrusting(key):
             ran = await self.runner.run(steps, request.caller, min(len(pieces), ROWS_OF_REQUEST))

@@ -58,7 +58,7 @@ class Progress:
 
 def continuation(staging: Staging, state: SessionState, progress: Progress) -> Continuation:
     """A text that goes on from a session's state, after what is kept of it already."""
-    reader = staging.served.adapter().reader(state.adapted)
+    reader = staging.adapter(state).reader(state.adapted)
     after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
     return Continuation(
         reader=reader,
@@ -79,7 +79,7 @@ def read_pending(
     if not state.place.pending:
         return state, Tally()
     piece = read_passage(staging.served.vocab, Passage(text=""), "", place=state.place, final=True)
-    reading = yield from read_piece(staging.served.adapter(), state, piece, learn=learn)
+    reading = yield from read_piece(staging.adapter(state), state, piece, learn=learn)
     return reading.state, reading.tally
 
 
@@ -92,6 +92,7 @@ def keep_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps
         released += text.choose((yield from performed(text.turn)))
     tokens = _fitting(released)
     state, tally = yield from _read_own(staging, state, tokens, learn=progress.learn)
+    state = staging.measured(state)
     chunk = Chunk(
         tokens=tokens,
         finish_reason=text.finish_reason if len(tokens) == len(released) else None,
@@ -159,5 +160,5 @@ def _read_own(
         return state, Tally()
     ids = tuple(token.id for token in tokens)
     piece = read_passage(staging.served.vocab, Passage(tokens=ids), "", place=state.place)
-    reading = yield from read_piece(staging.served.adapter(), state, piece, learn=learn, own=True)
+    reading = yield from read_piece(staging.adapter(state), state, piece, learn=learn, own=True)
     return reading.state, reading.tally

@@ -3,6 +3,7 @@
 Sums are taken in float64.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from rlstm_model.adaptation.adapter import Adapter, NonFiniteState, Observed
+from rlstm_model.adaptation.watch import Watch
 from rlstm_model.scoring import TokenScores
 from rlstm_server.engine.messages import Columns, SessionTotals, Totals
 from rlstm_server.engine.snapshot import SessionState
@@ -18,8 +20,16 @@ from rlstm_server.engine.text import Piece
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
 
-UPDATE_OUTCOMES = {"step_skipped": "skipped_nonfinite", "restarted": "rolled_back"}
-"""The adapter's guards that are no step, by the name they are counted under; "projected" is a step."""
+UPDATE_OUTCOMES = {
+    "step_skipped": "skipped_nonfinite",
+    "restarted": "rolled_back",
+    "reset": "rolled_back",
+    "frozen": "skipped_frozen",
+}
+"""The guards that are no step, by the name they are counted under; "projected" is a step.
+
+The adapter's own are counted once a row, those of the watch over a single expert once a segment.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +48,11 @@ class Tally:
     gradient_norms: tuple[float, ...] = ()
     norm_ratio: float | None = None
     session: Totals | None = None
+
+    @property
+    def guard_counts(self) -> dict[str, int]:
+        """How often each guard acted, of those that did."""
+        return dict(Counter(self.guards))
 
     @classmethod
     def of_items(cls, tallies: Sequence["Tally"]) -> "Tally":
@@ -140,11 +155,12 @@ def read_piece(
 
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
-    parts, adapted, done, segment = _Parts(), state.adapted, 0, adapter.config.segment
+    parts, adapted, watch, done = _Parts(), state.adapted, state.watch, 0
     try:
         while done < len(piece.ids):
-            part = adapter.part(adapted, piece.ids[done : done + segment], learn=learn, top=top)
-            observed = yield from performed(part)
+            ids = piece.ids[done : done + adapter.config.segment]
+            part = adapter.part(adapted, ids, learn=learn and watch.learns, top=top)
+            observed, watch = _watched(adapter, watch, (yield from performed(part)), learn=learn)
             parts.add(observed)
             adapted, done = observed.state, done + len(part.ids)
     except NonFiniteState as error:
@@ -155,7 +171,22 @@ def read_piece(
     tally = _tally(parts, totals, learn=learn, own=own)
     sums = state.totals if own else _add(state.totals, totals)
     sums = replace(sums, updates=sums.updates + tally.updates, guards=sums.guards + len(tally.guards))
-    return Reading(SessionState(adapted=adapted, totals=sums, place=piece.after), columns, totals, tally)
+    after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
+    return Reading(after, columns, totals, tally)
+
+
+def _watched(adapter: Adapter, watch: Watch, part: Observed, *, learn: bool) -> tuple[Observed, Watch]:
+    """A part under the watch over a single expert, where the static row reads beside one."""
+    if part.static_logprobs is None or part.state.lineup.experts > 1:
+        return part, watch
+    ends = part.state.position % adapter.config.segment == 0
+    seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends)
+    if seen.lost:
+        state = adapter.reset(part.state, fast_weights=True, recurrent=False)
+        part = replace(part, state=state, guards=(*part.guards, "reset"))
+    elif seen.frozen and learn:
+        part = replace(part, guards=(*part.guards, "frozen"))
+    return part, seen.watch
 
 
 def _steps_of(part: Observed) -> int:

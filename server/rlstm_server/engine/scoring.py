@@ -20,7 +20,6 @@ from rlstm_server.engine.messages import (
     FirstToken,
     ItemScores,
     RankedCandidate,
-    SessionTotals,
     Totals,
 )
 from rlstm_server.engine.snapshot import SessionState
@@ -63,9 +62,8 @@ def score_items_adapted(
     adapter: Adapter, choice: AdaptationChoice, items: Sequence[ItemText], top: int
 ) -> Steps[Any, Scored]:
     """Score each item while learning from it (and from its context), each from the weights as loaded."""
-    adapted = adapter.start(rate_scale=choice.rate_scale, static=choice.static)
-    start = SessionState(adapted=adapted, totals=SessionTotals())
-    at_once = max(1, ROWS_OF_REQUEST // adapted.lineup.rows)
+    start = SessionState.before_text(adapter, choice)
+    at_once = max(1, ROWS_OF_REQUEST // choice.lineup.rows)
     done = yield from together((_score_adapting(adapter, start, item, top) for item in items), at_once)
     return Scored(tuple(scores for scores, _ in done), Tally.of_items([tally for _, tally in done]))
 
@@ -145,7 +143,7 @@ def _item_scores(item: ItemText, columns: Columns, totals: Totals, tally: Tally)
         columns=columns,
         totals=totals,
         updates=tally.updates,
-        guards=tally.guards,
+        guards=tally.guard_counts,
     )
 
 

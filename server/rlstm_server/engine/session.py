@@ -59,6 +59,8 @@ from rlstm_server.store.base import (
 REDOS: Final = 3
 COMMIT_TRIES: Final = 3
 COMMIT_SECONDS: Final = 3.0
+FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite"}
+"""What is wrong with a state that cannot be used, by a word of the message; anything else is its schema."""
 
 Result = TypeVar("Result")
 Answer = TypeVar("Answer")
@@ -219,7 +221,8 @@ class Sessions:
 
     def _count_restore_failure(self, error: ServerError) -> None:
         if isinstance(error, StateCorrupt):
-            self.metrics.restore_failures.labels("checksum" if "checksum" in error.detail else "schema").inc()
+            reason = next((name for name, word in FAULTS.items() if word in error.detail), "schema")
+            self.metrics.restore_failures.labels(reason).inc()
         elif error.code == "model_mismatch":
             self.metrics.restore_failures.labels("model_mismatch").inc()
 
@@ -229,6 +232,7 @@ class Sessions:
         try:
             yield
         except StateCorrupt:
+            self.metrics.restore_failures.labels("nonfinite").inc()
             self.cache.drop(key)
             raise
 
@@ -319,6 +323,9 @@ class Sessions:
         staged.tally.count(self.metrics)
         self.metrics.commit_seconds.observe(timings.store)
         self.metrics.state_bytes.observe(len(staged.sealed))
+        adapted = staged.state.adapted
+        if adapted.lineup.experts > 1:
+            self.metrics.static_weight.observe(adapted.weights[0])
 
     def _forget_unless_at(self, copy: SessionCopy, current: Position) -> None:
         if copy.position != current:
