@@ -11,7 +11,7 @@ from rlstm_model.scoring import score
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.interface import EngineInterface
 from rlstm_server.engine.messages import (
-    AdaptationChoice,
+    AdaptationRequest,
     Candidate,
     CandidatesRequest,
     CandidateWeights,
@@ -83,16 +83,16 @@ async def test_main_path(engine, tools):
 
 async def test_what_a_session_is_does_not_change_with_its_text(store, tools):
     """Name, metadata, creation time and choice come back the same after appends through any engine."""
-    choice = AdaptationChoice(rate_scale=2.0, static=False)
+    asked = AdaptationRequest(rate_scale=2.0, static=False)
     async with tools.engine_on(store) as one, tools.engine_on(store) as two:
-        talk = await tools.Talk.begin(one, name="n", metadata={"a": [1]}, adaptation=choice, ttl_seconds=60)
+        talk = await tools.Talk.begin(one, name="n", metadata={"a": [1]}, adaptation=asked, ttl_seconds=60)
         before = await talk.info()
         answer = await talk.at(two).append("abc")
         after = await talk.info()
 
     for field in ("name", "metadata", "created_at", "adaptation"):
         assert getattr(before, field) == getattr(after, field)
-    assert after.adaptation == choice
+    assert (after.adaptation.rate_scale, after.adaptation.static, after.adaptation.experts) == (2.0, False, 1)
     assert before.totals.gain is None
     assert (answer.columns.static_logprobs, answer.totals.static_logprob, after.totals.gain) == (None,) * 3
 
@@ -123,8 +123,8 @@ async def test_a_repeated_create_makes_one_session(engine, tools):
         ({"first": Passage(text="a\ud800")}, InvalidText),
         ({"first": Passage(tokens=(999,))}, InvalidTokens),
         ({"first": Passage(text="")}, InvalidField),
-        ({"adaptation": AdaptationChoice(rate_scale=11.0)}, InvalidField),
-        ({"adaptation": AdaptationChoice(rate_scale=math.nan)}, InvalidField),
+        ({"adaptation": AdaptationRequest(rate_scale=11.0)}, InvalidField),
+        ({"adaptation": AdaptationRequest(rate_scale=math.nan)}, InvalidField),
         ({"ttl_seconds": 0.0}, InvalidField),
         ({"name": ""}, InvalidField),
         ({"name": "\ud800"}, InvalidText),
@@ -274,7 +274,7 @@ async def test_a_context_is_read_and_not_reported(engine, tools):
 
 async def test_adapting_inside_an_item_equals_a_session(engine, tools):
     """Dynamic evaluation of an item gives the scores of the same text in a new session."""
-    request = ScoreRequest(caller=tools.caller(), items=(item(TEXT),) * 2, adaptation=AdaptationChoice())
+    request = ScoreRequest(caller=tools.caller(), items=(item(TEXT),) * 2, adaptation=AdaptationRequest())
     one, two = (await engine.score(request)).items
     session = await (await tools.Talk.begin(engine)).append(TEXT)
 

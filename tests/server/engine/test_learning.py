@@ -1,16 +1,18 @@
 """How a reading is summed and counted."""
 
 import gc
+from contextlib import suppress
 
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.adapter import Adapter, Lineup
 from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.round import perform
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import Tally, read_piece
-from rlstm_server.engine.messages import Passage, SessionTotals, Totals
+from rlstm_server.engine.messages import AdaptationChoice, Passage, Totals
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
@@ -33,12 +35,12 @@ def vectors_alive(size):
 def test_every_guard_is_counted_under_its_outcome():
     """A projected step is a step that was clipped; skipped and rolled-back ones are none."""
     metrics = Metrics()
-    guards = ("projected", "step_skipped", "step_skipped", "restarted")
-    Tally(updates=3, guards=guards, gradient_norms=(1.0, 2.0), norm_ratio=0.1).count(metrics)
-    outcomes = ("applied", "clipped", "skipped_nonfinite", "rolled_back")
+    guards = ("projected", "step_skipped", "step_skipped", "restarted", "reset", "frozen")
+    Tally(updates=3, row_steps=3, guards=guards, gradient_norms=(1.0, 2.0), norm_ratio=0.1).count(metrics)
+    outcomes = ("applied", "clipped", "skipped_nonfinite", "rolled_back", "skipped_frozen")
     counted = [value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
-    assert counted == [2, 1, 2, 1]
+    assert counted == [2, 1, 2, 2, 1]
     assert value(metrics, "gradient_norm_sum") == 3.0
     assert value(metrics, "fast_weight_delta_ratio_count") == 1
 
@@ -77,11 +79,15 @@ def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
     calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     adapter = Adapter(checkpoint.model, calibration, bos_id=10)
     weights = checkpoint.model.config.num_parameters
-    state = SessionState(adapted=adapter.start(), totals=SessionTotals())
+    choice = AdaptationChoice.of(adapter.config, Lineup(), 1.0)
+    state = SessionState.before_text(adapter, choice)
     piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
     gc.collect()
     before, most = vectors_alive(weights), 0
-    for _ in read_piece(adapter, state, piece, learn=True):
-        most = max(most, vectors_alive(weights) - before)
+    steps, sent = read_piece(adapter, state, piece, learn=True), None
+    with suppress(StopIteration):
+        while True:
+            sent = perform(steps.send(sent).works)
+            most = max(most, vectors_alive(weights) - before)
 
     assert most <= 6  # the newest states, and what a step needs

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlstm_model.adaptation.round import perform
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import read_piece
-from rlstm_server.engine.messages import Passage, SessionTotals
+from rlstm_server.engine.messages import AdaptationRequest, Passage
 from rlstm_server.engine.snapshot import SessionState, Snapshots
 from rlstm_server.engine.text import Place, read_passage
 from rlstm_server.errors import ModelMismatch, StateCorrupt
@@ -17,17 +18,23 @@ KEY = SessionKey("acme", "a1")
 
 
 def finish(steps):
-    """Run a job to its end and return its result."""
+    """Run a job to its end, performing what it asks for, and return its result."""
+    sent = None
     while True:
         try:
-            next(steps)
+            sent = perform(steps.send(sent).works)
         except StopIteration as stop:
             return stop.value
 
 
+def start(served, **asked):
+    choice = served.choose(AdaptationRequest(**asked))
+    return SessionState.before_text(served.adapter(choice.kind, choice.coordinates), choice)
+
+
 def read(served, state, text):
     piece = read_passage(served.vocab, Passage(text=text), "", place=state.place)
-    return finish(read_piece(served.adapter(), state, piece, learn=True))
+    return finish(read_piece(served.adapter(state.choice.kind), state, piece, learn=True))
 
 
 @pytest.fixture
@@ -38,7 +45,7 @@ def served(tools):
 @pytest.fixture
 def learned(served):
     """A state in the middle of a segment, with fast weights."""
-    state = SessionState(adapted=served.adapter().start(), totals=SessionTotals())
+    state = start(served)
     return read(served, state, "a text that was learned from").state
 
 
@@ -56,9 +63,7 @@ def test_an_opened_state_scores_bit_for_bit_the_same(served, learned):
 def test_a_fresh_state_and_every_part_of_the_place_are_kept(served):
     """A state before any text, and held-back text and ids, come back as they were."""
     place = Place(characters=7, pending="wor", unfinished=(0xE2, 0x82))
-    fresh = SessionState(
-        adapted=served.adapter().start(static=False, rate_scale=2.5), totals=SessionTotals(), place=place
-    )
+    fresh = replace(start(served, static=False, rate_scale=2.5), place=place)
     snapshots = Snapshots(served)
     opened = snapshots.open(KEY, 0, snapshots.pack(KEY, 0, fresh))
 
