@@ -19,7 +19,7 @@ SEGMENT = 8
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory):
-    """A checkpoint of two small random layers over bytes, calibrated for all weights and the output's biases."""
+    """A checkpoint of two small random layers over bytes; all weights may be fast, or the output's biases."""
     model = LanguageModel(ModelConfig(vocab_size=256, hidden_size=12, num_layers=2, mogrifier_rounds=2))
     initialise(model, chrono_max=20.0, generator=torch.Generator().manual_seed(1))
     path = tmp_path_factory.mktemp("checkpoints") / "tiny"

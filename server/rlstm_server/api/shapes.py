@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from rlstm_model.adaptation.adapted_state import EXPERTS
 from rlstm_model.adaptation.config import Kind
 from rlstm_server.api.answers import Unit
 from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, Passage
@@ -38,8 +39,9 @@ class AdaptationIn(Strict):
     coordinates: int | None = Field(
         default=None, ge=1, lt=2**53, description="How many numbers that is: likewise."
     )
-    experts: Literal[1, 2, 4] | None = Field(
+    experts: int | None = Field(
         default=None,
+        json_schema_extra={"enum": [*EXPERTS, None]},
         description=f"Learning rates that are mixed, of several the first static: {DEFAULT_EXPERTS} unless "
         "`static` is false.",
     )
@@ -49,6 +51,14 @@ class AdaptationIn(Strict):
     static: bool = Field(
         default=True, description="Carry the static reference, so that the gain is exact. Needed by experts."
     )
+
+    @field_validator("experts")
+    @classmethod
+    def _check_experts(cls, experts: int | None) -> int | None:
+        # A Literal would take 2.0 and true as well.
+        if experts is not None and experts not in EXPERTS:
+            raise ValueError(f"must be one of {', '.join(map(str, EXPERTS))}")
+        return experts
 
     @model_validator(mode="after")
     def _check(self) -> AdaptationIn:

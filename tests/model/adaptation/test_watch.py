@@ -49,7 +49,7 @@ def test_after_a_reset_it_is_frozen_for_twice_as_long_each_time():
 
 def test_columns_of_different_lengths_are_refused():
     """Something was lost on the way."""
-    with pytest.raises(ValueError, match="shorter|longer"):
+    with pytest.raises(ValueError, match=r"shorter|longer"):
         Watch().after([-1.0], [], ends=True)
 
 
@@ -66,7 +66,7 @@ def test_a_segment_may_be_cut_anywhere(tokens, data):
 
 @given(st.lists(NATS, min_size=1, max_size=400), st.booleans())
 def test_the_whole_loss_is_bounded(costs, hostile):
-    """Whatever the text, it costs at most n (LIMIT + w) + LIMIT, with n <= log2(T / FREEZE + 1) + 1 resets."""
+    """At most n (LIMIT + w) + LIMIT nats, with n <= log2(T / FREEZE + 1) + 1 resets, whatever the text."""
     costs = [abs(cost) for cost in costs] * 5 if hostile else costs
     watch, total, resets = Watch(), 0.0, 0
     for number, cost in enumerate(costs, start=1):

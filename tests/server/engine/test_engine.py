@@ -106,6 +106,16 @@ async def test_the_first_text_is_appended_at_once(engine, tools):
     assert (made.info.version, made.info.position) == (1, len(TEXT))
 
 
+async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
+    """Its state is written whole each time; the error names the kind, and both numbers."""
+    async with tools.engine_on(store, limits=EngineLimits(state_bytes=4_000)) as engine:
+        with pytest.raises(TooLarge, match=r"full of [\d,]+ with 4 experts: [\d,]+ given, at most 4,000"):
+            await tools.Talk.begin(engine, adaptation=AdaptationRequest(experts=4))
+        page = await engine.list_sessions("acme", 10, None)
+
+    assert page.sessions == ()
+
+
 async def test_a_repeated_create_makes_one_session(engine, tools):
     """The same key gives the same session and the same first answer; another body is a mismatch."""
     request = CreateSession(caller=tools.caller(), first=Passage(text=TEXT), key="c1")

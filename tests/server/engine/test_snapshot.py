@@ -87,6 +87,15 @@ def test_another_models_state_is_refused(served, learned, tools):
         Snapshots(tools.serve(ByteVocab(), seed=1)).open(KEY, 3, value)
 
 
+def test_a_kind_that_the_model_has_no_more_is_refused_like_another_model(served, learned):
+    """Without its rule a state means nothing."""
+    value = Snapshots(served).pack(KEY, 3, learned)
+    rule = replace(served.calibrated.default, kind="output_bias", coordinates=256)
+    other = replace(served, calibrated=replace(served.calibrated, choices=(rule,)))
+    with pytest.raises(ModelMismatch, match="kind of fast weights"):
+        Snapshots(other).open(KEY, 3, value)
+
+
 def test_a_flipped_bit_is_noticed(served, learned):
     """Any damaged byte fails the checksum."""
     snapshots = Snapshots(served)
