@@ -40,4 +40,4 @@ demo: $(INSTALLED)
 	$(BIN)/python clients/python/examples/demo.py $(FILE)
 
 bench: $(INSTALLED)
-	$(BIN)/rlstm bench
+	$(BIN)/rlstm bench speed

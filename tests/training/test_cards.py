@@ -10,6 +10,7 @@ from rlstm_training.cards import (
     model_card,
     rewrite_section,
     with_section,
+    without_sections,
 )
 from rlstm_training.config import Source
 from rlstm_training.evaluation.calibrate import Trial
@@ -60,9 +61,9 @@ def test_the_calibration_table_has_a_row_a_trial():
         Trial(setting=Setting(rate=r, segment=20), bits_per_byte={"a": b, "b": 3.0})
         for r, b in ((1e-4, 2.0), (3e-4, 1.0))
     ]
-    section = calibration_section(_config(rate=3e-4), trials, trials[1], {"a": 2.5, "b": 3.5})
-    assert section.startswith("### full, 7 fast weights\n\nRate 0.0003, decay 0, epsilon 0.1, segments of 20")
-    assert section.splitlines()[5:] == [
+    section = calibration_section(trials, trials[1], {"a": 2.5, "b": 3.5})
+    assert section.startswith("Rate 0.0003, decay 0, epsilon 0.1, segments of 20")
+    assert section.splitlines()[3:] == [
         "| segment | rate | decay | epsilon | a | b | mean |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         "| static |  |  |  | 2.5000 | 3.5000 | 3.0000 |",
@@ -101,6 +102,13 @@ def test_the_results_table_has_the_published_measure(tmp_path):
         "| b, first 5,000 bytes of each | 1,000 | bits per byte | 1.0000 |  | 1 | 20 (arithmetic) |  |",
         "| own test | 1,000 | bits per character | 1.5000 |  | 1 |  |  |",
     ]
+
+
+def test_sections_are_removed_by_how_their_titles_begin():
+    """All of a kind go, whatever follows in their titles; the others stay as they are."""
+    card = "# m\n\n## A: one\n\n1\n\n## B\n\n2\n\n## A: two\n\n3\n"
+    assert without_sections(card, "A") == "# m\n\n## B\n\n2\n\n"
+    assert without_sections(card, "C") == card
 
 
 def test_a_section_is_rewritten_in_the_card_as_it_is_now(tmp_path):

@@ -1,17 +1,18 @@
 """Model cards: what a checkpoint is, what it was trained on, and what it reaches."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError
 from rlstm_training.atomic import replace_text
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import locate
 from rlstm_training.evaluation.calibrate import Trial
 from rlstm_training.evaluation.measurements import Setting
+
+ADAPTATION_TITLE: Final = "Adaptation"
 
 
 def model_card(recipe: Recipe, *, steps: int, valid: Mapping[str, float], folder: Path | None = None) -> str:
@@ -66,24 +67,36 @@ def with_section(card: str, title: str, body: str) -> str:
 
 def rewrite_section(checkpoint: Checkpoint, title: str, body: str) -> None:
     """Replace or add a section of the card beside a checkpoint, as it is now. Raises CheckpointError."""
+    _change(checkpoint, lambda card: with_section(card, title, body))
+
+
+def without_sections(card: str, title: str) -> str:
+    """The card without the sections whose titles begin with ``title``."""
+    pattern = re.compile(rf"^## {re.escape(title)}.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+    return pattern.sub("", card)
+
+
+def remove_sections(checkpoint: Checkpoint, title: str) -> None:
+    """Remove the sections whose titles begin with ``title``. Raises CheckpointError."""
+    _change(checkpoint, lambda card: without_sections(card, title))
+
+
+def _change(checkpoint: Checkpoint, change: Callable[[str], str]) -> None:
+    """Rewrite the card beside a checkpoint as it is now: what others wrote since it was loaded stays."""
     path = checkpoint.folder / CARD
     try:
         card = path.read_text("utf-8", errors="replace") if path.is_file() else ""
-        replace_text(path, with_section(card, title, body))
+        replace_text(path, change(card))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
 
 
-def calibration_section(
-    config: AdaptationConfig, trials: Sequence[Trial], chosen: Trial, static: Mapping[str, float]
-) -> str:
+def calibration_section(trials: Sequence[Trial], chosen: Trial, static: Mapping[str, float]) -> str:
     """The table of a rule's search: bits per byte of each held-out text, one session each."""
     names, best = list(static), chosen.setting
     rows = [(("static", "", "", ""), static, _mean(static))]
     rows += [(_figures(trial.setting), trial.bits_per_byte, trial.mean) for trial in trials]
     lines = [
-        f"### {config.kind}, {config.coordinates:,} fast weights",
-        "",
         f"Rate {best.rate:g}, decay {best.decay:g}, epsilon {best.epsilon:g}, segments of {best.segment}",
         "tokens: the best mean over held-out texts, one session each, in bits per byte.",
         "",

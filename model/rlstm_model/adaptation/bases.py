@@ -102,15 +102,30 @@ class GradientAxes:
     whose rank exceeds that, the axes are approximate. Random directions are the same in every run.
     """
 
-    def __init__(self, model: LanguageModel, max_rank: int, *, exact_side: int = EXACT_SIDE) -> None:
-        """At most ``max_rank`` axes a side. Raises ValueError when that is below 1."""
-        if max_rank < 1:
-            raise ValueError(f"max_rank must be at least 1, not {max_rank}")
+    def __init__(
+        self,
+        model: LanguageModel,
+        max_rank: int,
+        *,
+        embedding_rank: int | None = None,
+        exact_side: int = EXACT_SIDE,
+    ) -> None:
+        """At most ``max_rank`` axes a side, or ``embedding_rank`` of the embedding and the softmax.
+
+        Raises ValueError when that is below 1.
+        """
+        ranks = (max_rank, max_rank if embedding_rank is None else embedding_rank)
+        for name, rank in zip(("max_rank", "embedding_rank"), ranks, strict=True):
+            if rank < 1:
+                raise ValueError(f"{name} must be at least 1, not {rank}")
         self._like, self._shapes = model.embedding.input.detach(), _matrices(model)
         generator, device = torch.Generator().manual_seed(0), model.embedding.input.device
         self._moments = {
             name: [
-                [Moment(side, max_rank, exact_side, generator, device) for side in shape[-2:]]
+                [
+                    Moment(side, ranks[name.startswith("embedding.")], exact_side, generator, device)
+                    for side in shape[-2:]
+                ]
                 for _ in range(math.prod(shape[:-2]))
             ]
             for name, shape in self._shapes.items()

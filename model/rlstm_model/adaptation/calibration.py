@@ -64,6 +64,7 @@ class Calibration:
             for name, basis in self.space.bases.items():
                 digest.update(name.encode() + _bytes(basis.left) + _bytes(basis.right))
             digest.update(json.dumps(list(self.space.biases)).encode())
+            digest.update(str(self.space.storage).encode())
             if self.space.chosen_P is not None:
                 digest.update(self.space.chosen_P.cpu().numpy().astype("<i8", copy=False).tobytes())
         return digest.hexdigest()
@@ -74,7 +75,8 @@ class GradientStatistics:
     """What was measured of a model's gradients: enough for every kind of fast weights.
 
     full_P    RMS of all weights, in the model's weight order
-    subspace  axes, and the RMS between them; None where they were not measured
+    subspace  axes, and the RMS between them; None where they were not measured. Biases have no axes: their
+              RMS are those in full_P, which alone are stored
     """
 
     full_P: Tensor
@@ -88,8 +90,8 @@ class GradientStatistics:
             space = SubspaceFastWeights(model, {}, [OUTPUT_BIAS])
             bias = FullFastWeights(model).split(self.full_P)[OUTPUT_BIAS]
             return Calibration(config=config, rms_P=bias, space=space)
-        if self.subspace is None:
-            raise ValueError(f"the axes that the kind {config.kind} needs were not measured")
+        if config.kind != "subspace" or self.subspace is None:
+            raise ValueError(f"what the kind {config.kind} needs was not measured")
         space, rms_P = self.subspace.greatest(model, config.coordinates)
         return Calibration(config=config, rms_P=rms_P, space=space)
 

@@ -3,7 +3,8 @@
 =====================  ========  =====================================================================
 tensor                 dtype     content
 =====================  ========  =====================================================================
-``rms.NAME``           bfloat16  RMS of a weight's gradient: eight bits of a scale are plenty
+``rms.NAME``           e5m2      RMS of a matrix's gradient: a scale needs its exponent and little more
+``rms.NAME``           bfloat16  RMS of a bias's gradient
 ``core.NAME``          bfloat16  RMS of a matrix's gradient between its axes
 ``left.NAME``          float16   its axes U ``[.., N, R]``: orthonormal to three digits, which is enough
 ``right.NAME``         float16   its axes A^T ``[.., Q, M]``
@@ -33,23 +34,27 @@ from rlstm_model.language_model import LanguageModel
 FORMAT_VERSION: Final = 2
 _METADATA: Final = "adaptation"
 _DTYPES: Final = {
-    "rms": torch.bfloat16,
+    "rms": torch.float8_e5m2,
     "core": torch.bfloat16,
     "left": torch.float16,
     "right": torch.float16,
 }
-_STORED: Final = {"BF16": torch.bfloat16, "F16": torch.float16}
+_AXES: Final = ("core", "left", "right")
+_STORED: Final = {"BF16": torch.bfloat16, "F16": torch.float16, "F8_E5M2": torch.float8_e5m2}
 
 
 class CalibrationError(ValueError):
     """A calibration that is missing, damaged or of another model; the message names file and tensor."""
 
 
-def rounded(statistics: GradientStatistics) -> GradientStatistics:
-    """Statistics as they are when they have been stored and read again."""
+def rounded(statistics: GradientStatistics, model: LanguageModel) -> GradientStatistics:
+    """Statistics of ``model`` as they are when they have been stored and read again."""
+    layout = FullFastWeights(model)
+    parts = layout.split(statistics.full_P)
+    full = {name: _as_stored(f"rms.{name}", part) for name, part in parts.items()}
+    subspace = statistics.subspace
     return GradientStatistics(
-        full_P=_as_stored("rms", statistics.full_P),
-        subspace=None if statistics.subspace is None else _rounded(statistics.subspace),
+        full_P=layout.join(full), subspace=None if subspace is None else _rounded(subspace)
     )
 
 
@@ -57,7 +62,7 @@ def save_calibration(path: Path, calibrated: Calibrated) -> None:
     """Write the file: a reader of ``path`` never sees half of it."""
     model = calibrated.model
     tensors = {
-        name: tensor.to("cpu", _DTYPES[name.partition(".")[0]]).contiguous()
+        name: tensor.to("cpu", _dtype(name)).contiguous()
         for name, tensor in _named(calibrated.statistics, FullFastWeights(model))
     }
     rules = {"format_version": FORMAT_VERSION, "rules": [choice.to_json() for choice in calibrated.choices]}
@@ -96,14 +101,20 @@ def _named(statistics: GradientStatistics, layout: FullFastWeights) -> Iterator[
 
 def _rounded(subspace: SubspaceStatistics) -> SubspaceStatistics:
     bases = {
-        name: Basis(_as_stored("left", basis.left), _as_stored("right", basis.right))
+        name: Basis(_as_stored(f"left.{name}", basis.left), _as_stored(f"right.{name}", basis.right))
         for name, basis in subspace.bases.items()
     }
-    return SubspaceStatistics(bases, {name: _as_stored("core", rms) for name, rms in subspace.rms.items()})
+    rms = {name: _as_stored(f"core.{name}", part) for name, part in subspace.rms.items()}
+    return SubspaceStatistics(bases, rms)
 
 
-def _as_stored(part: str, tensor: Tensor) -> Tensor:
-    return tensor.to(_DTYPES[part]).to(tensor.dtype)
+def _dtype(name: str) -> torch.dtype:
+    """What a tensor of the file is stored as."""
+    return torch.bfloat16 if name.endswith("bias") else _DTYPES[name.partition(".")[0]]
+
+
+def _as_stored(name: str, tensor: Tensor) -> Tensor:
+    return tensor.to(_dtype(name)).to(tensor.dtype)
 
 
 def _rules(metadata: Mapping[str, str]) -> tuple[AdaptationConfig, ...]:
@@ -130,9 +141,9 @@ def _statistics(stored: Any, model: LanguageModel) -> GradientStatistics:
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
     names = set(stored.keys())
     rms = {name: _read(stored, f"rms.{name}", shapes[name]) for name in layout.names}
-    with_axes = [name for name in layout.names if f"core.{name}" in names]
+    with_axes = [name for name in layout.names if any(f"{part}.{name}" in names for part in _AXES)]
     known = {f"rms.{name}" for name in rms}
-    known |= {f"{part}.{name}" for name in with_axes for part in ("core", "left", "right")}
+    known |= {f"{part}.{name}" for name in with_axes for part in _AXES}
     for name in sorted(names - known):
         raise ValueError(f"tensor {name} belongs to another model")
     like = model.embedding.input
@@ -150,7 +161,7 @@ def _statistics(stored: Any, model: LanguageModel) -> GradientStatistics:
 
 def _axes(stored: Any, name: str, shape: torch.Size) -> tuple[Basis, Tensor]:
     if len(shape) < 2:
-        raise ValueError(f"tensor core.{name} is of no matrix")
+        raise ValueError(f"tensors of the axes of {name} are of no matrix")
     *rounds, rows, columns = shape
     core = _read(stored, f"core.{name}", None)
     if core.dim() != len(shape) or list(core.shape[:-2]) != rounds or 0 in core.shape:
@@ -169,9 +180,11 @@ def _read(stored: Any, name: str, shape: torch.Size | None) -> Tensor:
     header, part = stored.get_slice(name), name.partition(".")[0]
     if shape is not None and header.get_shape() != list(shape):
         raise ValueError(f"tensor {name} has shape {header.get_shape()}, not {list(shape)}")
-    if _STORED.get(header.get_dtype()) is not _DTYPES[part]:
-        raise ValueError(f"tensor {name} has dtype {header.get_dtype()}, not {_DTYPES[part]}")
+    if _STORED.get(header.get_dtype()) is not _dtype(name):
+        raise ValueError(f"tensor {name} has dtype {header.get_dtype()}, not {_dtype(name)}")
     tensor: Tensor = stored.get_tensor(name)
+    if tensor.dtype is torch.float8_e5m2:
+        tensor = tensor.to(torch.bfloat16)  # the same values, in a dtype that can be computed with
     if not bool(torch.isfinite(tensor).all()):
         raise ValueError(f"tensor {name} holds a value that is not finite")
     if part in ("rms", "core") and not bool((tensor >= 0).all()):

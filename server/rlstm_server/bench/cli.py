@@ -1,4 +1,4 @@
-"""``rlstm bench``: how fast a model is on this machine."""
+"""``rlstm bench speed``: how fast a model is on this machine."""
 
 import json
 from dataclasses import asdict

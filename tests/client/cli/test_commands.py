@@ -71,20 +71,27 @@ def test_every_argument_goes_through_as_it_is(install: Any) -> None:
     assert [(arguments, "rlstm train")] == SEEN
 
 
-def test_a_first_argument_can_name_another_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bench train x` is the entry point ``bench.train`` with its own extra; `bench x` stays `bench`."""
+def test_a_group_has_commands_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`bench train x` is the entry point ``bench.train`` with its own extra; `bench` alone lists its parts."""
     SEEN.clear()
     module = ModuleType("brought_by_a_test")
     module.command = WithMain()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    points = {
-        name: (EntryPoint(name=name, value="brought_by_a_test:command", group=commands.COMMAND_GROUP),)
-        for name in ("bench", "bench.train")
-    }
+    point = EntryPoint(name="bench.train", value="brought_by_a_test:command", group=commands.COMMAND_GROUP)
+    points = {"bench.train": (point,)}
     monkeypatch.setattr(commands, "entry_points", lambda group, name: points.get(name, ()))
-    build()(["bench", "train", "--seconds", "1"], standalone_mode=False)
-    build()(["bench", "model", "train"], standalone_mode=False)
-    assert SEEN == [(["--seconds", "1"], "rlstm bench train"), (["model", "train"], "rlstm bench")]
+    build()(["bench", "train", "--seconds", "1", "--help"], standalone_mode=False)
+    assert SEEN == [(["--seconds", "1", "--help"], "rlstm bench train")]
+
+    with pytest.raises(SystemExit):
+        build()(["bench"])
+    listed = capsys.readouterr()
+    assert all(f"\n  {part.name} " in listed.out + listed.err for part in commands.BENCHES)
+    with pytest.raises(SystemExit) as ended:
+        build()(["bench", "bytes-small"])
+    assert ended.value.code == 2
 
     del points["bench.train"]
     with pytest.raises(CommandError, match=r"bench\.train: .*\[training\]'"):
@@ -133,7 +140,9 @@ def test_every_command_is_there() -> None:
     for command in commands.COMMANDS:
         if command.target:
             assert callable(EntryPoint(name="x", value=command.target, group="x").load())
-        else:
+        elif not command.parts:
             assert command.extra in {"server", "training"}
             assert command.name in installed
-        assert {f"{command.name}.{part}" for part, _ in command.parts} <= installed
+        for part in command.parts:
+            assert part.extra in {"server", "training"}
+            assert f"{command.name}.{part.name}" in installed

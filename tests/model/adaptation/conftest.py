@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.bases import SubspaceStatistics
+from rlstm_model.adaptation.calibration import Calibration, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 
@@ -43,7 +44,7 @@ def _subspace(model, rank):
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
             biases.append(name)
-        else:
+        elif weight.numel():
             *rounds, rows, columns = weight.shape
             left, right = (
                 torch.linalg.qr(torch.randn(*rounds, side, min(side, rank), generator=generator))[0].to(
@@ -53,6 +54,25 @@ def _subspace(model, rank):
             )
             bases[name] = Basis(left, right.mT.contiguous())
     return SubspaceFastWeights(model, bases, biases)
+
+
+def _statistics(model, *, rank=None, seed=5):
+    """Statistics between a tenth and one; with a ``rank``, those of random axes too."""
+    generator = torch.Generator().manual_seed(seed)
+    rms = {
+        name: torch.empty_like(weight).uniform_(0.1, 1.0, generator=generator)
+        for name, weight in model.named_parameters()
+    }
+    full_P = _flat(rms.values())
+    if rank is None:
+        return GradientStatistics(full_P=full_P)
+    space = _subspace(model, rank)
+    cores = {
+        name: torch.empty(basis.core, dtype=full_P.dtype).uniform_(0.1, 1.0, generator=generator)
+        for name, basis in space.bases.items()
+    }
+    biases = {name: rms[name] for name in space.biases}
+    return GradientStatistics(full_P=full_P, subspace=SubspaceStatistics(space.bases, cores | biases))
 
 
 class Segment(NamedTuple):
@@ -130,6 +150,11 @@ def config():
 @pytest.fixture(scope="session")
 def calibration():
     return _calibration
+
+
+@pytest.fixture(scope="session")
+def statistics():
+    return _statistics
 
 
 @pytest.fixture(scope="session")

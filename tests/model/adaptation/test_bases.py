@@ -98,26 +98,136 @@ def test_rms_of_cores_is_that_of_projected_gradients(case, dense, shape, reducti
         torch.testing.assert_close(rms[name], expected, atol=1e-12, rtol=1e-9)
 
 
-def test_rms_of_cores_is_that_of_what_sessions_learn_from(case):
-    """The gradients of subspace fast weights at a delta of zero have the RMS that is theirs by statistics."""
-    model, texts, _ = case()
-    bases = measure_bases(model, texts, max_rank=4, **READING)
-    found = SubspaceStatistics(bases, measure_core_rms(model, bases, texts[:1], reduction="mean", **READING))
-    ranks = {"embedding.output": (3, 2), "stack.layers.1.h": (4, 4), "stack.layers.0.mogrifier_up": (2, 9)}
-    subspace, rms_P = found.fast_weights(model, ranks, ["stack.layers.0.bias", "embedding.bias"])
-    assert subspace.shapes["stack.layers.0.mogrifier_up"] == (3, 2, 2)
-    squares, state, read = (
-        torch.zeros(subspace.size),
-        model.initial_state(1),
-        torch.tensor([[BOS], *([t] for t in texts[0])]),
-    )
-    weights = torch.full((SEGMENT, 1), 1 / SEGMENT, dtype=torch.float64)
-    segments = len(texts[0]) // SEGMENT
-    for start in range(0, segments * SEGMENT, SEGMENT):
-        part = read[start : start + SEGMENT + 1]
-        done = subspace.learn(None, part[:-1], part[1:], weights, state)
-        squares, state = squares + done.gradient_NP[0].square(), done.state
-    torch.testing.assert_close(rms_P, (squares / segments).sqrt(), atol=1e-12, rtol=0)
+@pytest.fixture
+def measured(case):
+    """Makes a model, texts that its RMS come from, and statistics with four axes a side."""
+
+    def make(**shape):
+        model, first, second = case(**shape)
+        bases = measure_bases(model, first, max_rank=4, **READING)
+        rms = measure_core_rms(model, bases, second, reduction="mean", **READING)
+        return model, second, SubspaceStatistics(bases, rms)
+
+    return make
+
+
+def elements(space):
+    """What is chosen: weight name, and place in its core or bias, in the order of the fast weights."""
+    chosen_D = torch.zeros(1, space.elements, dtype=torch.bool)
+    chosen_D[0, space.chosen_P] = True
+    return [(n, *place) for n, part in space.split(chosen_D).items() for place in part[0].nonzero().tolist()]
+
+
+def greatest_by_hand(model, rms, coordinates):
+    """The first of all elements: cells' last, the greatest RMS first, in the weight order among equals."""
+    listed = []
+    for name, _ in model.named_parameters():
+        cell = name.startswith("stack") and not name.endswith("bias")
+        places = torch.ones_like(rms[name]).nonzero().tolist() if name in rms else []
+        listed += [(cell, -float(rms[name][tuple(place)]), (name, *place)) for place in places]
+    return {element for *_, element in sorted(listed, key=lambda each: each[:2])[:coordinates]}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_greatest_are_chosen(measured, shape):
+    """Of few and of many coordinates: the embedding and the biases before any cell, each by RMS."""
+    model, _, found = measured(**shape)
+    for coordinates in (1, 7, 40, 120, sum(part.numel() for part in found.rms.values())):
+        space, _ = found.greatest(model, coordinates)
+        assert space.size == coordinates
+        assert set(elements(space)) == greatest_by_hand(model, found.rms, coordinates)
+
+
+def test_cells_come_last(measured):
+    """However large their gradients are."""
+    model, _, found = measured()
+    cells = {n for n in found.rms if n.startswith("stack") and not n.endswith("bias")}
+    rms = {name: part * 1e6 if name in cells else part for name, part in found.rms.items()}
+    others = sum(part.numel() for name, part in rms.items() if name not in cells)
+    space, _ = SubspaceStatistics(found.bases, rms).greatest(model, others)
+    assert not cells & {name for name, *_ in elements(space)}
+    more, _ = SubspaceStatistics(found.bases, rms).greatest(model, others + 1)
+    assert len(cells & {name for name, *_ in elements(more)}) == 1
+
+
+def test_of_equals_the_first_is_chosen(measured):
+    """The choice depends on nothing but the statistics: ties go to the model's weight order."""
+    model, _, found = measured()
+    equal = SubspaceStatistics(found.bases, {name: torch.ones_like(part) for name, part in found.rms.items()})
+    for coordinates in (5, 30, 100):
+        space, _ = equal.greatest(model, coordinates)
+        assert set(elements(space)) == greatest_by_hand(model, equal.rms, coordinates)
+
+
+def test_axes_reach_as_far_as_what_is_chosen(measured):
+    """An axis beyond the last chosen coordinate would cost time for nothing; the others are as measured."""
+    model, _, found = measured()
+    space, _ = found.greatest(model, 60)
+    chosen = elements(space)
+    for name, basis in space.bases.items():
+        rows, columns = (1 + max(e[side] for e in chosen if e[0] == name) for side in (-2, -1))
+        whole = found.bases[name]
+        assert torch.equal(basis.left, whole.left[..., :rows])
+        assert torch.equal(basis.right, whole.right[..., :columns, :])
+
+
+def test_what_is_not_chosen_takes_no_part(measured):
+    """Matrices and biases without a coordinate are those of the model."""
+    model, _, found = measured()
+    space, _ = found.greatest(model, 12)
+    assert {*space.bases, *space.biases} == {name for name, *_ in elements(space)}
+    assert len(space.bases) + len(space.biases) < len(found.rms)
+
+
+def test_coordinates_are_kept_in_half_precision(measured):
+    """Twice as many for the same bytes."""
+    model, _, found = measured()
+    assert found.greatest(model, 12)[0].storage == torch.float16
+
+
+def test_rms_are_in_the_order_of_the_fast_weights(measured):
+    """Each number is the RMS of the element whose place it has."""
+    model, _, found = measured()
+    for coordinates in (9, 60, 130):
+        space, rms_P = found.greatest(model, coordinates)
+        expected = torch.stack([found.rms[name][tuple(place)] for name, *place in elements(space)])
+        assert torch.equal(rms_P, expected)
+
+
+def test_rms_are_those_of_what_sessions_learn_from(measured):
+    """The gradients of chosen fast weights at a delta of zero have the RMS that is theirs by statistics."""
+    model, texts, found = measured()
+    space, rms_P = found.greatest(model, 130)
+    state, weights = model.initial_state(1), torch.full((SEGMENT, 1), 1 / SEGMENT, dtype=torch.float64)
+    squares = []
+    for text in texts:
+        state, read = model.initial_state(1), torch.tensor([[BOS], *([token] for token in text)])
+        for start in range(0, len(text) - SEGMENT + 1, SEGMENT):
+            part = read[start : start + SEGMENT + 1]
+            done = space.learn(None, part[:-1], part[1:], weights, state)
+            squares.append(done.gradient_NP[0].square())
+            state = done.state
+    torch.testing.assert_close(rms_P, torch.stack(squares).mean(0).sqrt(), atol=1e-12, rtol=0)
+
+
+def test_smaller_choices_are_nested_in_larger(measured):
+    """What a smaller subspace learns, a larger one learns too, at the same scales."""
+    model, _, found = measured()
+    larger: dict = {}
+    for coordinates in (130, 70, 20, 3):
+        space, rms_P = found.greatest(model, coordinates)
+        chosen = dict(zip(elements(space), rms_P.tolist(), strict=True))
+        assert not larger or chosen.items() <= larger.items()
+        larger = chosen
+
+
+@pytest.mark.parametrize("coordinates", [0, -1, 10**6])
+def test_there_must_be_so_many_coordinates(measured, coordinates):
+    """The error says how many there are."""
+    model, _, found = measured()
+    most = sum(part.numel() for part in found.rms.values())
+    with pytest.raises(ValueError, match=f"1 to {most} coordinates, not {coordinates}"):
+        found.greatest(model, coordinates)
 
 
 @pytest.mark.parametrize(("dtype", "relative"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
@@ -133,22 +243,17 @@ def test_full_rms_is_measured_as_row_by_row(case, shape, dtype, relative):
     torch.testing.assert_close(found, expected, atol=relative * float(expected.mean()), rtol=relative)
 
 
-def test_smaller_subspaces_are_nested_in_larger(case):
-    """Axes and RMS at a lower rank are the leading ones of a higher: one measurement serves all ranks."""
+def test_lower_ranks_are_nested_in_higher(case):
+    """Axes and RMS at a lower rank are the leading ones of a higher: one measurement serves all sizes."""
     model, first, second = case()
     large, small = (measure_bases(model, first, max_rank=rank, **READING) for rank in (5, 2))
-    rms = [measure_core_rms(model, bases, second, reduction="mean", **READING) for bases in (large, small)]
-    ranks = dict.fromkeys(large, (2, 2))
-    biases = [name for name in rms[0] if name.endswith("bias")]
-    subspaces = [
-        SubspaceStatistics(*each).fast_weights(model, ranks, biases)
-        for each in zip((large, small), rms, strict=True)
-    ]
-    (cut, cut_rms), (own, own_rms) = subspaces
-    for name in large:
-        torch.testing.assert_close(cut.bases[name], own.bases[name], atol=1e-12, rtol=0)
-    assert len(cut_rms) == cut.size
-    torch.testing.assert_close(cut_rms, own_rms, atol=1e-12, rtol=0)
+    wide, narrow = (
+        measure_core_rms(model, bases, second, reduction="mean", **READING) for bases in (large, small)
+    )
+    for name, basis in small.items():
+        rows, columns = basis.core[-2:]
+        torch.testing.assert_close(large[name].leading(rows, columns), basis, atol=1e-12, rtol=0)
+        torch.testing.assert_close(wide[name][..., :rows, :columns], narrow[name], atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("shape", [{}, {"tie_embeddings": True}], ids=str)
@@ -209,20 +314,6 @@ def test_several_statistics_share_a_pass(case):
     assert torch.equal(torch.cat([part.flatten() for part in squares.rms().values()]), expected)
     alone = measure_bases(model, texts, max_rank=3, **READING)
     assert all(torch.equal(basis.left, alone[name].left) for name, basis in axes.bases().items())
-
-
-def test_what_was_not_measured_cannot_be_asked_for(case):
-    """Axes of other matrices, more axes than there are, or none of a side: each is named."""
-    model, texts, _ = case()
-    bases = measure_bases(model, texts, max_rank=2, **READING)
-    found = SubspaceStatistics(bases, measure_core_rms(model, bases, texts, reduction="mean", **READING))
-    with pytest.raises(ValueError, match="no axes of nonsense"):
-        found.fast_weights(model, {"nonsense": (1, 1)}, [])
-    for ranks in ((3, 2), (2, 3), (0, 2), (2, 0)):
-        with pytest.raises(ValueError, match=r"a side of stack\.layers\.0\.h has 2 axes, not [03]"):
-            found.fast_weights(model, {"stack.layers.0.h": ranks}, [])
-    with pytest.raises(ValueError, match="no bias nonsense"):
-        found.fast_weights(model, {}, ["nonsense"])
 
 
 def test_nothing_comes_of_nothing(case):

@@ -1,13 +1,17 @@
-"""Gradient statistics against a loop by hand, and the file that holds them."""
+"""Gradient statistics against a loop by hand; the rules of a checkpoint, and which of them is meant."""
 
 import dataclasses
-import json
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from rlstm_model.adaptation.calibration import Calibration, CalibrationError, measure_rms
+from rlstm_model.adaptation.calibration import (
+    Calibrated,
+    NotCalibrated,
+    measure_rms,
+)
+from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.adaptation.subspace import Basis
 
 BOS = 1
 
@@ -28,15 +32,6 @@ def rms_by_hand(model, texts, segment, reduction):
             gradients.append(torch.cat([part.flatten() for part in parts]))
             ids = ids[segment:]
     return torch.stack(gradients).square().mean(0).sqrt(), len(gradients)
-
-
-@pytest.fixture
-def file(tiny_model, calibration, tmp_path):
-    """A good calibration file."""
-    path = tmp_path / "adaptation.safetensors"
-    model = tiny_model()
-    calibration(model).save(path, model)
-    return path
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -78,25 +73,6 @@ def test_too_little_text(tiny_model, texts):
         measure_rms(tiny_model(), texts, segment=4, reduction="mean", bos_id=BOS)
 
 
-@pytest.mark.parametrize("shape", [{}, {"tie_embeddings": True}, {"cell": "lstm", "mogrifier_rounds": 0}])
-def test_file_round_trip(tiny_model, calibration, tmp_path, shape):
-    """A file gives back the config, and the statistics rounded to bfloat16; once rounded, all bits."""
-    model, path = tiny_model(**shape), tmp_path / "adaptation.safetensors"
-    first = calibration(model, rule="sgd", decay=0.1)
-    first.save(path, model)
-    second = Calibration.load(path, model)
-    assert second.config == first.config
-    assert torch.equal(second.rms_P, first.rms_P.bfloat16().float())
-    second.save(path, model)
-    assert Calibration.load(path, model).fingerprint == second.fingerprint
-    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
-
-
-def test_file_takes_the_precision_of_the_model(tiny_model, file):
-    """A float64 model gets float64 statistics."""
-    assert Calibration.load(file, tiny_model(dtype=torch.float64)).rms_P.dtype == torch.float64
-
-
 def test_fingerprint_is_stable(tiny_model, calibration):
     """Equal numbers, equal fingerprint: also in another precision that rounds nothing."""
     first, second = calibration(tiny_model()), calibration(tiny_model())
@@ -105,7 +81,8 @@ def test_fingerprint_is_stable(tiny_model, calibration):
 
 
 OTHERS = {
-    "kind": None,
+    "kind": "output_bias",
+    "coordinates": 2,
     "rule": "sgd",
     "rate": 0.021,
     "segment": 5,
@@ -118,12 +95,13 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name, value in OTHERS.items() if value is not None])
+@pytest.mark.parametrize("name", OTHERS)
 def test_fingerprint_depends_on_every_field(tiny_model, calibration, name):
-    """Another value of any field is another calibration (there is but one kind)."""
-    model = tiny_model()
-    assert set(OTHERS) == {field.name for field in dataclasses.fields(calibration(model).config)}
-    assert calibration(model, **{name: OTHERS[name]}).fingerprint != calibration(model).fingerprint
+    """Another value of any field is another calibration."""
+    first = calibration(tiny_model())
+    assert set(OTHERS) == {field.name for field in dataclasses.fields(first.config)}
+    config = dataclasses.replace(first.config, **{name: OTHERS[name]})
+    assert dataclasses.replace(first, config=config).fingerprint != first.fingerprint
 
 
 def test_fingerprint_depends_on_every_weight(tiny_model, calibration):
@@ -132,6 +110,28 @@ def test_fingerprint_depends_on_every_weight(tiny_model, calibration):
     changed = first.rms_P.clone()
     changed[-1] = torch.nextafter(changed[-1], torch.tensor(2.0))
     assert dataclasses.replace(first, rms_P=changed).fingerprint != first.fingerprint
+
+
+def another_axis(space):
+    name, basis = next(iter(space.bases.items()))
+    return {"bases": {**space.bases, name: Basis(basis.left, -basis.right)}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        another_axis,
+        lambda space: {"biases": space.biases[::-1]},
+        lambda space: {"chosen_P": torch.arange(space.size)},
+        lambda space: {"storage": torch.float16},
+    ],
+    ids=["axes", "biases", "chosen", "storage"],
+)
+def test_fingerprint_depends_on_the_space(tiny_model, calibration, changes):
+    """The same numbers are of other weights in another space: its axes, order, places and precision show."""
+    first = calibration(tiny_model(), rank=2)
+    other = dataclasses.replace(first, space=dataclasses.replace(first.space, **changes(first.space)))
+    assert other.fingerprint != first.fingerprint
 
 
 def test_with_rate(tiny_model, calibration):
@@ -143,104 +143,131 @@ def test_with_rate(tiny_model, calibration):
     assert first.config.rate == 0.02
 
 
-def rewritten(path, *, metadata=None, **tensors):
-    """The file with some tensors replaced (None: left out) and other metadata."""
-    stored = {**load_file(path), **tensors}
-    kept = {name: tensor for name, tensor in stored.items() if tensor is not None}
-    save_file(kept, path, metadata=metadata)
+@pytest.mark.parametrize("rank", [None, 2])
+def test_another_model_is_refused(tiny_model, calibration, rank):
+    """Statistics are of one shape of model, and a space is."""
+    with pytest.raises(ValueError, match=r"(the model has \d+$|not of this model's)"):
+        calibration(tiny_model(), rank=rank).fast_weights(tiny_model(hidden_size=6))
 
 
-def good_metadata(config, **changes):
-    return {"adaptation": json.dumps({**config().to_json(), **changes})}
+@pytest.mark.parametrize("rank", [None, 2])
+def test_a_rule_of_another_size_is_refused(tiny_model, calibration, rank):
+    """What a rule says of its size must be true of its statistics."""
+    model = tiny_model()
+    first = calibration(model, rank=rank)
+    config = dataclasses.replace(first.config, coordinates=first.config.coordinates - 1)
+    with pytest.raises(ValueError, match=f"of {config.coordinates} weights and has {len(first.rms_P)}"):
+        dataclasses.replace(first, config=config).fast_weights(model)
 
 
-@pytest.mark.parametrize(
-    ("tensor", "says"),
-    [
-        (None, "missing"),
-        (torch.ones(10, dtype=torch.bfloat16), "shape"),
-        (torch.ones(11, 1, dtype=torch.bfloat16), "shape"),
-        (torch.ones(11), "F32"),
-        (torch.ones(11, dtype=torch.int64), "I64"),
-        (torch.full((11,), float("nan"), dtype=torch.bfloat16), "not finite"),
-        (torch.full((11,), float("inf"), dtype=torch.bfloat16), "not finite"),
-        (torch.full((11,), -1.0, dtype=torch.bfloat16), "negative"),
-    ],
-    ids=["missing", "size", "shape", "precision", "integers", "nan", "infinity", "negative"],
-)
-def test_a_bad_tensor_is_named(tiny_model, config, file, tensor, says):
-    """Whatever is wrong with a tensor, the error names file, tensor and fault."""
-    rewritten(file, metadata=good_metadata(config), **{"embedding.bias": tensor})
-    with pytest.raises(CalibrationError, match=rf"{file}.*embedding\.bias.*{says}"):
-        Calibration.load(file, tiny_model())
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_output_bias_is_a_part_of_all_weights(tiny_model, statistics, config, tied):
+    """Its statistics and its gradients are those that full fast weights have of it."""
+    model = tiny_model(dtype=torch.float64, tie_embeddings=tied)
+    measured = statistics(model)
+    found = measured.calibration(model, config(kind="output_bias", coordinates=11))
+    whole, part = FullFastWeights(model), found.fast_weights(model)
+    assert torch.equal(found.rms_P, whole.split(measured.full_P)["embedding.bias"])
+    ids, weights = torch.tensor([[1], [2], [3]]), torch.full((2, 1), 0.5, dtype=torch.float64)
+    lesson = (ids[:-1], ids[1:], weights, model.initial_state(1))
+    expected = whole.split(whole.learn(None, *lesson).gradient_NP[0])["embedding.bias"]
+    torch.testing.assert_close(part.learn(None, *lesson).gradient_NP[0], expected, atol=1e-14, rtol=0)
 
 
-def test_a_tensor_too_many_is_named(tiny_model, config, file):
-    """A tensor of another model is named."""
-    rewritten(file, metadata=good_metadata(config), **{"stack.layers.7.x": torch.ones(1)})
-    with pytest.raises(CalibrationError, match=rf"{file}.*stack\.layers\.7\.x"):
-        Calibration.load(file, tiny_model())
+def test_full_fast_weights_have_all_statistics(tiny_model, statistics, config):
+    """In the model's weight order."""
+    model = tiny_model()
+    measured = statistics(model, rank=2)
+    found = measured.calibration(model, config(coordinates=len(measured.full_P)))
+    assert found.rms_P is measured.full_P
+    assert isinstance(found.fast_weights(model), FullFastWeights)
 
 
-def test_statistics_that_are_all_zero(tiny_model, config, file):
-    """Statistics without any gradient cannot carry the rule."""
-    zeros = {name: torch.zeros_like(tensor) for name, tensor in load_file(file).items()}
-    rewritten(file, metadata=good_metadata(config), **zeros)
-    with pytest.raises(CalibrationError, match=f"{file}.*zero"):
-        Calibration.load(file, tiny_model())
+def test_a_subspace_has_its_greatest_coordinates(tiny_model, statistics, config):
+    """As many as the rule says."""
+    model = tiny_model()
+    measured = statistics(model, rank=2)
+    found = measured.calibration(model, config(kind="subspace", coordinates=50))
+    space, rms_P = measured.subspace.greatest(model, 50)
+    assert torch.equal(found.rms_P, rms_P)
+    assert torch.equal(found.space.chosen_P, space.chosen_P)
+    assert found.fast_weights(model).size == 50
 
 
-BAD_CONFIGS = ["{", "[]", "null", "{}", "[" * 100_000, '{"format_version": 9}']
+@pytest.mark.parametrize("kind", ["subspace", "sparse"])
+def test_a_kind_that_was_not_measured_is_refused(tiny_model, statistics, config, kind):
+    """The error names the kind."""
+    model = tiny_model()
+    with pytest.raises(ValueError, match=kind):
+        statistics(model).calibration(model, config(kind=kind, coordinates=3))
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [None, {"other": "{}"}, *({"adaptation": text} for text in BAD_CONFIGS)],
-    ids=["none", "other", "broken", "list", "null", "empty", "deep", "version"],
-)
-def test_bad_metadata(tiny_model, file, metadata):
-    """A file without a complete config is refused, and named."""
-    rewritten(file, metadata=metadata)
-    with pytest.raises(CalibrationError, match=str(file)):
-        Calibration.load(file, tiny_model())
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("rate", -1), ("segment", True), ("rule", "adam"), ("decay", 1e999)]
-)
-def test_bad_config_names_file_and_field(tiny_model, config, file, field, value):
-    """A config with a wrong value is refused; the error names file and field."""
-    rewritten(file, metadata=good_metadata(config, **{field: value}))
-    with pytest.raises(CalibrationError, match=f"{file}.*{field}"):
-        Calibration.load(file, tiny_model())
-
-
-@pytest.mark.parametrize("keep", [0, 7, 8, 200, -1])
-def test_truncated_file(tiny_model, file, keep):
-    """A file cut anywhere is refused, and named."""
-    file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(CalibrationError, match=str(file)):
-        Calibration.load(file, tiny_model())
+@pytest.fixture
+def calibrated(tiny_model, statistics, config):
+    """Rules for two sizes of subspaces and for full fast weights, the larger subspace first."""
+    model = tiny_model()
+    measured = statistics(model, rank=2)
+    sizes = [("subspace", 60), ("subspace", 30), ("full", len(measured.full_P))]
+    choices = tuple(config(kind=kind, coordinates=size) for kind, size in sizes)
+    return Calibrated(model=model, statistics=measured, choices=choices, fingerprint="of a file")
 
 
 @pytest.mark.parametrize(
-    "content", [b"no safetensors file at all, just some text", b"\xff" * 64, b"\x00" * 64]
+    ("asked", "place"),
+    [((), 0), (("subspace",), 0), (("subspace", 30), 1), ((None, 30), 1), (("full",), 2), (("full", 377), 2)],
 )
-def test_another_kind_of_file(tiny_model, file, content):
-    """Any other bytes are refused, and the file is named."""
-    file.write_bytes(content)
-    with pytest.raises(CalibrationError, match=str(file)):
-        Calibration.load(file, tiny_model())
+def test_the_first_rule_that_fits_is_found(calibrated, asked, place):
+    """Nothing asked for: the default; a kind or a size alone: the first of it."""
+    kind, coordinates = (*asked, None, None)[:2]
+    coordinates = calibrated.choices[2].coordinates if coordinates == 377 else coordinates
+    assert calibrated.find(kind, coordinates) is calibrated.choices[place]
+    assert calibrated.default is calibrated.choices[0]
 
 
-def test_no_file(tiny_model, tmp_path):
-    """A file that is missing, or a folder in its place, is named."""
-    for path in (tmp_path / "absent.safetensors", tmp_path):
-        with pytest.raises(CalibrationError, match=str(path)):
-            Calibration.load(path, tiny_model())
+def test_what_is_chosen_has_its_statistics(calibrated):
+    """A choice is what is found, with statistics of its size."""
+    for choice in calibrated.choices:
+        chosen = calibrated.choose(choice.kind, choice.coordinates)
+        assert chosen.config is choice
+        assert chosen.fast_weights(calibrated.model).size == choice.coordinates
 
 
-def test_a_calibration_of_another_model(tiny_model, file):
-    """A model of another shape does not take it."""
-    with pytest.raises(CalibrationError, match=str(file)):
-        Calibration.load(file, tiny_model(hidden_size=6))
+@pytest.mark.parametrize("asked", [("output_bias", None), ("subspace", 31), (None, 31), ("sparse", 60)])
+def test_what_is_not_calibrated_is_refused(calibrated, asked):
+    """The error names what there is."""
+    with pytest.raises(NotCalibrated, match="subspace of 60, subspace of 30, full of"):
+        calibrated.find(*asked)
+
+
+def test_a_rule_takes_the_place_of_that_of_its_size(calibrated, config):
+    """Another rate for a size: the others stay as they are, and in their order."""
+    changed = config(kind="subspace", coordinates=30, rate=0.5)
+    first, _, third = calibrated.choices
+    assert calibrated.including(changed).choices == (first, changed, third)
+
+
+def test_a_rule_of_a_new_size_comes_last(calibrated, config):
+    """The default stays."""
+    added = config(kind="subspace", coordinates=7)
+    assert calibrated.including(added).choices == (*calibrated.choices, added)
+
+
+@pytest.mark.parametrize("coordinates", [7, 30])
+def test_a_rule_may_become_the_default(calibrated, config, coordinates):
+    """New or known, it comes first, and the others keep their order."""
+    chosen = config(kind="subspace", coordinates=coordinates)
+    others = tuple(choice for choice in calibrated.choices if choice.coordinates != coordinates)
+    assert calibrated.including(chosen, first=True).choices == (chosen, *others)
+
+
+def test_a_changed_calibration_is_that_of_no_file(calibrated):
+    """The fingerprint of the file that it was read from is not its own."""
+    assert calibrated.including(calibrated.default).fingerprint == ""
+
+
+def test_rules_that_nobody_could_choose_from(calibrated, config):
+    """None at all, or two of one kind and size."""
+    twice = (calibrated.default, config(kind="subspace", coordinates=60, rate=0.5))
+    for choices, says in (((), "at least one rule"), (twice, "same kind and size")):
+        with pytest.raises(ValueError, match=says):
+            dataclasses.replace(calibrated, choices=choices)

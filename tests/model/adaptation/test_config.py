@@ -8,7 +8,8 @@ import pytest
 from rlstm_model.adaptation.config import AdaptationConfig, AdaptationConfigError
 
 WRONG = {
-    "kind": ["sparse", None, ["full"]],
+    "kind": ["dense", None, ["full"]],
+    "coordinates": [0, -1, 3.0, True, "20", None],
     "rule": ["adam", "RMS", 1],
     "rate": [-1e-9, float("nan"), float("inf"), 10**400, True, "1", None],
     "segment": [0, -1, 2.0, True, "20", None],
@@ -40,7 +41,17 @@ def test_every_field_is_checked(config):
 
 
 @pytest.mark.parametrize(
-    "name", ["rate", "segment", "reduction", "statistics_batch", "statistics_segments", "kind", "rule"]
+    "name",
+    [
+        "rate",
+        "segment",
+        "reduction",
+        "statistics_batch",
+        "statistics_segments",
+        "kind",
+        "coordinates",
+        "rule",
+    ],
 )
 def test_pitfall_27_nothing_that_a_rate_depends_on_has_a_default(config, name):
     """A rate without the loss reduction, segment length and statistics it was chosen for is refused."""
@@ -48,6 +59,19 @@ def test_pitfall_27_nothing_that_a_rate_depends_on_has_a_default(config, name):
     del values[name]
     with pytest.raises(TypeError, match=name):
         AdaptationConfig(**values)
+
+
+@pytest.mark.parametrize("kind", ["full", "subspace", "sparse", "output_bias"])
+def test_every_kind_has_a_name(config, kind):
+    """All kinds of adaptation: §2 may be stored."""
+    assert AdaptationConfig.from_json(config(kind=kind).to_json()).kind == kind
+
+
+@pytest.mark.parametrize("version", [1, 3, "2", True, None])
+def test_another_version_is_refused(config, version):
+    """Whatever else is right with it."""
+    with pytest.raises(AdaptationConfigError, match="format_version"):
+        AdaptationConfig.from_json({**config().to_json(), "format_version": version})
 
 
 def test_epsilon_zero_is_fine_without_statistics(config):

@@ -1,5 +1,7 @@
 """Many rows with cores of their own against one plain model a row, by automatic differentiation."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -163,3 +165,117 @@ def test_a_mixture_of_softmaxes_is_refused(tiny_model):
     subspace = SubspaceFastWeights(model, {}, ["embedding.bias"])
     with pytest.raises(ValueError, match="mixture of softmaxes"):
         subspace.rows(torch.zeros(1, subspace.size, dtype=torch.float64))
+
+
+def chosen_of(subspace, dtype=None):
+    """Every third element of a subspace, as one of its own."""
+    places = torch.arange(1, subspace.elements, 3)
+    return dataclasses.replace(subspace, chosen_P=places, storage=dtype)
+
+
+def masked(subspace, chosen, delta):
+    """Deltas of all elements that are 0 wherever nothing was chosen."""
+    whole = torch.zeros_like(delta)
+    whole[:, chosen.chosen_P] = delta[:, chosen.chosen_P]
+    return whole, delta[:, chosen.chosen_P]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_chosen_elements_read_as_all_with_zeros_elsewhere(case, shape):
+    """A subspace of chosen elements is the whole one under a mask: in windows and in single steps."""
+    subspace, delta, state, inputs, _ = case(**shape)
+    chosen = chosen_of(subspace)
+    whole, few = masked(subspace, chosen, delta)
+    assert few.shape == (ROWS, chosen.size)
+    assert torch.equal(chosen.expand(few), whole)
+    for found, expected in (
+        (chosen.read(few, inputs, state), subspace.read(whole, inputs, state)),
+        (chosen.step(few, inputs[0], state), subspace.step(whole, inputs[0], state)),
+    ):
+        assert torch.equal(found[0], expected[0])
+        assert torch.equal(found[1].h, expected[1].h)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_chosen_elements_have_their_part_of_the_gradient(case, shape):
+    """And of it nothing else."""
+    subspace, delta, state, inputs, targets = case(**shape)
+    chosen = chosen_of(subspace)
+    whole, few = masked(subspace, chosen, delta)
+    weights = torch.rand(TIME, ROWS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = chosen.learn(few, inputs, targets, weights, state)
+    expected = subspace.learn(whole, inputs, targets, weights, state)
+    assert torch.equal(found.gradient_NP, expected.gradient_NP[:, chosen.chosen_P])
+    assert torch.equal(found.logits_TNV, expected.logits_TNV)
+
+
+def test_learning_from_nothing_is_learning_from_zero(case):
+    """A delta of None stands for the zero of the chosen elements."""
+    subspace, _, state, inputs, targets = case()
+    chosen, weights = chosen_of(subspace), torch.ones(TIME, ROWS, dtype=torch.float64)
+    found = chosen.learn(None, inputs, targets, weights, state)
+    expected = chosen.learn(chosen.zero(ROWS), inputs, targets, weights, state)
+    assert torch.equal(found.gradient_NP, expected.gradient_NP)
+    assert found.gradient_NP.shape == (ROWS, chosen.size)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        torch.tensor([0, 1, 1]),
+        torch.tensor([3, 2]),
+        torch.tensor([-1, 2]),
+        torch.tensor([0, 10**6]),
+        torch.tensor([], dtype=torch.int64),
+        torch.tensor([[0, 1]]),
+        torch.tensor(3),
+        torch.tensor([0.0, 1.0]),
+        torch.tensor([0, 1], dtype=torch.int32),
+        torch.tensor([True, False]),
+    ],
+    ids=["twice", "falling", "negative", "beyond", "none", "matrix", "number", "floats", "int32", "mask"],
+)
+def test_wrong_places_are_refused(case, places):
+    """Places must be ascending, each once, and among the elements that there are."""
+    subspace, *_ = case()
+    with pytest.raises(ValueError, match="chosen_P must be"):
+        dataclasses.replace(subspace, chosen_P=places)
+
+
+def test_the_first_and_the_last_element_may_be_chosen(case):
+    """The ends of what is allowed."""
+    subspace, *_ = case()
+    ends = torch.tensor([0, subspace.elements - 1])
+    assert dataclasses.replace(subspace, chosen_P=ends).size == 2
+
+
+@pytest.mark.parametrize("storage", [None, torch.float16, torch.float32])
+def test_deltas_are_kept_in_their_own_precision(case, storage):
+    """By what ``zero`` gives, everyone knows it; without one it is the model's."""
+    subspace, *_ = case()
+    zero = chosen_of(subspace, storage).zero(2)
+    assert zero.dtype == storage or (storage is None and zero.dtype == torch.float64)
+    assert zero.shape == (2, chosen_of(subspace).size)
+    assert not zero.any()
+
+
+@pytest.mark.parametrize("picked", [True, False])
+def test_arithmetic_is_in_the_precision_of_the_model(case, picked):
+    """A delta in half precision reads, steps and learns as the same numbers in the model's do, to the bit."""
+    subspace, delta, state, inputs, targets = case()
+    half = (
+        chosen_of(subspace, torch.float16) if picked else dataclasses.replace(subspace, storage=torch.float16)
+    )
+    full = dataclasses.replace(half, storage=None)
+    kept = delta[:, : half.size].half()
+    weights = torch.ones(TIME, ROWS, dtype=torch.float64)
+    same = kept.double()
+    found = half.learn(kept, inputs, targets, weights, state)
+    expected = full.learn(same, inputs, targets, weights, state)
+    assert found.gradient_NP.dtype == torch.float64
+    assert torch.equal(found.gradient_NP, expected.gradient_NP)
+    for one, other in (
+        (half.read(kept, inputs, state), full.read(same, inputs, state)),
+        (half.step(kept, inputs[0], state), full.step(same, inputs[0], state)),
+    ):
+        assert torch.equal(one[0], other[0])

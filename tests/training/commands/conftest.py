@@ -2,11 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration_file import save_calibration
+from rlstm_model.checkpoint import ADAPTATION, save
+from rlstm_model.vocab import ByteVocab
 from rlstm_training.cli import calibrate, evaluate, train
+from rlstm_training.evaluation.measurements import Form, Measurements, Setting, Statistics
 
 
 @pytest.fixture
@@ -40,3 +46,19 @@ def calibrated(rlstm, trained, own_folder):
     done = rlstm("calibrate", trained, "--corpus", own_folder, "--on", "three", *quick, *forms, "--json")
     assert done.exit_code == 0, done.output
     return trained, json.loads(done.stdout)
+
+
+@pytest.fixture
+def with_rules(random_model, words, tmp_path):
+    """A checkpoint of no training with three rules: full, a subspace of 300, and the output bias."""
+    model, folder = random_model(), tmp_path / "tiny"
+    save(folder, model, ByteVocab())
+    text = np.frombuffer(words(100, 1), dtype=np.uint8)
+    statistics = Statistics(heads=2, segments=4, rank=4)
+    measured = Measurements(model, [(text, 1)], bos_id=ByteVocab().bos_id, statistics=statistics)
+    setting = Setting(rate=1e-2, segment=10)
+    forms = Form(kind="full"), Form(kind="subspace", coordinates=300), Form(kind="output_bias")
+    choices = tuple(measured.config(setting, form) for form in forms)
+    calibrated = Calibrated(model=model, statistics=measured.of(setting.segment), choices=choices)
+    save_calibration(folder / ADAPTATION, calibrated)
+    return folder

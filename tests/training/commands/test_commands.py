@@ -79,7 +79,10 @@ def test_calibration_has_a_rule_for_each_kind_and_size(calibrated):
         ("subspace", 300),
         ("output_bias", 256),
     ]
-    assert all(f"### {kind}, {coordinates:,} fast weights" in checkpoint.card for kind, coordinates in sizes)
+    assert all(
+        f"## Adaptation: {kind}, {coordinates:,} fast weights\n" in checkpoint.card
+        for kind, coordinates in sizes
+    )
 
 
 def test_calibration_reads_all_held_out_texts_in_one_session_too(calibrated):

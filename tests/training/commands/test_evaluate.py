@@ -80,7 +80,7 @@ def test_what_a_search_found_can_be_kept(evaluated, trained, own_folder):
     checkpoint = load(trained)
     stored = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     assert stored.config.rate == told["search"]["chosen"]["rate"]
-    assert "## Adaptation" in checkpoint.card
+    assert "## Adaptation: full, " in checkpoint.card
     again = evaluated("--dynamic")
     assert again["texts"][0]["adapted"] == told["texts"][0]["adapted"]
     assert again["search"] is None

@@ -3,19 +3,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import (
-    Grid,
-    Trial,
-    best,
-    search,
-    session_losses,
-)
+from rlstm_training.evaluation.calibrate import Grid, Trial, best, search, session_losses
 from rlstm_training.evaluation.evaluation import dynamic_loss
-from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics, read_heads
+from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Setting, Statistics
 
 GRID = Grid(rates=(1.0, 2.0, 4.0, 8.0), decays=(0.0, 0.1), epsilons=(0.1, 1.0), segments=(10, 5, 20))
 
@@ -106,21 +99,6 @@ def test_the_usual_grid_has_the_published_segments(kind, least, most):
     assert all(epsilon > 0 for epsilon in grid.epsilons)
 
 
-def test_heads_are_shared_out_by_rows():
-    """Three rows of four read the first source: so do twelve heads of sixteen, at equal distances."""
-    first, second = np.arange(1000), np.arange(5000, 5400)
-    texts = read_heads([(first, 3), (second, 1)], 16, 50)
-    starts = [text[0] for text in texts]
-    assert starts == [i * 1000 // 12 for i in range(12)] + [5000, 5100, 5200, 5300]
-    assert all(text == list(range(text[0], text[0] + 50)) for text in texts[:11])
-
-
-def test_heads_run_on_over_the_end():
-    """A head near the end of its source goes on at its beginning; a short source is read once."""
-    assert read_heads([(np.arange(5), 1)], 2, 4) == [[0, 1, 2, 3], [2, 3, 4, 0]]
-    assert read_heads([(np.arange(3), 1)], 1, 9) == [[0, 1, 2]]
-
-
 @pytest.fixture(scope="module")
 def model(random_model):
     return random_model()
@@ -133,52 +111,37 @@ def sources(words):
 
 @pytest.fixture
 def measurements(model, sources):
-    return Measurements(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4))
+    return Measurements(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4, rank=2))
 
 
-@pytest.fixture
-def measured(measurements):
-    return measurements.under(_setting(0.0, segment=6))
-
-
-def test_statistics_say_what_they_are(measured):
-    """The config records segment, reduction, batch and number of gradients."""
-    config = measured.config
-    assert (config.segment, config.reduction, config.statistics_batch) == (6, "mean", 1)
-    assert config.statistics_segments == 12
-    assert bool((measured.rms_P >= 0).all())
-    assert measured.rms_P.max() > 0
-
-
-def test_pitfall_27_every_segment_length_has_statistics_of_its_own(model, sources, measurements):
-    """A rate belongs to statistics over segments of its length: they are measured anew for each, once."""
-    for segment in (6, 12, 6):
-        setting = _setting(1e-3, segment=segment)
-        alone = Measurements(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4))
-        found, expected = measurements.under(setting), alone.under(replace(setting, rate=0.0))
-        assert torch.equal(found.rms_P, expected.rms_P)
-        assert found.config == replace(expected.config, rate=1e-3)
-    six, twelve = (measurements.under(_setting(1e-3, segment=segment)) for segment in (6, 12))
-    assert not torch.equal(six.rms_P, twelve.rms_P)
-    assert measurements.under(_setting(2e-3, segment=6)).rms_P is six.rms_P
-
-
-def test_the_search_uses_the_numbers_that_are_stored(measured):
-    """Statistics are rounded to what the file holds before anything is chosen with them."""
-    assert torch.equal(measured.rms_P, measured.rms_P.bfloat16().float())
+FORMS = (FULL, Form(kind="subspace", coordinates=90), Form(kind="output_bias"))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.9])
-def test_pitfall_31_losses_are_those_of_new_sessions(model, measurements, words, temperature):
-    """Each text and each trial begins with the loaded weights, whatever was tried before."""
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind)
+def test_pitfall_31_losses_are_those_of_new_sessions(model, measurements, words, form, temperature):
+    """Each text and each trial begins with the loaded weights, whatever was tried before or beside it."""
     passages = [Passage(name=str(seed), ids=list(words(12, seed)), bytes=60) for seed in (2, 3)]
     done: list[int] = []
-    losses = session_losses(measurements, passages, temperature=temperature, advance=done.append)
+    losses = session_losses(measurements, passages, form=form, temperature=temperature, advance=done.append)
     losses([_setting(5e-2, segment=6)])
     setting = _setting(2e-3, decay=1e-3, segment=6)
     _, tried = losses([replace(setting, rate=1e-3), setting])
     for passage in passages:
-        adapter = Adapter(model, measurements.under(setting), bos_id=10, temperature=temperature)
+        calibration = measurements.under(setting, form)
+        adapter = Adapter(model, calibration, bos_id=10, temperature=temperature)
         expected = dynamic_loss(adapter, passage)
-        assert tried[passage.name] == expected.bits_per_byte(expected.adapted_nats)
+        found = tried[passage.name]
+        assert found == pytest.approx(expected.bits_per_byte(expected.adapted_nats), abs=1e-6)
+        assert found != pytest.approx(expected.bits_per_byte(expected.static_nats), abs=1e-4)
     assert sum(done) == 3 * sum(len(passage.ids) for passage in passages)
+
+
+@pytest.mark.parametrize("tokens", ["words", "bytes"])
+@pytest.mark.parametrize("kind", ["subspace", "sparse", "output_bias"])
+def test_fewer_fast_weights_are_tried_with_larger_rates(tokens, kind):
+    """Over the same segments."""
+    full, grid = Grid.usual(tokens), Grid.usual(tokens, kind)
+    assert min(grid.rates) > min(full.rates)
+    assert max(grid.rates) > max(full.rates)
+    assert grid.segments == full.segments

@@ -1,17 +1,21 @@
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.adapter import Adapter, NonFiniteState
+from rlstm_model.state import State
 from rlstm_model.vocab import WordVocab
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import (
     DynamicReading,
     StaticReading,
+    Stream,
     dynamic_loss,
+    read_together,
     static_loss,
     striped_loss,
     total,
@@ -133,6 +137,64 @@ def test_passages_of_one_reading_share_a_session(model, ids, calibration):
     whole = dynamic_loss(adapter, _passage(ids))
     assert total("both", parts).adapted_nats == pytest.approx(whole.adapted_nats, abs=1e-5 * len(ids))
     assert parts[1].adapted_nats != dynamic_loss(adapter, _passage(ids[40:])).adapted_nats
+
+
+@pytest.fixture
+def streams(words):
+    """Passages of unequal lengths, one of them empty and one shorter than a segment, and their rates."""
+    lengths = [(90, 1.0), (3, 1.0), (41, 0.0), (0, 1.0), (90, 3.0), (14, 1.0)]
+    text = list(words(60, 8))
+    return [(_passage(text[i : i + length], str(i)), scale) for i, (length, scale) in enumerate(lengths)]
+
+
+@pytest.mark.parametrize(("experts", "static"), [(1, True), (1, False), (2, True)])
+def test_texts_read_together_are_texts_read_alone(model, calibration, streams, experts, static):
+    """Rows of one batch, whatever their lengths and rates: each costs what it costs in its own session."""
+    adapter = Adapter(model, calibration.with_rate(3e-3), bos_id=BOS)
+    states = [adapter.start(rate_scale=scale, static=static, experts=experts) for _, scale in streams]
+    together = read_together(
+        adapter, [Stream(passage, state) for (passage, _), state in zip(streams, states, strict=True)]
+    )
+    for (passage, _), state, found in zip(streams, states, together, strict=True):
+        alone = list(adapter.observe(state, passage.ids))
+        adapted = -sum(observed.scores.logprobs.double().sum().item() for observed in alone)
+        assert found.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(passage.ids))
+        assert found.updates == sum(observed.updates for observed in alone)
+        assert (found.text, found.tokens, found.bytes) == (passage.name, len(passage.ids), passage.bytes)
+
+
+def test_reading_together_is_dynamic_reading(model, calibration, streams):
+    """The same evaluations to the last bit, the static ones too."""
+    adapter = Adapter(model, calibration.with_rate(3e-3), bos_id=BOS)
+    chosen = [stream for stream in streams if stream[0].ids]
+    together = read_together(
+        adapter, [Stream(passage, adapter.start(rate_scale=scale)) for passage, scale in chosen]
+    )
+    alone = [DynamicReading(adapter, rate_scale=scale).read(passage) for passage, scale in chosen]
+    assert together == alone
+    assert together[0].adapted_nats != together[0].static_nats
+
+
+def test_reading_together_tells_how_far_it_is(model, calibration, streams):
+    """Every token of every text is told once."""
+    adapter, done = Adapter(model, calibration, bos_id=BOS), []
+    read_together(adapter, [Stream(passage, adapter.start()) for passage, _ in streams], done.append)
+    assert sum(done) == sum(len(passage.ids) for passage, _ in streams)
+
+
+def test_nothing_is_read_together(model, calibration):
+    """No streams, no evaluations."""
+    assert read_together(Adapter(model, calibration, bos_id=BOS), []) == []
+
+
+def test_a_state_that_is_no_number_is_raised(model, calibration, streams):
+    """It is not given as a number that somebody might believe."""
+    adapter = Adapter(model, calibration, bos_id=BOS)
+    good = adapter.start()
+    broken = State(good.now.state.h * float("nan"), good.now.state.c)
+    bad = replace(good, now=good.now._replace(state=broken))
+    with pytest.raises(NonFiniteState):
+        read_together(adapter, [Stream(streams[0][0], good), Stream(streams[2][0], bad)])
 
 
 def test_without_the_static_reference(model, ids, calibration):

@@ -16,6 +16,7 @@ from rlstm_training.commands.choosing import (
     Rates,
     RecipeName,
     Segments,
+    calibrated_of,
     choose_rule,
     grid_of,
     keep_choices,
@@ -37,11 +38,11 @@ from rlstm_training.config import Recipe
 from rlstm_training.corpora.streams import held_out
 from rlstm_training.corpora.texts import Passage, excerpt
 from rlstm_training.evaluation.calibrate import Grid
-from rlstm_training.evaluation.measurements import Form, Statistics
+from rlstm_training.evaluation.measurements import Form, Statistics, most_coordinates
 
-ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29")
+ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29", "domains/foldoc", "languages/bgwiki")
 CHANGING = "all in one session"
-SHARES = (70, 20, 8, 4)
+SHARES = (70, 24, 12)
 KINDS: tuple[Kind, ...] = ("subspace", "full", "output_bias")
 
 Kinds = Annotated[
@@ -72,13 +73,19 @@ def calibrate(
     length: Annotated[int, typer.Option(min=100, help="Bytes of each held-out text.")] = 4000,
     kind: Kinds = None,
     coordinates: Coordinates = None,
-    rank: Annotated[int, typer.Option(min=1, help="Axes a side of a matrix, at most.")] = 192,
+    rank: Annotated[int, typer.Option(min=1, help="Axes a side of a cell's matrix, at most.")] = 160,
+    embedding_rank: Annotated[
+        int, typer.Option(min=1, help="Axes a side of the embedding and the softmax, at most.")
+    ] = 256,
     rate: Rates = None,
     decay: Decays = None,
     epsilon: Epsilons = None,
     segment: Segments = None,
     heads: Heads = 32,
     segments: HeadSegments = 40,
+    add: Annotated[
+        bool, typer.Option("--add", help="Keep the statistics and other rules that the model has.")
+    ] = False,
     threads: Threads = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -88,20 +95,28 @@ def calibrate(
     With --corpus, only that corpus's validation text and those of --on are read.
     """
     checkpoint = load(model, prepare_device(device, threads))
-    forms = _forms(checkpoint, kind or KINDS, coordinates)
+    statistics = Statistics(
+        heads=heads,
+        segments=segments,
+        rank=rank,
+        embedding_rank=embedding_rank,
+    )
+    forms = _forms(checkpoint, kind or KINDS, coordinates, statistics)
     trained = recipe_named(recipe or checkpoint.name, corpus)
     passages = _held_out(checkpoint, trained, on if on is not None else () if corpus else ON, length)
-    with_axes = any(form.kind == "subspace" for form in forms)
-    statistics = Statistics(heads=heads, segments=segments, rank=rank if with_axes else 0)
-    measurements = measurements_of(checkpoint, trained, statistics)
+    known = calibrated_of(checkpoint) if add else None
+    if known is not None:
+        segment = [known.default.segment]
+    measurements = measurements_of(checkpoint, trained, statistics, known)
     choices: list[Choice] = []
     for form in forms:
         # Statistics belong to a segment length, and a checkpoint has them once: the first form chooses it.
         lengths = [choices[0].winner.setting.segment] if choices else segment
         usual = Grid.usual(checkpoint.vocab.kind, form.kind)
-        grid = grid_of(usual, rate, decay, epsilon or usual.epsilons[:1], lengths or usual.segments[:1])
+        epsilons = usual.epsilons if form.kind == "subspace" else usual.epsilons[:1]
+        grid = grid_of(usual, rate, decay, epsilon or epsilons, lengths or usual.segments[:1])
         choices.append(choose_rule(measurements, passages, grid, form))
-    keep_choices(checkpoint, choices)
+    keep_choices(checkpoint, choices, known)
     if as_json:
         show_json({"rules": [choice.to_json() for choice in choices]})
     else:
@@ -109,9 +124,15 @@ def calibrate(
             show_trials(choice.config, choice.trials, choice.static)
 
 
-def _forms(checkpoint: Checkpoint, kinds: Sequence[str], coordinates: Sequence[int] | None) -> list[Form]:
-    weights = checkpoint.model.config.num_parameters
-    sizes = coordinates or [max(1, 2 * weights // share) for share in SHARES]
+def _forms(
+    checkpoint: Checkpoint, kinds: Sequence[str], coordinates: Sequence[int] | None, statistics: Statistics
+) -> list[Form]:
+    """Each kind once, a subspace once in each size, in the order that was asked for."""
+    weights, most = checkpoint.model.config.num_parameters, most_coordinates(checkpoint.model, statistics)
+    sizes = coordinates or [min(most, max(1, 2 * weights // share)) for share in SHARES]
+    if "subspace" in kinds and max(sizes) > most:
+        message = f"the axes make a subspace of {most:,} coordinates at most, not {max(sizes):,}"
+        raise typer.BadParameter(message, param_hint="--coordinates")
     known: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     forms = []
     for name in kinds:
@@ -119,7 +140,7 @@ def _forms(checkpoint: Checkpoint, kinds: Sequence[str], coordinates: Sequence[i
             raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--kind")
         kind = known[name]
         forms += [Form(kind=kind, coordinates=size) for size in (sizes if kind == "subspace" else (0,))]
-    return forms
+    return list(dict.fromkeys(forms))
 
 
 def _held_out(checkpoint: Checkpoint, recipe: Recipe, others: Sequence[str], length: int) -> list[Passage]:

@@ -9,10 +9,10 @@ import typer
 from safetensors import SafetensorError
 
 from rlstm_model.adaptation.calibration import Calibrated, Calibration
-from rlstm_model.adaptation.calibration_file import save_calibration
+from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
-from rlstm_training.cards import calibration_section, rewrite_section
+from rlstm_training.cards import ADAPTATION_TITLE, calibration_section, remove_sections, rewrite_section
 from rlstm_training.commands.console import progress_bar, warn
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
@@ -73,24 +73,28 @@ class Choice:
         }
 
 
-def keep_choices(checkpoint: Checkpoint, choices: Sequence[Choice]) -> None:
+def keep_choices(checkpoint: Checkpoint, choices: Sequence[Choice], known: Calibrated | None = None) -> None:
     """Write the rules beside the checkpoint, the first as the default, and the searches into its card.
 
-    All must be of one segment length, to which statistics belong.
+    Those that are ``known`` stay. All must be of one segment length, to which statistics belong.
     """
-    calibrated = Calibrated(
-        model=checkpoint.model,
-        statistics=choices[0].measurements.of(choices[0].winner.setting.segment),
-        choices=tuple(choice.config for choice in choices),
-    )
+    statistics = choices[0].measurements.of(choices[0].winner.setting.segment)
+    rules = dict.fromkeys([choice.config for choice in choices])
+    replaced = {(rule.kind, rule.coordinates) for rule in rules}
+    for rule in known.choices if known else ():
+        if (rule.kind, rule.coordinates) not in replaced:
+            rules[rule] = None
+    calibrated = Calibrated(model=checkpoint.model, statistics=statistics, choices=tuple(rules))
     try:
         save_calibration(checkpoint.folder / ADAPTATION, calibrated)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{checkpoint.folder}: cannot be written ({error})") from error
-    sections = [
-        calibration_section(choice.config, choice.trials, choice.winner, choice.static) for choice in choices
-    ]
-    rewrite_section(checkpoint, "Adaptation", "\n\n".join(sections))
+    if known is None:
+        remove_sections(checkpoint, ADAPTATION_TITLE)
+    for choice in choices:
+        section = calibration_section(choice.trials, choice.winner, choice.static)
+        title = f"{ADAPTATION_TITLE}: {choice.config.kind}, {choice.config.coordinates:,} fast weights"
+        rewrite_section(checkpoint, title, section)
 
 
 def grid_of(
@@ -109,8 +113,18 @@ def grid_of(
     )
 
 
-def measurements_of(checkpoint: Checkpoint, recipe: Recipe, statistics: Statistics) -> Measurements:
-    """Statistics of the recipe's training text.
+def calibrated_of(checkpoint: Checkpoint) -> Calibrated:
+    """What a checkpoint was calibrated to. Raises CheckpointError where it was not, CalibrationError."""
+    file = checkpoint.adaptation_file
+    if file is None:
+        raise CheckpointError(f"{checkpoint.folder}: has no calibration; run rlstm calibrate")
+    return load_calibration(file, checkpoint.model)
+
+
+def measurements_of(
+    checkpoint: Checkpoint, recipe: Recipe, statistics: Statistics, known: Calibrated | None = None
+) -> Measurements:
+    """Statistics of the recipe's training text, or those that are ``known``.
 
     Raises CheckpointError when the model's vocabulary is not that text's.
     """
@@ -119,7 +133,9 @@ def measurements_of(checkpoint: Checkpoint, recipe: Recipe, statistics: Statisti
         raise CheckpointError(
             f"{checkpoint.folder}: its vocabulary is not that of recipe {recipe.name}'s training text"
         )
-    return Measurements(checkpoint.model, texts.train, bos_id=vocab.bos_id, statistics=statistics)
+    return Measurements(
+        checkpoint.model, texts.train, bos_id=vocab.bos_id, statistics=statistics, known=known
+    )
 
 
 def choose_rule(

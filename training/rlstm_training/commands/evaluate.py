@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.calibration_file import load_calibration
-from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
+from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_training.cards import evaluation_section, rewrite_section
 from rlstm_training.commands.choosing import (
     Choice,
@@ -18,6 +17,7 @@ from rlstm_training.commands.choosing import (
     Rates,
     RecipeName,
     Segments,
+    calibrated_of,
     grid_of,
     keep_choices,
 )
@@ -115,7 +115,7 @@ def evaluate(
     grid = grid_of(Grid.usual(checkpoint.vocab.kind), rate, decay, epsilon, segment)
     statistics = Statistics(heads=heads, segments=segments)
     choice = origin.rule(grid, statistics, search_tokens, chosen) if search else None
-    calibration = choice.calibration if choice else _calibration(checkpoint) if dynamic else None
+    calibration = choice.calibration if choice else calibrated_of(checkpoint).choose() if dynamic else None
     sampling = origin.monte_carlo(monte_carlo, dropout, dropout_scale, geometric, seed)
     procedure = _procedure(checkpoint, chosen, calibration, rate_scale, sampling)
     results = _read(texts, procedure)
@@ -147,13 +147,6 @@ def _procedure(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def _calibration(checkpoint: Checkpoint) -> Calibration:
-    file = checkpoint.adaptation_file
-    if file is None:
-        raise CheckpointError(f"{checkpoint.folder}: has no calibration; run rlstm calibrate")
-    return load_calibration(file, checkpoint.model).choose()
 
 
 def _temperature(text: str) -> float:

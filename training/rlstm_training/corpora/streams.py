@@ -33,6 +33,11 @@ def load_stream(
     return segments
 
 
+def stream_names(*, folder: Path | None = None) -> list[str]:
+    """The streams that there are, in their order. Raises CorpusError."""
+    return list(_streams(folder or corpora_folder()))
+
+
 def held_out(name: str, split: Split, length: int, *, folder: Path | None = None) -> bytes:
     """The first ``length`` bytes in a row of a corpus's split that belong to no stream.
 

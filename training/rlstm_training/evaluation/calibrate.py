@@ -33,13 +33,14 @@ class Grid:
 
         Rates belong to statistics over single segments (mathematics: §8.2): at batches of 100, published
         ones are a tenth of these. Most words are rare and their statistics next to nothing, so that epsilon
-        alone bounds the step that their rows take when they do occur: for words it is far larger. The fewer
-        fast weights there are, the larger is the step that does most.
+        alone bounds the step that their rows take when they do occur: for words it is far larger.
+        Within axes a greater epsilon does better: small statistics there are mostly noise.
         """
-        if kind != "full":
-            full = cls.usual(tokens)
-            factor = {"subspace": 5, "sparse": 5, "output_bias": 30}[kind]
-            return replace(full, rates=tuple(factor * rate for rate in full.rates))
+        if kind in ("subspace", "sparse"):
+            rates, full = (5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3), cls.usual(tokens)
+            return replace(full, rates=rates, decays=(0.0, 1e-3), epsilons=(1.0, 0.3))
+        if kind == "output_bias":
+            return replace(cls.usual(tokens), rates=(3e-3, 1e-2, 3e-2, 1e-1))
         if tokens in ("words", "subwords"):
             return cls(
                 rates=(1.25e-4, 2.5e-4, 5e-4, 1e-3, 2e-3),

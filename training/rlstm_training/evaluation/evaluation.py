@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, Observed
+from rlstm_model.adaptation.adapter import AdaptedState, Adapter, Observed
+from rlstm_model.adaptation.round import perform
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import score
 from rlstm_model.state import State
@@ -199,9 +200,9 @@ def read_together(
             adapter.part(states[i], streams[i].passage.ids[done[i] : done[i] + adapter.config.segment])
             for i in going_on
         ]
-        for i, observed in zip(going_on, adapter.round(parts), strict=True):
-            if isinstance(observed, NonFiniteState):
-                raise observed
+        for i, observed in zip(going_on, perform(parts), strict=True):
+            if not isinstance(observed, Observed):
+                raise observed if isinstance(observed, Exception) else TypeError(type(observed))
             sums[i].add(observed)
             states[i], done[i] = observed.state, done[i] + len(observed.scores)
         advance(sum(len(part.ids) for part in parts))

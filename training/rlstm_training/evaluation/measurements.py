@@ -1,5 +1,6 @@
 """Gradient statistics on training text: what every rule of a checkpoint has in common."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from rlstm_model.adaptation.bases import (
     SubspaceStatistics,
     collect,
 )
-from rlstm_model.adaptation.calibration import Calibration, GradientStatistics, measure_rms
+from rlstm_model.adaptation.calibration import Calibrated, Calibration, GradientStatistics, measure_rms
 from rlstm_model.adaptation.calibration_file import rounded
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.factors import segment_gradients
@@ -26,12 +27,14 @@ from rlstm_training.batches import Ids
 class Statistics:
     """How gradient statistics are taken: ``heads`` read heads, each over ``segments`` segments.
 
-    ``rank`` is how many axes a side of a matrix has at most; with 0 only whole weights are measured.
+    ``rank`` is how many axes a side of a matrix has at most, ``embedding_rank`` of the embedding and the
+    softmax; with a rank of 0 only whole weights are measured.
     """
 
     heads: int = 16
     segments: int = 60
     rank: int = 0
+    embedding_rank: int = 256
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -53,6 +56,19 @@ class Form:
 
 
 FULL = Form()
+
+
+def most_coordinates(model: LanguageModel, statistics: Statistics) -> int:
+    """How many elements all cores between the axes have together, and all biases."""
+    total = 0
+    for name, weight in model.named_parameters():
+        *rounds, rows, columns = 1, *weight.shape
+        if not name.endswith("bias"):
+            of_embedding = name.startswith("embedding.") and statistics.rank
+            rank = statistics.embedding_rank if of_embedding else statistics.rank
+            rows, columns = min(rows, rank), min(columns, rank)
+        total += math.prod(rounds) * rows * columns
+    return total
 
 
 def read_heads(sources: Sequence[tuple[Ids, int]], heads: int, length: int) -> list[list[int]]:
@@ -85,12 +101,17 @@ class Measurements:
         *,
         bos_id: int,
         statistics: Statistics,
+        known: Calibrated | None = None,
     ) -> None:
+        """``known`` are statistics that were measured before: they stand for their segment length."""
         self.model = model
         self.bos_id = bos_id
         self._sources = sources
         self._statistics = statistics
         self._measured: dict[int, tuple[GradientStatistics, int]] = {}
+        if known is not None:
+            measured = (known.statistics, known.default.statistics_segments)
+            self._measured[known.default.segment] = measured
 
     def of(self, segment: int) -> GradientStatistics:
         """The statistics for a segment length. Raises ValueError when no text fills one."""
@@ -116,12 +137,14 @@ class Measurements:
         """How many fast weights a kind has when it has all of them."""
         if kind == "output_bias":
             return self.model.config.vocab_size
+        if kind == "subspace":
+            return most_coordinates(self.model, self._statistics)
         return sum(weight.numel() for weight in self.model.parameters())
 
     def _of(self, segment: int) -> tuple[GradientStatistics, int]:
         if segment not in self._measured:
             statistics, count = self._measure(segment)
-            self._measured[segment] = (rounded(statistics), count)
+            self._measured[segment] = (rounded(statistics, self.model), count)
         return self._measured[segment]
 
     def _measure(self, segment: int) -> tuple[GradientStatistics, int]:
@@ -132,15 +155,21 @@ class Measurements:
                 self.model, texts, segment=segment, reduction="mean", bos_id=self.bos_id
             )
             return GradientStatistics(full_P=rms_P), count
-        axes, full = GradientAxes(self.model, wanted.rank), GradientSquares(self.model)
+        axes = GradientAxes(self.model, wanted.rank, embedding_rank=wanted.embedding_rank)
+        full = GradientSquares(self.model)
         self._collect(texts, segment, axes, full)
         bases = axes.bases()
         cores = GradientSquares(self.model, bases)
         # Other text than the axes were fitted to: along the axes of a text its own gradients look too large.
         others = read_heads(self._sources, wanted.heads, 2 * wanted.segments * segment)
         count = self._collect([text[len(text) // 2 :] for text in others], segment, cores)
-        full_P = torch.cat([part.flatten() for part in full.rms().values()])
-        return GradientStatistics(full_P=full_P, subspace=SubspaceStatistics(bases, cores.rms())), count
+        whole = full.rms()
+        full_P = torch.cat([part.flatten() for part in whole.values()])
+        # Of biases only these are stored, and a rule must be chosen under what will be read again.
+        biases = {name: rms for name, rms in whole.items() if name.endswith("bias")}
+        return GradientStatistics(
+            full_P=full_P, subspace=SubspaceStatistics(bases, cores.rms() | biases)
+        ), count
 
     def _collect(
         self, texts: Sequence[Sequence[int]], segment: int, *statistics: GradientAxes | GradientSquares

@@ -1,4 +1,4 @@
-"""Plots: curves of runs as SVG, drawn without any state of the process.
+"""Plots: lines as SVG or PNG, drawn without any state of the process.
 
 The text of labels is the user's own: it is drawn as it is, never read as mathematics or as markup.
 """
@@ -24,7 +24,7 @@ MOST_POINTS = 600
 class Line:
     """Points (x, y), in one of matplotlib's styles; ``color`` counts through its cycle, None is faint grey.
 
-    ``dots`` are single marks on the line, such as divergence resets.
+    ``dots`` are single marks on the line, such as divergence resets; ``marked`` shows where its points are.
     """
 
     label: str
@@ -32,12 +32,14 @@ class Line:
     color: int | None = 0
     style: str = "-"
     dots: Points = ()
+    marked: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
     """Lines over a shared axis. ``marks`` are vertical: x, and what happened there.
 
+    ``log`` and ``log_x`` are of the scales.
     ``cut_descent`` leaves off the top that only the first eighth of the curves reaches: the differences
     that matter are small beside it.
     """
@@ -49,31 +51,46 @@ class Plot:
     lines: Sequence[Line]
     marks: Sequence[tuple[float, str]] = field(default=())
     log: bool = False
+    log_x: bool = False
     cut_descent: bool = False
 
 
 def svg(plot: Plot) -> str:
     """The plot as an ``<svg>`` element, the same for the same plot."""
+    file = io.StringIO()
     with _settings(plot.name):
-        figure = Figure(figsize=(7.0, 3.6))
-        axes = figure.add_subplot()
-        for line in plot.lines:
-            _draw(axes, line)
-        for x, label in plot.marks:
-            axes.axvline(x, color="C3", linestyle=":", linewidth=1.0, label=label)
-        axes.set(xlabel=plot.x, ylabel=plot.y, title=plot.title)
-        axes.grid(visible=True, alpha=0.3)
-        if plot.log:
-            axes.set_yscale("log")
-        if plot.cut_descent:
-            _cut_descent(axes, plot.lines)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
-        file = io.StringIO()
         nameless = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(file, format="svg", bbox_inches="tight", metadata=nameless)
+        _figure(plot).savefig(file, format="svg", bbox_inches="tight", metadata=nameless)
     text = file.getvalue()
     return text[text.index("<svg") :]
+
+
+def png(plot: Plot) -> bytes:
+    """The plot as a PNG image."""
+    file = io.BytesIO()
+    with _settings(plot.name):
+        _figure(plot).savefig(file, format="png", bbox_inches="tight", dpi=150)
+    return file.getvalue()
+
+
+def _figure(plot: Plot) -> Figure:
+    figure = Figure(figsize=(7.0, 3.6))
+    axes = figure.add_subplot()
+    for line in plot.lines:
+        _draw(axes, line)
+    for x, label in plot.marks:
+        axes.axvline(x, color="C3", linestyle=":", linewidth=1.0, label=label)
+    axes.set(xlabel=plot.x, ylabel=plot.y, title=plot.title)
+    axes.grid(visible=True, alpha=0.3)
+    if plot.log:
+        axes.set_yscale("log")
+    if plot.log_x:
+        axes.set_xscale("log")
+    if plot.cut_descent:
+        _cut_descent(axes, plot.lines)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
+    return figure
 
 
 def _draw(axes: Axes, line: Line) -> None:
@@ -84,7 +101,7 @@ def _draw(axes: Axes, line: Line) -> None:
     color = "0.8" if line.color is None else f"C{line.color % 10}"
     x, y = zip(*points, strict=True)
     label = "_" if faint else _legend_label(line.label)
-    marker = "." if len(points) == 1 else ""
+    marker = "." if line.marked or len(points) == 1 else ""
     width, above = (0.8, 1) if faint else (1.4, 2)
     style = line.style
     axes.plot(x, y, style, color=color, label=label, linewidth=width, zorder=above, marker=marker)

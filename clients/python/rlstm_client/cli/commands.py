@@ -6,7 +6,7 @@ without a server, are found by their entry points; what they need comes with an 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
@@ -29,16 +29,23 @@ LocalAct = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 class Command:
     """A command and where it is: in this package (``target``), or in one whose needs come with ``extra``.
 
-    ``parts``: first arguments that make it another command, whose entry point is ``name.part``, with the
-    extra each needs.
+    With ``parts`` it is a group of commands; the entry point of a part is ``group.part``.
     """
 
     name: str
     help: str
     target: str = ""
     extra: str = ""
-    parts: tuple[tuple[str, str], ...] = ()
+    parts: tuple["Command", ...] = ()
 
+
+BENCHES = (
+    Command(name="speed", help="How fast a model scores and learns here.", extra="server"),
+    Command(name="adapt", help="What learning saves, by each rule of a model.", extra="training"),
+    Command(name="peers", help="Learning and scoring beside how others do it.", extra="training"),
+    Command(name="train", help="How fast training is.", extra="training"),
+    Command(name="gpu", help="Minutes on one GPU: what is learned, beside an LSTM.", extra="training"),
+)
 
 COMMANDS = (
     Command(name="serve", help="Serve a model and its sessions over HTTP.", extra="server"),
@@ -48,12 +55,7 @@ COMMANDS = (
     Command(name="corpora", help="Say which published corpora are here; fetch others.", extra="training"),
     Command(name="tune", help="Search a recipe's settings.", extra="training"),
     Command(name="report", help="Compare training runs on one page.", extra="training"),
-    Command(
-        name="bench",
-        help="Measure how fast a model is here; `bench train`, `bench gpu`: how fast training is.",
-        extra="server",
-        parts=(("train", "training"), ("gpu", "training")),
-    ),
+    Command(name="bench", help="Measure speed and quality on this machine.", parts=BENCHES),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.score:score"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.generate:generate"),
     Command(name="session", help="Keep streams and learn from them.", target="rlstm_client.cli.session:app"),
@@ -70,29 +72,38 @@ class PassThroughCommand(TyperCommand):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add a pass-through for each command."""
+    """Add a pass-through for each command, and a group for those that have parts."""
     for command in COMMANDS:
-        app.command(command.name, help=command.help, cls=PassThroughCommand)(_runner(command))
+        if command.parts:
+            app.add_typer(_group(command), name=command.name, help=command.help)
+        else:
+            _add(app, command)
 
 
-def _runner(command: Command) -> Callable[[typer.Context], None]:
+def _group(command: Command) -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    for part in command.parts:
+        _add(group, part, within=f"{command.name}.")
+    return group
+
+
+def _add(app: typer.Typer, command: Command, within: str = "") -> None:
     def run_with(ctx: typer.Context) -> None:
-        run(command, ctx.args)
+        run(replace(command, name=within + command.name), ctx.args)
 
-    return run_with
+    app.command(command.name, help=command.help, cls=PassThroughCommand)(run_with)
 
 
 def run(command: Command, arguments: Sequence[str]) -> None:
-    """Load a command and hand it its arguments; it ends the process with its own exit code."""
-    part, extra = next((part for part in command.parts if list(arguments[:1]) == [part[0]]), ("", ""))
-    if part:
-        target = load(COMMAND_GROUP, f"{command.name}.{part}", extra)
-    elif command.target:
+    """Load a command and hand it its arguments; it ends the process with its own exit code.
+
+    The name of a part of a group has the group's in front: ``bench.train``.
+    """
+    if command.target:
         target = EntryPoint(name=command.name, value=command.target, group=COMMAND_GROUP).load()
     else:
         target = load(COMMAND_GROUP, command.name, command.extra)
-    name, own = (f"{command.name} {part}", arguments[1:]) if part else (command.name, arguments)
-    _with_main(target).main(args=list(own), prog_name=f"rlstm {name}")
+    _with_main(target).main(args=list(arguments), prog_name=f"rlstm {command.name.replace('.', ' ')}")
 
 
 def act_locally(name: str, model: str, call: Call[T]) -> T:

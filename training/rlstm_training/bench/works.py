@@ -1,0 +1,150 @@
+"""What peers do over and over while their speed is measured: segments of random tokens.
+
+Shape suffixes: T tokens of a segment, N rows, V vocabulary.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.calibration import Calibrated, Calibration
+from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.state import State
+from rlstm_training.bench.adaptation import idle_rule
+from rlstm_training.bench.gpt2 import Shape
+from rlstm_training.bench.torch_lstm import TorchLSTM
+from rlstm_training.corpora.texts import Passage
+from rlstm_training.evaluation.evaluation import Stream, read_together
+
+Work = Callable[[], int]
+"""Does what is measured and returns how many tokens that were."""
+
+
+def sessions(model: LanguageModel, rule: Calibration, *, bos_id: int, count: int) -> Work:
+    """A segment of each of so many sessions that have learned before: read, scored and learned from."""
+    adapter = Adapter(model, rule, bos_id=bos_id, logprobs_only=True)
+    segment = rule.config.segment
+    ids = _random(model, (count + 1, segment)).tolist()
+    *_, learned = adapter.observe(adapter.start(static=False), ids[-1])
+    # All from one state: a state is a value, and each row gets its own copy of it.
+    streams = [Stream(Passage(name="", ids=own, bytes=segment), learned.state) for own in ids[:-1]]
+
+    def work() -> int:
+        read_together(adapter, streams)
+        return count * segment
+
+    return work
+
+
+def one_session(model: LanguageModel, rule: Calibration, *, bos_id: int) -> Work:
+    """A segment of one session, which goes on and on."""
+    adapter = Adapter(model, rule, bos_id=bos_id, logprobs_only=True)
+    ids = _random(model, (rule.config.segment,)).tolist()
+    state = adapter.start(static=False)
+
+    def work() -> int:
+        nonlocal state
+        for observed in adapter.observe(state, ids):
+            state = observed.state
+        return len(ids)
+
+    return work
+
+
+class EagerSession:
+    """The same as one would write it: tokens step by step, automatic differentiation, the rule by weight.
+
+    ``model`` is its own, whose weights follow the text.
+    """
+
+    def __init__(self, model: LanguageModel, full: Calibration, ids: Tensor | None = None) -> None:
+        """``ids`` ``[S + 1]`` is what is read over and over, each token predicting the next; else random."""
+        rule, segment = full.config, full.config.segment
+        ids = _random(model, (segment + 1,)) if ids is None else ids
+        self.model = copy.deepcopy(model).requires_grad_(True)
+        self._read, self._targets = ids[:-1, None], ids[1:]
+        self._state = model.initial_state(1)
+        self._rate = rule.rate
+        self._weights = [weight for weight in self.model.parameters() if weight.numel()]
+        self._loaded = [weight.detach().clone() for weight in self._weights]
+        rms_P = full.rms_P.to(self._loaded[0])
+        parts = [part for part in FullFastWeights(model).split(rms_P).values() if part.numel()]
+        mean = float(rms_P.double().mean())
+        self._scales = [part + rule.epsilon * mean for part in parts]
+        self._pulls = [(rule.decay / mean * part).clamp(max=1.0) for part in parts]
+
+    def __call__(self) -> int:
+        """A segment."""
+        state, features = self._state, []
+        for ids_1 in self._read:
+            feature, state = self.model.step(ids_1, state)
+            features.append(feature)
+        loss = functional.cross_entropy(self.model.logits(torch.cat(features)), self._targets)
+        gradients = torch.autograd.grad(loss, self._weights)
+        self._state = state.detach()
+        self._step(gradients)
+        return len(self._targets)
+
+    @torch.no_grad()
+    def _step(self, gradients: Sequence[Tensor]) -> None:
+        for place, gradient in enumerate(gradients):
+            weight, loaded = self._weights[place], self._loaded[place]
+            pull = self._pulls[place] * (weight - loaded)
+            weight.sub_(self._rate * gradient / self._scales[place] + pull)
+
+
+def scoring(calibrated: Calibrated, rows: int) -> Work:
+    """A segment of so many texts, scored with the weights as loaded."""
+    idle = idle_rule(calibrated)
+    fast = idle.fast_weights(calibrated.model)
+    state = calibrated.model.initial_state(rows)
+    ids, targets = _random(calibrated.model, (2, idle.config.segment, rows))
+
+    @torch.no_grad()
+    def work() -> int:
+        nonlocal state
+        logits_TNV, state = fast.read(None, ids, state)
+        _score(logits_TNV, targets)
+        return rows * idle.config.segment
+
+    return work
+
+
+def lstm_scoring(lstm: TorchLSTM, segment: int, rows: int) -> Work:
+    """The same by torch.nn.LSTM."""
+    ids, targets = _random(lstm, (2, segment, rows))
+    state: State = lstm.initial_state(rows)
+
+    @torch.no_grad()
+    def work() -> int:
+        nonlocal state
+        features, state = lstm(ids, state)
+        _score(lstm.logits(features), targets)
+        return rows * segment
+
+    return work
+
+
+def gpt2_scoring(transformer: nn.Module, shape: Shape, rows: int, device: torch.device) -> Work:
+    """The same by GPT-2, whose windows each begin with nothing to look back on."""
+    ids, targets = torch.randint(shape.vocabulary, (2, rows, shape.context), device=device)
+
+    @torch.no_grad()
+    def work() -> int:
+        _score(transformer(input_ids=ids).logits, targets)
+        return rows * shape.context
+
+    return work
+
+
+def _score(logits: Tensor, targets: Tensor) -> Tensor:
+    return torch.log_softmax(logits, -1).gather(-1, targets.unsqueeze(-1))
+
+
+def _random(model: LanguageModel, shape: tuple[int, ...]) -> Tensor:
+    return torch.randint(model.config.vocab_size, shape, device=model.embedding.input.device)
