@@ -64,15 +64,18 @@ class LearningRule:
         moved_NP = self._moved(delta_NP.to(gradient_NP.dtype), gradient_NP, rates)
         norms_N = torch.linalg.vector_norm(moved_NP, dim=1)
         norms = norms_N.tolist()
-        taken = [norm < float("inf") for norm in norms]
-        projected = [ok and norm > self._max_norm for ok, norm in zip(taken, norms, strict=True)]
-        if any(projected):
+        beyond = [self._max_norm < norm < float("inf") for norm in norms]
+        if any(beyond):
             moved_NP = moved_NP * (self._max_norm / norms_N).clamp(max=1.0).unsqueeze(1)
-        moved_NP = moved_NP.to(delta_NP.dtype)
+        taken = [norm < float("inf") for norm in norms]
+        if moved_NP.dtype != delta_NP.dtype:
+            moved_NP = moved_NP.to(delta_NP.dtype)
+            taken = moved_NP.isfinite().all(1).tolist()
         if not all(taken):
             taken_N1 = torch.tensor(taken, device=delta_NP.device).unsqueeze(1)
             moved_NP = torch.where(taken_N1, moved_NP, delta_NP)
         ratios = [min(norm, self._max_norm) / self._slow_norm if self._slow_norm else 0.0 for norm in norms]
+        projected = [ok and cut for ok, cut in zip(taken, beyond, strict=True)]
         return Steps(moved_NP, taken, ratios, projected)
 
     def _moved(self, delta_NP: Tensor, gradient_NP: Tensor, rates: Sequence[float]) -> Tensor:

@@ -140,7 +140,8 @@ def test_an_expert_that_computes_no_number_restarts_alone(adapter, text, row, va
         assert equal(bits(after, slice(other, other + 1)), bits(expected, slice(other, other + 1)))
     zeroed = delta.clone()
     zeroed[row] = 0
-    fresh = replace(state, delta_KP=zeroed)
+    dropped = torch.tensor([[False, *(row == other for other in range(3))]])
+    fresh = replace(state, delta_KP=zeroed, mixture=mixture.drop(state.mixture, dropped))
     if state.pending:
         slow = adapter.reset(state, fast_weights=True, recurrent=False).now.state
         for kept, forgotten in zip(fresh.now.state, slow, strict=True):
@@ -191,6 +192,20 @@ def test_a_bad_gradient_is_one_experts_affair(adapter, text, bad_gradients, row)
             assert equal(bits(part.state, slice(own, own + 1)), bits(other.state, slice(own, own + 1)))
             assert part.state.bad_steps[own] == 0
     assert state.updates == 6
+
+
+def test_an_expert_that_restarts_after_its_steps_has_lost_its_weight(adapter, text, bad_gradients):
+    """It counts as if its last token had been impossible; the state can be stored, and it comes back."""
+    bad_gradients(1, {1, 2, 3})
+    parts, _ = observe(adapter, text(24), adapter.start(experts=4))
+    assert parts[3].guards[-1] == "restarted"
+    assert parts[2].state.weights[2] > 1.01 / (12 + 1) / 4
+    restarted = parts[3].state
+    assert restarted.weights[2] == pytest.approx(1 / (16 + 1) / 4, rel=1e-12)
+    mixture.check_state(restarted.mixture)
+    again = adapter.restore(*stored(restarted))
+    assert again.weights == restarted.weights
+    assert parts[5].state.weights[2] > restarted.weights[2]
 
 
 def test_when_no_expert_can_step_nothing_changes(adapter, text, bad_gradients):

@@ -1,16 +1,18 @@
-"""A stream's rows together: who is mixed, who is a reference, and who computed nothing."""
+"""Many texts' rows together: who is mixed, who is a reference, and who computed nothing."""
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rlstm_model.adaptation import mixture
-from rlstm_model.adaptation.adapted_state import Lineup
-from rlstm_model.adaptation.experts import Distributions, mix
+from rlstm_model.adaptation import experts, mixture
+from rlstm_model.adaptation.experts import Place, Predictions, Text
 from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.scoring import score_logits
 
 NAN, INF = float("nan"), float("inf")
 TOKENS, VOCAB = 7, 11
+COLUMNS = ("logprobs", "ranks", "entropies", "top_ids", "top_logprobs")
 
 
 @pytest.fixture
@@ -25,8 +27,18 @@ def drawn():
     return make
 
 
+def score(logits, targets, count=1, *, static=False, before=None, **options):
+    """One text that a whole pass is of; its last ``count`` rows are mixed."""
+    places = [Place(0, row) for row in range(logits.shape[1])]
+    if count > 1 and before is None:
+        before = MixtureState.start(1, count)
+    text = Text(targets.tolist(), places, count, static, before, **options)
+    (found,) = Predictions.of([[logits]]).score([text])
+    return found
+
+
 def equal_scores(found, expected):
-    for name in ("logprobs", "ranks", "entropies", "top_ids", "top_logprobs"):
+    for name in COLUMNS:
         one, other = getattr(found, name), getattr(expected, name)
         assert (one is None and other is None) or torch.equal(one, other), name
 
@@ -34,9 +46,8 @@ def equal_scores(found, expected):
 @pytest.mark.parametrize("static", [True, False])
 def test_a_single_expert_is_its_own_row(drawn, static):
     """Its scores are those of its logits to the last bit, and so are those of the row beside it."""
-    lineup = Lineup(experts=1, static=static)
-    logits, targets = drawn(lineup.rows)
-    found = Distributions.of(logits, targets).score(lineup, None, top=3)
+    logits, targets = drawn(1 + static)
+    found = score(logits, targets, static=static, top=3)
     equal_scores(found.scores, score_logits(logits[:, -1], targets, 3))
     assert found.mixture is None
     if static:
@@ -45,17 +56,16 @@ def test_a_single_expert_is_its_own_row(drawn, static):
         assert found.static_logprobs is None
 
 
-@pytest.mark.parametrize("experts", [2, 4])
-def test_several_are_mixed_by_hand(drawn, experts):
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_are_mixed_by_hand(drawn, count):
     """Scores, ranks, entropies and alternatives are of sum pi p, with pi as it was before each token."""
-    lineup = Lineup(experts=experts)
-    logits, targets = drawn(experts, torch.float64)
-    weights, mixed = MixtureState.start(1, experts), []
+    logits, targets = drawn(count, torch.float64)
+    weights, mixed = MixtureState.start(1, count), []
     for logits_RV, target in zip(logits, targets, strict=True):
         probabilities = logits_RV.softmax(-1)
         mixed.append((weights.weights_NK[0, :, None] * probabilities).sum(0).log())
         weights = mixture.read(weights, probabilities[:, target].log()[None, None]).state
-    found = Distributions.of(logits, targets).score(lineup, MixtureState.start(1, experts), top=3)
+    found = score(logits, targets, count, static=True, top=3)
     expected = score_logits(torch.stack(mixed), targets, 3)
     torch.testing.assert_close(found.scores.logprobs, expected.logprobs)
     torch.testing.assert_close(found.scores.entropies, expected.entropies)
@@ -66,41 +76,137 @@ def test_several_are_mixed_by_hand(drawn, experts):
 
 
 def test_the_mixture_goes_on_where_it_was(drawn):
-    """A text in two parts is mixed as the whole is."""
+    """A text in two parts is scored as the whole is."""
     logits, targets = drawn(4)
-    predicted = Distributions.of(logits, targets)
-    whole, after = mix(predicted.log_probs_TRV, predicted.own_TR, MixtureState.start(1, 4))
-    first, between = mix(predicted.log_probs_TRV[:3], predicted.own_TR[:3], MixtureState.start(1, 4))
-    second, end = mix(predicted.log_probs_TRV[3:], predicted.own_TR[3:], between)
-    torch.testing.assert_close(torch.cat((first, second)), whole, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(end, after, rtol=1e-12, atol=1e-12)
-    assert int(after.tokens_N) == TOKENS
+    whole = score(logits, targets, 4)
+    first = score(logits[:3], targets[:3], 4)
+    second = score(logits[3:], targets[3:], 4, before=first.mixture)
+    parts = torch.cat((first.scores.logprobs, second.scores.logprobs))
+    torch.testing.assert_close(parts, whole.scores.logprobs, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(second.mixture, whole.mixture, rtol=1e-12, atol=1e-12)
+    assert int(second.mixture.tokens_N) == TOKENS
 
 
 def test_log_probabilities_alone(drawn):
     """Without ranks and entropies the log-probabilities are the same bits."""
     logits, targets = drawn(4)
-    predicted, start = Distributions.of(logits, targets), MixtureState.start(1, 4)
-    lean = predicted.score(Lineup(experts=4), start, logprobs_only=True).scores
-    assert torch.equal(lean.logprobs, predicted.score(Lineup(experts=4), start).scores.logprobs)
+    lean = score(logits, targets, 4, logprobs_only=True).scores
+    assert torch.equal(lean.logprobs, score(logits, targets, 4).scores.logprobs)
     assert not lean.ranks.any()
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
 @pytest.mark.parametrize("token", [0, TOKENS - 1])
 def test_a_row_with_one_bad_logit_is_broken(drawn, value, token):
-    """Anywhere in the vocabulary, at any token; the other rows are not."""
+    """Anywhere in the vocabulary, at any token; the other rows are not, and go on without it."""
     logits, targets = drawn(4)
     logits[token, 2, (targets[token] + 1) % VOCAB] = value
-    assert Distributions.of(logits, targets).broken == [False, False, True, False]
+    found = score(logits, targets, 4)
+    assert found.broken == [False, False, True, False]
+    assert found.scores.logprobs.isfinite().all()
+
+
+def test_without_any_distribution_there_are_no_scores(drawn):
+    """Of one text; its neighbours have theirs."""
+    logits, targets = drawn(6)
+    logits[3, 0, 0] = NAN
+    logits[2, 1:5, 0] = INF
+    texts = [
+        Text(targets.tolist(), [Place(0, row) for row in rows], len(rows), False, before)
+        for rows, before in (([0], None), (range(1, 5), MixtureState.start(1, 4)), ([5], None))
+    ]
+    one, four, good = Predictions.of([[logits]]).score(texts)
+    assert one.scores is four.scores is None
+    equal_scores(good.scores, score_logits(logits[:, 5], targets))
 
 
 def test_an_impossible_token_is_not_broken(drawn):
     """A probability of 0 is a number: its score is the floor, and the mixture's is not."""
     logits, targets = drawn(2)
     logits[0, 0, targets[0]] = -INF
-    predicted = Distributions.of(logits, targets)
-    assert predicted.broken == [False, False]
-    found = predicted.score(Lineup(experts=2), MixtureState.start(1, 2))
+    found = score(logits, targets, 2, static=True)
+    assert found.broken == [False, False]
     assert found.static_logprobs[0] == -9999.0
     assert found.scores.logprobs[0] > -20
+
+
+@st.composite
+def rounds(draw):
+    """Texts of rows in two passes of two windows each, of which some tokens may be left out."""
+    texts = []
+    for _ in range(draw(st.integers(1, 9))):
+        count, static = draw(st.sampled_from([(1, False), (1, True), (2, True), (4, True)]))
+        skipped = draw(st.integers(0, 3))
+        places = [
+            Place(draw(st.integers(0, 1)), draw(st.integers(0, 3)), skipped * (row > 0))
+            for row in range(count + (count == 1 and static))
+        ]
+        targets = draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=TOKENS - 3))
+        before = MixtureState.start(1, count) if count > 1 else None
+        options = (draw(st.sampled_from([0, 1, 3])), draw(st.booleans()))
+        texts.append(Text(targets, places, count, static, before, *options))
+    return texts
+
+
+@settings(max_examples=40, deadline=None)
+@given(rounds(), st.sampled_from([1, 200, 1 << 20]))
+def test_texts_score_as_each_alone_to_the_last_bit(texts, elements):
+    """Whatever their lengths, rows and wishes, and however few are scored at once."""
+    generator = torch.Generator().manual_seed(3)
+    passes = [
+        [torch.randn(tokens, rows, VOCAB, generator=generator) for tokens, rows in ((4, 8), (3, 4))]
+        for _ in range(2)
+    ]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(experts, "_ELEMENTS_AT_ONCE", elements)
+        together = Predictions.of(passes).score(texts)
+    for text, found in zip(texts, together, strict=True):
+        (alone,) = Predictions.of(passes).score([text])
+        if text.logprobs_only:
+            assert torch.equal(found.scores.logprobs, alone.scores.logprobs)
+        else:
+            equal_scores(found.scores, alone.scores)
+        rows = [
+            torch.cat(
+                [window[:, place.row] for window in passes[place.number] if place.row < window.shape[1]]
+            )
+            for place in text.places
+        ]
+        own = torch.stack(
+            [
+                logits[place.skipped : place.skipped + len(text.targets)]
+                for logits, place in zip(rows, text.places, strict=True)
+            ],
+            1,
+        )
+        by_hand = score(own, torch.tensor(text.targets), text.experts, static=text.static)
+        torch.testing.assert_close(found.scores.logprobs, by_hand.scores.logprobs, rtol=0, atol=1e-6)
+        if text.static:
+            assert torch.equal(found.static_logprobs, by_hand.static_logprobs)
+        if text.before is not None:
+            assert all(map(torch.equal, found.mixture, alone.mixture))
+
+
+@pytest.fixture
+def threads():
+    """Two of them, as a server may have."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_single_token_of_a_large_vocabulary_has_the_bits_that_it_has_among_others(threads, count):
+    """Threads share a sum where it is the only one: there is never only one."""
+    generator = torch.Generator().manual_seed(4)
+    logits = 3 * torch.randn(1, 3 * count, 50_001, generator=generator)
+    before = MixtureState.start(1, count) if count > 1 else None
+    texts = [
+        Text([token], [Place(0, count * token + row) for row in range(count)], count, False, before)
+        for token in range(3)
+    ]
+    together = Predictions.of([[logits]]).score(texts)
+    for text, found in zip(texts, together, strict=True):
+        (alone,) = Predictions.of([[logits]]).score([text])
+        equal_scores(found.scores, alone.scores)

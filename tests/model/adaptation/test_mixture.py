@@ -16,6 +16,7 @@ from rlstm_model.adaptation.mixture import (
     MixtureState,
     broken_experts,
     check_state,
+    drop,
     mix,
     read,
 )
@@ -91,7 +92,7 @@ def test_one_expert_is_itself_to_the_last_bit(logprobs):
     found = read(start(logprobs), logprobs)
     assert torch.equal(found.logprobs_SN, logprobs[..., 0].double())
     assert torch.equal(found.state.weights_NK, torch.ones(logprobs.shape[1], 1, dtype=torch.float64))
-    assert torch.equal(mix(found.state, logprobs.transpose(0, 1).mT), logprobs[..., 0].mT.double())
+    assert torch.equal(mix(found.state.weights_NK, logprobs.transpose(0, 1).mT), logprobs[..., 0].mT.double())
 
 
 @few
@@ -151,12 +152,12 @@ def test_a_session_gets_what_it_would_get_alone(experts):
     logprobs = -80 * torch.rand(20, 1024, experts, generator=generator, dtype=torch.float64).square()
     log_probs = torch.randn(1024, experts, 11, generator=generator).log_softmax(-1)
     whole = read(start(logprobs), logprobs)
-    mixed = mix(whole.state, log_probs)
+    mixed = mix(whole.state.weights_NK, log_probs)
     for rows in (slice(0, 1), slice(5, 8), slice(9, 25), slice(300, 1024), slice(1023, None)):
         part = read(start(logprobs).rows(rows), logprobs[:, rows])
         assert torch.equal(part.logprobs_SN, whole.logprobs_SN[:, rows])
         same(part.state, whole.state.rows(rows))
-        assert torch.equal(mix(part.state, log_probs[rows]), mixed[rows])
+        assert torch.equal(mix(part.state.weights_NK, log_probs[rows]), mixed[rows])
 
 
 @few
@@ -192,13 +193,15 @@ def test_an_impossible_token_tells_the_experts_nothing_apart():
 @few
 @given(streams(experts=st.sampled_from([2, 4])), st.integers(0, 11), st.integers(0, 3))
 def test_a_broken_expert_has_no_probability(bad, logprobs, token, expert):
-    """It counts as impossible for that token, is named, and nothing else notices."""
+    """It counts as impossible, is named, and the others predict the token as if they were all."""
     token, expert = token % len(logprobs), expert % logprobs.shape[2]
     logprobs = torch.where(logprobs.isinf(), -80.0, logprobs)
     broken, impossible = logprobs.clone(), logprobs.clone()
     broken[token, 0, expert], impossible[token, 0, expert] = bad, -INF
     found, expected = read(start(logprobs), broken), read(start(logprobs), impossible)
-    assert torch.equal(found.logprobs_SN, expected.logprobs_SN)
+    others = torch.ones_like(expected.logprobs_SN)
+    others[token, 0] -= expected.weights_SNK[token, 0, expert]
+    close(found.logprobs_SN, expected.logprobs_SN - others.log())
     same(found.state, expected.state)
     assert found.broken_NK.nonzero().tolist() == [[0, expert]]
     assert not found.lost_N.any()
@@ -237,22 +240,50 @@ def test_the_mixed_distribution_is_what_reading_scores(logprobs, vocab_size, see
     logits = 30 * torch.randn(*logprobs.shape[1:], vocab_size, generator=generator, dtype=torch.float64)
     logits[0, 0, 0] = -INF
     log_probs = logits.log_softmax(-1)
-    mixed = mix(state, log_probs)
+    mixed = mix(state.weights_NK, log_probs)
     close(mixed.exp().sum(1), torch.ones(len(mixed), dtype=torch.float64))
     for token in range(vocab_size):
         close(mixed[:, token], read(state, log_probs[None, ..., token]).logprobs_SN[0])
 
 
 def test_mixing_leaves_broken_experts_out():
-    """One that holds NaN or plus infinity adds nothing; a session of nothing else cannot be sampled from."""
-    state = MixtureState.start(3, 2)
+    """The others are mixed as if they were all; a session of nothing else cannot be sampled from."""
+    weights = torch.tensor([[0.7, 0.3]] * 3, dtype=torch.float64)
     log_probs = torch.full((3, 2, 4), -math.log(4))
     log_probs[1, 0, 2], log_probs[2, 0, 0], log_probs[2, 1, 3] = NAN, NAN, INF
     assert broken_experts(log_probs).tolist() == [[False, False], [True, False], [True, True]]
-    mixed = mix(state, log_probs)
-    torch.testing.assert_close(mixed[:2].exp().sum(1), torch.tensor([1.0, 0.5], dtype=torch.float64))
+    log_probs[1, 1] = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
+    mixed = mix(weights, log_probs)
+    torch.testing.assert_close(mixed[0].exp().sum(), torch.tensor(1.0, dtype=torch.float64))
+    assert torch.allclose(mixed[1], log_probs[1, 1].double(), rtol=0, atol=1e-15)
     with pytest.raises(ArithmeticError, match="not finite"):
         sample(mixed[2], SamplingConfig(), 0.5)
+
+
+drops = st.lists(st.booleans(), min_size=3, max_size=3)
+
+
+@few
+@given(streams(tokens=st.integers(0, 60), experts=st.just(4)), drops)
+def test_an_expert_that_starts_anew_counts_no_more_than_its_share(logprobs, dropped):
+    """Its weight is the least that there can be, no other one falls, and the state can be stored."""
+    before = read(start(logprobs), logprobs).state
+    dropped_NK = torch.tensor([[False, *dropped], *[[False] * 4] * (logprobs.shape[1] - 1)])
+    after = drop(before, dropped_NK)
+    check_state(after)
+    least = 1 / (len(logprobs) + 1) / 4
+    assert after.weights_NK[dropped_NK].tolist() == pytest.approx([least] * sum(dropped), rel=1e-12)
+    assert (after.weights_NK >= before.weights_NK * (1 - 1e-12))[~dropped_NK].all()
+    same(after.rows(slice(1, None)), before.rows(slice(1, None)))
+
+
+def test_an_expert_that_is_dropped_once_more_stays_where_it_is():
+    """What a dropped expert has is what it keeps; the others keep their proportions."""
+    state = read(MixtureState.start(1, 4), torch.tensor([[[-1.0, -2.0, -3.0, -0.5]]])).state
+    dropped_NK = torch.tensor([[False, False, False, True]])
+    once = drop(state, dropped_NK)
+    close(drop(once, dropped_NK).weights_NK, once.weights_NK)
+    close(once.weights_NK[0, :3] / once.weights_NK[0, 0], state.weights_NK[0, :3] / state.weights_NK[0, 0])
 
 
 @few
@@ -321,7 +352,7 @@ def test_arguments_are_left_alone(logprobs):
     state = read(start(logprobs), logprobs).state
     before = [tensor.clone() for tensor in (*state, logprobs)]
     read(state, logprobs, torch.ones(logprobs.shape[:2], dtype=torch.bool))
-    mix(state, logprobs.movedim(0, -1))
+    mix(state.weights_NK, logprobs.movedim(0, -1))
     assert all(torch.equal(*pair) for pair in zip((*state, logprobs), before, strict=True))
 
 

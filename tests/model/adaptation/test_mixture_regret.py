@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation.mixture import MixtureState, read, regret_bound
+from rlstm_model.adaptation.mixture import MixtureState, drop, read, regret_bound
 
 
 def _random(weights_NK, t, noise):
@@ -57,6 +57,22 @@ def test_the_regret_is_bounded_on_hostile_streams(hostile, experts):
         state, lost_NK, lost_N = found.state, lost_NK - logprobs, lost_N - found.logprobs_SN[0]
         regret = (lost_N - lost_NK.amin(1)).max().item()
         assert regret <= regret_bound(experts, t) + 1e-9
+
+
+@given(st.integers(0, 2**32), st.floats(0, 0.5))
+def test_the_bound_stays_where_others_start_anew(seed, often):
+    """Experts that restart at any tokens raise no loss against those that never do."""
+    generator = torch.Generator().manual_seed(seed)
+    logprobs = -8 * torch.rand(60, 1, 4, generator=generator, dtype=torch.float64).square()
+    state, lost = MixtureState.start(1, 4), torch.zeros((), dtype=torch.float64)
+    for token, own in enumerate(logprobs):
+        found = read(state, own[None])
+        dropped = torch.rand(1, 4, generator=generator) < often
+        dropped[:, :2] = False
+        state, lost = drop(found.state, dropped), lost - found.logprobs_SN.sum()
+        for expert in (0, 1):
+            alone = -logprobs[: token + 1, 0, expert].sum()
+            assert float(lost - alone) <= regret_bound(4, token + 1) + 1e-9
 
 
 @pytest.mark.parametrize("experts", [1, 2, 4])

@@ -1,6 +1,7 @@
 """Many readings in few passes: each as if it were alone."""
 
 import random
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -8,11 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.rows import Lesson, Reading, Rows
+from rlstm_model.adaptation.rows import LearningRows, Lesson, Reading
 from rlstm_model.state import State
 
 few = settings(max_examples=6, deadline=None)
-shapes = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6), st.booleans()), min_size=1, max_size=6)
+counts = st.lists(st.integers(1, 3), min_size=1, max_size=6)
+texts = st.tuples(counts, st.lists(st.integers(1, 6), min_size=6, max_size=6), st.booleans())
+shapes = texts.map(lambda text: [(rows, length, text[2]) for rows, length in zip(*text[:2], strict=False)])
+lessons = st.tuples(counts, st.integers(1, 6), st.booleans()).map(
+    lambda text: [(rows, text[1], text[2]) for rows in text[0]]
+)
 
 
 @pytest.fixture(scope="module", params=["subspace", "full"])
@@ -51,35 +57,64 @@ def lessons_of(fast_weights, readings, seed=2):
     ]
 
 
-def kept(taught):
-    """A copy of what lives until the next result only."""
-    return taught._replace(gradient_RP=taught.gradient_RP.clone())
+class Own(NamedTuple):
+    """What is one reading's own of a pass."""
+
+    logits_TRV: torch.Tensor
+    state: State
+    gradient_RP: torch.Tensor | None = None
+
+
+def own(readings, read, gradient_NP=None):
+    """Each reading's own, apart."""
+    found = []
+    for reading, first, state in zip(readings, read.first, read.states, strict=True):
+        rows, windows, total = slice(first, first + reading.rows), [], 0
+        for window in read.windows:
+            if total < len(reading.ids):
+                windows.append(window[:, rows])
+                total += len(window)
+        gradient_RP = None if gradient_NP is None else gradient_NP[rows].clone()
+        found.append(Own(torch.cat(windows), state, gradient_RP))
+    return found
+
+
+def read_all(rows, readings):
+    return own(readings, rows.read(readings))
+
+
+def learn_all(rows, lessons):
+    taught = rows.learn(lessons)
+    return own([lesson.reading for lesson in lessons], taught.read, taught.gradient_NP)
 
 
 def same(one, other):
     assert torch.equal(one.logits_TRV, other.logits_TRV)
     assert torch.equal(one.state.h, other.state.h)
     assert torch.equal(one.state.c, other.state.c)
+    if one.gradient_RP is not None:
+        assert torch.equal(one.gradient_RP, other.gradient_RP)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_many_readings_equal_one_by_one_to_the_last_bit(of_subspace, seed):
+@pytest.mark.parametrize("with_deltas", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_many_readings_equal_one_by_one_to_the_last_bit(of_subspace, seed, with_deltas):
     """Sixteen readings of up to 3 rows and 20 tokens: windows end anywhere in them."""
     draw = random.Random(seed)
-    shapes = [(draw.randint(1, 3), draw.randint(1, 20), draw.random() < 0.5) for _ in range(16)]
-    rows, readings = Rows(of_subspace), randoms(of_subspace, shapes, seed)
-    for found, reading in zip(rows.read(readings), readings, strict=True):
-        (alone,) = rows.read([reading])
+    shapes = [(draw.randint(1, 3), draw.randint(1, 20), with_deltas) for _ in range(16)]
+    rows, readings = LearningRows(of_subspace), randoms(of_subspace, shapes, seed)
+    for found, reading in zip(read_all(rows, readings), readings, strict=True):
+        (alone,) = read_all(rows, [reading])
         same(found, alone)
 
 
 @few
 @given(shapes)
-def test_readings_equal_one_by_one_to_the_last_bit(fast_weights, shapes):
-    """Whatever the lengths, and whoever has deltas: each reading has the bits that it has alone."""
-    rows, readings = Rows(fast_weights, 0.9), randoms(fast_weights, shapes)
-    for found, reading in zip(rows.read(readings), readings, strict=True):
-        (alone,) = rows.read([reading])
+def test_readings_equal_one_by_one_to_the_last_bit(of_subspace, shapes):
+    """Whatever the lengths: each reading has the bits that it has alone."""
+    rows, readings = LearningRows(of_subspace, 0.9), randoms(of_subspace, shapes)
+    for found, reading in zip(read_all(rows, readings), readings, strict=True):
+        (alone,) = read_all(rows, [reading])
         assert found.logits_TRV.shape == (len(reading.ids), reading.rows, 40)
         same(found, alone)
 
@@ -89,111 +124,113 @@ def test_readings_equal_one_by_one_to_the_last_bit(fast_weights, shapes):
 def test_readings_are_those_of_the_fast_weights(fast_weights, shapes):
     """The numbers are those of reading each row without padding and without neighbours."""
     readings = randoms(fast_weights, shapes)
-    for found, (ids, state, delta) in zip(Rows(fast_weights, 0.9).read(readings), readings, strict=True):
+    for found, (ids, state, delta) in zip(
+        read_all(LearningRows(fast_weights, 0.9), readings), readings, strict=True
+    ):
         for r in range(state.batch):
-            own = slice(r, r + 1)
+            row = slice(r, r + 1)
             logits, after = fast_weights.read(
-                None if delta is None else delta[own],
+                None if delta is None else delta[row],
                 torch.tensor(ids)[:, None],
-                state.rows(own),
+                state.rows(row),
                 temperature=0.9,
             )
-            torch.testing.assert_close(found.logits_TRV[:, own], logits, rtol=0, atol=2e-5)
-            torch.testing.assert_close(found.state.rows(own), after, rtol=0, atol=2e-5)
+            torch.testing.assert_close(found.logits_TRV[:, row], logits, rtol=0, atol=2e-5)
+            torch.testing.assert_close(found.state.rows(row), after, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("with_deltas", [True, False])
+def test_single_tokens_are_read_as_texts_are(of_subspace, with_deltas):
+    """One token a row by the way for one token: the numbers of a text of one, and the bits of it alone."""
+    rows = LearningRows(of_subspace, 0.9)
+    readings = randoms(of_subspace, [(n, 1, with_deltas) for n in (1, 3, 2, 4, 1)])
+    stepped, texts = own(readings, rows.step(readings)), read_all(rows, readings)
+    for found, text, reading in zip(stepped, texts, readings, strict=True):
+        (alone,) = own([reading], rows.step([reading]))
+        same(found, alone)
+        torch.testing.assert_close(found.logits_TRV, text.logits_TRV, rtol=0, atol=2e-5)
+        torch.testing.assert_close(found.state, text.state, rtol=0, atol=2e-5)
 
 
 @few
-@given(shapes)
+@given(lessons)
 def test_lessons_equal_one_by_one_to_the_last_bit(fast_weights, shapes):
-    """Gradients too: of segments of unequal length, with and without deltas."""
-    rows = Rows(fast_weights, 0.9)
+    """Gradients too, with deltas and without."""
+    rows = LearningRows(fast_weights, 0.9)
     lessons = lessons_of(fast_weights, randoms(fast_weights, shapes))
-    found = {place: kept(taught) for place, taught in rows.learn(lessons)}
-    assert sorted(found) == list(range(len(lessons)))
-    for place, lesson in enumerate(lessons):
-        ((_, alone),) = rows.learn([lesson])
-        same(found[place], alone)
-        assert torch.equal(found[place].gradient_RP, alone.gradient_RP)
+    for found, lesson in zip(learn_all(rows, lessons), lessons, strict=True):
+        (alone,) = learn_all(rows, [lesson])
+        same(found, alone)
 
 
 @few
-@given(shapes)
+@given(lessons)
 def test_lessons_are_those_of_the_fast_weights(fast_weights, shapes):
     """The numbers are those of learning each row without padding and without neighbours."""
     lessons = lessons_of(fast_weights, randoms(fast_weights, shapes))
-    for place, taught in Rows(fast_weights, 0.9).learn(lessons):
-        found, ((ids, state, delta), targets, weights) = kept(taught), lessons[place]
+    for found, ((ids, state, delta), targets, weights) in zip(
+        learn_all(LearningRows(fast_weights, 0.9), lessons), lessons, strict=True
+    ):
         columns = [torch.tensor(column)[:, None] for column in (ids, targets, weights)]
         for r in range(state.batch):
-            own = slice(r, r + 1)
+            row = slice(r, r + 1)
             alone = fast_weights.learn(
-                None if delta is None else delta[own], *columns, state.rows(own), temperature=0.9
+                None if delta is None else delta[row], *columns, state.rows(row), temperature=0.9
             )
-            torch.testing.assert_close(found.logits_TRV[:, own], alone.logits_TNV, rtol=0, atol=2e-5)
-            torch.testing.assert_close(found.gradient_RP[own], alone.gradient_NP, rtol=1e-4, atol=2e-5)
-            torch.testing.assert_close(found.state.rows(own), alone.state, rtol=0, atol=2e-5)
-
-
-class Watched:
-    """Fast weights that write down the rows and the length of every pass."""
-
-    def __init__(self, fast_weights, at_once):
-        self._fast_weights, self.at_once, self.passes = fast_weights, at_once, []
-
-    def __getattr__(self, name):
-        return getattr(self._fast_weights, name)
-
-    def read(self, delta_NP, ids_TN, state, **options):
-        """Note and read."""
-        self.passes.append(("own" if delta_NP is not None else "shared", *ids_TN.shape))
-        return self._fast_weights.read(delta_NP, ids_TN, state, **options)
-
-    def learn(self, delta_NP, ids_TN, *arguments, **options):
-        """Note and learn."""
-        self.passes.append(("learn", *ids_TN.shape))
-        return self._fast_weights.learn(delta_NP, ids_TN, *arguments, **options)
+            torch.testing.assert_close(found.logits_TRV[:, row], alone.logits_TNV, rtol=0, atol=2e-5)
+            torch.testing.assert_close(found.gradient_RP[row], alone.gradient_NP, rtol=1e-4, atol=2e-5)
+            torch.testing.assert_close(found.state.rows(row), alone.state, rtol=0, atol=2e-5)
 
 
 def test_passes_are_whole_tiles_and_no_longer_than_needed(wide_model, subspace):
     """Rows are padded to tiles of 8; once the short ones have ended, the long ones go on in fewer."""
-    watched = Watched(subspace(wide_model, 2), 256)
-    readings = randoms(watched, [(1, 3, False)] * 9 + [(2, 5, False)] + [(3, 5, True)])
-    Rows(watched).read(readings)
-    assert watched.passes == [("shared", 3, 16), ("shared", 2, 8), ("own", 5, 8)]
+    rows = LearningRows(subspace(wide_model, 2))
+    read = rows.read(randoms(rows.weights, [(1, 3, False)] * 9 + [(2, 5, False)]))
+    assert [window.shape[:2] for window in read.windows] == [(3, 16), (2, 8)]
+    assert read.first == [2, 3, 4, 5, 6, 7, 8, 9, 10, 0]
 
 
-def test_a_pass_has_no_more_rows_than_are_worth_it(wide_model, subspace):
-    """Beyond ``at_once`` rows there are more passes, of at least one reading each; results stay in order."""
-    watched = Watched(subspace(wide_model, 2), 8)
-    readings = randoms(watched, [(3, 4, True)] * 5 + [(9, 4, True)])
-    found = Rows(watched).read(readings)
-    learned = list(Rows(watched).learn(lessons_of(watched, readings)))
-    sizes = [8, 8, 8, 16]
-    assert watched.passes == [("own", 4, n) for n in sizes] + [("learn", 4, n) for n in sizes]
-    assert [place for place, _ in learned] == [0, 1, 2, 3, 4, 5]
-    for read, reading in zip(found, readings, strict=True):
-        (alone,) = Rows(watched).read([reading])
-        same(read, alone)
+class KeptInHalf:
+    """Fast weights that are kept in float16."""
+
+    def __init__(self, fast_weights):
+        self._fast_weights = fast_weights
+
+    def __getattr__(self, name):
+        return getattr(self._fast_weights, name)
+
+    def zero(self, rows):
+        """Zeros as they are kept."""
+        return self._fast_weights.zero(rows).half()
+
+
+def test_deltas_may_be_kept_in_less_precision(of_subspace):
+    """They are computed with as float32; the lesson hands them back as they are kept."""
+    rows = LearningRows(KeptInHalf(of_subspace))
+    (reading,) = randoms(of_subspace, [(2, 3, True)])
+    half = reading._replace(delta_RP=reading.delta_RP.half())
+    whole = half._replace(delta_RP=half.delta_RP.float())
+    same(*read_all(rows, [half]), *read_all(LearningRows(of_subspace), [whole]))
+    (lesson,) = lessons_of(of_subspace, [half])
+    taught = rows.learn([lesson])
+    assert (taught.delta_NP.dtype, taught.gradient_NP.dtype) == (torch.float16, torch.float32)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_row_that_is_no_number_leaves_the_others_alone(fast_weights, value):
     """A broken delta or state changes no bit of its neighbours, in reading and in learning."""
-    shapes = [(1, 4, True), (2, 4, True), (2, 6, False), (1, 4, False)]
-    good = randoms(fast_weights, shapes)
+    good = randoms(fast_weights, [(1, 4, True), (2, 4, True), (2, 4, True), (1, 4, True)])
     bad = [*good]
     bad[1] = good[1]._replace(delta_RP=torch.full_like(good[1].delta_RP, value))
     bad[3] = good[3]._replace(state=State(good[3].state.h, torch.full_like(good[3].state.c, value)))
-    rows = Rows(fast_weights)
-    for i, (one, other) in enumerate(zip(rows.read(bad), rows.read(good), strict=True)):
-        if i in (0, 2):
-            same(one, other)
-        else:
-            assert one.logits_TRV.isnan().any()
-    expected = {i: kept(taught) for i, taught in rows.learn(lessons_of(fast_weights, good))}
-    for i, taught in rows.learn(lessons_of(fast_weights, bad)):
-        if i in (0, 2):
-            assert torch.equal(taught.gradient_RP, expected[i].gradient_RP)
+    rows = LearningRows(fast_weights)
+    found = [read_all(rows, bad), learn_all(rows, lessons_of(fast_weights, bad))]
+    expected = [read_all(rows, good), learn_all(rows, lessons_of(fast_weights, good))]
+    for one, other in zip(found, expected, strict=True):
+        same(one[0], other[0])
+        same(one[2], other[2])
+        assert one[1].logits_TRV.isnan().any()
+        assert one[3].logits_TRV.isnan().any()
 
 
 def test_weights_of_losses_keep_their_precision(tiny_model, subspace):
@@ -202,20 +239,6 @@ def test_weights_of_losses_keep_their_precision(tiny_model, subspace):
     reading = Reading([1, 2, 3], fast_weights.model.initial_state(1))
     gradients = []
     for weight in (1 / 3, 1.0):
-        ((_, taught),) = Rows(fast_weights).learn([Lesson(reading, [2, 3, 4], [weight] * 3)])
-        gradients.append(taught.gradient_RP.clone())
+        (taught,) = learn_all(LearningRows(fast_weights), [Lesson(reading, [2, 3, 4], [weight] * 3)])
+        gradients.append(taught.gradient_RP)
     torch.testing.assert_close(gradients[0] * 3, gradients[1], rtol=1e-14, atol=1e-15)
-
-
-def test_states_do_not_keep_their_neighbours_alive(fast_weights):
-    """A state that a stream keeps for hours owns no more memory than its own rows."""
-    readings = randoms(fast_weights, [(2, 3, True), (1, 3, False)] * 4)
-    for result in Rows(fast_weights).read(readings):
-        for tensor in result.state:
-            assert tensor.untyped_storage().nbytes() == tensor.nbytes
-
-
-def test_nothing_to_read(fast_weights):
-    """No readings and no lessons give nothing."""
-    assert Rows(fast_weights).read([]) == []
-    assert list(Rows(fast_weights).learn([])) == []

@@ -1,0 +1,288 @@
+"""Many works in one round: each gets what it gets alone, to the last bit."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlstm_model.adaptation import tasks
+from rlstm_model.adaptation.adapter import Adapter, NonFiniteState
+from rlstm_model.adaptation.reader import static_reader
+from rlstm_model.adaptation.round import Next, Observed, Slice, Sliced, Turn, follow, perform
+from rlstm_model.state import State
+from rlstm_model.vocab import InvalidToken
+
+BOS, SEGMENT, VOCAB = 1, 4, 40
+NAN = float("nan")
+LINEUPS = [{}, {"static": False}, {"experts": 2}, {"experts": 4}]
+
+
+@pytest.fixture(scope="module", params=[8, None], ids=["subspace", "full"])
+def adapter(request, make_adapter, wide_model):
+    """Of float32 weights, where a product's last bits depend on how many rows it has."""
+    return make_adapter(wide_model, rank=request.param, decay=0.05)
+
+
+def histories(adapter, count=16):
+    """Streams with all kinds of pasts: none, some text, resets, in mid-segment, learning or not."""
+    draw, states = random.Random(7), []
+    for number in range(count):
+        scale = draw.choice([0.0, 0.5, 1.0, 4.0])
+        state = adapter.start(rate_scale=scale, **LINEUPS[number % len(LINEUPS)])
+        for _ in range(draw.randrange(4)):
+            ids = [draw.randrange(VOCAB) for _ in range(draw.randint(1, 7))]
+            for observed in adapter.observe(state, ids, learn=draw.random() < 0.7):
+                state = observed.state
+            if draw.random() < 0.3:
+                forget = draw.choice([(True, False), (False, True), (True, True)])
+                state = adapter.reset(state, fast_weights=forget[0], recurrent=forget[1])
+        states.append(state)
+    return states
+
+
+@pytest.fixture(scope="module")
+def pool(adapter):
+    """One part of each stream of any past, slices and turns after it and after nothing; each done alone."""
+    draw, works = random.Random(10), []
+    bare = static_reader(adapter.model, BOS, 1.0)
+    for state in histories(adapter):
+        ids = tuple(draw.randrange(VOCAB) for _ in range(draw.randint(1, SEGMENT)))
+        works.append(adapter.part(state, ids, learn=draw.random() < 0.6, top=draw.choice([0, 3])))
+        for reader in (adapter.reader(state), bare):
+            piece = tuple(draw.randrange(VOCAB) for _ in range(draw.randint(1, SEGMENT)))
+            works.append(Slice(reader, reader.cursor, piece, draw.choice([0, 3])))
+            works.append(Turn(reader, reader.cursor))
+    draw.shuffle(works)
+    return works, [alone(work) for work in works]
+
+
+@pytest.fixture(scope="module")
+def parts(pool):
+    """The parts among them, and what each gives alone."""
+    return [*zip(*((w, o) for w, o in zip(*pool, strict=True) if isinstance(o, Observed)), strict=True)]
+
+
+def alone(work):
+    (result,) = perform([work])
+    return result
+
+
+def equal(one, other):
+    return (one is None and other is None) or torch.equal(one, other)
+
+
+def assert_same_scores(found, expected):
+    for name in ("logprobs", "ranks", "entropies", "top_ids", "top_logprobs"):
+        assert equal(getattr(found, name), getattr(expected, name))
+
+
+def assert_same_cursor(found, expected):
+    assert found.last == expected.last
+    assert all(map(torch.equal, found.state, expected.state))
+    assert (found.mixture is None) == (expected.mixture is None)
+    assert found.mixture is None or all(map(torch.equal, found.mixture, expected.mixture))
+
+
+def assert_same(found, expected):
+    """To the last bit, in everything."""
+    assert type(found) is type(expected)
+    if isinstance(found, Next):
+        assert torch.equal(found.log_probs_V, expected.log_probs_V)
+        assert_same_cursor(found.after(3), expected.after(3))
+        return
+    assert_same_scores(found.scores, expected.scores)
+    if isinstance(found, Sliced):
+        assert_same_cursor(found.cursor, expected.cursor)
+        return
+    assert found.state.header() == expected.state.header()
+    one, other = found.state.tensors(), expected.state.tensors()
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert equal(found.static_logprobs, expected.static_logprobs)
+    for name in ("updates", "guards", "gradient_norms", "norm_ratio"):
+        assert getattr(found, name) == getattr(expected, name)
+
+
+def test_the_pool_holds_every_kind_of_work(parts, pool):
+    """What the next tests mix: learning and not, in mid-segment, with and without fast weights."""
+    works, expected = parts
+    assert {work.state.lineup.experts for work in works} == {1, 2, 4}
+    assert {bool(work.state.pending) for work in works} == {True, False}
+    assert {work.state.delta_KP is None for work in works} == {True, False}
+    assert {observed.updates for observed in expected} == {0, 1}
+    assert len({len(work.ids) for work in works}) == SEGMENT
+    learned = [
+        len(work.state.pending) + len(work.ids) for work, o in zip(works, expected, strict=True) if o.updates
+    ]
+    assert min(learned) < SEGMENT  # after a reset in mid-segment
+    assert {type(result) for result in pool[1]} == {Observed, Sliced, Next}
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 79), min_size=1, max_size=24))
+def test_pitfall_36_a_work_in_any_round_gets_what_it_gets_alone(pool, chosen):
+    """Any works in any order, also the same one twice, beside any neighbours."""
+    works, expected = pool
+    for found, place in zip(perform([works[i] for i in chosen]), chosen, strict=True):
+        assert_same(found, expected[place])
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 20, 100])
+def test_rounds_of_many_works(pool, count):
+    """Of so many, whatever they are."""
+    works, expected = pool
+    chosen = [random.Random(count).randrange(len(works)) for _ in range(count)]
+    for place, found in zip(chosen, perform([works[i] for i in chosen]), strict=True):
+        assert_same(found, expected[place])
+
+
+def test_round_after_round(adapter, parts):
+    """Streams side by side to the end of their texts."""
+    states, draw = [observed.state for observed in parts[1]], random.Random(9)
+    for _ in range(3):
+        texts = [[draw.randrange(VOCAB) for _ in range(SEGMENT)] for _ in states]
+        batch = [adapter.part(state, ids) for state, ids in zip(states, texts, strict=True)]
+        round_ = perform(batch)
+        for part, found in zip(batch, round_, strict=True):
+            assert_same(found, alone(part))
+        states = [observed.state for observed in round_]
+
+
+@pytest.mark.parametrize("elements", [1, 2000, 20000])
+def test_the_memory_of_a_round_is_bounded(pool, monkeypatch, elements):
+    """However few logits a pass may hold: results are the same, and there are never more than that."""
+    works, expected = pool
+    sizes, of = [], tasks.batches
+
+    def noted(rows, all_tasks):
+        for batch in of(rows, all_tasks):
+            own = [all_tasks[i] for i in batch]
+            sizes.append((len(own), sum(sum(t.rows) for t in own) * max(t.length for t in own) * VOCAB))
+            yield batch
+
+    monkeypatch.setattr(tasks, "ELEMENTS_AT_ONCE", elements)
+    monkeypatch.setattr("rlstm_model.adaptation.round.batches", noted)
+    for found, other in zip(perform(works), expected, strict=True):
+        assert_same(found, other)
+    assert all(count == 1 or size <= elements for count, size in sizes)
+    assert sum(count for count, _ in sizes) == len(works)
+
+
+def test_adapters_and_models_side_by_side(pool, make_adapter, wide_model, calibration):
+    """Works of another rule, of another kind, and at another temperature are told apart."""
+    works, expected = pool
+    others = [
+        make_adapter(wide_model, rate=0.5),
+        make_adapter(wide_model, rank=3),
+        Adapter(wide_model, calibration(wide_model, rank=2), bos_id=BOS, temperature=0.6),
+    ]
+    more = [other.part(other.start(experts=4), (1, 2, 3, 4)) for other in others]
+    more += [
+        Turn(reader, reader.cursor) for reader in (static_reader(wide_model, BOS, t) for t in (0.6, 2.0))
+    ]
+    found = perform([*more, *works])
+    for one, other in zip(found, [*map(alone, more), *expected], strict=True):
+        assert_same(one, other)
+    assert not torch.equal(found[3].log_probs_V, found[4].log_probs_V)
+
+
+def test_following_many_is_following_each(pool):
+    """The places after chosen tokens, whatever the experts: as each alone goes on, to the last bit."""
+    turns = [result for result in pool[1] if isinstance(result, Next)]
+    chosen = [(following, token % VOCAB) for token, following in enumerate(turns)]
+    for found, (following, token) in zip(follow(chosen), chosen, strict=True):
+        assert_same_cursor(found, following.after(token))
+
+
+def test_states_do_not_keep_their_neighbours_alive(pool):
+    """What a stream keeps for hours owns no more memory than its own rows."""
+    for result in perform(pool[0]):
+        if isinstance(result, Observed):
+            kept = [*result.state.tensors().values(), *(result.state.mixture or ())]
+        else:
+            cursor = result.after(2) if isinstance(result, Next) else result.cursor
+            kept = [*cursor.state, *(cursor.mixture or ())]
+        for tensor in kept:
+            assert tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
+def test_no_works():
+    """A round of nothing gives nothing."""
+    assert perform([]) == []
+
+
+def test_works_that_cannot_be_done(adapter, pool):
+    """Their errors are in their places; every other work of the round keeps its bits."""
+    works, expected = pool
+    reader, state = adapter.reader(adapter.start()), adapter.start()
+    part = adapter.part(state, (1, 2))
+    bad = [
+        (replace(part, ids=(1, VOCAB)), InvalidToken),
+        (Slice(reader, reader.cursor, (3, -1, 2)), InvalidToken),
+        (Slice(reader, reader.cursor, ()), ValueError),
+        (replace(part, ids=()), ValueError),
+        (replace(part, ids=(1,) * (SEGMENT + 1)), ValueError),
+    ]
+    found = perform([*(work for work, _ in bad), *works])
+    assert [type(error) for error in found[: len(bad)]] == [error for _, error in bad]
+    assert (found[1].index, found[1].id) == (1, -1)
+    for one, other in zip(found[len(bad) :], expected, strict=True):
+        assert_same(one, other)
+
+
+def test_a_reader_that_is_no_number_fails_alone(adapter, pool):
+    """A slice has its error; a turn gives what sampling refuses; all others keep their bits."""
+    works, expected = pool
+    state = broken_state(adapter.start())
+    reader = adapter.reader(state)
+    bad = [Slice(reader, reader.cursor, (1, 2)), Turn(reader, reader.cursor)]
+    error, following, *found = perform([*bad, *works])
+    assert type(error) is ArithmeticError
+    assert following.log_probs_V.isnan().all()
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one, other)
+
+
+def test_a_part_ends_where_its_segment_does(adapter):
+    """As many tokens as there is room for, and no more."""
+    state = adapter.start()
+    for position in range(6):
+        room = SEGMENT - position % SEGMENT
+        assert adapter.part(replace(state, position=position), list(range(9))).ids == tuple(range(room))
+
+
+def broken_state(state):
+    c = state.now.state.c.clone()
+    c[-1, -1, 0] = NAN
+    cursor = state.now._replace(state=State(state.now.state.h, c))
+    return replace(state, now=cursor, start=cursor)
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_a_stream_that_is_no_number_fails_alone(adapter, pool, learn):
+    """Its place holds the error; every other work of the round keeps its bits."""
+    works, expected = pool
+    ids, bad = (1, 2, 3, 4), broken_state(adapter.start(experts=4))
+    failing = [adapter.part(bad, ids[:length], learn=learn) for length in (4, 2)]
+    found = perform([*works[:5], failing[0], *works[5:], failing[1]])
+    errors = [found.pop(5), found.pop()]
+    assert [type(error) for error in errors] == [NonFiniteState] * 2
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one, other)
+
+
+def test_fast_weights_that_are_no_number_restart_alone(parts):
+    """A stream whose deltas are broken goes on with zero ones; no other stream changes a bit."""
+    works, expected = parts
+    place = next(
+        i for i, work in enumerate(works) if work.state.delta_KP is not None and work.state.lineup.experts > 2
+    )
+    bad = replace(works[place].state, delta_KP=torch.full_like(works[place].state.delta_KP, NAN))
+    found = perform([*works, replace(works[place], state=bad)])
+    assert found[-1].guards[:3] == ("restarted",) * 3
+    assert found[-1].scores.logprobs.isfinite().all()
+    for one, other in zip(found[:-1], expected, strict=True):
+        assert_same(one, other)

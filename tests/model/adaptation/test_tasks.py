@@ -1,0 +1,83 @@
+"""Which rows read what, and how many of them make a pass."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlstm_model.adaptation import tasks
+from rlstm_model.adaptation.reader import static_reader
+from rlstm_model.adaptation.round import Slice, Turn
+from rlstm_model.adaptation.rows import Lesson, Reading
+from rlstm_model.adaptation.tasks import Task, batches, task_of
+
+
+@pytest.fixture(scope="module")
+def adapter(make_adapter):
+    return make_adapter(rank=2)
+
+
+def observed(adapter, count, **lineup):
+    state = adapter.start(**lineup)
+    for part in adapter.observe(state, [1 + i % 9 for i in range(count)]):
+        state = part.state
+    return state
+
+
+@pytest.mark.parametrize(
+    ("lineup", "rows"),
+    [({"static": False}, (0, 1)), ({}, (1, 1)), ({"experts": 2}, (1, 1)), ({"experts": 4}, (1, 3))],
+    ids=str,
+)
+def test_the_rows_of_a_part(adapter, lineup, rows):
+    """The static one reads apart; the others learn where the segment ends, and read on where not."""
+    static, learning = rows
+    state = observed(adapter, 6, **lineup)
+    assert task_of(adapter.part(state, (5,))).rows == (static, learning, 0)
+    lesson = task_of(adapter.part(state, (5, 6)))
+    assert lesson.rows == (static, 0, learning)
+    assert (lesson.lesson.targets, lesson.lesson.reading.ids) == ((5, 6, 5, 6), (4, 5, 6, 5))
+    assert task_of(adapter.part(adapter.start(**lineup), (5,))).rows == (static + learning, 0, 0)
+
+
+@pytest.mark.parametrize("experts", [1, 2, 4])
+def test_the_rows_of_a_reader(adapter, experts):
+    """Those that are mixed, of several the static one without fast weights; the bare model has one."""
+    reader = adapter.reader(observed(adapter, 6, experts=experts))
+    mixed = (int(experts > 1), max(1, experts - 1), 0)
+    assert task_of(Slice(reader, reader.cursor, (1, 2, 3))).rows == mixed
+    turn = task_of(Turn(reader, reader.cursor))
+    assert turn.rows == mixed
+    assert turn.own.ids == (reader.cursor.last,)
+    bare = static_reader(adapter.model, 1)
+    assert task_of(Slice(bare, bare.cursor, (1, 2, 3))).rows == (1, 0, 0)
+
+
+kinds = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(1, 9), st.sampled_from("pol")), min_size=1, max_size=20
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(kinds, st.integers(1, 2000))
+def test_batches_hold_what_a_pass_should(adapter, kinds, elements):
+    """Every task once; never more rows of a kind nor more logits than that, unless it is a single task."""
+    made = []
+    for rows, length, kind in kinds:
+        reading = Reading((0,) * length, adapter.model.initial_state(rows))
+        made.append(
+            Task(
+                reading if kind == "p" else None,
+                reading if kind == "o" else None,
+                Lesson(reading, (0,) * length, [1.0] * length) if kind == "l" else None,
+            )
+        )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tasks, "ELEMENTS_AT_ONCE", elements)
+        patched.setattr(type(adapter.rows.weights), "at_once", 5)
+        found = list(batches(adapter.rows, made))
+    assert sorted(place for batch in found for place in batch) == list(range(len(made)))
+    for batch in found:
+        rows = torch.tensor([made[i].rows for i in batch]).sum(0)
+        logits = int(rows.sum()) * max(made[i].length for i in batch) * 11
+        assert len(batch) == 1 or (int(rows.max()) <= 5 and logits <= elements)
