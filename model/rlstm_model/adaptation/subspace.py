@@ -14,7 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.fast_weights import Learned, check_precision, slow_norm, softmax_gradient
+from rlstm_model.adaptation.fast_weights import (
+    Learned,
+    check_precision,
+    row_tile,
+    slow_norm,
+    softmax_gradient,
+)
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.mogrifier import MogrifierWeights
@@ -60,7 +66,6 @@ class SubspaceFastWeights:
     model: LanguageModel
     bases: Mapping[str, Basis]
     biases: Sequence[str]
-    tile = 8
     at_once = 256
 
     def __post_init__(self) -> None:
@@ -72,6 +77,11 @@ class SubspaceFastWeights:
                 raise ValueError(f"the model has no bias {name}")
 
         check_precision(self.model)
+
+    @cached_property
+    def tile(self) -> int:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        return row_tile(self.model)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -6,11 +6,12 @@ import torch
 
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.reader import Reader, static_reader
 from rlstm_model.checkpoint import Checkpoint
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine.messages import EngineIdentity
-from rlstm_server.engine.numerics import numerics_id
+from rlstm_server.engine.numerics import numerics_id, rounds_agree
 from rlstm_server.errors import InvalidField
 
 
@@ -27,6 +28,7 @@ class ServedModel:
     vocab: Vocab
     calibration: Calibration | None
     numerics: str = field(init=False)
+    rounds_agree: bool = field(init=False)
     _adapter: Adapter | None = field(init=False)
 
     @classmethod
@@ -46,7 +48,14 @@ class ServedModel:
         if self.calibration is not None:
             adapter = Adapter(self.model, self.calibration, bos_id=self.vocab.bos_id)
         object.__setattr__(self, "_adapter", adapter)
-        object.__setattr__(self, "numerics", numerics_id(self.model))
+        agree = rounds_agree(self.reader, adapter)
+        object.__setattr__(self, "rounds_agree", agree)
+        object.__setattr__(self, "numerics", numerics_id(self.model, rounds_agree=agree))
+
+    @property
+    def reader(self) -> Reader:
+        """The weights as loaded, before any text."""
+        return static_reader(self.model, self.vocab.bos_id)
 
     @property
     def adapter(self) -> Adapter:

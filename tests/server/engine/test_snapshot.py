@@ -16,18 +16,9 @@ from rlstm_server.store.base import SessionKey
 KEY = SessionKey("acme", "a1")
 
 
-def finish(steps):
-    """Run a job to its end and return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            return stop.value
-
-
-def read(served, state, text):
+def read(tools, served, state, text):
     piece = read_passage(served.vocab, Passage(text=text), "", place=state.place)
-    return finish(read_piece(served.adapter, state, piece, learn=True))
+    return tools.finish(read_piece(served.adapter, state, piece, learn=True))
 
 
 @pytest.fixture
