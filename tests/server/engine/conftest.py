@@ -1,5 +1,6 @@
 """Shared by the tests of the engine: tiny random models, engines on a store, and short requests."""
 
+import random
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
@@ -178,6 +179,15 @@ async def collect(events):
     return texts, ids, ends
 
 
+def pieces_of(text, seed):
+    """A text cut at random."""
+    draw, pieces = random.Random(seed), []
+    while text:
+        length = draw.randint(1, 12)
+        pieces, text = [*pieces, text[:length]], text[length:]
+    return pieces
+
+
 def value(metrics, name, **labels):
     """One number of the metrics."""
     return metrics.registry.get_sample_value(f"rlstm_{name}", labels)
@@ -193,6 +203,7 @@ def tools():
     tools = Tools()
     tools.caller, tools.serve, tools.engine_on, tools.Talk = caller, serve, engine_on, Talk
     tools.tiny_model, tools.subspace, tools.SEGMENT = tiny_model, subspace, SEGMENT
+    tools.pieces_of = pieces_of
     tools.finish, tools.item, tools.ask, tools.collect, tools.value = finish, item, ask, collect, value
     return tools
 

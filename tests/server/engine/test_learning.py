@@ -45,7 +45,7 @@ def test_every_guard_is_counted_under_its_outcome():
 
 
 def test_steps_are_counted_by_row(tools):
-    """Of three experts of which every step is cut back, all are clipped steps, and none was plainly applied."""
+    """Of three experts whose every step is cut back, all steps are clipped, and none plainly applied."""
     served, metrics = tools.serve(ByteVocab(), rate=1e3), Metrics()
     state = SessionState(adapted=served.adapter.start(experts=4), totals=SessionTotals())
     piece = read_passage(ByteVocab(), Passage(text="x" * 4 * tools.SEGMENT), "")
@@ -60,7 +60,7 @@ def test_steps_are_counted_by_row(tools):
 @pytest.mark.parametrize("rate", [0.05, 1.0, 1e3, 1e37])
 @pytest.mark.parametrize("experts", [1, 2, 4])
 def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
-    """At sane and at absurd rates: steps taken and skipped are those of all rows, and no count is negative."""
+    """At sane and absurd rates, steps taken and skipped are those of all rows; no count is negative."""
     served, metrics = tools.serve(ByteVocab(), rate=rate), Metrics()
     state = SessionState(adapted=served.adapter.start(experts=experts), totals=SessionTotals())
     piece = read_passage(ByteVocab(), Passage(text="abcdefgh" * 10), "")

@@ -262,7 +262,7 @@ def test_a_megabyte_delays_twenty_bytes_by_one_round_of_all(others: int, budget:
     first: dict[int, int] = {}
     for number in range(2 * others + 2):
         plan = scheduler.schedule()
-        first = {job: number for job in plan.jobs} | first
+        first = dict.fromkeys(plan.jobs, number) | first
         scheduler.update(Outcome(dict.fromkeys(plan.jobs, 2)))
 
     assert first[1_001] == 0

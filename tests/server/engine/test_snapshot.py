@@ -27,17 +27,20 @@ def served(tools):
 
 
 @pytest.fixture
-def learned(served):
+def learned(tools, served):
     """A state in the middle of a segment, with fast weights."""
     state = SessionState(adapted=served.adapter.start(), totals=SessionTotals())
-    return read(served, state, "a text that was learned from").state
+    return read(tools, served, state, "a text that was learned from").state
 
 
-def test_an_opened_state_scores_bit_for_bit_the_same(served, learned):
+def test_an_opened_state_scores_bit_for_bit_the_same(tools, served, learned):
     """Packed and opened, a state gives the same scores and the same state after more text."""
     snapshots = Snapshots(served)
     opened = snapshots.open(KEY, 3, snapshots.pack(KEY, 3, learned))
-    one, other = read(served, learned, "and then some more"), read(served, opened, "and then some more")
+    one, other = (
+        read(tools, served, learned, "and then some more"),
+        read(tools, served, opened, "and then some more"),
+    )
 
     assert one.columns == other.columns
     assert snapshots.pack(KEY, 4, one.state) == snapshots.pack(KEY, 4, other.state)
