@@ -6,6 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 import torch
 
+from rlstm_model import checkpoint as checkpoints
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.round import perform
@@ -89,6 +90,25 @@ def serve(vocab, *, seed=0, hidden=6, kind="full", calibrated=True, rate=0.05):
         model=model,
         vocab=vocab,
         calibration=calibration(config=config, rms_P=torch.ones(size)) if calibrated else None,
+    )
+
+
+def serve_shipped():
+    """The shipped model, with fast weights in random axes of it."""
+    shipped = checkpoints.load("bytes-small", "cpu")
+    config = AdaptationConfig(
+        kind="full",
+        rule="sgd",
+        rate=0.01,
+        segment=60,
+        reduction="mean",
+        statistics_batch=1,
+        statistics_segments=1,
+    )
+    model = shipped.model
+    calibration = SubspaceCalibration(config=config, rms_P=torch.ones(subspace(model).size))
+    return ServedModel(
+        name="shipped", fingerprint="f", model=model, vocab=shipped.vocab, calibration=calibration
     )
 
 
@@ -203,7 +223,7 @@ def tools():
     tools = Tools()
     tools.caller, tools.serve, tools.engine_on, tools.Talk = caller, serve, engine_on, Talk
     tools.tiny_model, tools.subspace, tools.SEGMENT = tiny_model, subspace, SEGMENT
-    tools.pieces_of = pieces_of
+    tools.pieces_of, tools.serve_shipped = pieces_of, serve_shipped
     tools.finish, tools.item, tools.ask, tools.collect, tools.value = finish, item, ask, collect, value
     return tools
 

@@ -1,12 +1,19 @@
 """Nothing of another session changes one bit of yours: its text, its load, its faults."""
 
 import asyncio
+import math
+import random
 from dataclasses import replace
 
+import pytest
+
 from rlstm_model.state import State
-from rlstm_server.errors import StateCorrupt
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.messages import AdaptationChoice, CreateSession
+from rlstm_server.errors import Overloaded, StateCorrupt, TooLarge
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import SessionKey
+from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
 
@@ -73,3 +80,118 @@ async def test_two_engines_on_one_store_equal_one(store, tools):
             assert there.columns == here.columns
 
         assert tools.value(metrics, "commit_conflicts_total", outcome="redone") > 0
+
+
+# ---- those who do harm ------------------------------------------------------------------------------------
+
+
+async def columns_of(tools, served, store, others):
+    """What three sessions read while `others` go on: their scores, answer by answer."""
+    async with tools.engine_on(store, served=served) as engine:
+        talks = [await tools.Talk.begin(engine) for _ in range(3)]
+        harm = asyncio.ensure_future(others(engine))
+
+        async def read(talk):
+            return [(await talk.append(piece)).columns for piece in tools.pieces_of(TEXT, 5)]
+
+        columns = await asyncio.gather(*(read(talk) for talk in talks))
+        outcomes = await harm
+        return columns, outcomes
+
+
+async def nobody(engine):
+    """No others."""
+    return []
+
+
+def least_likely(served, length):
+    """A text that the model, learning as it reads, always finds the least likely."""
+    adapter, ids = served.adapter, []
+    state = adapter.start()
+    while len(ids) < length:
+        reader = adapter.reader(state)
+        ids.append(int(reader.next(reader.cursor).log_probs_V.argmin()))
+        (observed,) = adapter.observe(state, ids[-1:])
+        state = observed.state
+    return ids
+
+
+@pytest.mark.parametrize("rate", [0.05, 100.0])
+async def test_hostile_streams_change_no_other(tools, rate):
+    """Random bytes, one byte, two domains in turn, and text made to hurt, at sane and at absurd rates."""
+    served = tools.serve(ByteVocab(), kind="subspace", hidden=12, rate=rate)
+    draw = random.Random(1)
+    streams = [
+        [draw.randrange(256) for _ in range(120)],
+        [0] * 120,
+        list((b"the cat sat. " + bytes(range(128, 148))) * 4),
+        least_likely(served, 120),
+    ]
+
+    async def hostile(engine):
+        choice = AdaptationChoice(rate_scale=10.0)
+        talks = [await tools.Talk.begin(engine, "enemy", adaptation=choice) for _ in streams]
+        return await asyncio.gather(
+            *(talk.append(tokens=ids) for talk, ids in zip(talks, streams, strict=True))
+        )
+
+    alone, _ = await columns_of(tools, served, MemoryStore(), nobody)
+    beside, answers = await columns_of(tools, served, MemoryStore(), hostile)
+
+    assert beside == alone
+    assert all(math.isfinite(answer.totals.logprob) for answer in answers)
+
+
+async def test_ten_megabytes_are_refused_by_name(tools):
+    """An append over the limit says so, with both numbers, and nobody notices."""
+    served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
+
+    async def large(engine):
+        talk = await tools.Talk.begin(engine, "enemy")
+        outcome = await asyncio.gather(talk.append("x" * 10_000_000), return_exceptions=True)
+        return [*outcome, (await talk.info()).version]
+
+    alone, _ = await columns_of(tools, served, MemoryStore(), nobody)
+    beside, (error, version) = await columns_of(tools, served, MemoryStore(), large)
+
+    assert beside == alone
+    assert isinstance(error, TooLarge)
+    assert (error.given, error.limit, version) == (10_000_000, 65_536, 0)
+
+
+async def test_ten_thousand_sessions_at_once_are_bounded(tools):
+    """Those over the queue's bound are refused with a clear error; another tenant's appends go on."""
+    served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
+
+    async def flood(engine):
+        request = CreateSession(caller=tools.caller("enemy"))
+        calls = (engine.create_session(request) for _ in range(10_000))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    alone, _ = await columns_of(tools, served, MemoryStore(), nobody)
+    beside, outcomes = await columns_of(tools, served, MemoryStore(), flood)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
+    made = {outcome.info.id for outcome in outcomes if not isinstance(outcome, Exception)}
+
+    assert beside == alone
+    assert len(refused) + len(made) == 10_000
+    assert 700 < len(made) < 10_000
+
+
+async def test_a_long_append_delays_a_short_one_by_a_few_rounds(store, tools):
+    """Twenty bytes beside appends of thousands take the rounds that they would take alone, and two more."""
+    served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
+    async with tools.engine_on(store, served=served, rows=16) as engine:
+        long = [await tools.Talk.begin(engine) for _ in range(4)]
+        appends = [asyncio.ensure_future(talk.append("long text " * 300)) for talk in long]
+        short = await tools.Talk.begin(engine)
+        await short.append("hello")
+        before = engine.runner.rounds.count
+        await short.append("twenty bytes of text")
+        rounds = engine.runner.rounds.count - before
+        assert not any(append.done() for append in appends)
+        for append in appends:
+            append.cancel()
+        await asyncio.gather(*appends, return_exceptions=True)
+
+    assert rounds <= 20 // tools.SEGMENT + 2

@@ -58,6 +58,7 @@ class Log:
         self.rounds = []
 
     def __call__(self, works):
+        """Perform them."""
         self.rounds.append(len(works))
         return perform(works)
 

@@ -1,4 +1,4 @@
-"""Memory of sessions: in their name while they live, zero afterwards, never while somebody computes with it."""
+"""Memory of sessions: in their name while they live, zero afterwards, never under whoever reads it."""
 
 import asyncio
 import gc
