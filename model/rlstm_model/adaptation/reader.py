@@ -9,6 +9,7 @@ from rlstm_model.adaptation.adapted_state import Cursor
 from rlstm_model.adaptation.round import perform
 from rlstm_model.adaptation.rows import Rows
 from rlstm_model.adaptation.static_weights import StaticWeights
+from rlstm_model.adaptation.tasks import ELEMENTS_AT_ONCE
 from rlstm_model.adaptation.works import FrozenExperts, Next, Slice, Sliced, Turn
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import TokenScores, next_log_probs
@@ -17,7 +18,7 @@ from rlstm_model.vocab import check_ids
 __all__ = ["CHUNK", "Next", "Reader", "static_next", "static_reader"]
 
 CHUNK = 64
-"""Tokens that are read at once."""
+"""Tokens that are read at once; fewer where the vocabulary is large."""
 
 
 class Reader(FrozenExperts):
@@ -28,10 +29,12 @@ class Reader(FrozenExperts):
 
         Raises InvalidToken, and ArithmeticError when no expert computed a distribution of some token.
         """
-        ids = check_ids(ids, self.rows.weights.model.config.vocab_size)
+        vocabulary = self.rows.weights.model.config.vocab_size
+        ids = check_ids(ids, vocabulary)
+        chunk = max(1, min(CHUNK, ELEMENTS_AT_ONCE // (vocabulary * cursor.state.batch)))
         parts = []
-        for start in range(0, len(ids), CHUNK):
-            (result,) = perform([Slice(self, cursor, tuple(ids[start : start + CHUNK]), top)])
+        for start in range(0, len(ids), chunk):
+            (result,) = perform([Slice(self, cursor, tuple(ids[start : start + chunk]), top)])
             if not isinstance(result, Sliced):
                 raise result if isinstance(result, Exception) else TypeError(type(result))
             parts.append(result.scores)

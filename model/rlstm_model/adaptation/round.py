@@ -18,7 +18,7 @@ from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.adaptation.passes import Done, Passes
 from rlstm_model.adaptation.restart import restart
 from rlstm_model.adaptation.rows import Rows
-from rlstm_model.adaptation.tasks import batches, task_of
+from rlstm_model.adaptation.tasks import Task, batches, task_of
 from rlstm_model.adaptation.works import (
     Next,
     Observed,
@@ -85,15 +85,22 @@ def _perform(rows: Rows, works: Sequence[Work], *, turns: bool) -> list[Result]:
     results: dict[int, Result] = {}
     broken: dict[int, Sequence[bool]] = {}
     for batch in batches(rows, tasks):
-        own = [works[i] for i in batch]
-        passes = Passes(rows, own, [tasks[i] for i in batch], turns=turns)
-        for i, result in zip(batch, _turns(own, passes) if turns else _texts(own, passes), strict=True):
+        done = _batch(rows, [works[i] for i in batch], [tasks[i] for i in batch], turns=turns)
+        for i, result in zip(batch, done, strict=True):
             if isinstance(result, _Broken):
                 broken[i] = result.rows
             else:
                 results[i] = result
     results |= _again({i: work for i in broken if isinstance(work := works[i], Part)}, broken)
     return [results[i] for i in range(len(works))]
+
+
+def _batch(
+    rows: Rows, works: Sequence[Work], tasks: Sequence[Task], *, turns: bool
+) -> Sequence[Result | _Broken]:
+    """One batch; its distributions are gone before the next one's are there."""
+    passes = Passes(rows, works, tasks, turns=turns)
+    return _turns(works, passes) if turns else _texts(works, passes)
 
 
 # ---- reading one token ------------------------------------------------------------------------------------
