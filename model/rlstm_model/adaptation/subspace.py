@@ -15,7 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.fast_weights import Learned, check_precision, slow_norm, softmax_gradient
+from rlstm_model.adaptation.fast_weights import (
+    Learned,
+    check_precision,
+    row_tile,
+    slow_norm,
+    softmax_gradient,
+)
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.mogrifier import MogrifierWeights
@@ -67,7 +73,6 @@ class SubspaceFastWeights:
     biases: Sequence[str]
     chosen_P: Tensor | None = None
     storage: torch.dtype | None = None
-    tile = 8
     at_once = 256
 
     def __post_init__(self) -> None:
@@ -81,6 +86,11 @@ class SubspaceFastWeights:
         if self.chosen_P is not None:
             _check_chosen(self.chosen_P, self.elements)
         check_precision(self.model)
+
+    @cached_property
+    def tile(self) -> int:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        return row_tile(self.model)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:

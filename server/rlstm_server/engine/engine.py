@@ -11,7 +11,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
-from rlstm_model.adaptation.reader import static_reader
+from rlstm_model.adaptation.round import perform
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends
@@ -43,6 +43,7 @@ from rlstm_server.engine.messages import (
     Timings,
 )
 from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.numerics import alone
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.runner import ROWS, Runner
 from rlstm_server.engine.scoring import (
@@ -87,7 +88,9 @@ class Engine:
     ) -> None:
         """`rows` are those of a round: more of them share each product, fewer make rounds shorter."""
         self.limits = limits or EngineLimits()
-        self.runner = Runner(served.model, metrics, self.limits.queued_jobs, rows)
+        self.runner = Runner(
+            served.model, metrics, self.limits.queued_jobs, rows, perform if served.rounds_agree else alone
+        )
         self._served = served
         self._metrics = metrics
         self._store = MeteredStore(store, metrics)
@@ -104,7 +107,6 @@ class Engine:
         self._appends = Appends(self.sessions, self._staging, self.limits)
         self._creator = Creator(self.sessions, self._staging, self._appends, ttl_seconds)
         self._streams = SessionStreams(self.sessions, self._staging, self.limits)
-        self._reader = static_reader(served.model, served.vocab.bos_id)
         self._draining = False
 
     @property
@@ -167,7 +169,7 @@ class Engine:
         self, choice: AdaptationChoice | None, items: list[ItemText], top: int
     ) -> Steps[Any, Scored]:
         if choice is None:
-            return score_items(self._reader, items, top)
+            return score_items(self._served.reader, items, top)
         adapter = self._served.adapter(choice.kind, choice.coordinates)
         return score_items_adapted(adapter, choice, items, top)
 
@@ -201,7 +203,7 @@ class Engine:
         requests.within("prompt tokens", len(ids), self.limits.prompt_tokens)
         seed = secrets.randbits(32) if request.settings.seed is None else request.settings.seed
         unfinished = prompt.after.unfinished if prompt else ()
-        steps = continue_prompt(self._reader, self.vocab, ids, request.settings, seed, unfinished)
+        steps = continue_prompt(self._served.reader, self.vocab, ids, request.settings, seed, unfinished)
         async with aclosing(self.runner.stream(steps, request.caller)) as events:
             async for event in events:
                 if isinstance(event, EndEvent):

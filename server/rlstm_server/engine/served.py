@@ -9,11 +9,12 @@ from rlstm_model.adaptation.adapter import AdaptedState, Adapter
 from rlstm_model.adaptation.calibration import Calibrated, NotCalibrated
 from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
+from rlstm_model.adaptation.reader import Reader, static_reader
 from rlstm_model.checkpoint import Checkpoint
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine.messages import AdaptationChoice, AdaptationRequest, EngineIdentity
-from rlstm_server.engine.numerics import numerics_id
+from rlstm_server.engine.numerics import numerics_id, rounds_agree
 from rlstm_server.errors import InvalidField
 
 
@@ -30,6 +31,7 @@ class ServedModel:
     vocab: Vocab
     calibrated: Calibrated | None
     numerics: str = field(init=False)
+    rounds_agree: bool = field(init=False)
     _adapters: Mapping[AdaptationConfig, Adapter] = field(init=False)
 
     @classmethod
@@ -51,7 +53,15 @@ class ServedModel:
                 calibration = self.calibrated.choose(choice.kind, choice.coordinates)
                 adapters[choice] = Adapter(self.model, calibration, bos_id=self.vocab.bos_id)
         object.__setattr__(self, "_adapters", adapters)
-        object.__setattr__(self, "numerics", numerics_id(self.model))
+        learners: list[Adapter | None] = [*adapters.values()] or [None]
+        agree = all(rounds_agree(self.reader, adapter) for adapter in learners)
+        object.__setattr__(self, "rounds_agree", agree)
+        object.__setattr__(self, "numerics", numerics_id(self.model, rounds_agree=agree))
+
+    @property
+    def reader(self) -> Reader:
+        """The weights as loaded, before any text."""
+        return static_reader(self.model, self.vocab.bos_id)
 
     # ---- learning -----------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """How a reading is summed and counted."""
 
 import gc
-from contextlib import suppress
 
 import pytest
 import torch
@@ -45,6 +44,34 @@ def test_every_guard_is_counted_under_its_outcome():
     assert value(metrics, "fast_weight_delta_ratio_count") == 1
 
 
+def test_steps_are_counted_by_row(tools):
+    """Of three experts whose every step is cut back, all steps are clipped, and none plainly applied."""
+    served, metrics = tools.serve(ByteVocab(), rate=1e3), Metrics()
+    state = tools.before_text(served, experts=4)
+    piece = read_passage(ByteVocab(), Passage(text="x" * 4 * tools.SEGMENT), "")
+    tally = tools.finish(read_piece(served.adapter(), state, piece, learn=True)).tally
+    tally.count(metrics)
+
+    assert (tally.updates, tally.row_steps, tally.guards.count("projected")) == (4, 12, 12)
+    assert value(metrics, "adapt_updates_total", outcome="clipped") == 12
+    assert value(metrics, "adapt_updates_total", outcome="applied") == 0
+
+
+@pytest.mark.parametrize("rate", [0.05, 1.0, 1e3, 1e37])
+@pytest.mark.parametrize("experts", [1, 2, 4])
+def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
+    """At sane and absurd rates, steps taken and skipped are those of all rows; no count is negative."""
+    served, metrics = tools.serve(ByteVocab(), rate=rate), Metrics()
+    state = tools.before_text(served, experts=experts)
+    piece = read_passage(ByteVocab(), Passage(text="abcdefgh" * 10), "")
+    tools.finish(read_piece(served.adapter(), state, piece, learn=True)).tally.count(metrics)
+    outcomes = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen")
+    counted = [value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
+
+    assert min(counted) >= 0
+    assert sum(counted) == len(state.adapted.lineup.rates) * (80 // tools.SEGMENT)
+
+
 @pytest.mark.parametrize(("static", "nats", "tokens"), [(-4.0, 4.0, 3), (None, 0.0, 0)])
 def test_the_static_loss_is_counted_where_there_is_one(static, nats, tokens):
     """Without a static reference only the adapted loss grows."""
@@ -74,7 +101,7 @@ def test_stateless_readings_belong_to_no_session():
 
 
 def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
-    """A slice's state is dropped with the next one: memory does not grow by a delta for every segment."""
+    """A part's state is dropped with the next one: memory does not grow by a delta for every segment."""
     checkpoint = load(tiny_checkpoint)
     calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     adapter = Adapter(checkpoint.model, calibration, bos_id=10)
@@ -84,10 +111,12 @@ def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
     piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
     gc.collect()
     before, most = vectors_alive(weights), 0
-    steps, sent = read_piece(adapter, state, piece, learn=True), None
-    with suppress(StopIteration):
-        while True:
+    steps, sent, over = read_piece(adapter, state, piece, learn=True), None, False
+    while not over:
+        try:
             sent = perform(steps.send(sent).works)
-            most = max(most, vectors_alive(weights) - before)
+        except StopIteration:
+            over = True
+        most = max(most, vectors_alive(weights) - before)
 
     assert most <= 6  # the newest states, and what a step needs

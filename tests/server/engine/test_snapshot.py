@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.round import perform
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import read_piece
 from rlstm_server.engine.messages import AdaptationRequest, Passage
@@ -17,24 +16,14 @@ from rlstm_server.store.base import SessionKey
 KEY = SessionKey("acme", "a1")
 
 
-def finish(steps):
-    """Run a job to its end, performing what it asks for, and return its result."""
-    sent = None
-    while True:
-        try:
-            sent = perform(steps.send(sent).works)
-        except StopIteration as stop:
-            return stop.value
-
-
 def start(served, **asked):
     choice = served.choose(AdaptationRequest(**asked))
     return SessionState.before_text(served.adapter(choice.kind, choice.coordinates), choice)
 
 
-def read(served, state, text):
+def read(tools, served, state, text):
     piece = read_passage(served.vocab, Passage(text=text), "", place=state.place)
-    return finish(read_piece(served.adapter(state.choice.kind), state, piece, learn=True))
+    return tools.finish(read_piece(served.adapter(state.choice.kind), state, piece, learn=True))
 
 
 @pytest.fixture
@@ -43,17 +32,19 @@ def served(tools):
 
 
 @pytest.fixture
-def learned(served):
+def learned(tools, served):
     """A state in the middle of a segment, with fast weights."""
-    state = start(served)
-    return read(served, state, "a text that was learned from").state
+    return read(tools, served, start(served), "a text that was learned from").state
 
 
-def test_an_opened_state_scores_bit_for_bit_the_same(served, learned):
+def test_an_opened_state_scores_bit_for_bit_the_same(tools, served, learned):
     """Packed and opened, a state gives the same scores and the same state after more text."""
     snapshots = Snapshots(served)
     opened = snapshots.open(KEY, 3, snapshots.pack(KEY, 3, learned))
-    one, other = read(served, learned, "and then some more"), read(served, opened, "and then some more")
+    one, other = (
+        read(tools, served, learned, "and then some more"),
+        read(tools, served, opened, "and then some more"),
+    )
 
     assert one.columns == other.columns
     assert snapshots.pack(KEY, 4, one.state) == snapshots.pack(KEY, 4, other.state)
