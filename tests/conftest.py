@@ -1,5 +1,7 @@
 """A model small enough for any test, as a checkpoint folder."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ SEGMENT = 8
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory):
-    """A calibrated checkpoint of two small random layers over bytes."""
+    """A checkpoint of two small random layers over bytes; all weights may be fast, or the output's biases."""
     model = LanguageModel(ModelConfig(vocab_size=256, hidden_size=12, num_layers=2, mogrifier_rounds=2))
     initialise(model, chrono_max=20.0, generator=torch.Generator().manual_seed(1))
     path = tmp_path_factory.mktemp("checkpoints") / "tiny"
@@ -34,6 +36,10 @@ def tiny_checkpoint(tmp_path_factory):
         statistics_batch=1,
         statistics_segments=count,
     )
-    calibrated = Calibrated(model=model, statistics=GradientStatistics(full_P=rms), choices=(config,))
+    calibrated = Calibrated(
+        model=model,
+        statistics=GradientStatistics(full_P=rms),
+        choices=(config, replace(config, kind="output_bias", coordinates=256)),
+    )
     save_calibration(path / checkpoints.ADAPTATION, calibrated)
     return path

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIRouter
 from starlette.middleware import Middleware
 
+from rlstm_model.adaptation.adapted_state import EXPERTS
 from rlstm_model.adaptation.calibration import Calibrated
 from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
 from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
@@ -27,7 +28,7 @@ from rlstm_server.api.dependencies import Services
 from rlstm_server.api.limits import ReceivingLayer
 from rlstm_server.api.tracing import TracingLayer
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.messages import EngineLimits
+from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import ServerError, StartupError
 from rlstm_server.logs import LOGGER
@@ -238,7 +239,22 @@ def _about(served: ServedModel, settings: Settings, limits: EngineLimits) -> dic
             "eos_id": served.vocab.eos_id,
             "uniform_bits": math.log2(served.vocab.size),
         },
-        "adaptation": None if served.calibrated is None else served.calibrated.default.to_json(),
+        "adaptation": _learning(served),
         "limits": settings.limits.model_dump() | asdict(limits),
         "defaults": {"unit": "nats", "scores": "tokens", "learn": True, "rate_scale": 1.0},
+    }
+
+
+def _learning(served: ServedModel) -> dict[str, Any] | None:
+    """Say by which rules the model learns, the default first; None for one that does not."""
+    if not served.rules:
+        return None
+    asked = [AdaptationRequest(kind=rule.kind, coordinates=rule.coordinates) for rule in served.rules]
+    sizes = [served.state_bytes(served.choose(request)) for request in asked]
+    return {
+        "rules": [
+            rule.to_json() | {"state_bytes": size} for rule, size in zip(served.rules, sizes, strict=True)
+        ],
+        "experts": list(EXPERTS),
+        "default_experts": DEFAULT_EXPERTS,
     }

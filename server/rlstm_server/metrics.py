@@ -6,7 +6,7 @@ series never depends on what clients send: no session, tenant, request or raw pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Literal, TypeVar
 
@@ -16,6 +16,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 Outcome = Literal["ok", "client_error", "server_error", "cancelled", "rejected"]
 Rejection = Literal["queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down"]
+Phase = Literal["score", "generate", "update"]
 TokenKind = Literal["scored", "generated", "adapted"]
 UpdateOutcome = Literal["applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back"]
 MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
@@ -23,6 +24,7 @@ MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
 OTHER = "unknown"
 """The endpoint of every request that matches no route of ours."""
 
+PHASES: tuple[Phase, ...] = ("score", "generate", "update")
 OUTCOMES = ("ok", "client_error", "server_error", "cancelled", "rejected")
 REJECTIONS = ("queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down")
 UPDATE_OUTCOMES = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back")
@@ -54,6 +56,9 @@ TOKEN_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2
 STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 NORMS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 RATIOS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 2, 5)
+SHARES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.999, 1)
+ROWS = tuple(2**power for power in range(11))
+BATCH_TOKENS = tuple(4**power for power in range(9))
 STATE_BYTES = tuple(4096 * 4**power for power in range(9))  # 4 KiB ... 256 MiB
 
 
@@ -64,6 +69,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.endpoints = frozenset(endpoints) | {OTHER}
         self._requests_metrics(sorted(self.endpoints))
+        self._round_metrics()
         self._adaptation_metrics()
         self._session_metrics()
         self._store_metrics()
@@ -86,6 +92,19 @@ class Metrics:
             self.loss_tokens.labels(weights).inc(tokens)
         gain = static_nats - adapted_nats
         self.gain_nats.labels("positive" if gain >= 0 else "negative").inc(abs(gain))
+
+    def round_finished(
+        self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int], padded_rows: int = 0
+    ) -> None:
+        """Count one round of the device: its rows and tokens by what they were for, and rows of padding."""
+        self.round_seconds.observe(seconds)
+        for phase, count in rows.items():
+            if count:
+                self.batch_rows.labels(phase).observe(count)
+                self.batch_tokens.labels(phase).observe(tokens[phase])
+        if rows.get("update"):
+            self.update_seconds.observe(seconds)
+        self.padded_rows.inc(padded_rows)
 
     def describe_build(self, **facts: str) -> None:
         """Publish what runs here: version, model, model_fingerprint, dtype, device."""
@@ -110,8 +129,23 @@ class Metrics:
         self.inter_token_seconds = self._histogram("inter_token_seconds", "Between two events", TOKEN_SECONDS)
         self.tokens = self._counter("tokens", "Tokens worked on", kind=("scored", "generated", "adapted"))
 
+    def _round_metrics(self) -> None:
+        self.jobs = self._gauge("jobs", "Jobs that wait for the device or are on it")
+        self.round_seconds = self._histogram("round_seconds", "A round of the device", STEP_SECONDS)
+        self.batch_rows = self._histogram(
+            "batch_size", "Rows of a round, by what they are for", ROWS, phase=PHASES
+        )
+        self.batch_tokens = self._histogram("batch_tokens", "Tokens of a round", BATCH_TOKENS, phase=PHASES)
+        self.padded_rows = self._counter("batch_padding_rows", "Rows that only fill up a tile")
+
     def _adaptation_metrics(self) -> None:
         self.updates = self._counter("adapt_updates", "Gradient steps", outcome=UPDATE_OUTCOMES)
+        self.update_seconds = self._histogram(
+            "adapt_update_seconds", "A round in which rows learned", STEP_SECONDS
+        )
+        self.static_weight = self._histogram(
+            "mixture_static_weight", "Weight of the static expert at a commit", SHARES
+        )
         self.loss_nats = self._counter("loss_nats", "Summed loss in sessions", weights=("static", "adapted"))
         self.loss_tokens = self._counter(
             "loss_tokens", "Tokens behind the loss", weights=("static", "adapted")
@@ -123,7 +157,7 @@ class Metrics:
         self.delta_ratio = self._histogram("fast_weight_delta_ratio", "|W - W0| / |W0| at a commit", RATIOS)
 
     def _session_metrics(self) -> None:
-        self.sessions = self._gauge("sessions", "Sessions by residency", tier=("host",))
+        self.sessions = self._gauge("sessions", "Sessions by residency", tier=("device", "host"))
         self.sessions_created = self._counter("sessions_created", "Sessions created")
         self.sessions_ended = self._counter("sessions_ended", "Sessions ended", reason=ENDINGS)
         self.evictions = self._counter(
@@ -149,7 +183,9 @@ class Metrics:
             "commit_conflicts", "Commits on a stale version", outcome=("redone", "refused")
         )
         self.restore_failures = self._counter(
-            "restore_failures", "States refused", reason=("missing", "checksum", "schema", "model_mismatch")
+            "restore_failures",
+            "States refused",
+            reason=("missing", "checksum", "schema", "nonfinite", "model_mismatch"),
         )
         self.replays = self._counter(
             "idempotent_replays", "Keys seen again", result=("replayed", "body_mismatch", "in_flight")

@@ -161,7 +161,9 @@ class FakeServer:
                 "durability": "fsync",
                 "replayed": False,
                 "updates": 1,
-                "guards": [],
+                "guards": {"projected": 1},
+                "weights": [0.25, 0.75],
+                "norm_ratio": 0.125,
                 "pending": 0,
                 "unit": body.get("unit", "nats"),
                 "ids": list(text.encode()),
@@ -182,6 +184,16 @@ class FakeServer:
             "name": None,
             "version": self._version(session),
             "position": size,
+            "adaptation": {
+                "kind": "subspace",
+                "coordinates": 1234,
+                "experts": 2,
+                "rate_scale": 1.0,
+                "static": True,
+                "rates": [0.0, 0.003],
+            },
+            "weights": [0.25, 0.75],
+            "norm_ratio": 0.125,
             "totals": {"tokens": size, "bytes": size, "static_bits": 2.0, "adapted_bits": 1.0, "gain": 1.0},
         }
 

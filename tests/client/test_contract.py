@@ -19,6 +19,7 @@ ANSWERS = [
     (models.ScoredItem, score.ItemOut),
     (models.WordScore, score.WordOut),
     (models.Totals, shapes.TotalsOut),
+    (models.Adaptation, shapes.AdaptationOut),
     (models.Alternatives, shapes.TopOut),
     (models.Choice, generate.ChoiceOut),
     (models.Generation, generate.ContinuationOut),

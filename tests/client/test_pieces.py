@@ -76,11 +76,14 @@ def answer_of(size: int, version: int = 1, **more: Any) -> AppendResult:
 
 def test_answers_add_up() -> None:
     """Columns are joined, sums summed, rates weighted by bytes or tokens, and the rest is as at the end."""
-    whole = combine([answer_of(1, 1), answer_of(3, 2, durability="fsync", replayed=True)])
+    first = answer_of(1, 1, guards={"projected": 1, "frozen": 2}, weights=(0.5, 0.5))
+    last = answer_of(3, 2, durability="fsync", replayed=True, guards={"projected": 3}, weights=(0.1, 0.9))
+    whole = combine([first, last])
     totals = whole.totals
 
     assert (whole.version, whole.durability, whole.replayed, whole.updates) == (2, "fsync", True, 2)
     assert whole.ids == (1, 2, 2, 2)
+    assert (whole.guards, whole.weights) == ({"projected": 4, "frozen": 2}, (0.1, 0.9))
     assert totals is not None
     assert (totals.logprob, totals.static_logprob, totals.tokens, totals.bytes) == (-8.0, -12.0, 4, 8)
     assert totals.bits_per_byte == pytest.approx((1 * 2 + 2 * 6) / 8)

@@ -66,6 +66,24 @@ def test_a_whole_score() -> None:
     assert item.top.ids == ([1], [2])
 
 
+def test_how_a_session_learns() -> None:
+    """Kind, size and experts are values, and there is one weight an expert."""
+    asked = {"kind": "subspace", "coordinates": 9, "experts": 2, "rate_scale": 0.5, "static": True}
+    info = _read.session_info(
+        {
+            "id": "s",
+            "version": 1,
+            "position": 2,
+            "adaptation": {**asked, "rates": [0, 0.1]},
+            "weights": [0.4, 0.6],
+            "norm_ratio": 0.1,
+        }
+    )
+
+    assert info.adaptation == models.Adaptation(**asked, rates=(0, 0.1))
+    assert (info.weights, info.norm_ratio) == ((0.4, 0.6), 0.1)
+
+
 def test_members_of_a_newer_server_are_kept() -> None:
     """What this release does not know goes to ``extra``, at every level."""
     info = _read.session_info(

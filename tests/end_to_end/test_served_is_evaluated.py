@@ -30,7 +30,7 @@ def test_a_session_scores_what_evaluation_publishes(cut, server, tiny_checkpoint
         rest = rest[length:]
 
     with Client(server.url) as client:
-        session = client.sessions.create()
+        session = client.sessions.create(adaptation={"experts": 1})  # as evaluation has
         totals = [session.append(piece).totals for piece in pieces]
         updates = session.info().totals.updates
 

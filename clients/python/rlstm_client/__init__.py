@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rlstm_client.connection import EventStream
     from rlstm_client.errors import RLSTMError
     from rlstm_client.models import (
+        Adaptation,
         Alternatives,
         AppendResult,
         Candidate,
@@ -59,6 +60,7 @@ _HOMES = {
 _MODULES = ("errors", "models", "options")
 
 __all__ = [
+    "Adaptation",
     "Alternatives",
     "AppendResult",
     "AsyncClient",

@@ -5,6 +5,7 @@ repeats one piece and no more.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -16,7 +17,7 @@ from rlstm_client.errors import AppendProgress, RequestError
 from rlstm_client.models import AppendResult, Totals
 
 PIECE_BYTES = 4096
-_COLUMNS = ("ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends", "guards")
+_COLUMNS = ("ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends")
 
 
 def cut(text: str, piece_bytes: int = PIECE_BYTES) -> list[str]:
@@ -159,6 +160,7 @@ def combine(answers: Sequence[AppendResult]) -> AppendResult:
         **columns,
         replayed=any(answer.replayed for answer in answers),
         updates=sum(answer.updates for answer in answers),
+        guards=dict(sum((Counter(answer.guards) for answer in answers), Counter())),
         totals=_summed([answer.totals for answer in answers]),
     )
 

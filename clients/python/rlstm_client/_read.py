@@ -17,7 +17,7 @@ Reader = Callable[[Any], Any]
 
 def score_result(data: Any) -> models.ScoreResult:
     """Read the answer of ``POST /score``."""
-    return _read(models.ScoreResult, data, items=_each(_scored_item))
+    return _read(models.ScoreResult, data, items=_each(_scored_item), adaptation=_adaptation)
 
 
 def generation(data: Any) -> models.Generation:
@@ -31,7 +31,7 @@ def session_info(data: Any) -> models.SessionInfo:
         models.SessionInfo,
         data,
         totals=_reader(models.SessionTotals),
-        adaptation=_object,
+        adaptation=_adaptation,
         metadata=_object,
         append=append_result,
     )
@@ -44,7 +44,7 @@ def session_page(data: Any) -> models.SessionPage:
 
 def append_result(data: Any) -> models.AppendResult:
     """Read the answer of ``POST …/append``."""
-    return _read(models.AppendResult, data, totals=_reader(models.Totals))
+    return _read(models.AppendResult, data, totals=_reader(models.Totals), guards=_object)
 
 
 def ranking(data: Any) -> models.Ranking:
@@ -59,7 +59,7 @@ def health(data: Any) -> models.Health:
 
 def server_info(data: Any) -> models.ServerInfo:
     """Read the answer of ``GET /info``."""
-    return _read(models.ServerInfo, data, limits=_object, defaults=_object)
+    return _read(models.ServerInfo, data, adaptation=_object, limits=_object, defaults=_object)
 
 
 def token_event(data: Any) -> models.TokenEvent:
@@ -84,6 +84,10 @@ def to_json(value: Any) -> Any:
     return value
 
 
+def _adaptation(data: Any) -> models.Adaptation:
+    return _read(models.Adaptation, data)
+
+
 def _scored_item(data: Any) -> models.ScoredItem:
     return _read(
         models.ScoredItem,
@@ -91,6 +95,7 @@ def _scored_item(data: Any) -> models.ScoredItem:
         totals=_reader(models.Totals),
         top=_reader(models.Alternatives),
         words=_each(_reader(models.WordScore)),
+        guards=_object,
     )
 
 

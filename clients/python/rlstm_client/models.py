@@ -12,6 +12,23 @@ from typing import Any, Literal
 
 Unit = Literal["nats", "bits", "log10"]
 Scores = Literal["none", "totals", "tokens"]
+Kind = Literal["full", "subspace", "sparse", "output_bias"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptation:
+    """How a text is learned from: the fast weights' kind and size, and the experts that are mixed.
+
+    ``rates`` are the experts' learning rates, 0 for the static one, in the order of a session's ``weights``.
+    """
+
+    kind: str
+    coordinates: int
+    experts: int = 1
+    rate_scale: float = 1.0
+    static: bool = True
+    rates: Sequence[float] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +91,13 @@ class ScoredItem:
     top: Alternatives | None = None
     words: Sequence[WordScore] = ()
     updates: int = 0
-    guards: Sequence[str] = ()
+    guards: Mapping[str, int] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreResult:
-    """The answer of `score`, and which numbers these are."""
+    """The answer of `score`, and which numbers these are; ``adaptation`` says how the texts were learned."""
 
     items: Sequence[ScoredItem]
     model: str = ""
@@ -88,6 +105,7 @@ class ScoreResult:
     adaptation_fingerprint: str | None = None
     numerics: str = ""
     unit: Unit = "nats"
+    adaptation: Adaptation | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -172,7 +190,11 @@ class SessionTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionInfo:
-    """A session as the server describes it; ``append`` answers the text given at create."""
+    """A session as the server describes it; ``append`` answers the text given at create.
+
+    ``weights`` say how much each expert counts in the next prediction, ``norm_ratio`` how large the fast
+    weights are beside the loaded ones.
+    """
 
     id: str
     version: int
@@ -182,7 +204,9 @@ class SessionInfo:
     expires_at: float | None = None
     state_bytes: int | None = None
     pending: int = 0
-    adaptation: Mapping[str, Any] = field(default_factory=dict)
+    adaptation: Adaptation | None = None
+    weights: Sequence[float] = ()
+    norm_ratio: float | None = None
     totals: SessionTotals = field(default_factory=SessionTotals)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     durability: str | None = None
@@ -204,8 +228,9 @@ class SessionPage:
 class AppendResult:
     """The text as the session foresaw it, scored before it was learned, and the session afterwards.
 
-    ``updates`` counts the steps of learning, ``guards`` names those that a guard changed, ``pending`` counts
-    characters held back until their word is complete, ``durability`` says what the change survives.
+    ``updates`` counts the segments learned from, ``guards`` what kept that in bounds, by name, ``pending``
+    characters held back until their word is complete; ``durability`` says what the change survives, and
+    ``weights`` and ``norm_ratio`` are the session's afterwards.
     """
 
     version: int
@@ -213,7 +238,9 @@ class AppendResult:
     durability: str | None = None
     replayed: bool = False
     updates: int = 0
-    guards: Sequence[str] = ()
+    guards: Mapping[str, int] = field(default_factory=dict)
+    weights: Sequence[float] = ()
+    norm_ratio: float | None = None
     pending: int = 0
     totals: Totals | None = None
     unit: Unit = "nats"
@@ -265,11 +292,15 @@ class Health:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerInfo:
-    """What the server runs: the model card, limits and defaults stay as the server names them."""
+    """What the server runs: the model card, limits and defaults stay as the server names them.
+
+    ``adaptation`` has the rules that a session can ask for, the default first, with the bytes it takes.
+    """
 
     model: Any = None
     fingerprint: str | None = None
     version: str | None = None
+    adaptation: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -7,7 +7,17 @@ of the answer.
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from rlstm_client.models import Scores, Unit
+from rlstm_client.models import Kind, Scores, Unit
+
+
+class AdaptationOptions(TypedDict, total=False):
+    """How to learn, of `score` and of `sessions.create`; `info` says what there is."""
+
+    kind: Kind  # what may change: of the rules that the model has
+    coordinates: int  # and how many numbers that is
+    experts: Literal[1, 2, 4]  # learning rates that are mixed, the static one included
+    rate_scale: float  # multiplies the calibrated learning rate, 0 to 10
+    static: bool  # whether the weights as loaded read along; several experts need them
 
 
 class ScoreOptions(TypedDict, total=False):
@@ -22,7 +32,7 @@ class ScoreOptions(TypedDict, total=False):
     words: bool  # sums and spans of words
     top: int  # that many alternatives a token
     adapt: bool  # learn inside the item, from the base weights
-    adaptation: Mapping[str, Any]
+    adaptation: AdaptationOptions  # how; implies adapt
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -61,7 +71,7 @@ class CreateOptions(TypedDict, total=False):
     """Of `sessions.create`."""
 
     name: str  # unique among your live sessions
-    adaptation: Mapping[str, Any]
+    adaptation: AdaptationOptions
     ttl_seconds: float
     metadata: Mapping[str, Any]
     text: str  # the first append; its answer is `Session.created.append`

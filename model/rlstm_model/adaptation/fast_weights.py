@@ -89,6 +89,15 @@ def softmax_gradient(logits: Tensor, targets: Tensor) -> Tensor:
     return d_logits.scatter_add_(-1, targets.unsqueeze(-1), minus_one)
 
 
+def row_tile(model: LanguageModel) -> int:
+    """Rows by whose multiples a row's last bits do not depend on how many rows there are.
+
+    Matrix products are the same for 8 rows and more. Pointwise functions are worked out 32 values at a time,
+    and what is left over in another way, to other last bits: so a tile's hidden units must leave nothing.
+    """
+    return math.lcm(8 * model.config.hidden_size, 32) // model.config.hidden_size
+
+
 def slow_norm(model: LanguageModel) -> float:
     """The norm of all weights of a model together."""
     return math.sqrt(sum(float(weight.detach().double().square().sum()) for weight in model.parameters()))

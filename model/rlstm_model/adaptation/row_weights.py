@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.fast_weights import Learned, slow_norm, softmax_gradient
+from rlstm_model.adaptation.fast_weights import Learned, row_tile, slow_norm, softmax_gradient
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.row_model import RowEmbedding, RowGradients, RowModel
 from rlstm_model.state import State
@@ -24,7 +24,6 @@ class RowFastWeights(ABC):
 
     model: LanguageModel
     storage: torch.dtype | None
-    tile = 8
     at_once = 256
 
     @property
@@ -44,6 +43,11 @@ class RowFastWeights(ABC):
     @abstractmethod
     def own_gradient(self, gradients: RowGradients, like: Tensor) -> Tensor:
         """Of what a way back gave, the gradient at the deltas: ``[N, P]``. ``like`` is ``[T, N, V]``."""
+
+    @cached_property
+    def tile(self) -> int:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        return row_tile(self.model)
 
     @cached_property
     def slow_norm(self) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rlstm_model.adaptation.fast_weights import row_tile
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
 
@@ -17,8 +18,12 @@ class StaticWeights:
     """
 
     model: LanguageModel
-    tile = 8
     at_once = 256
+
+    @property
+    def tile(self) -> int:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        return row_tile(self.model)
 
     def zero(self, rows: int) -> Tensor:
         """Deltas ``[N, 0]``."""

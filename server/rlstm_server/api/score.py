@@ -14,7 +14,9 @@ from rlstm_server.api.dependencies import CallerDep, ServicesDep
 from rlstm_server.api.shapes import (
     PROBLEMS,
     AdaptationIn,
+    AdaptationOut,
     ColumnsOut,
+    GuardsField,
     IdentityOut,
     Shape,
     Strict,
@@ -123,7 +125,7 @@ class ScoreIn(Strict):
             caller=caller,
             items=tuple(item.score_item(index) for index, item in enumerate(self.the_items())),
             top=self.top,
-            adaptation=adaptation.choice() if adaptation else None,
+            adaptation=adaptation.request() if adaptation else None,
         )
 
 
@@ -147,14 +149,17 @@ class ItemOut(ColumnsOut):
     )
     words: list[WordOut] | None = None
     totals: TotalsOut
-    updates: int = Field(description="Gradient steps made inside the item.")
-    guards: list[str] = Field(description="What kept learning in bounds.")
+    updates: int = Field(description="Segments learned from inside the item.")
+    guards: GuardsField
 
 
 class ScoreOut(IdentityOut):
     """The items in the order they were given."""
 
     unit: UnitField
+    adaptation: AdaptationOut | None = Field(
+        default=None, description="How the items were learned from; absent where they were not."
+    )
     items: list[ItemOut]
 
 
@@ -163,11 +168,15 @@ async def score(body: ScoreIn, services: ServicesDep, caller: CallerDep) -> Resp
     _check_size(body, services.settings.limits.score_numbers)
     answer = await services.engine.score(body.request(caller))
     engine = services.engine
+
+    def fields() -> dict[str, Any]:
+        document: dict[str, Any] = identity(engine.identity) | {"unit": body.unit}
+        if answer.adaptation is not None:
+            document["adaptation"] = answer.adaptation
+        return document | {"items": [_item_fields(item, body, engine.vocab) for item in answer.items]}
+
     return await json_response(
-        lambda: (
-            identity(engine.identity)
-            | {"unit": body.unit, "items": [_item_fields(item, body, engine.vocab) for item in answer.items]}
-        ),
+        fields,
         tokens=_tokens(answer) * (1 + body.top),
         timings=answer.timings,
     )

@@ -10,14 +10,18 @@ from rlstm_server.api.answers import FACTORS, Unit
 from rlstm_server.api.generate import SamplingIn
 from rlstm_server.api.shapes import (
     AdaptationIn,
+    AdaptationOut,
     ColumnsOut,
+    GuardsField,
     IdentityOut,
+    NormRatioField,
     Shape,
     Strict,
     TextField,
     TokensField,
     TotalsOut,
     UnitField,
+    WeightsField,
     one_of,
     passage,
 )
@@ -149,16 +153,8 @@ class SessionTotalsOut(Shape):
     static_bits: float | None = Field(description="Under the weights as loaded; null without a static row.")
     adapted_bits: float = Field(description="Under the session's own weights.")
     gain: float | None = Field(description="static_bits - adapted_bits: what learning saved.")
-    updates: int
-    guards: int
-
-
-class AdaptationOut(Shape):
-    """How the session learns."""
-
-    kind: str
-    rate_scale: float
-    static: bool
+    updates: int = Field(description="Segments learned from.")
+    guards: int = Field(description="Times that a guard acted.")
 
 
 class SessionOut(Shape):
@@ -173,6 +169,8 @@ class SessionOut(Shape):
     expires_at: float | None
     state_bytes: int
     adaptation: AdaptationOut
+    weights: WeightsField
+    norm_ratio: NormRatioField
     totals: SessionTotalsOut
     metadata: dict[str, JsonValue]
 
@@ -185,8 +183,10 @@ class AppendOut(ColumnsOut):
     durability: str = Field(description="What the change survives: fsync, replica or memory.")
     replayed: bool = Field(description="The key was seen before: this is what happened then.")
     unit: UnitField
-    updates: int = Field(description="Gradient steps made.")
-    guards: list[str]
+    updates: int = Field(description="Segments learned from.")
+    guards: GuardsField
+    weights: WeightsField
+    norm_ratio: NormRatioField
     pending: int
     totals: TotalsOut | None = None
     expires_at: float | None

@@ -50,7 +50,7 @@ async def create(body: CreateIn, services: ServicesDep, caller: CallerDep, key: 
         CreateSession(
             caller=caller,
             name=body.name,
-            adaptation=body.adaptation.choice(),
+            adaptation=body.adaptation.request(),
             ttl_seconds=body.ttl_seconds,
             metadata=body.metadata,
             first=passage(body.text, body.tokens) if given else None,
@@ -220,7 +220,8 @@ def _append_fields(answer: AppendAnswer, unit: Unit) -> dict[str, Any]:
     }
     if answer.columns is not None:
         fields |= column_fields(answer.columns, unit)
-    fields |= {"updates": answer.updates, "guards": answer.guards, "pending": answer.pending}
+    fields |= {"updates": answer.updates, "guards": answer.guards, "weights": answer.weights}
+    fields |= {"norm_ratio": answer.norm_ratio, "pending": answer.pending}
     if answer.totals is not None:
         fields["totals"] = total_fields(answer.totals, unit)
     return fields | {"expires_at": answer.expires_at}
@@ -236,11 +237,9 @@ def _session_fields(info: SessionInfo) -> dict[str, Any]:
         "created_at": info.created_at,
         "expires_at": info.expires_at,
         "state_bytes": info.state_bytes,
-        "adaptation": {
-            "kind": info.adaptation.kind,
-            "rate_scale": info.adaptation.rate_scale,
-            "static": info.adaptation.static,
-        },
+        "adaptation": info.adaptation,
+        "weights": info.weights,
+        "norm_ratio": info.norm_ratio,
         "totals": _session_totals(info.totals),
         "metadata": dict(info.metadata),
     }

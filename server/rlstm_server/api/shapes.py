@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from rlstm_model.adaptation.adapted_state import EXPERTS
+from rlstm_model.adaptation.config import Kind
 from rlstm_server.api.answers import Unit
-from rlstm_server.engine.messages import AdaptationChoice, Passage
+from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, Passage
 
 UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy and gain in the answer.")]
 TextField = Annotated[str | None, Field(min_length=1, description="Text. Give this or `tokens`.")]
@@ -29,17 +31,76 @@ class Shape(BaseModel):
 
 
 class AdaptationIn(Strict):
-    """How to learn; segment and reduction come from the checkpoint."""
+    """How to learn. Segment and reduction come from the checkpoint, as do kinds and sizes: see `/info`."""
 
-    kind: Literal["full"] = Field(default="full", description="Which weights are fast.")
+    kind: Kind | None = Field(
+        default=None, description="What may change: of the checkpoint's rules; default: its first that fits."
+    )
+    coordinates: int | None = Field(
+        default=None, ge=1, lt=2**53, description="How many numbers that is: likewise."
+    )
+    experts: int | None = Field(
+        default=None,
+        json_schema_extra={"enum": [*EXPERTS, None]},
+        description=f"Learning rates that are mixed, of several the first static: {DEFAULT_EXPERTS} unless "
+        "`static` is false.",
+    )
     rate_scale: float = Field(
         default=1.0, ge=0, le=10, description="Multiplies the calibrated rate; 0 never learns."
     )
-    static: bool = Field(default=True, description="Carry the static reference, so that the gain is exact.")
+    static: bool = Field(
+        default=True, description="Carry the static reference, so that the gain is exact. Needed by experts."
+    )
 
-    def choice(self) -> AdaptationChoice:
+    @field_validator("experts")
+    @classmethod
+    def _check_experts(cls, experts: int | None) -> int | None:
+        # A Literal would take 2.0 and true as well.
+        if experts is not None and experts not in EXPERTS:
+            raise ValueError(f"must be one of {', '.join(map(str, EXPERTS))}")
+        return experts
+
+    @model_validator(mode="after")
+    def _check(self) -> AdaptationIn:
+        if self.experts is not None and self.experts > 1 and not self.static:
+            raise ValueError(f"experts: {self.experts} of them include the static one: static must be true")
+        return self
+
+    def request(self) -> AdaptationRequest:
         """Give the engine's form."""
-        return AdaptationChoice(kind=self.kind, rate_scale=self.rate_scale, static=self.static)
+        return AdaptationRequest(
+            kind=self.kind,
+            coordinates=self.coordinates,
+            experts=self.experts,
+            rate_scale=self.rate_scale,
+            static=self.static,
+        )
+
+
+class AdaptationOut(Shape):
+    """How a text is learned from."""
+
+    kind: Kind
+    coordinates: int = Field(description="Numbers that each expert may change.")
+    experts: int
+    rate_scale: float
+    static: bool
+    rates: list[float] = Field(description="The learning rate of each expert; the static one's is 0.")
+
+
+GuardsField = Annotated[
+    dict[str, int],
+    Field(
+        description="What kept learning in bounds, and how often: `step_skipped`, `projected`, `restarted` "
+        "(once a row); `reset`, `frozen` (once a segment)."
+    ),
+]
+WeightsField = Annotated[
+    list[float], Field(description="How much each expert counts in the next prediction; they sum to 1.")
+]
+NormRatioField = Annotated[
+    float, Field(description="Norm of the fast weights over that of the loaded ones: the greatest expert's.")
+]
 
 
 class TotalsOut(Shape):

@@ -6,7 +6,6 @@ from typing import Any, Final
 import orjson
 
 from rlstm_server.engine.messages import (
-    AdaptationChoice,
     AppendAnswer,
     Columns,
     SessionInfo,
@@ -14,6 +13,7 @@ from rlstm_server.engine.messages import (
     Timings,
     Totals,
 )
+from rlstm_server.engine.snapshot import adaptation_choice
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.store.base import Limits
 
@@ -51,7 +51,7 @@ def append_answer(data: bytes) -> AppendAnswer:
         return AppendAnswer(
             columns=None if columns is None else Columns(**{k: _frozen(v) for k, v in columns.items()}),
             totals=None if totals is None else Totals(**totals),
-            guards=tuple(content.pop("guards")),
+            weights=tuple(content.pop("weights")),
             timings=Timings(**content.pop("timings")),
             **content,
         )
@@ -64,7 +64,8 @@ def created_info(data: bytes) -> SessionInfo:
     content = parse(data)
     try:
         return SessionInfo(
-            adaptation=AdaptationChoice(**content.pop("adaptation")),
+            adaptation=adaptation_choice(content.pop("adaptation")),
+            weights=tuple(content.pop("weights")),
             totals=SessionTotals(**content.pop("totals")),
             **content,
         )

@@ -7,10 +7,10 @@ from typing import Any
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.messages import AppendAnswer, AppendRequest, EngineLimits
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.runner import Steps
 from rlstm_server.engine.session import Change, Changed, Sessions, Staged
 from rlstm_server.engine.snapshot import SessionCopy
 from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import read_passage
 from rlstm_server.store.base import SessionKey, new_operation_id
 

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from rlstm_server.engine.slots import Slots
 from rlstm_server.engine.snapshot import SessionCopy
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import SessionKey
@@ -10,10 +11,14 @@ from rlstm_server.store.base import SessionKey
 
 @dataclass(eq=False)
 class SessionCache:
-    """The newest copies that fit into `max_bytes`. Every copy says whose it is and at which position."""
+    """The newest copies that fit into `max_bytes`. Every copy says whose it is and at which position.
+
+    Each copy that is made comes here first, and its memory into the books of `slots`.
+    """
 
     max_bytes: int
     metrics: Metrics
+    slots: Slots = field(default_factory=Slots)
     _copies: "OrderedDict[SessionKey, SessionCopy]" = field(default_factory=OrderedDict)
     _bytes: int = 0
 
@@ -37,6 +42,7 @@ class SessionCache:
 
         A copy larger than the whole cache is not kept.
         """
+        self.slots.own(copy.key, copy.state)
         self._remove(copy.key)
         if copy.nbytes <= self.max_bytes:
             self._copies[copy.key] = copy
@@ -56,6 +62,7 @@ class SessionCache:
         for key, copy in self._copies.items():
             if copy.key != key:
                 raise ValueError("a copy is filed under another session's key")
+            self.slots.check_owned(key, copy.state)
         total = sum(copy.nbytes for copy in self._copies.values())
         if total != self._bytes:
             raise ValueError(f"the copies have {total} bytes, the books say {self._bytes}")

@@ -10,6 +10,7 @@ import orjson
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.appends import Appends
 from rlstm_server.engine.messages import (
+    AdaptationChoice,
     AppendAnswer,
     AppendRequest,
     CreatedSession,
@@ -47,12 +48,12 @@ class Creator:
     async def perform(self, request: CreateSession) -> CreatedSession:
         """Make a session. See EngineInterface.create_session."""
         requests.check_create(request)
-        self.staging.served.adapter()  # refuses a model that cannot learn before anything is made
+        choice = self._choose(request)
         await requests.off_loop(requests.size_of(request.first), partial(self._check_first, request))
         operation_id = request.key or new_operation_id()
 
         async def work(operation: Operation[CreatedSession]) -> CreatedSession:
-            return await self._create(request, operation_id, operation)
+            return await self._create(request, choice, operation_id, operation)
 
         made = await self.sessions.start(work).wait()
         if request.first is None:
@@ -63,6 +64,18 @@ class Creator:
         )
         return replace(made, info=session_info(made.info.id, head), append=answer)
 
+    def _choose(self, request: CreateSession) -> AdaptationChoice:
+        """How the session learns. Raises InvalidField, and TooLarge for a state too large for a commit."""
+        served = self.staging.served
+        choice = served.choose(request.adaptation)
+        kind = f"{choice.kind} of {choice.coordinates:,} with {choice.experts} experts"
+        requests.within(
+            f"bytes of a session's state, {kind}",
+            served.state_bytes(choice),
+            self.appends.limits.state_bytes,
+        )
+        return choice
+
     def _check_first(self, request: CreateSession) -> None:
         """Refuse a first text that cannot be appended, before the session is made."""
         if request.first is not None:
@@ -70,10 +83,14 @@ class Creator:
             requests.check_append(piece, self.appends.limits)
 
     async def _create(
-        self, request: CreateSession, operation_id: str, operation: Operation[CreatedSession]
+        self,
+        request: CreateSession,
+        choice: AdaptationChoice,
+        operation_id: str,
+        operation: Operation[CreatedSession],
     ) -> CreatedSession:
         key = SessionKey(request.caller.tenant, new_session_id())
-        ran = await self.sessions.runner.run(self.staging.start(key, request.adaptation), request.caller)
+        ran = await self.sessions.runner.run(self.staging.start(key, choice), request.caller)
         state, sealed = ran.result
         seconds = self.default_ttl_seconds if request.ttl_seconds is None else request.ttl_seconds
         facts = SessionFacts(

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
+from rlstm_model.adaptation.round import perform
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends
@@ -18,6 +19,7 @@ from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.creation import Creator
 from rlstm_server.engine.generation import continue_prompt
 from rlstm_server.engine.messages import (
+    AdaptationChoice,
     AppendAnswer,
     AppendRequest,
     CandidatesAnswer,
@@ -41,13 +43,22 @@ from rlstm_server.engine.messages import (
     Timings,
 )
 from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.numerics import alone
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.runner import Runner, Steps
-from rlstm_server.engine.scoring import ItemText, Scored, rank_candidates, score_items, score_items_adapted
+from rlstm_server.engine.runner import ROWS, Runner
+from rlstm_server.engine.scoring import (
+    ROWS_OF_REQUEST,
+    ItemText,
+    Scored,
+    rank_candidates,
+    score_items,
+    score_items_adapted,
+)
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Change, Sessions, Staged
 from rlstm_server.engine.snapshot import SessionCopy, Snapshots, info_of, session_info
 from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.streams import SessionStreams
 from rlstm_server.engine.text import Piece, read_passage
 from rlstm_server.errors import Draining, Gone, InvalidField
@@ -73,16 +84,20 @@ class Engine:
         limits: EngineLimits | None = None,
         cache_bytes: int = CACHE_BYTES,
         ttl_seconds: float = TTL_SECONDS,
+        rows: int = ROWS,
     ) -> None:
+        """`rows` are those of a round: more of them share each product, fewer make rounds shorter."""
         self.limits = limits or EngineLimits()
-        self.runner = Runner(served.model, metrics, self.limits.queued_jobs)
+        self.runner = Runner(
+            served.model, metrics, self.limits.queued_jobs, rows, perform if served.rounds_agree else alone
+        )
         self._served = served
         self._metrics = metrics
         self._store = MeteredStore(store, metrics)
         snapshots = Snapshots(served)
         self.sessions = Sessions(
             self._store,
-            SessionCache(cache_bytes, metrics),
+            SessionCache(cache_bytes, metrics, self.runner.slots),
             snapshots,
             self.runner,
             metrics,
@@ -143,14 +158,20 @@ class Engine:
         requests.check_score(request, self.limits)
         size = sum(requests.size_of(item.passage) + requests.size_of(item.context) for item in request.items)
         items = await requests.off_loop(size, partial(self._item_texts, request.items))
-        ran = await self.runner.run(self._score_steps(request, items), request.caller)
+        choice = None if request.adaptation is None else self._served.choose(request.adaptation)
+        rows = min(len(items), ROWS_OF_REQUEST)
+        ran = await self.runner.run(self._score_steps(choice, items, request.top), request.caller, rows)
         ran.result.tally.count(self._metrics)
-        return ScoreAnswer(items=ran.result.items, timings=Timings(queue=ran.queue, compute=ran.compute))
+        timings = Timings(queue=ran.queue, compute=ran.compute)
+        return ScoreAnswer(items=ran.result.items, adaptation=choice, timings=timings)
 
-    def _score_steps(self, request: ScoreRequest, items: list[ItemText]) -> Steps[Any, Scored]:
-        if request.adaptation is None:
-            return score_items(self._served.model, self.vocab.bos_id, items, request.top)
-        return score_items_adapted(self._served.adapter(), request.adaptation, items, request.top)
+    def _score_steps(
+        self, choice: AdaptationChoice | None, items: list[ItemText], top: int
+    ) -> Steps[Any, Scored]:
+        if choice is None:
+            return score_items(self._served.reader, items, top)
+        adapter = self._served.adapter(choice.kind, choice.coordinates)
+        return score_items_adapted(adapter, choice, items, top)
 
     def _item_texts(self, items: tuple[ScoreItem, ...]) -> list[ItemText]:
         texts = [self._item_text(index, item) for index, item in enumerate(items)]
@@ -182,7 +203,7 @@ class Engine:
         requests.within("prompt tokens", len(ids), self.limits.prompt_tokens)
         seed = secrets.randbits(32) if request.settings.seed is None else request.settings.seed
         unfinished = prompt.after.unfinished if prompt else ()
-        steps = continue_prompt(self._served.model, self.vocab, ids, request.settings, seed, unfinished)
+        steps = continue_prompt(self._served.reader, self.vocab, ids, request.settings, seed, unfinished)
         async with aclosing(self.runner.stream(steps, request.caller)) as events:
             async for event in events:
                 if isinstance(event, EndEvent):
@@ -221,10 +242,10 @@ class Engine:
         size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         steps = rank_candidates(
-            self._served.adapter(), copy.state, request.candidates, pieces, request.weights
+            self._staging.adapter(copy.state), copy.state, request.candidates, pieces, request.weights
         )
         with self.sessions.distrusting(key):
-            ran = await self.runner.run(steps, request.caller)
+            ran = await self.runner.run(steps, request.caller, min(len(pieces), ROWS_OF_REQUEST))
         self._metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
         timings = Timings(queue=ran.queue, compute=ran.compute)
         return CandidatesAnswer(version=copy.position.version, candidates=ran.result, timings=timings)

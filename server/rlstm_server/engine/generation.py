@@ -1,17 +1,15 @@
-"""Continuing a text on the device, a few tokens a slice.
+"""Continuing a text on the device, a token at a time.
 
 The token at an index is a function of the distribution, the seed, the choice and the index alone, so the same
 seed gives the same text whatever else runs, and a text that was interrupted goes on as it would have.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, TypeAlias
 
 from rlstm_model.adaptation.adapter import Cursor
-from rlstm_model.adaptation.reader import Next, static_next
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.adaptation.reader import Reader
+from rlstm_model.adaptation.round import Next, Turn
 from rlstm_model.sampling import sample, uniform
 from rlstm_model.scoring import LOGPROB_FLOOR
 from rlstm_model.vocab import Vocab
@@ -22,23 +20,17 @@ from rlstm_server.engine.messages import (
     GenerationSettings,
     TokenEvent,
 )
-from rlstm_server.engine.runner import Steps
-from rlstm_server.engine.scoring import read_static
+from rlstm_server.engine.scoring import read
+from rlstm_server.engine.steps import Ask, Steps, performed, together
 from rlstm_server.engine.stops import Released, StopStrings
 from rlstm_server.errors import StateCorrupt
-
-SLICE: Final = 4
-"""Tokens of a slice of generation."""
-
-NextToken: TypeAlias = Callable[[Cursor], Next]
-"""Reads a cursor's token and predicts the one after it."""
 
 
 @dataclass(eq=False)
 class Continuation:
     """One text in the making. `index` counts its tokens, `seen` are those the repetition penalty acts on."""
 
-    read: NextToken
+    reader: Reader
     cursor: Cursor
     settings: GenerationSettings
     seed: int
@@ -54,12 +46,16 @@ class Continuation:
             return "stop"
         return "length" if self.index >= self.settings.max_tokens else None
 
-    def advance(self) -> list[Released]:
+    @property
+    def turn(self) -> Turn:
+        """What must be computed before the next token can be chosen."""
+        return Turn(self.reader, self.cursor)
+
+    def choose(self, following: Next) -> list[Released]:
         """Choose one more token; return the tokens that may be shown now.
 
         Raises StateCorrupt when the model's output is not finite.
         """
-        following = self.read(self.cursor)
         log_probs_V = following.log_probs_V
         number = uniform(self.seed, self.choice, self.index)
         try:
@@ -75,22 +71,22 @@ class Continuation:
 
 
 def continue_prompt(
-    model: LanguageModel,
+    reader: Reader,
     vocab: Vocab,
     prompt: Sequence[int],
     settings: GenerationSettings,
     seed: int,
     unfinished: Sequence[int] = (),
 ) -> Steps[GenerationEvent, int]:
-    """Continue a prompt `settings.choices` times with the weights as loaded; return the number of new tokens.
+    """Continue a prompt `settings.choices` times with the reader's weights; return the number of new tokens.
 
     `unfinished` are the last ids of the prompt, where they do not complete their character.
     """
-    state, last = yield from read_static(model, prompt, model.initial_state(1), vocab.bos_id)
+    cursor = yield from read(reader, prompt)
     texts = [
         Continuation(
-            read=partial(static_next, model),
-            cursor=Cursor(state, last),
+            reader=reader,
+            cursor=cursor,
             settings=settings,
             seed=seed,
             choice=choice,
@@ -99,34 +95,25 @@ def continue_prompt(
         )
         for choice in range(settings.choices)
     ]
-    return (yield from _write(texts, prompt_tokens=len(prompt)))
+    written = (_write(text, prompt_tokens=len(prompt)) for text in texts)
+    return sum((yield from together(written, len(texts))))
 
 
 def continue_text(text: Continuation) -> Steps[GenerationEvent, int]:
     """Continue from any state, keeping nothing; return the number of new tokens."""
-    return (yield from _write([text], prompt_tokens=0))
+    return (yield from _write(text, prompt_tokens=0))
 
 
-def _write(texts: Sequence[Continuation], *, prompt_tokens: int) -> Steps[GenerationEvent, int]:
-    """Advance the texts in turn until all are complete, a slice of each at a time."""
-    shown = [0] * len(texts)
-    going_on = list(range(len(texts)))
-    while going_on:
-        for number in going_on:
-            events = _slice(texts[number], shown[number])
-            shown[number] += len(events)
-            yield [*events, *_end(texts[number], prompt_tokens, shown[number])]
-        going_on = [number for number in going_on if texts[number].finish_reason is None]
-    return sum(shown)
-
-
-def _slice(text: Continuation, shown: int) -> list[TokenEvent]:
-    released: list[Released] = []
-    for _ in range(SLICE):
-        if text.finish_reason is not None:
-            break
-        released += text.advance()
-    return token_events(released, text.choice, shown)
+def _write(text: Continuation, *, prompt_tokens: int) -> Steps[GenerationEvent, int]:
+    """Choose token after token; what may be shown of them is, while the next one is computed."""
+    shown = 0
+    events: Sequence[GenerationEvent] = ()
+    while text.finish_reason is None:
+        following = yield from performed(text.turn, events)
+        events = token_events(text.choose(following), text.choice, shown)
+        shown += len(events)
+    yield Ask((), [*events, _end(text, text.finish_reason, prompt_tokens, shown)])
+    return shown
 
 
 def token_events(released: Sequence[Released], choice: int, first_index: int) -> list[TokenEvent]:
@@ -137,15 +124,11 @@ def token_events(released: Sequence[Released], choice: int, first_index: int) ->
     ]
 
 
-def _end(text: Continuation, prompt_tokens: int, shown: int) -> list[Any]:
-    if text.finish_reason is None:
-        return []
-    return [
-        EndEvent(
-            choice=text.choice,
-            finish_reason=text.finish_reason,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=shown,
-            seed=text.seed,
-        )
-    ]
+def _end(text: Continuation, reason: FinishReason, prompt_tokens: int, shown: int) -> EndEvent:
+    return EndEvent(
+        choice=text.choice,
+        finish_reason=reason,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=shown,
+        seed=text.seed,
+    )

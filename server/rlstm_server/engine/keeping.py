@@ -15,10 +15,10 @@ from rlstm_server.engine import answers
 from rlstm_server.engine.generation import Continuation, continue_text
 from rlstm_server.engine.learning import Tally, read_piece
 from rlstm_server.engine.messages import FinishReason, GenerationEvent, GenerationSettings, Passage
-from rlstm_server.engine.runner import Steps
 from rlstm_server.engine.session import Staged
 from rlstm_server.engine.snapshot import SessionCopy, SessionState
 from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.stops import Released, StopStrings
 from rlstm_server.engine.text import read_passage
 from rlstm_server.errors import StateCorrupt
@@ -58,10 +58,10 @@ class Progress:
 
 def continuation(staging: Staging, state: SessionState, progress: Progress) -> Continuation:
     """A text that goes on from a session's state, after what is kept of it already."""
-    reader = staging.served.adapter().reader(state.adapted)
+    reader = staging.adapter(state).reader(state.adapted)
     after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
     return Continuation(
-        read=reader.next,
+        reader=reader,
         cursor=reader.cursor,
         settings=progress.settings,
         seed=progress.seed,
@@ -79,7 +79,7 @@ def read_pending(
     if not state.place.pending:
         return state, Tally()
     piece = read_passage(staging.served.vocab, Passage(text=""), "", place=state.place, final=True)
-    reading = yield from read_piece(staging.served.adapter(), state, piece, learn=learn)
+    reading = yield from read_piece(staging.adapter(state), state, piece, learn=learn)
     return reading.state, reading.tally
 
 
@@ -89,10 +89,10 @@ def keep_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps
     text = continuation(staging, state, progress)
     released: list[Released] = []
     while len(released) < CHUNK and text.finish_reason is None:
-        released += text.advance()
-        yield ()
+        released += text.choose((yield from performed(text.turn)))
     tokens = _fitting(released)
     state, tally = yield from _read_own(staging, state, tokens, learn=progress.learn)
+    state = staging.measured(state)
     chunk = Chunk(
         tokens=tokens,
         finish_reason=text.finish_reason if len(tokens) == len(released) else None,
@@ -160,5 +160,5 @@ def _read_own(
         return state, Tally()
     ids = tuple(token.id for token in tokens)
     piece = read_passage(staging.served.vocab, Passage(tokens=ids), "", place=state.place)
-    reading = yield from read_piece(staging.served.adapter(), state, piece, learn=learn, own=True)
+    reading = yield from read_piece(staging.adapter(state), state, piece, learn=learn, own=True)
     return reading.state, reading.tally

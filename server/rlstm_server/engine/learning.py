@@ -1,8 +1,9 @@
-"""Reading a piece of text in a session: what the device thread does between two slices, and what comes of it.
+"""Reading a piece of text in a session, a segment a round, and what comes of it.
 
-A slice is at most one segment (rlstm_model.adaptation.adapter). Sums are taken in float64.
+Sums are taken in float64.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -10,30 +11,48 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from rlstm_model.adaptation.adapter import Adapter, NonFiniteState, Observed
+from rlstm_model.adaptation.watch import Watch
 from rlstm_model.scoring import TokenScores
 from rlstm_server.engine.messages import Columns, SessionTotals, Totals
-from rlstm_server.engine.runner import Steps
 from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.text import Piece
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
 
-UPDATE_OUTCOMES = {"step_skipped": "skipped_nonfinite", "restarted": "rolled_back"}
-"""The adapter's guards that are no step, by the name they are counted under; "projected" is a step."""
+UPDATE_OUTCOMES = {
+    "step_skipped": "skipped_nonfinite",
+    "restarted": "rolled_back",
+    "reset": "rolled_back",
+    "frozen": "skipped_frozen",
+}
+"""The guards that are no step, by the name they are counted under; "projected" is a step.
+
+The adapter's own are counted once a row, those of the watch over a single expert once a segment.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """What an operation will be counted as, once, when it has taken effect."""
+    """What an operation will be counted as, once, when it has taken effect.
+
+    `updates` are segments that were learned from, `row_steps` the steps of single rows in them.
+    """
 
     scored: int = 0
     generated: int = 0
     adapted: int = 0
     updates: int = 0
+    row_steps: int = 0
     guards: tuple[str, ...] = ()
     gradient_norms: tuple[float, ...] = ()
     norm_ratio: float | None = None
     session: Totals | None = None
+
+    @property
+    def guard_counts(self) -> dict[str, int]:
+        """How often each guard acted, of those that did."""
+        return dict(Counter(self.guards))
 
     @classmethod
     def of_items(cls, tallies: Sequence["Tally"]) -> "Tally":
@@ -42,6 +61,7 @@ class Tally:
             scored=sum(tally.scored for tally in tallies),
             adapted=sum(tally.adapted for tally in tallies),
             updates=sum(tally.updates for tally in tallies),
+            row_steps=sum(tally.row_steps for tally in tallies),
             guards=tuple(guard for tally in tallies for guard in tally.guards),
             gradient_norms=tuple(norm for tally in tallies for norm in tally.gradient_norms),
         )
@@ -66,7 +86,7 @@ class Tally:
             metrics.tokens.labels(kind).inc(tokens)
         clipped = self.guards.count("projected")
         metrics.updates.labels("clipped").inc(clipped)
-        metrics.updates.labels("applied").inc(self.updates - clipped)
+        metrics.updates.labels("applied").inc(self.row_steps - clipped)
         for guard, outcome in UPDATE_OUTCOMES.items():
             metrics.updates.labels(outcome).inc(self.guards.count(guard))
         for norm in self.gradient_norms:
@@ -96,12 +116,13 @@ class Reading(NamedTuple):
 
 
 @dataclass
-class _Slices:
-    """The figures of one reading's slices, in order, but not their states: each may hold a whole delta."""
+class _Parts:
+    """The figures of one reading's parts, in order, but not their states: each may hold a whole delta."""
 
     scores: list[TokenScores] = field(default_factory=list)
     static: list[Tensor | None] = field(default_factory=list)
     updates: int = 0
+    row_steps: int = 0
     guards: tuple[str, ...] = ()
     gradient_norms: tuple[float, ...] = ()
     norm_ratio: float | None = None
@@ -110,6 +131,7 @@ class _Slices:
         self.scores.append(part.scores)
         self.static.append(part.static_logprobs)
         self.updates += part.updates
+        self.row_steps += _steps_of(part)
         self.guards += part.guards
         self.gradient_norms += part.gradient_norms
         if part.norm_ratio is not None:
@@ -129,25 +151,48 @@ class _Slices:
 def read_piece(
     adapter: Adapter, state: SessionState, piece: Piece, *, learn: bool, top: int = 0, own: bool = False
 ) -> Steps[Any, Reading]:
-    """Score a piece, then learn from it; one slice a step. `own` text was generated: it is not in the totals.
+    """Score a piece, then learn from it, a segment a round. `own` text was generated: not in the totals.
 
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
-    slices, adapted = _Slices(), state.adapted
+    parts, adapted, watch, done = _Parts(), state.adapted, state.watch, 0
     try:
-        for part in adapter.observe(adapted, piece.ids, learn=learn, top=top):
-            slices.add(part)
-            adapted = part.state
-            yield ()
+        while done < len(piece.ids):
+            ids = piece.ids[done : done + adapter.config.segment]
+            part = adapter.part(adapted, ids, learn=learn and watch.learns, top=top)
+            observed, watch = _watched(adapter, watch, (yield from performed(part)), learn=learn)
+            parts.add(observed)
+            adapted, done = observed.state, done + len(part.ids)
     except NonFiniteState as error:
         raise StateCorrupt("the session's state holds values that are not finite") from error
-    static = slices.static_logprobs if adapted.lineup.static else None
-    columns = columns_of(piece, slices.all_scores, static)
+    static = parts.static_logprobs if adapted.lineup.static else None
+    columns = columns_of(piece, parts.all_scores, static)
     totals = totals_of(piece, columns)
-    tally = _tally(slices, totals, learn=learn, own=own)
+    tally = _tally(parts, totals, learn=learn, own=own)
     sums = state.totals if own else _add(state.totals, totals)
     sums = replace(sums, updates=sums.updates + tally.updates, guards=sums.guards + len(tally.guards))
-    return Reading(SessionState(adapted=adapted, totals=sums, place=piece.after), columns, totals, tally)
+    after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
+    return Reading(after, columns, totals, tally)
+
+
+def _watched(adapter: Adapter, watch: Watch, part: Observed, *, learn: bool) -> tuple[Observed, Watch]:
+    """A part under the watch over a single expert, where the static row reads beside one."""
+    if part.static_logprobs is None or part.state.lineup.experts > 1:
+        return part, watch
+    ends = part.state.position % adapter.config.segment == 0
+    seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends)
+    if seen.lost:
+        state = adapter.reset(part.state, fast_weights=True, recurrent=False)
+        part = replace(part, state=state, guards=(*part.guards, "reset"))
+    elif seen.frozen and learn:
+        part = replace(part, guards=(*part.guards, "frozen"))
+    return part, seen.watch
+
+
+def _steps_of(part: Observed) -> int:
+    """Rows that took a step: where the segment was learned from, all but those whose step was skipped."""
+    rows = len(part.state.lineup.rates)
+    return part.updates * (rows - part.guards.count("step_skipped"))
 
 
 def columns_of(
@@ -186,15 +231,16 @@ def _alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], .
     return tuple(tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in rows)
 
 
-def _tally(slices: _Slices, totals: Totals, *, learn: bool, own: bool) -> Tally:
+def _tally(parts: _Parts, totals: Totals, *, learn: bool, own: bool) -> Tally:
     return Tally(
         scored=0 if own else totals.tokens,
         generated=totals.tokens if own else 0,
         adapted=totals.tokens if learn else 0,
-        updates=slices.updates,
-        guards=slices.guards,
-        gradient_norms=slices.gradient_norms,
-        norm_ratio=slices.norm_ratio,
+        updates=parts.updates,
+        row_steps=parts.row_steps,
+        guards=parts.guards,
+        gradient_norms=parts.gradient_norms,
+        norm_ratio=parts.norm_ratio,
         session=None if own else totals,
     )
 

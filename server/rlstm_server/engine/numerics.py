@@ -1,22 +1,40 @@
-"""The identity of the numbers: what two machines must share to compute the same bits."""
+"""The identity of the numbers: what two machines must share to compute the same bits.
+
+What a round gives a stream is, to the last bit, what the stream gets alone. That rests on how matrix
+products and pointwise functions are worked out on this machine for this model, so a server tests it when it
+starts (`rounds_agree`). Where it does not hold, works are performed one by one (`alone`), and the id says so.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
 
 import torch
+from torch import Tensor
 
+from rlstm_model.adaptation.adapter import Adapter, Cursor
+from rlstm_model.adaptation.fast_weights import row_tile
+from rlstm_model.adaptation.reader import Reader
+from rlstm_model.adaptation.round import Next, Observed, Result, Slice, Sliced, Turn, Work, perform
 from rlstm_model.language_model import LanguageModel
 
-ROW_TILE = 1
-"""Rows that are computed in one call. Sessions of different tiles agree to about 1e-6 only."""
+TOKENS: Final = 3
+"""Tokens of a segment in the test."""
+
+Perform: TypeAlias = Callable[[Sequence[Work]], Sequence[Result]]
 
 
-def numerics_id(model: LanguageModel) -> str:
-    """The libraries, the device, the dtype and the tile, such as ``torch2.11.0-cpu-AVX2-float32-tile1``.
+def numerics_id(model: LanguageModel, *, rounds_agree: bool = True) -> str:
+    """The libraries, the device, the dtype and the tile, such as ``torch2.11.0-cpu-AVX2-mkl-float32-tile8``.
 
     Two servers with the same id give a session the same scores to the last bit; others agree to about
     1e-4 nats a token.
     """
     weight = model.embedding.input
     dtype = str(weight.dtype).removeprefix("torch.")
-    parts = (f"torch{torch.__version__}", weight.device.type, _unit(weight.device), dtype, f"tile{ROW_TILE}")
+    rows = f"tile{row_tile(model)}" if rounds_agree else "alone"
+    parts = (f"torch{torch.__version__}", weight.device.type, _unit(weight.device), dtype, rows)
     return "-".join(part.replace(" ", "_") for part in parts)
 
 
@@ -26,3 +44,68 @@ def _unit(device: torch.device) -> str:
         return str(torch.cuda.get_device_name(device))
     algebra = "mkl" if torch._C.has_mkl else "blas"
     return f"{torch.backends.cpu.get_cpu_capability()}-{algebra}"
+
+
+def alone(works: Sequence[Work]) -> list[Result]:
+    """Perform works one by one."""
+    return [result for work in works for result in perform([work])]
+
+
+# ---- whether rounds agree ---------------------------------------------------------------------------------
+
+
+def rounds_agree(reader: Reader, adapter: Adapter | None, performed: Perform = perform) -> bool:
+    """Whether one stream among others gets the bits that it gets alone, wherever its rows are.
+
+    A static text, and where there is an adapter a stream that learns and is read on from. `performed` is
+    what is tested.
+    """
+    tile = row_tile(reader.rows.weights.model)
+    crowds = [(tile, 0), (tile, tile - 1), (3 * tile, 3 * tile - 1)]
+    probes: list[Callable[[int, int], list[Tensor]]] = [partial(_static, performed, reader)]
+    if adapter is not None:
+        probes += [partial(_learned, performed, adapter, experts) for experts in (1, 4)]
+    return all(_same(probe(1, 0), probe(crowd, place)) for probe in probes for crowd, place in crowds)
+
+
+def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _static(performed: Perform, reader: Reader, crowd: int, place: int) -> list[Tensor]:
+    """All that is computed of a text at `place` in a crowd."""
+    texts = _texts(reader.rows.weights.model, crowd, place)
+    read = performed([Slice(reader, reader.cursor, text) for text in texts])
+    cursors = [result.cursor for result in read if isinstance(result, Sliced)]
+    return [*cursors[place].state, *_read_on(performed, [(reader, cursor) for cursor in cursors], place)]
+
+
+def _learned(performed: Perform, adapter: Adapter, experts: int, crowd: int, place: int) -> list[Tensor]:
+    """All that is computed of a stream that learns twice, at `place` in a crowd."""
+    texts, states = _texts(adapter.model, crowd, place), [adapter.start(experts=experts)] * crowd
+    outcome: list[Tensor] = []
+    for _ in range(2):
+        # At this place in a segment, with nothing pending, the next tokens are learned from as a short one.
+        position = max(0, adapter.config.segment - TOKENS)
+        before = [replace(state, position=position) for state in states]
+        parts = [adapter.part(state, text, top=2) for state, text in zip(before, texts, strict=True)]
+        observed = [result for result in performed(parts) if isinstance(result, Observed)]
+        states = [result.state for result in observed]
+        scores = observed[place].scores
+        outcome += [scores.logprobs, scores.entropies, *states[place].tensors().values()]
+    readers = [adapter.reader(state) for state in states]
+    return outcome + _read_on(performed, [(reader, reader.cursor) for reader in readers], place)
+
+
+def _read_on(performed: Perform, places: Sequence[tuple[Reader, Cursor]], place: int) -> list[Tensor]:
+    turns = performed([Turn(reader, cursor) for reader, cursor in places])
+    following = turns[place]
+    return [following.log_probs_V, *following.state] if isinstance(following, Next) else []
+
+
+def _texts(model: LanguageModel, crowd: int, place: int) -> list[tuple[int, ...]]:
+    """Texts that are all different, but for the one at `place`, which is always the same."""
+    generator = torch.Generator().manual_seed(crowd)
+    texts = torch.randint(model.config.vocab_size, (crowd, TOKENS), generator=generator)
+    texts[place] = torch.arange(TOKENS) % model.config.vocab_size
+    return [tuple(text) for text in texts.tolist()]

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from rlstm_server.engine.messages import (
-    AdaptationChoice,
+    AdaptationRequest,
     CandidatesRequest,
     CreateSession,
     EngineLimits,
@@ -65,18 +65,18 @@ def check_score(request: ScoreRequest, limits: EngineLimits) -> None:
     within("items", len(request.items), limits.score_items)
     within("top", request.top, limits.top)
     if request.adaptation is not None:
-        check_choice(request.adaptation)
+        check_adaptation(request.adaptation)
 
 
-def check_choice(choice: AdaptationChoice) -> None:
+def check_adaptation(asked: AdaptationRequest) -> None:
     """Raise InvalidField for a rate out of bounds."""
-    if not 0 <= choice.rate_scale <= MAX_RATE_SCALE:
+    if not 0 <= asked.rate_scale <= MAX_RATE_SCALE:
         raise InvalidField("adaptation.rate_scale", f"rate_scale must lie in [0, {MAX_RATE_SCALE:g}]")
 
 
 def check_create(request: CreateSession) -> None:
     """Raise InvalidField or InvalidText for a session that cannot be made."""
-    check_choice(request.adaptation)
+    check_adaptation(request.adaptation)
     if request.name is not None and not 1 <= len(_utf8(request.name)) <= MAX_NAME_BYTES:
         raise InvalidField("name", f"name must be 1 to {MAX_NAME_BYTES} bytes long")
     seconds = request.ttl_seconds

@@ -1,9 +1,9 @@
 """The one device thread: it alone touches torch, and it never waits for anybody.
 
-A job is a generator that works one slice between two ``yield``s; what it yields are events for its reader,
-what it returns is its result. Both travel back to the event loop by ``call_soon_threadsafe``. A job that
-raises fails alone. The slow weights never change in a server: their digest is taken when the thread starts
-and when it ends.
+It goes in rounds. Every job of a plan says what it wants computed (:mod:`rlstm_server.engine.steps`), all of
+it is performed at once, and each job is sent its own and says what it wants next. Events and results travel
+to the event loop by ``call_soon_threadsafe``. A job that raises, or a work that fails, fails alone. The slow
+weights never change in a server: their digest is taken when the thread starts and when it ends.
 """
 
 import asyncio
@@ -12,82 +12,64 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from torch import nn
 
+from rlstm_model.adaptation.round import Result as Performed
+from rlstm_model.adaptation.round import Work, perform
+from rlstm_server.engine.job import Job, Ran, Result
 from rlstm_server.engine.messages import Caller
 from rlstm_server.engine.scheduler import Outcome, Plan, Scheduler
-from rlstm_server.errors import Draining, InternalError, ServerError
+from rlstm_server.engine.slots import Slots
+from rlstm_server.engine.steps import Event, Steps
+from rlstm_server.errors import Draining, InternalError
 from rlstm_server.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-Event = TypeVar("Event")
-Result = TypeVar("Result")
-Steps: TypeAlias = Generator[Sequence[Event], None, Result]
+ROWS: Final = 256
+"""Rows of a round, unless the server is told otherwise."""
 
+TOKENS: Final = 4
+"""Tokens that a text is continued by in one round: they take about as long as a segment does."""
 
-class Ran(NamedTuple, Generic[Result]):
-    """A job's result, the seconds it waited for its first slice and those it computed."""
+IDLE_SECONDS: Final = 1.0
+"""How long an idle thread lets memory that nobody uses any more lie before it is zeroed."""
 
-    result: Result
-    queue: float
-    compute: float
+Perform: TypeAlias = Callable[[Sequence[Work]], Sequence[Performed]]
 
 
 @dataclass(eq=False)
-class _Job:
-    """A job on its way through the scheduler; only the device thread touches `steps`."""
+class Rounds:
+    """What the device thread has done: rounds, the rows in them, and the seconds they took."""
 
-    number: int
-    steps: Generator[Sequence[Any], None, Any]
-    caller: Caller
-    loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[Ran[Any]]"
-    on_events: Callable[[Sequence[Any]], None]
-    submitted: float
-    started: float | None = None
-    compute: float = 0.0
-
-    def finish(self, ran: Ran[Any]) -> None:
-        if not self.future.done():
-            self.future.set_result(ran)
-
-    def fail(self, error: ServerError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def leave(self) -> None:
-        """Nobody waits any more: an error that comes late, or came, is not reported as forgotten."""
-        if not self.future.cancel() and not self.future.cancelled():
-            self.future.exception()
-
-    def deliver(self, callback: Callable[[Any], None], value: object) -> None:
-        """Call back in the event loop; when that is closed already, nobody waits any more."""
-        try:
-            self.loop.call_soon_threadsafe(callback, value)
-        except RuntimeError:
-            logger.info("a result came after its event loop was closed")
+    count: int = 0
+    rows: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(eq=False)
 class Runner:
-    """Runs jobs slice by slice in the order of the scheduler. `capacity` bounds the jobs in it."""
+    """Runs jobs round by round in the order of the scheduler. `capacity` bounds the jobs, `rows` a round."""
 
     model: nn.Module
     metrics: Metrics
     capacity: int
-    _jobs: dict[int, _Job] = field(default_factory=dict)
+    rows: int = ROWS
+    perform: Perform = perform
+    slots: Slots = field(default_factory=Slots)
+    rounds: Rounds = field(default_factory=Rounds)
+    _jobs: dict[int, Job] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
-    _discarded: list[_Job] = field(default_factory=list)
+    _discarded: list[Job] = field(default_factory=list)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _closing: bool = False
 
     def __post_init__(self) -> None:
-        self._scheduler = Scheduler(self.capacity)
+        self._scheduler = Scheduler(self.capacity, self.rows)
         self._thread = threading.Thread(target=self._work, name="device", daemon=True)
         self._digests: list[str] = []
 
@@ -110,18 +92,23 @@ class Runner:
             logger.critical("the base weights changed while serving")
             raise InternalError("the base weights changed while serving")
 
-    async def run(self, steps: Steps[Any, Result], caller: Caller) -> Ran[Result]:
-        """Run a job to its end. Cancelling the wait cancels the job between two slices. Raises Overloaded."""
-        job = self._submit(steps, caller, lambda events: None)
+    async def run(self, steps: Steps[Any, Result], caller: Caller, rows: int = 1) -> Ran[Result]:
+        """Run a job to its end; `rows` are those of its first round.
+
+        Cancelling the wait cancels the job between two rounds. Raises Overloaded.
+        """
+        job = self._submit(steps, caller, rows, lambda events: None)
         try:
             return await job.future
         finally:
             self._cancel(job)
 
-    async def stream(self, steps: Steps[Event, Any], caller: Caller) -> AsyncGenerator[Event, None]:
+    async def stream(
+        self, steps: Steps[Event, Any], caller: Caller, rows: int = 1
+    ) -> AsyncGenerator[Event, None]:
         """Run a job and iterate over its events as they come; leaving early cancels it. Raises Overloaded."""
         arrived: asyncio.Queue[Sequence[Event] | None] = asyncio.Queue()
-        job = self._submit(steps, caller, arrived.put_nowait)
+        job = self._submit(steps, caller, rows, arrived.put_nowait)
         job.future.add_done_callback(lambda _: arrived.put_nowait(None))
         try:
             while (events := await arrived.get()) is not None:
@@ -140,11 +127,12 @@ class Runner:
             await asyncio.wait(futures, timeout=seconds)
 
     def check(self) -> None:
-        """Raise ValueError unless the scheduler's books balance and every job in them is known here."""
+        """Raise ValueError unless the books of scheduler and slots balance and every job is known here."""
         with self._wake:
             self._scheduler.check()
             if self._scheduler.active != len(self._jobs):
                 raise ValueError(f"{len(self._jobs)} jobs for {self._scheduler.active} in the scheduler")
+        self.slots.check()
 
     @property
     def active(self) -> int:
@@ -154,20 +142,19 @@ class Runner:
     # ---- the event loop's side ----------------------------------------------------------------------------
 
     def _submit(
-        self, steps: Steps[Any, Any], caller: Caller, on_events: Callable[[Sequence[Any]], None]
-    ) -> _Job:
+        self, steps: Steps[Any, Any], caller: Caller, rows: int, on_events: Callable[[Sequence[Any]], None]
+    ) -> Job:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Ran[Any]] = loop.create_future()
-        job = _Job(next(self._numbers), steps, caller, loop, future, on_events, time.perf_counter())
+        job = Job(next(self._numbers), steps, caller, loop, loop.create_future(), on_events)
         with self._wake:
             if self._closing:
                 raise Draining("the server is shutting down")
-            self._scheduler.add(job.number, caller.tenant)
+            self._scheduler.add(job.number, caller.tenant, rows)
             self._jobs[job.number] = job
             self._wake.notify()
         return job
 
-    def _cancel(self, job: _Job) -> None:
+    def _cancel(self, job: Job) -> None:
         with self._wake:
             if self._scheduler.cancel(job.number) and not self._scheduler.holds(job.number):
                 self._discarded.append(self._jobs.pop(job.number))
@@ -178,9 +165,9 @@ class Runner:
     def _work(self) -> None:
         self._digests.append(weights_digest(self.model))
         while (plan := self._next_plan()) is not None:
-            outcome = self._execute(plan)
-            self._learn(plan, outcome)
+            self._learn(plan, self._execute(plan))
         self._refuse_rest()
+        self.slots.wipe()
         self._digests.append(weights_digest(self.model))
 
     def _next_plan(self) -> Plan | None:
@@ -190,18 +177,62 @@ class Runner:
                 discarded, self._discarded = self._discarded, []
                 plan = None if self._closing else self._scheduler.schedule()
                 if plan is None and not discarded and not self._closing:
-                    self._wake.wait()
-                    continue
+                    self._wake.wait(IDLE_SECONDS)
             _discard(discarded)
+            # Here no work is under way that could read what is zeroed.
+            self.slots.wipe()
             if plan is not None or self._closing:
                 return plan
 
     def _execute(self, plan: Plan) -> Outcome:
-        over = {number: self._advance(self._jobs[number]) for number in plan.jobs}
+        jobs = [self._jobs[number] for number in plan.jobs]
+        for job in jobs:
+            if not job.ask.works:
+                self._begin(job)
+        going = [job for job in jobs if job.ask.works]
+        for _ in range(TOKENS):
+            if not going:
+                break
+            self._round(going)
+            going = [job for job in going if job.ask.tokens_only]
         return Outcome(
-            unfinished=tuple(number for number in plan.jobs if not over[number]),
-            finished=tuple(number for number in plan.jobs if over[number]),
+            unfinished={job.number: job.ask.rows for job in jobs if not job.over},
+            finished=tuple(job.number for job in jobs if job.over),
         )
+
+    def _begin(self, job: Job) -> None:
+        """Advance a job that waits for no works: a new one, or one that had events only."""
+        new = job.started is None
+        job.advance(())
+        if new:
+            endpoint = self.metrics.endpoint(job.caller.endpoint)
+            self.metrics.queue_seconds.labels(endpoint).observe(job.waited)
+
+    def _round(self, jobs: Sequence[Job]) -> None:
+        """Perform what the jobs ask for, and send each its own."""
+        began = time.perf_counter()
+        results = self._performed([job.ask.works for job in jobs])
+        seconds = time.perf_counter() - began
+        self.rounds.count += 1
+        self.rounds.rows += sum(job.ask.rows for job in jobs)
+        self.rounds.seconds += seconds
+        for job, own in zip(jobs, results, strict=True):
+            job.compute += seconds
+            job.advance(own)
+            if not job.over and not job.ask.works:
+                job.advance(())  # what came last were events: it may be over now
+
+    def _performed(self, asked: Sequence[Sequence[Work]]) -> list[Sequence[Performed]]:
+        """What became of each job's works. When a round as a whole fails, each job has one of its own."""
+        try:
+            results = self.perform([work for works in asked for work in works])
+        except Exception as error:
+            if len(asked) == 1:
+                return [[error] * len(asked[0])]
+            logger.error("a round failed: its jobs go one by one", exc_info=error)
+            return [own for works in asked for own in self._performed([works])]
+        ends = list(itertools.accumulate(len(works) for works in asked))
+        return [results[end - len(works) : end] for works, end in zip(asked, ends, strict=True)]
 
     def _learn(self, plan: Plan, outcome: Outcome) -> None:
         with self._wake:
@@ -209,34 +240,13 @@ class Runner:
             gone = [self._jobs.pop(number) for number in plan.jobs if not self._scheduler.holds(number)]
         _discard(gone)
 
-    def _advance(self, job: _Job) -> bool:
-        """Run one slice; whether the job is over."""
-        began = time.perf_counter()
-        if job.started is None:
-            job.started = began
-            endpoint = self.metrics.endpoint(job.caller.endpoint)
-            self.metrics.queue_seconds.labels(endpoint).observe(began - job.submitted)
-        try:
-            events = next(job.steps)
-        except StopIteration as stop:
-            job.compute += time.perf_counter() - began
-            job.deliver(job.finish, Ran(stop.value, job.started - job.submitted, job.compute))
-            return True
-        except Exception as error:
-            job.deliver(job.fail, _as_ours(error, job.caller))
-            return True
-        job.compute += time.perf_counter() - began
-        if events:
-            job.deliver(job.on_events, events)
-        return False
-
     def _refuse_rest(self) -> None:
         with self._wake:
             rest, self._jobs = list(self._jobs.values()), {}
             for job in rest:
                 self._scheduler.cancel(job.number)
         for job in rest:
-            job.deliver(job.fail, Draining("the server is shutting down"))
+            job.refuse(Draining("the server is shutting down"))
         _discard(rest)
 
 
@@ -249,16 +259,7 @@ def weights_digest(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _as_ours(error: Exception, caller: Caller) -> ServerError:
-    """Keep our errors; log and replace what was not foreseen: it fails this request only."""
-    if isinstance(error, ServerError):
-        return error
-    extra = {"request_id": caller.request_id, "endpoint": caller.endpoint}
-    logger.error("a job failed", exc_info=error, extra=extra)
-    return InternalError()
-
-
-def _discard(jobs: Sequence[_Job]) -> None:
+def _discard(jobs: Sequence[Job]) -> None:
     """Close the generators here, where their tensors were made."""
     for job in jobs:
         job.steps.close()

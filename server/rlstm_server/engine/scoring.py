@@ -1,15 +1,16 @@
-"""Scoring texts on the device: with the weights as loaded, learning inside each text, or after a session."""
+"""Scoring texts on the device: with the weights as loaded, learning inside each text, or after a session.
+
+The texts of one request share its rounds, each a segment at a time.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import torch
-
-from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.scoring import TokenScores, score
-from rlstm_model.state import State
+from rlstm_model.adaptation.adapter import Adapter, Cursor
+from rlstm_model.adaptation.reader import CHUNK, Reader
+from rlstm_model.adaptation.round import Slice
+from rlstm_model.scoring import TokenScores
 from rlstm_server.engine.learning import Tally, columns_of, read_piece, totals_of
 from rlstm_server.engine.messages import (
     AdaptationChoice,
@@ -19,16 +20,15 @@ from rlstm_server.engine.messages import (
     FirstToken,
     ItemScores,
     RankedCandidate,
-    SessionTotals,
     Totals,
 )
-from rlstm_server.engine.runner import Steps
 from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.steps import Steps, performed, together
 from rlstm_server.engine.text import Piece
 from rlstm_server.errors import StateCorrupt
 
-CHUNK = 256
-"""Tokens of a slice of static reading."""
+ROWS_OF_REQUEST: Final = 64
+"""Rows that one request takes of a round at most: it may have as many texts as a round has rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +52,9 @@ class Scored(NamedTuple):
     tally: Tally
 
 
-def score_items(model: LanguageModel, bos_id: int, items: Sequence[ItemText], top: int) -> Steps[Any, Scored]:
-    """Score each item from the beginning of all text, with the weights as loaded."""
-    done = []
-    for item in items:
-        state, last = None, bos_id
-        if item.context is not None:
-            _, state, last = yield from _score(model, item.context.ids, state, last, 0)
-        scores, _, _ = yield from _score(model, item.piece.ids, state, last, top)
-        columns = columns_of(item.piece, scores, None)
-        done.append(_item_scores(item, columns, totals_of(item.piece, columns), Tally()))
+def score_items(reader: Reader, items: Sequence[ItemText], top: int) -> Steps[Any, Scored]:
+    """Score each item from the reader's place, the beginning of all text."""
+    done = yield from together((_score_item(reader, item, top) for item in items), ROWS_OF_REQUEST)
     return Scored(tuple(done), Tally(scored=sum(item.totals.tokens for item in done)))
 
 
@@ -69,18 +62,10 @@ def score_items_adapted(
     adapter: Adapter, choice: AdaptationChoice, items: Sequence[ItemText], top: int
 ) -> Steps[Any, Scored]:
     """Score each item while learning from it (and from its context), each from the weights as loaded."""
-    done, tallies = [], []
-    for item in items:
-        adapted = adapter.start(rate_scale=choice.rate_scale, static=choice.static)
-        state = SessionState(adapted=adapted, totals=SessionTotals())
-        if item.context is not None:
-            before = yield from read_piece(adapter, state, item.context, learn=True)
-            state = before.state
-            tallies.append(replace(before.tally, scored=0))
-        reading = yield from read_piece(adapter, state, item.piece, learn=True, top=top)
-        done.append(_item_scores(item, reading.columns, reading.totals, reading.tally))
-        tallies.append(reading.tally)
-    return Scored(tuple(done), Tally.of_items(tallies))
+    start = SessionState.before_text(adapter, choice)
+    at_once = max(1, ROWS_OF_REQUEST // choice.lineup.rows)
+    done = yield from together((_score_adapting(adapter, start, item, top) for item in items), at_once)
+    return Scored(tuple(scores for scores, _ in done), Tally.of_items([tally for _, tally in done]))
 
 
 def rank_candidates(
@@ -91,51 +76,63 @@ def rank_candidates(
     weights: CandidateWeights,
 ) -> Steps[Any, tuple[RankedCandidate, ...]]:
     """Score continuations of a session's present state, which stays as it is; rank 1 is the best mix."""
-    sums = []
     reader = adapter.reader(state.adapted)
-    for piece in pieces:
-        cursor, logprob = reader.cursor, 0.0
-        for start in range(0, len(piece.ids), CHUNK):
-            try:
-                scores, cursor = reader.score(cursor, piece.ids[start : start + CHUNK])
-            except ArithmeticError as error:
-                raise StateCorrupt("the session's state gives values that are not finite") from error
-            logprob += scores.total
-            yield ()
-        sums.append((logprob, len(piece.ids)))
+    at_once = max(1, ROWS_OF_REQUEST // state.adapted.lineup.experts)
+    try:
+        logprobs = yield from together((_logprob(reader, piece) for piece in pieces), at_once)
+    except ArithmeticError as error:
+        raise StateCorrupt("the session's state gives values that are not finite") from error
+    sums = [(logprob, len(piece.ids)) for logprob, piece in zip(logprobs, pieces, strict=True)]
     return _ranked(candidates, sums, weights)
 
 
-def read_static(
-    model: LanguageModel, ids: Sequence[int], state: State, last: int
-) -> Steps[Any, tuple[State, int]]:
-    """Read a text without scoring it; the state is the one before its last token, which is returned too."""
-    inputs = [last, *ids[:-1]] if ids else []
-    for start in range(0, len(inputs), CHUNK):
-        state = _read(model, inputs[start : start + CHUNK], state)
-        yield ()
-    return state, ids[-1] if ids else last
-
-
-@torch.no_grad()
-def _read(model: LanguageModel, inputs: Sequence[int], state: State) -> State:
-    ids_T1 = torch.tensor(inputs, device=state.h.device)[:, None]
-    return model(ids_T1, state)[1]  # type: ignore[no-any-return]
-
-
-def _score(
-    model: LanguageModel, ids: Sequence[int], state: State | None, last: int, top: int
-) -> Steps[Any, tuple[TokenScores, State, int]]:
-    parts: list[TokenScores] = []
+def score_text(
+    reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0
+) -> Steps[Any, tuple[TokenScores, Cursor]]:
+    """Scores of at least one token after a cursor, and the cursor after them."""
+    parts = []
     for start in range(0, len(ids), CHUNK):
-        part = ids[start : start + CHUNK]
-        scores, state = score(model, part, state=state, last=last, top=top, chunk=CHUNK)
-        parts.append(scores)
-        last = part[-1]
-        yield ()
-    if state is None:
-        raise ValueError("there are no tokens to score")
-    return TokenScores.concatenate(parts), state, last
+        sliced = yield from performed(Slice(reader, cursor, tuple(ids[start : start + CHUNK]), top))
+        parts.append(sliced.scores)
+        cursor = sliced.cursor
+    return TokenScores.concatenate(parts), cursor
+
+
+def read(reader: Reader, ids: Sequence[int]) -> Steps[Any, Cursor]:
+    """The reader's cursor after a text, which may be empty."""
+    if not ids:
+        return reader.cursor
+    _, cursor = yield from score_text(reader, reader.cursor, ids)
+    return cursor
+
+
+def _logprob(reader: Reader, piece: Piece) -> Steps[Any, float]:
+    if not piece.ids:
+        return 0.0
+    scores, _ = yield from score_text(reader, reader.cursor, piece.ids)
+    return scores.total
+
+
+def _score_item(reader: Reader, item: ItemText, top: int) -> Steps[Any, ItemScores]:
+    cursor = reader.cursor
+    if item.context is not None:
+        cursor = yield from read(reader, item.context.ids)
+    scores, _ = yield from score_text(reader, cursor, item.piece.ids, top)
+    columns = columns_of(item.piece, scores, None)
+    return _item_scores(item, columns, totals_of(item.piece, columns), Tally())
+
+
+def _score_adapting(
+    adapter: Adapter, state: SessionState, item: ItemText, top: int
+) -> Steps[Any, tuple[ItemScores, Tally]]:
+    tallies = []
+    if item.context is not None:
+        before = yield from read_piece(adapter, state, item.context, learn=True)
+        state = before.state
+        tallies.append(replace(before.tally, scored=0))
+    reading = yield from read_piece(adapter, state, item.piece, learn=True, top=top)
+    tallies.append(reading.tally)
+    return _item_scores(item, reading.columns, reading.totals, reading.tally), Tally.of_items(tallies)
 
 
 def _item_scores(item: ItemText, columns: Columns, totals: Totals, tally: Tally) -> ItemScores:
@@ -146,7 +143,7 @@ def _item_scores(item: ItemText, columns: Columns, totals: Totals, tally: Tally)
         columns=columns,
         totals=totals,
         updates=tally.updates,
-        guards=tally.guards,
+        guards=tally.guard_counts,
     )
 
 

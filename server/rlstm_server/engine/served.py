@@ -5,15 +5,16 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.adapter import AdaptedState, Adapter
 from rlstm_model.adaptation.calibration import Calibrated, NotCalibrated
 from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
+from rlstm_model.adaptation.reader import Reader, static_reader
 from rlstm_model.checkpoint import Checkpoint
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
-from rlstm_server.engine.messages import EngineIdentity
-from rlstm_server.engine.numerics import numerics_id
+from rlstm_server.engine.messages import AdaptationChoice, AdaptationRequest, EngineIdentity
+from rlstm_server.engine.numerics import numerics_id, rounds_agree
 from rlstm_server.errors import InvalidField
 
 
@@ -30,6 +31,7 @@ class ServedModel:
     vocab: Vocab
     calibrated: Calibrated | None
     numerics: str = field(init=False)
+    rounds_agree: bool = field(init=False)
     _adapters: Mapping[AdaptationConfig, Adapter] = field(init=False)
 
     @classmethod
@@ -51,19 +53,64 @@ class ServedModel:
                 calibration = self.calibrated.choose(choice.kind, choice.coordinates)
                 adapters[choice] = Adapter(self.model, calibration, bos_id=self.vocab.bos_id)
         object.__setattr__(self, "_adapters", adapters)
-        object.__setattr__(self, "numerics", numerics_id(self.model))
+        learners: list[Adapter | None] = [*adapters.values()] or [None]
+        agree = all(rounds_agree(self.reader, adapter) for adapter in learners)
+        object.__setattr__(self, "rounds_agree", agree)
+        object.__setattr__(self, "numerics", numerics_id(self.model, rounds_agree=agree))
+
+    @property
+    def reader(self) -> Reader:
+        """The weights as loaded, before any text."""
+        return static_reader(self.model, self.vocab.bos_id)
+
+    # ---- learning -----------------------------------------------------------------------------------------
+
+    @property
+    def rules(self) -> tuple[AdaptationConfig, ...]:
+        """The checkpoint's rules, the default first; none for a model that cannot learn."""
+        return tuple(self._adapters)
 
     def adapter(self, kind: Kind | None = None, coordinates: int | None = None) -> Adapter:
         """The adapter of a kind and size of fast weights; None stands for any, first for the default.
 
-        Raises InvalidField when the checkpoint has no rule for them.
+        Raises InvalidField when the checkpoint has no rule for them; it names those there are.
         """
         if self.calibrated is None:
             raise InvalidField("adaptation", f"the model {self.name} has no calibration: it cannot learn")
         try:
             return self._adapters[self.calibrated.find(kind, coordinates)]
         except NotCalibrated as error:
-            raise InvalidField("adaptation", str(error)) from error
+            known = kind in (None, *(rule.kind for rule in self.rules))
+            name = "adaptation.coordinates" if known else "adaptation.kind"
+            raise InvalidField(name, f"{name}: {error}") from error
+
+    def choose(self, asked: AdaptationRequest) -> AdaptationChoice:
+        """What is asked for, by the rules that the checkpoint has. Raises InvalidField."""
+        rule = self.adapter(asked.kind, asked.coordinates).config
+        try:
+            return AdaptationChoice.of(rule, asked.lineup, asked.rate_scale)
+        except ValueError as error:
+            raise InvalidField("adaptation.experts", f"adaptation.experts: {error}") from error
+
+    def state_bytes(self, choice: AdaptationChoice) -> int:
+        """Bytes of the tensors of a state that learns so, at their most: in the middle of a segment."""
+        # Without rows nothing is computed, so this may be asked on any thread.
+        recurrent = self.model.initial_state(0).h
+        delta = self.adapter(choice.kind, choice.coordinates).fast_weights.zero(0)
+        layers, _, hidden = recurrent.shape
+        cursor = 2 * layers * hidden * recurrent.element_size()
+        row = choice.coordinates * delta.element_size()
+        return 2 * choice.lineup.rows * cursor + len(choice.lineup.rates) * row
+
+    def norm_ratio(self, choice: AdaptationChoice, adapted: AdaptedState) -> float:
+        """The norm of the greatest row of fast weights over that of the slow weights."""
+        fast_weights = self.adapter(choice.kind, choice.coordinates).fast_weights
+        if adapted.delta_KP is None or not fast_weights.slow_norm:
+            return 0.0
+        norms_K = torch.linalg.vector_norm(adapted.delta_KP.float(), dim=1)
+        return float(norms_K.max()) / fast_weights.slow_norm
+
+    # ---- identity -----------------------------------------------------------------------------------------
 
     @property
     def adaptation_fingerprint(self) -> str | None:

@@ -18,7 +18,7 @@ from rlstm_server.engine.learning import Tally
 from rlstm_server.engine.messages import Caller, Timings
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.runner import Runner, Steps
+from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.snapshot import (
     SessionCopy,
     SessionFacts,
@@ -27,6 +27,7 @@ from rlstm_server.engine.snapshot import (
     describe,
     session_facts,
 )
+from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import (
     Conflict,
     Draining,
@@ -58,6 +59,8 @@ from rlstm_server.store.base import (
 REDOS: Final = 3
 COMMIT_TRIES: Final = 3
 COMMIT_SECONDS: Final = 3.0
+FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite"}
+"""What is wrong with a state that cannot be used, by a word of the message; anything else is its schema."""
 
 Result = TypeVar("Result")
 Answer = TypeVar("Answer")
@@ -218,7 +221,8 @@ class Sessions:
 
     def _count_restore_failure(self, error: ServerError) -> None:
         if isinstance(error, StateCorrupt):
-            self.metrics.restore_failures.labels("checksum" if "checksum" in error.detail else "schema").inc()
+            reason = next((name for name, word in FAULTS.items() if word in error.detail), "schema")
+            self.metrics.restore_failures.labels(reason).inc()
         elif error.code == "model_mismatch":
             self.metrics.restore_failures.labels("model_mismatch").inc()
 
@@ -228,6 +232,7 @@ class Sessions:
         try:
             yield
         except StateCorrupt:
+            self.metrics.restore_failures.labels("nonfinite").inc()
             self.cache.drop(key)
             raise
 
@@ -249,7 +254,7 @@ class Sessions:
             copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
             steps = await compute(copy)
             with self.distrusting(change.key):
-                ran = await self.runner.run(steps, change.caller)
+                ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
             began = time.perf_counter()
             commit = _commit_of(change, copy, ran.result)
             outcome = await operation.commit(self._commit(commit))
@@ -318,6 +323,9 @@ class Sessions:
         staged.tally.count(self.metrics)
         self.metrics.commit_seconds.observe(timings.store)
         self.metrics.state_bytes.observe(len(staged.sealed))
+        adapted = staged.state.adapted
+        if adapted.lineup.experts > 1:
+            self.metrics.static_weight.observe(adapted.weights[0])
 
     def _forget_unless_at(self, copy: SessionCopy, current: Position) -> None:
         if copy.position != current:
@@ -325,8 +333,8 @@ class Sessions:
 
 
 def _opened(snapshots: Snapshots, key: SessionKey, version: int, value: bytes) -> Steps[Any, SessionState]:
-    """Open a stored state on the device thread, in one slice."""
-    yield ()
+    """Open a stored state on the device thread."""
+    yield from ()
     return snapshots.open(key, version, value)
 
 

@@ -2,8 +2,9 @@
 
     sealed value = seal(header length (4, little-endian) | header (JSON) | tensors (safetensors))
 
-The header holds what is no tensor: the adapter's counters and pending tokens, the sums over the session's
-life, and the place in its text. A state that was stored and opened again gives the same scores, bit for bit.
+The header holds what is no tensor: the kind and size of the fast weights, the adapter's counters and pending
+tokens, the watch over them, the sums over the session's life, and the place in its text. A state that was
+stored and opened again gives the same scores, bit for bit.
 """
 
 import json
@@ -14,11 +15,12 @@ from typing import Any, Final
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from rlstm_model.adaptation.adapter import AdaptedState, NonFiniteState, StateMismatch
+from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, StateMismatch
+from rlstm_model.adaptation.watch import Watch
 from rlstm_server.engine.messages import AdaptationChoice, SessionInfo, SessionTotals
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.text import START, Place
-from rlstm_server.errors import StateCorrupt
+from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
 from rlstm_server.store.base import Head, Position, SessionKey
 from rlstm_server.store.sealing import Seal, seal, unseal
 
@@ -27,16 +29,28 @@ _LENGTH_BYTES: Final = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SessionState:
-    """Everything that a session's history has made of it."""
+    """Everything that a session's history has made of it.
+
+    choice      how it learns, from its creation to its end
+    watch       over a single expert that learns beside the static row; of no meaning for others
+    norm_ratio  of the fast weights to the slow ones, when the state was last committed
+    """
 
     adapted: AdaptedState
+    choice: AdaptationChoice
     totals: SessionTotals
     place: Place = START
+    watch: Watch = field(default_factory=Watch)
+    norm_ratio: float = 0.0
 
-    @property
-    def choice(self) -> AdaptationChoice:
-        """What the session's creator chose about learning."""
-        return AdaptationChoice(rate_scale=self.adapted.rate_scale, static=self.adapted.lineup.static)
+    @classmethod
+    def before_text(cls, adapter: Adapter, choice: AdaptationChoice) -> "SessionState":
+        """The state of a new session."""
+        return cls(
+            adapted=adapter.start(rate_scale=choice.rate_scale, static=choice.static, experts=choice.experts),
+            choice=choice,
+            totals=SessionTotals(static_nats=0.0 if choice.static else None),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +90,11 @@ class Snapshots:
         if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
             raise StateCorrupt("the new state holds a value that is not finite")
         header = {
+            "kind": state.choice.kind,
+            "coordinates": state.choice.coordinates,
             "adapted": state.adapted.header(),
+            "watch": asdict(state.watch),
+            "norm_ratio": state.norm_ratio,
             "totals": asdict(state.totals),
             "place": asdict(state.place),
         }
@@ -94,12 +112,18 @@ class Snapshots:
         try:
             header = json.loads(payload[_LENGTH_BYTES:start])
             tensors = {name: tensor.to(self._served.device) for name, tensor in load(payload[start:]).items()}
-            place = header["place"]
+            adapter = self._served.adapter(header["kind"], header["coordinates"])
+            adapted, place = adapter.restore(tensors, header["adapted"]), header["place"]
             return SessionState(
-                adapted=self._served.adapter().restore(tensors, header["adapted"]),
+                adapted=adapted,
+                choice=AdaptationChoice.of(adapter.config, adapted.lineup, adapted.rate_scale),
                 totals=SessionTotals(**header["totals"]),
                 place=replace(Place(**place), unfinished=tuple(place["unfinished"])),
+                watch=Watch(**header["watch"]),
+                norm_ratio=header["norm_ratio"],
             )
+        except InvalidField as error:
+            raise ModelMismatch("the model has no rule for the session's kind of fast weights") from error
         except NonFiniteState as error:
             raise StateCorrupt("the stored state holds a value that is not finite") from error
         except (StateMismatch, SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -121,6 +145,8 @@ def describe(state: SessionState, facts: SessionFacts, state_bytes: int) -> byte
         "position": state.adapted.position,
         "state_bytes": state_bytes,
         "adaptation": asdict(state.choice),
+        "weights": state.adapted.weights,
+        "norm_ratio": state.norm_ratio,
         "totals": asdict(state.totals),
         "pending": len(state.place.pending),
         "metadata": facts.metadata,
@@ -139,6 +165,8 @@ def info_of(copy: SessionCopy, state_bytes: int, expires_at_ms: int) -> SessionI
         expires_at=expires_at_ms / 1000,
         state_bytes=state_bytes,
         adaptation=copy.state.choice,
+        weights=copy.state.adapted.weights,
+        norm_ratio=copy.state.norm_ratio,
         totals=copy.state.totals,
         pending=len(copy.state.place.pending),
         metadata=copy.facts.metadata,
@@ -157,13 +185,20 @@ def session_info(session_id: str, head: Head) -> SessionInfo:
             created_at=head.created_at_ms / 1000,
             expires_at=head.expires_at_ms / 1000,
             state_bytes=info["state_bytes"],
-            adaptation=AdaptationChoice(**info["adaptation"]),
+            adaptation=adaptation_choice(info["adaptation"]),
+            weights=tuple(info["weights"]),
+            norm_ratio=info["norm_ratio"],
             totals=SessionTotals(**info["totals"]),
             pending=info["pending"],
             metadata=info["metadata"],
         )
     except (KeyError, TypeError) as error:
         raise StateCorrupt("the session's description lacks a field") from error
+
+
+def adaptation_choice(fields: Mapping[str, Any]) -> AdaptationChoice:
+    """Read a choice that was written as JSON. Raises KeyError or TypeError when it is none."""
+    return AdaptationChoice(**{**fields, "rates": tuple(fields["rates"])})
 
 
 def session_facts(head: Head) -> SessionFacts:

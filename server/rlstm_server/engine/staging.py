@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.watch import Watch
 from rlstm_server.engine import answers
 from rlstm_server.engine.learning import Reading, Tally, read_piece
 from rlstm_server.engine.messages import (
@@ -13,14 +15,13 @@ from rlstm_server.engine.messages import (
     AppendAnswer,
     AppendRequest,
     ResetScope,
-    SessionTotals,
     Timings,
 )
 from rlstm_server.engine.metered import MeteredStore
-from rlstm_server.engine.runner import Steps
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Staged
 from rlstm_server.engine.snapshot import SessionCopy, SessionState, Snapshots
+from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Piece, Place
 from rlstm_server.store.base import SessionKey
 
@@ -38,36 +39,45 @@ class Staging:
         """How safe a change is once it is committed."""
         return self.store.durability
 
+    def adapter(self, state: SessionState) -> Adapter:
+        """What a session's fast weights belong to."""
+        return self.served.adapter(state.choice.kind, state.choice.coordinates)
+
+    def measured(self, state: SessionState) -> SessionState:
+        """A state that is to be committed, with the norm of its fast weights."""
+        return replace(state, norm_ratio=self.served.norm_ratio(state.choice, state.adapted))
+
     def start(self, key: SessionKey, choice: AdaptationChoice) -> Steps[Any, tuple[SessionState, bytes]]:
         """The state of a new session, and the same sealed."""
-        yield ()
-        adapted = self.served.adapter().start(rate_scale=choice.rate_scale, static=choice.static)
-        totals = SessionTotals(static_nats=0.0 if choice.static else None)
-        state = SessionState(adapted=adapted, totals=totals)
+        yield from ()
+        adapter = self.served.adapter(choice.kind, choice.coordinates)
+        state = SessionState.before_text(adapter, choice)
         return state, self.snapshots.pack(key, 0, state)
 
     def append(
         self, copy: SessionCopy, request: AppendRequest, piece: Piece
     ) -> Steps[Any, Staged[AppendAnswer]]:
         """Score a piece, then learn from it."""
-        reading = yield from read_piece(self.served.adapter(), copy.state, piece, learn=request.learn)
-        yield ()
+        reading = yield from read_piece(self.adapter(copy.state), copy.state, piece, learn=request.learn)
+        state = self.measured(reading.state)
         answer = AppendAnswer(
             version=copy.position.version + 1,
-            position=reading.state.adapted.position,
+            position=state.adapted.position,
             durability=self.durability,
             replayed=False,
             expires_at=None,
             columns=reading.columns if request.scores == "tokens" else None,
             totals=None if request.scores == "none" else reading.totals,
             updates=reading.tally.updates,
-            guards=reading.tally.guards,
-            pending=len(reading.state.place.pending),
+            guards=reading.tally.guard_counts,
+            weights=state.adapted.weights,
+            norm_ratio=state.norm_ratio,
+            pending=len(state.place.pending),
             timings=Timings(),
         )
         return self.stage(
             copy,
-            reading.state,
+            state,
             record=read_record("append", reading, learn=request.learn),
             answer=answer,
             stored=answers.encode(answer),
@@ -77,13 +87,18 @@ class Staging:
 
     def reset(self, copy: SessionCopy, scope: ResetScope) -> Steps[Any, Staged[None]]:
         """Forget fast weights, recurrent state, or both; position and sums go on."""
-        yield ()
-        recurrent = scope in ("recurrent", "both")
-        adapted = self.served.adapter().reset(
-            copy.state.adapted, fast_weights=scope in ("fast_weights", "both"), recurrent=recurrent
+        yield from ()
+        before, recurrent = copy.state, scope in ("recurrent", "both")
+        fast_weights = scope in ("fast_weights", "both")
+        adapted = self.adapter(before).reset(before.adapted, fast_weights=fast_weights, recurrent=recurrent)
+        state = self.measured(
+            replace(
+                before,
+                adapted=adapted,
+                place=_past_unread(before.place) if recurrent else before.place,
+                watch=Watch() if fast_weights else before.watch,
+            )
         )
-        place = _past_unread(copy.state.place) if recurrent else copy.state.place
-        state = replace(copy.state, adapted=adapted, place=place)
         record = {"op": "reset", "scope": scope}
         return self.stage(copy, state, record=record, answer=None, stored=b"{}", summary=b"{}", tally=Tally())
 

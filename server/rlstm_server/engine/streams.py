@@ -14,10 +14,10 @@ from rlstm_server.engine.generation import token_events
 from rlstm_server.engine.keeping import Chunk, Progress, continue_session, keep_chunk, read_chunk
 from rlstm_server.engine.messages import EndEvent, EngineLimits, GenerationEvent, SessionGenerate
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.runner import Steps
 from rlstm_server.engine.session import Change, Changed, Sessions, Staged
 from rlstm_server.engine.snapshot import SessionCopy
 from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import ServerError
 from rlstm_server.store.base import new_operation_id
 
@@ -37,7 +37,7 @@ class SessionStreams:
         copy = await self.sessions.read(key, request.caller, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
         steps = continue_session(self.staging, progress, copy)
-        stream = self.sessions.runner.stream(steps, request.caller)
+        stream = self.sessions.runner.stream(steps, request.caller, copy.state.adapted.lineup.rows)
         with self.sessions.distrusting(key):
             async with aclosing(stream) as events:
                 async for event in events:

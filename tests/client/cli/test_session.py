@@ -49,6 +49,21 @@ def test_a_life(session: Any, server: Any, tmp_path: Path) -> None:
     assert "the session is gone" in session("info", made, code=1)
 
 
+def test_how_it_learns(session: Any, server: Any) -> None:
+    """What is asked for is sent; what is used, the experts' weights and the guards are printed."""
+    options = ("--kind", "subspace", "--coordinates", "1234", "--experts", "2", "--rate-scale", "0.5")
+    made = session("create", *options).strip()
+    asked = {"kind": "subspace", "coordinates": 1234, "experts": 2, "rate_scale": 0.5}
+
+    assert json.loads(server.requests[0].content) == {"adaptation": asked}
+    assert "subspace of 1,234; 2 experts; rates 0, 0.003" in session("info", made)
+    appended = session("append", made, "text")
+    assert "0.2500, 0.7500" in appended
+    assert "projected 1" in appended
+    session("create", "--no-static")
+    assert json.loads(server.requests[-1].content) == {"adaptation": {"static": False}}
+
+
 def test_ranking(session: Any, server: Any, tmp_path: Path) -> None:
     """Candidates come from the arguments or, one a line, from a file; the best stands first."""
     file = tmp_path / "texts"

@@ -33,6 +33,43 @@ RAW = [
     ("too many bytes", "/score", b'{"text":"' + b"x" * (8 * 2**20) + b'"}', 413, "too_large"),
 ]  # fmt: skip
 
+LEARNING = [
+    ([], "adaptation"),
+    ("subspace", "adaptation"),
+    (True, "adaptation"),
+    ({"rank": 4}, "adaptation.rank"),
+    ({"kind": CANARY}, "adaptation.kind"),
+    ({"kind": 1}, "adaptation.kind"),
+    ({"kind": ["full"]}, "adaptation.kind"),
+    ({"kind": "sparse"}, "adaptation.kind: there is no rule for sparse"),
+    ({"kind": "subspace", "coordinates": 256}, "output_bias of 256"),
+    ({"coordinates": 0}, "adaptation.coordinates"),
+    ({"coordinates": -1}, "adaptation.coordinates"),
+    ({"coordinates": 256.0}, "adaptation.coordinates"),
+    ({"coordinates": "256"}, "adaptation.coordinates"),
+    ({"coordinates": True}, "adaptation.coordinates"),
+    ({"coordinates": 2**70}, "adaptation.coordinates"),
+    ({"coordinates": 7}, "adaptation.coordinates: there is no rule"),
+    ({"kind": "output_bias", "coordinates": 257}, "adaptation.coordinates: there is no rule"),
+    ({"experts": 0}, "adaptation.experts"),
+    ({"experts": 3}, "adaptation.experts"),
+    ({"experts": -4}, "adaptation.experts"),
+    ({"experts": "2"}, "adaptation.experts"),
+    ({"experts": 2.0}, "adaptation.experts"),
+    ({"experts": True}, "adaptation.experts"),
+    ({"experts": 2, "static": False}, "experts"),
+    ({"experts": 4, "static": False}, "experts"),
+    ({"rate_scale": 11}, "adaptation.rate_scale"),
+    ({"rate_scale": 1e300}, "adaptation.rate_scale"),
+    ({"rate_scale": -0.1}, "adaptation.rate_scale"),
+    ({"rate_scale": "1"}, "adaptation.rate_scale"),
+    ({"rate_scale": True}, "adaptation.rate_scale"),
+    ({"rate_scale": None}, "adaptation.rate_scale"),
+    ({"static": 0}, "adaptation.static"),
+    ({"static": "yes"}, "adaptation.static"),
+    ({"static": None}, "adaptation.static"),
+]
+
 FIELDS = [
     ("/score", {"text": ""}, 422, "text"),
     ("/score", {"tokens": []}, 422, "tokens"),
@@ -56,9 +93,11 @@ FIELDS = [
     ("/score", {"text": "a", "top": 10**9}, 422, "top"),
     ("/score", {"text": "a", "unit": CANARY}, 422, "unit"),
     ("/score", {"text": "a", "adapt": 1}, 422, "adapt"),
-    ("/score", {"text": "a", "adaptation": {"rate_scale": 11}}, 422, "adaptation.rate_scale"),
-    ("/score", {"text": "a", "adaptation": {"rank": 4}}, 422, "adaptation.rank"),
-    ("/score", {"text": "a", "adaptation": {"kind": CANARY}}, 422, "adaptation.kind"),
+    *(
+        (path, {"text": "a", "adaptation": adaptation}, 422, named)
+        for path in ("/score", "/sessions")
+        for adaptation, named in LEARNING
+    ),
     ("/score", {"tokens": [256]}, 400, "token"),
     ("/score", {"tokens": [-1]}, 400, "token"),
     ("/score", {"tokens": [2**31]}, 400, "token"),

@@ -1,18 +1,35 @@
 """Shared by the tests of the engine: tiny random models, engines on a store, and short requests."""
 
-from contextlib import asynccontextmanager
+import random
+from contextlib import aclosing, asynccontextmanager
 
 import pytest
 import torch
 
-from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
+from rlstm_model import checkpoint as checkpoints
+from rlstm_model.adaptation.calibration import Calibrated, Calibration, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.round import perform
+from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.messages import AppendRequest, Caller, CreateSession, Passage
+from rlstm_server.engine.messages import (
+    AdaptationRequest,
+    AppendRequest,
+    Caller,
+    Candidate,
+    CandidatesRequest,
+    CreateSession,
+    EndEvent,
+    GenerateRequest,
+    GenerationSettings,
+    Passage,
+    ScoreItem,
+)
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.in_memory import MemoryStore
 
@@ -33,29 +50,74 @@ def tiny_model(vocab, *, seed=0, hidden=6):
     return model.eval().requires_grad_(False)
 
 
-def serve(vocab, *, seed=0, calibrated=True):
-    model = tiny_model(vocab, seed=seed)
+def subspace(model, rank=3):
+    """Fast weights in random axes of every matrix, and all biases."""
+    generator = torch.Generator().manual_seed(5)
+    bases, biases = {}, []
+    for name, weight in model.named_parameters():
+        if weight.numel() and not name.endswith("bias"):
+            *rounds, rows, columns = weight.shape
+            draws = [torch.randn(*rounds, size, rank, generator=generator) for size in (rows, columns)]
+            left, right = (torch.linalg.qr(draw)[0] for draw in draws)
+            bases[name] = Basis(left, right.mT.contiguous())
+        elif weight.numel():
+            biases.append(name)
+    return SubspaceFastWeights(model, bases, biases)
+
+
+class SubspaceCalibrated(Calibrated):
+    """One rule, for fast weights whose rows share products."""
+
+    def choose(self, kind=None, coordinates=None):
+        """It, with statistics of ones."""
+        config, space = self.find(kind, coordinates), subspace(self.model)
+        return Calibration(config=config, rms_P=torch.ones(space.size), space=space)
+
+
+def calibrate(model, *, kind, rate, segment):
+    """One rule, without statistics of any text."""
+    full = kind == "full"
     config = AdaptationConfig(
-        kind="full",
-        coordinates=model.config.num_parameters,
+        kind=kind,
+        coordinates=model.config.num_parameters if full else subspace(model).size,
         rule="sgd",
-        rate=0.05,
-        segment=SEGMENT,
+        rate=rate,
+        segment=segment,
         reduction="mean",
         statistics_batch=1,
         statistics_segments=1,
     )
-    rms = torch.ones(model.config.num_parameters)
+    statistics = GradientStatistics(full_P=torch.ones(model.config.num_parameters))
+    calibrated = Calibrated if full else SubspaceCalibrated
+    return calibrated(model=model, statistics=statistics, choices=(config,), fingerprint="c")
+
+
+def serve(vocab, *, seed=0, hidden=6, kind="full", calibrated=True, rate=0.05):
+    model = tiny_model(vocab, seed=seed, hidden=hidden)
     return ServedModel(
         name="tiny",
         fingerprint=f"f{seed}",
         model=model,
         vocab=vocab,
-        calibrated=Calibrated(
-            model=model, statistics=GradientStatistics(full_P=rms), choices=(config,), fingerprint="c"
-        )
-        if calibrated
-        else None,
+        calibrated=calibrate(model, kind=kind, rate=rate, segment=SEGMENT) if calibrated else None,
+    )
+
+
+def before_text(served, **asked):
+    """The state of a new session that asks for this."""
+    choice = served.choose(AdaptationRequest(**asked))
+    return SessionState.before_text(served.adapter(choice.kind, choice.coordinates), choice)
+
+
+def serve_shipped():
+    """The shipped model, with fast weights in random axes of it."""
+    shipped = checkpoints.load("bytes-small", "cpu")
+    return ServedModel(
+        name="shipped",
+        fingerprint="f",
+        model=shipped.model,
+        vocab=shipped.vocab,
+        calibrated=calibrate(shipped.model, kind="subspace", rate=0.01, segment=60),
     )
 
 
@@ -94,9 +156,70 @@ class Talk:
         """Where it stands."""
         return await self.engine.session_info(self.caller.tenant, self.session)
 
+    async def probe(self, text="a probe of the state"):
+        """The score of a text after its present state."""
+        request = CandidatesRequest(
+            caller=self.caller,
+            session=self.session,
+            candidates=(Candidate(id="p", passage=Passage(text=text)),),
+        )
+        return (await self.engine.score_candidates(request)).candidates[0].logprob
+
     def at(self, engine):
         """The same session on another engine."""
         return Talk(engine, self.session, self.caller.tenant)
+
+
+def finish(steps):
+    """The result of a job that is alone."""
+    sent = None
+    while True:
+        try:
+            sent = perform(steps.send(sent).works)
+        except StopIteration as stop:
+            return stop.value
+
+
+def item(text=None, *, name="i", context=None, tokens=None):
+    """One text to score."""
+    passage = Passage(text=text) if tokens is None else Passage(tokens=tokens)
+    return ScoreItem(id=name, passage=passage, context=None if context is None else Passage(text=context))
+
+
+def ask(prompt="the ", **settings):
+    """A request to continue a prompt."""
+    return GenerateRequest(
+        caller=caller(),
+        prompt=Passage(text=prompt),
+        settings=GenerationSettings(**{"max_tokens": 12, "seed": 1, **settings}),
+    )
+
+
+async def collect(events):
+    """All events of a stream as (text, ids, end) of each choice."""
+    texts, ids, ends = {}, {}, {}
+    async with aclosing(events) as stream:
+        async for event in stream:
+            if isinstance(event, EndEvent):
+                ends[event.choice] = event
+            else:
+                texts[event.choice] = texts.get(event.choice, "") + event.text
+                ids.setdefault(event.choice, []).append(event.id)
+    return texts, ids, ends
+
+
+def pieces_of(text, seed):
+    """A text cut at random."""
+    draw, pieces = random.Random(seed), []
+    while text:
+        length = draw.randint(1, 12)
+        pieces, text = [*pieces, text[:length]], text[length:]
+    return pieces
+
+
+def value(metrics, name, **labels):
+    """One number of the metrics."""
+    return metrics.registry.get_sample_value(f"rlstm_{name}", labels)
 
 
 @pytest.fixture(scope="session")
@@ -107,8 +230,11 @@ def tools():
         pass
 
     tools = Tools()
+    tools.before_text = before_text
     tools.caller, tools.serve, tools.engine_on, tools.Talk = caller, serve, engine_on, Talk
-    tools.tiny_model, tools.SEGMENT = tiny_model, SEGMENT
+    tools.tiny_model, tools.subspace, tools.SEGMENT = tiny_model, subspace, SEGMENT
+    tools.pieces_of, tools.serve_shipped = pieces_of, serve_shipped
+    tools.finish, tools.item, tools.ask, tools.collect, tools.value = finish, item, ask, collect, value
     return tools
 
 

@@ -17,10 +17,16 @@ from rlstm_server.engine.messages import (
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.store.base import MAX_SUMMARY_BYTES
 
+GUARDS = ("step_skipped", "projected", "restarted", "reset", "frozen")
 NATS = st.floats(min_value=-9999, max_value=0)
 
 
-def answer_of(logprobs, static=True, guards=()):
+CHOICE = AdaptationChoice(
+    kind="subspace", coordinates=8, experts=2, rate_scale=0.3, static=True, rates=(0.0, 0.003)
+)
+
+
+def answer_of(logprobs, static=True, guards=None):
     count = len(logprobs)
     columns = Columns(
         ids=tuple(range(count)),
@@ -42,7 +48,9 @@ def answer_of(logprobs, static=True, guards=()):
         columns=columns,
         totals=totals,
         updates=2,
-        guards=guards,
+        guards=guards or {},
+        weights=(0.25, 0.75),
+        norm_ratio=0.1,
         pending=0,
         timings=Timings(),
     )
@@ -51,14 +59,14 @@ def answer_of(logprobs, static=True, guards=()):
 @given(st.lists(NATS, max_size=20), st.booleans())
 def test_an_append_comes_back_bit_for_bit(logprobs, static):
     """Writing and reading an answer changes no number."""
-    answer = answer_of(logprobs, static, guards=("projected",))
+    answer = answer_of(logprobs, static, guards={"projected": 3})
 
     assert answers.append_answer(answers.encode(answer)) == answer
 
 
 def test_the_summary_fits_and_lacks_only_the_columns():
     """However long the append, its short form fits into the store's summary."""
-    answer = answer_of([-1.5] * 5000)
+    answer = answer_of([-1.5] * 5000, guards=dict.fromkeys(GUARDS, 1 << 40))
     summary = answers.summarise(answer)
     short = answers.append_answer(summary)
 
@@ -77,7 +85,9 @@ def test_a_created_session_comes_back():
         created_at=1.25,
         expires_at=2.5,
         state_bytes=10,
-        adaptation=AdaptationChoice(rate_scale=0.3),
+        adaptation=CHOICE,
+        weights=(0.5, 0.5),
+        norm_ratio=0.0,
         totals=SessionTotals(static_nats=None),
         pending=0,
         metadata={"k": [1, None]},

@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_server.engine.cache import SessionCache
-from rlstm_server.engine.messages import SessionTotals
+from rlstm_server.engine.messages import AdaptationChoice, SessionTotals
 from rlstm_server.engine.snapshot import SessionCopy, SessionFacts, SessionState
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import SessionKey, first_position
+
+CHOICE = AdaptationChoice(kind="full", coordinates=1, experts=1, rate_scale=1.0, static=True, rates=(0.1,))
 
 
 class Sized:
@@ -17,10 +19,14 @@ class Sized:
     def __init__(self, nbytes):
         self.nbytes = nbytes
 
+    def tensors(self):
+        """It has none."""
+        return {}
+
 
 def copy_of(name, nbytes):
     key = SessionKey("acme", name)
-    state = SessionState(adapted=Sized(nbytes), totals=SessionTotals())
+    state = SessionState(adapted=Sized(nbytes), choice=CHOICE, totals=SessionTotals())
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1)
     return SessionCopy(key=key, position=first_position(key), state=state, facts=facts)
 

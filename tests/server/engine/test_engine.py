@@ -1,30 +1,20 @@
 """The engine as its callers see it, on a tiny random model."""
 
-import asyncio
 import math
-from contextlib import aclosing
 
 import pytest
 
-from rlstm_model.sampling import SamplingConfig
-from rlstm_model.scoring import score
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.interface import EngineInterface
 from rlstm_server.engine.messages import (
-    AdaptationChoice,
+    AdaptationRequest,
     Candidate,
     CandidatesRequest,
-    CandidateWeights,
     CreateSession,
-    EndEvent,
     EngineLimits,
-    GenerateRequest,
-    GenerationSettings,
     Passage,
     ResetRequest,
-    ScoreItem,
     ScoreRequest,
-    TokenEvent,
 )
 from rlstm_server.errors import (
     Draining,
@@ -40,28 +30,6 @@ from rlstm_server.errors import (
 from rlstm_server.metrics import Metrics
 
 TEXT = "the quick brown fox"
-
-
-def item(text=None, *, name="i", context=None, tokens=None):
-    passage = Passage(text=text) if tokens is None else Passage(tokens=tokens)
-    return ScoreItem(id=name, passage=passage, context=None if context is None else Passage(text=context))
-
-
-def value(metrics, name, **labels):
-    return metrics.registry.get_sample_value(f"rlstm_{name}", labels)
-
-
-async def collect(events):
-    """All events of a stream as (text, ids, end) of each choice."""
-    texts, ids, ends = {}, {}, {}
-    async with aclosing(events) as stream:
-        async for event in stream:
-            if isinstance(event, EndEvent):
-                ends[event.choice] = event
-            else:
-                texts[event.choice] = texts.get(event.choice, "") + event.text
-                ids.setdefault(event.choice, []).append(event.id)
-    return texts, ids, ends
 
 
 # ---- sessions ---------------------------------------------------------------------------------------------
@@ -83,16 +51,16 @@ async def test_main_path(engine, tools):
 
 async def test_what_a_session_is_does_not_change_with_its_text(store, tools):
     """Name, metadata, creation time and choice come back the same after appends through any engine."""
-    choice = AdaptationChoice(rate_scale=2.0, static=False)
+    asked = AdaptationRequest(rate_scale=2.0, static=False)
     async with tools.engine_on(store) as one, tools.engine_on(store) as two:
-        talk = await tools.Talk.begin(one, name="n", metadata={"a": [1]}, adaptation=choice, ttl_seconds=60)
+        talk = await tools.Talk.begin(one, name="n", metadata={"a": [1]}, adaptation=asked, ttl_seconds=60)
         before = await talk.info()
         answer = await talk.at(two).append("abc")
         after = await talk.info()
 
     for field in ("name", "metadata", "created_at", "adaptation"):
         assert getattr(before, field) == getattr(after, field)
-    assert after.adaptation == choice
+    assert (after.adaptation.rate_scale, after.adaptation.static, after.adaptation.experts) == (2.0, False, 1)
     assert before.totals.gain is None
     assert (answer.columns.static_logprobs, answer.totals.static_logprob, after.totals.gain) == (None,) * 3
 
@@ -104,6 +72,16 @@ async def test_the_first_text_is_appended_at_once(engine, tools):
 
     assert made.append.columns == (await talk.append(TEXT)).columns
     assert (made.info.version, made.info.position) == (1, len(TEXT))
+
+
+async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
+    """Its state is written whole each time; the error names the kind, and both numbers."""
+    async with tools.engine_on(store, limits=EngineLimits(state_bytes=4_000)) as engine:
+        with pytest.raises(TooLarge, match=r"full of [\d,]+ with 4 experts: [\d,]+ given, at most 4,000"):
+            await tools.Talk.begin(engine, adaptation=AdaptationRequest(experts=4))
+        page = await engine.list_sessions("acme", 10, None)
+
+    assert page.sessions == ()
 
 
 async def test_a_repeated_create_makes_one_session(engine, tools):
@@ -123,8 +101,8 @@ async def test_a_repeated_create_makes_one_session(engine, tools):
         ({"first": Passage(text="a\ud800")}, InvalidText),
         ({"first": Passage(tokens=(999,))}, InvalidTokens),
         ({"first": Passage(text="")}, InvalidField),
-        ({"adaptation": AdaptationChoice(rate_scale=11.0)}, InvalidField),
-        ({"adaptation": AdaptationChoice(rate_scale=math.nan)}, InvalidField),
+        ({"adaptation": AdaptationRequest(rate_scale=11.0)}, InvalidField),
+        ({"adaptation": AdaptationRequest(rate_scale=math.nan)}, InvalidField),
         ({"ttl_seconds": 0.0}, InvalidField),
         ({"name": ""}, InvalidField),
         ({"name": "\ud800"}, InvalidText),
@@ -197,7 +175,7 @@ async def test_delete_is_final_and_idempotent(store, tools):
         with pytest.raises(Gone):
             await talk.info()
 
-        assert value(metrics, "sessions_ended_total", reason="closed") == 1
+        assert tools.value(metrics, "sessions_ended_total", reason="closed") == 1
 
 
 @pytest.mark.parametrize("session", ["unknown", "../../etc", "", "ABC"])
@@ -244,139 +222,6 @@ async def test_words_wait_in_the_session(store, tools, words):
     assert (rest.columns.starts, rest.columns.ends) == ((4,), (7,))
 
 
-# ---- static scoring ---------------------------------------------------------------------------------------
-
-
-async def test_scores_are_the_models(engine, tools):
-    """An item's columns are what the model's own scoring gives, however long the text."""
-    text = TEXT * 30
-    answer = await engine.score(ScoreRequest(caller=tools.caller(), items=(item(text),), top=2))
-    served = tools.serve(ByteVocab())
-    expected, _ = score(served.model, list(text.encode()), state=None, last=10, top=2)
-    (scored,) = answer.items
-
-    assert scored.first_token == "bos"
-    assert scored.columns.logprobs == pytest.approx(expected.logprobs.tolist(), abs=1e-6)
-    assert scored.columns.ranks == tuple(expected.ranks.tolist())
-    assert scored.totals.logprob == sum(scored.columns.logprobs)
-    assert [row[0][0] for row in scored.columns.top] == expected.top_ids[:, 0].tolist()
-
-
-async def test_a_context_is_read_and_not_reported(engine, tools):
-    """The scores after a context are the tail of the scores of both together."""
-    request = ScoreRequest(caller=tools.caller(), items=(item("brown fox", context="the quick "), item(TEXT)))
-    after, whole = (await engine.score(request)).items
-
-    assert after.first_token == "context"
-    assert after.columns.logprobs == pytest.approx(whole.columns.logprobs[10:], abs=1e-6)
-    assert (after.columns.starts[0], after.totals.tokens) == (0, 9)
-
-
-async def test_adapting_inside_an_item_equals_a_session(engine, tools):
-    """Dynamic evaluation of an item gives the scores of the same text in a new session."""
-    request = ScoreRequest(caller=tools.caller(), items=(item(TEXT),) * 2, adaptation=AdaptationChoice())
-    one, two = (await engine.score(request)).items
-    session = await (await tools.Talk.begin(engine)).append(TEXT)
-
-    assert one.columns.logprobs == two.columns.logprobs == session.columns.logprobs
-    assert one.columns.static_logprobs == session.columns.static_logprobs
-    assert one.updates == session.updates > 0
-
-
-async def test_candidates_are_ranked_and_change_nothing(engine, tools):
-    """The mix of log-probability, length and a given score decides; the session stays as it is."""
-    talk = await tools.Talk.begin(engine)
-    await talk.append("x" * tools.SEGMENT)
-    candidates = tuple(
-        Candidate(id=name, passage=Passage(text=text), given=given)
-        for name, text, given in (("a", " jumps", 0.0), ("b", " jumps over", 5.0), ("c", " jumps", 0.0))
-    )
-    request = CandidatesRequest(
-        caller=talk.caller,
-        session=talk.session,
-        candidates=candidates,
-        weights=CandidateWeights(lm=1.0, length=0.5, given=100.0),
-    )
-    answer = await engine.score_candidates(request)
-    one, two, three = answer.candidates
-
-    assert two.score == pytest.approx(two.logprob + 0.5 * 11 + 500)
-    assert (two.rank, one.rank, three.rank) == (1, 2, 3)
-    assert one.logprob == pytest.approx((await talk.append(" jumps", learn=False)).totals.logprob, abs=1e-4)
-    assert answer.version == 1
-
-
-# ---- generation -------------------------------------------------------------------------------------------
-
-
-def ask(tools, prompt="the ", **settings):
-    return GenerateRequest(
-        caller=tools.caller(),
-        prompt=Passage(text=prompt),
-        settings=GenerationSettings(**{"max_tokens": 12, "seed": 1, **settings}),
-    )
-
-
-async def test_choices_are_distinct_and_reproducible(engine, tools):
-    """The same seed gives the same texts, another seed others, and choices differ among themselves."""
-    _, first, ends = await collect(engine.generate(ask(tools, choices=3)))
-    _, again, _ = await collect(engine.generate(ask(tools, choices=3)))
-    _, other, _ = await collect(engine.generate(ask(tools, choices=3, seed=2)))
-    _, single, _ = await collect(engine.generate(ask(tools)))
-
-    assert first == again != other
-    assert len({tuple(ids) for ids in first.values()}) == 3
-    assert single[0] == first[0]
-    assert {end.finish_reason for end in ends.values()} == {"length"}
-    assert [len(ids) for ids in first.values()] == [12] * 3
-
-
-async def test_logprobs_are_those_of_scoring(engine, tools):
-    """A generated token's log-probability is what scoring gives it, whatever the temperature."""
-    settings = {"max_tokens": 8, "sampling": SamplingConfig(temperature=2.0)}
-    events = [
-        event async for event in engine.generate(ask(tools, **settings)) if isinstance(event, TokenEvent)
-    ]
-    tokens = tuple(event.id for event in events)
-    request = ScoreRequest(caller=tools.caller(), items=(item(tokens=tokens, context="the "),))
-    (scored,) = (await engine.score(request)).items
-
-    assert [event.logprob for event in events] == pytest.approx(scored.columns.logprobs, abs=1e-5)
-    assert [event.index for event in events] == list(range(8))
-
-
-async def test_a_stop_string_across_tokens_ends_the_text_before_it(engine, tools):
-    """Of a text that would go on, what comes before the stop string is shown, and nothing of it."""
-    texts, _, _ = await collect(engine.generate(ask(tools, max_tokens=40)))
-    full = texts[0]
-    stop = full[10:13]
-    texts, ids, ends = await collect(engine.generate(ask(tools, max_tokens=40, stop=(stop,))))
-
-    assert texts[0] == full[: full.index(stop)]
-    assert ends[0].finish_reason == "stop"
-    assert ends[0].completion_tokens == len(ids[0])
-
-
-async def test_an_empty_prompt_means_the_beginning(engine, tools):
-    """Without a prompt the text begins after bos."""
-    _, _, ends = await collect(engine.generate(ask(tools, prompt="")))
-    _, _, prompted = await collect(engine.generate(ask(tools)))
-
-    assert (ends[0].prompt_tokens, prompted[0].prompt_tokens) == (0, 4)
-
-
-async def test_a_reader_that_leaves_ends_the_work(engine, tools):
-    """A stream of many tokens that is closed early leaves no job behind."""
-    stream = engine.generate(ask(tools, max_tokens=60_000))
-    await anext(stream)
-    await stream.aclose()
-    for _ in range(200):
-        await asyncio.sleep(0.02 if engine.runner.active else 0)
-    engine.check()
-
-    assert engine.runner.active == 0
-
-
 # ---- limits, metrics, the whole ---------------------------------------------------------------------------
 
 
@@ -390,9 +235,9 @@ async def test_every_limit_names_both_numbers(store, tools):
         many = (Candidate(id="c", passage=Passage(text="x")),) * 2
         calls = [
             (talk.append("abcdef"), 6, 5),
-            (engine.score(ScoreRequest(caller=talk.caller, items=(item("x"),) * 3)), 3, 2),
-            (engine.score(ScoreRequest(caller=talk.caller, items=(item("abcde"),) * 2)), 10, 9),
-            (engine.score(ScoreRequest(caller=talk.caller, items=(item("x"),), top=101)), 101, 100),
+            (engine.score(ScoreRequest(caller=talk.caller, items=(tools.item("x"),) * 3)), 3, 2),
+            (engine.score(ScoreRequest(caller=talk.caller, items=(tools.item("abcde"),) * 2)), 10, 9),
+            (engine.score(ScoreRequest(caller=talk.caller, items=(tools.item("x"),), top=101)), 101, 100),
             (
                 engine.score_candidates(
                     CandidatesRequest(caller=talk.caller, session=talk.session, candidates=many)
@@ -400,8 +245,8 @@ async def test_every_limit_names_both_numbers(store, tools):
                 2,
                 1,
             ),
-            (collect(engine.generate(ask(tools, max_tokens=9))), 9, 8),
-            (collect(engine.generate(ask(tools, max_tokens=1, choices=3))), 3, 2),
+            (tools.collect(engine.generate(tools.ask(max_tokens=9))), 9, 8),
+            (tools.collect(engine.generate(tools.ask(max_tokens=1, choices=3))), 3, 2),
         ]
         for call, given, limit in calls:
             with pytest.raises(TooLarge) as caught:
@@ -418,28 +263,28 @@ async def test_metrics_are_the_sums_of_the_answers(store, tools):
         talks = [await tools.Talk.begin(engine) for _ in range(3)]
         answers = [await talk.append(TEXT * (1 + n), key=f"k{n}") for n, talk in enumerate(talks)]
         await talks[0].append(TEXT, key="k0")
-        scored = await engine.score(ScoreRequest(caller=tools.caller(), items=(item(TEXT),)))
-        _, _, ends = await collect(engine.generate(ask(tools)))
+        scored = await engine.score(ScoreRequest(caller=tools.caller(), items=(tools.item(TEXT),)))
+        _, _, ends = await tools.collect(engine.generate(tools.ask()))
 
     tokens = sum(answer.totals.tokens for answer in answers)
-    assert value(metrics, "tokens_total", kind="scored") == tokens + scored.items[0].totals.tokens
-    assert value(metrics, "tokens_total", kind="adapted") == tokens
-    assert value(metrics, "tokens_total", kind="generated") == ends[0].completion_tokens
-    assert value(metrics, "adapt_updates_total", outcome="applied") == sum(a.updates for a in answers)
+    assert tools.value(metrics, "tokens_total", kind="scored") == tokens + scored.items[0].totals.tokens
+    assert tools.value(metrics, "tokens_total", kind="adapted") == tokens
+    assert tools.value(metrics, "tokens_total", kind="generated") == ends[0].completion_tokens
+    assert tools.value(metrics, "adapt_updates_total", outcome="applied") == sum(a.updates for a in answers)
     for weights, field in (("adapted", "logprob"), ("static", "static_logprob")):
-        assert value(metrics, "loss_nats_total", weights=weights) == -sum(
+        assert tools.value(metrics, "loss_nats_total", weights=weights) == -sum(
             getattr(answer.totals, field) for answer in answers
         )
-        assert value(metrics, "loss_tokens_total", weights=weights) == tokens
-    assert value(metrics, "sessions_created_total") == 3
-    assert value(metrics, "idempotent_replays_total", result="replayed") == 1
-    assert value(metrics, "gradient_norm_count") == sum(a.updates for a in answers)
+        assert tools.value(metrics, "loss_tokens_total", weights=weights) == tokens
+    assert tools.value(metrics, "sessions_created_total") == 3
+    assert tools.value(metrics, "idempotent_replays_total", result="replayed") == 1
+    assert tools.value(metrics, "gradient_norm_count") == sum(a.updates for a in answers)
 
 
 async def test_without_calibration_there_are_no_sessions(store, tools):
     """A model that was never calibrated scores and generates; a session is refused by name."""
     async with tools.engine_on(store, served=tools.serve(ByteVocab(), calibrated=False)) as engine:
-        scored = await engine.score(ScoreRequest(caller=tools.caller(), items=(item("x"),)))
+        scored = await engine.score(ScoreRequest(caller=tools.caller(), items=(tools.item("x"),)))
         with pytest.raises(InvalidField) as caught:
             await tools.Talk.begin(engine)
 
@@ -455,7 +300,7 @@ async def test_a_draining_engine_is_not_ready(store, tools):
         with pytest.raises(Draining):
             await engine.ready()
         with pytest.raises(Draining):
-            await engine.score(ScoreRequest(caller=tools.caller(), items=(item("x"),)))
+            await engine.score(ScoreRequest(caller=tools.caller(), items=(tools.item("x"),)))
 
 
 async def test_the_engine_is_the_interface(engine):

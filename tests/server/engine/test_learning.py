@@ -5,12 +5,13 @@ import gc
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.adapter import Adapter, Lineup
 from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.round import perform
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import Tally, read_piece
-from rlstm_server.engine.messages import Passage, SessionTotals, Totals
+from rlstm_server.engine.messages import AdaptationChoice, Passage, Totals
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
@@ -33,14 +34,42 @@ def vectors_alive(size):
 def test_every_guard_is_counted_under_its_outcome():
     """A projected step is a step that was clipped; skipped and rolled-back ones are none."""
     metrics = Metrics()
-    guards = ("projected", "step_skipped", "step_skipped", "restarted")
-    Tally(updates=3, guards=guards, gradient_norms=(1.0, 2.0), norm_ratio=0.1).count(metrics)
-    outcomes = ("applied", "clipped", "skipped_nonfinite", "rolled_back")
+    guards = ("projected", "step_skipped", "step_skipped", "restarted", "reset", "frozen")
+    Tally(updates=3, row_steps=3, guards=guards, gradient_norms=(1.0, 2.0), norm_ratio=0.1).count(metrics)
+    outcomes = ("applied", "clipped", "skipped_nonfinite", "rolled_back", "skipped_frozen")
     counted = [value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
-    assert counted == [2, 1, 2, 1]
+    assert counted == [2, 1, 2, 2, 1]
     assert value(metrics, "gradient_norm_sum") == 3.0
     assert value(metrics, "fast_weight_delta_ratio_count") == 1
+
+
+def test_steps_are_counted_by_row(tools):
+    """Of three experts whose every step is cut back, all steps are clipped, and none plainly applied."""
+    served, metrics = tools.serve(ByteVocab(), rate=1e3), Metrics()
+    state = tools.before_text(served, experts=4)
+    piece = read_passage(ByteVocab(), Passage(text="x" * 4 * tools.SEGMENT), "")
+    tally = tools.finish(read_piece(served.adapter(), state, piece, learn=True)).tally
+    tally.count(metrics)
+
+    assert (tally.updates, tally.row_steps, tally.guards.count("projected")) == (4, 12, 12)
+    assert value(metrics, "adapt_updates_total", outcome="clipped") == 12
+    assert value(metrics, "adapt_updates_total", outcome="applied") == 0
+
+
+@pytest.mark.parametrize("rate", [0.05, 1.0, 1e3, 1e37])
+@pytest.mark.parametrize("experts", [1, 2, 4])
+def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
+    """At sane and absurd rates, steps taken and skipped are those of all rows; no count is negative."""
+    served, metrics = tools.serve(ByteVocab(), rate=rate), Metrics()
+    state = tools.before_text(served, experts=experts)
+    piece = read_passage(ByteVocab(), Passage(text="abcdefgh" * 10), "")
+    tools.finish(read_piece(served.adapter(), state, piece, learn=True)).tally.count(metrics)
+    outcomes = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen")
+    counted = [value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
+
+    assert min(counted) >= 0
+    assert sum(counted) == len(state.adapted.lineup.rates) * (80 // tools.SEGMENT)
 
 
 @pytest.mark.parametrize(("static", "nats", "tokens"), [(-4.0, 4.0, 3), (None, 0.0, 0)])
@@ -72,16 +101,22 @@ def test_stateless_readings_belong_to_no_session():
 
 
 def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
-    """A slice's state is dropped with the next one: memory does not grow by a delta for every segment."""
+    """A part's state is dropped with the next one: memory does not grow by a delta for every segment."""
     checkpoint = load(tiny_checkpoint)
     calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     adapter = Adapter(checkpoint.model, calibration, bos_id=10)
     weights = checkpoint.model.config.num_parameters
-    state = SessionState(adapted=adapter.start(), totals=SessionTotals())
+    choice = AdaptationChoice.of(adapter.config, Lineup(), 1.0)
+    state = SessionState.before_text(adapter, choice)
     piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
     gc.collect()
     before, most = vectors_alive(weights), 0
-    for _ in read_piece(adapter, state, piece, learn=True):
+    steps, sent, over = read_piece(adapter, state, piece, learn=True), None, False
+    while not over:
+        try:
+            sent = perform(steps.send(sent).works)
+        except StopIteration:
+            over = True
         most = max(most, vectors_alive(weights) - before)
 
     assert most <= 6  # the newest states, and what a step needs

@@ -1,4 +1,4 @@
-"""The device thread: slices in turn, one outcome a job, the slow weights untouched."""
+"""The device thread: all jobs in a round, one outcome a job, the slow weights untouched."""
 
 import asyncio
 import threading
@@ -8,14 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from rlstm_server.engine.runner import Runner, weights_digest
+from rlstm_model.adaptation.reader import static_reader
+from rlstm_model.adaptation.round import Slice, Turn, perform
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.runner import TOKENS, Runner, weights_digest
+from rlstm_server.engine.steps import Ask, performed
 from rlstm_server.errors import Draining, InternalError, NotFound, Overloaded
 from rlstm_server.metrics import Metrics
 
 
 @asynccontextmanager
-async def running(capacity=8, model=None):
-    runner = Runner(model or nn.Linear(2, 2), Metrics(), capacity)
+async def running(capacity=8, model=None, **options):
+    runner = Runner(model or nn.Linear(2, 2), Metrics(), capacity, **options)
     runner.start()
     try:
         yield runner
@@ -24,13 +28,39 @@ async def running(capacity=8, model=None):
         runner.check()
 
 
-def counting(name, slices, log=None):
-    """A job of so many slices that yields its count and returns its name."""
-    for number in range(slices):
+@pytest.fixture(scope="module")
+def reader(tools):
+    return static_reader(tools.tiny_model(ByteVocab(), hidden=12), 10)
+
+
+def counting(name, rounds, log=None):
+    """A job of so many steps that shows its count and returns its name."""
+    for number in range(rounds):
         if log is not None:
             log.append(name)
-        yield [number]
+        yield Ask(events=[number])
     return name
+
+
+def reading(reader, rounds):
+    """A job that reads a token more in every round; the log-probability of the last."""
+    cursor, total = reader.cursor, 0.0
+    for token in range(rounds):
+        sliced = yield from performed(Slice(reader, cursor, (token + 1,)))
+        cursor, total = sliced.cursor, sliced.scores.total
+    return total
+
+
+class Log:
+    """Performs rounds, and remembers how many works each had."""
+
+    def __init__(self):
+        self.rounds = []
+
+    def __call__(self, works):
+        """Perform them."""
+        self.rounds.append(len(works))
+        return perform(works)
 
 
 class Gate:
@@ -40,10 +70,10 @@ class Gate:
         self.entered, self.opened = threading.Event(), threading.Event()
 
     def steps(self):
-        """One slice that waits."""
+        """One step that waits."""
         self.entered.set()
         self.opened.wait(10)
-        yield ()
+        yield Ask()
         return "gate"
 
 
@@ -53,32 +83,106 @@ async def hold(runner, gate, caller):
     return task
 
 
+async def at_once(runner, jobs, caller):
+    """What becomes of jobs that come while the device is held, and so are all there for the next plan."""
+    gate = Gate()
+    holding = await hold(runner, gate, caller)
+    tasks = [asyncio.ensure_future(runner.run(steps, caller)) for steps in jobs]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    await holding
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_events_come_in_order_and_then_the_stream_ends(tools):
-    """A stream gives what the job yields, nothing more."""
+    """A stream gives what the job shows, nothing more."""
     async with running() as runner:
         assert [event async for event in runner.stream(counting("a", 4), tools.caller())] == [0, 1, 2, 3]
 
 
+async def test_jobs_that_are_there_share_a_round(tools, reader):
+    """Works of many jobs are performed at once, each is sent its own, and nobody waits for a full round."""
+    log = Log()
+    async with running(perform=log) as runner:
+        together = await at_once(runner, [reading(reader, n) for n in (3, 1, 2)], tools.caller())
+        assert log.rounds == [3, 2, 1]
+        alone = [await runner.run(reading(reader, n), tools.caller()) for n in (3, 1, 2)]
+
+    assert [ran.result for ran in together] == [ran.result for ran in alone]
+
+
+async def test_a_round_has_the_rows_that_it_may(tools, reader):
+    """Ten jobs in rounds of four rows."""
+    log = Log()
+    async with running(16, rows=4, perform=log) as runner:
+        await at_once(runner, [reading(reader, 1) for _ in range(10)], tools.caller())
+
+        assert log.rounds == [4, 4, 2]
+        assert (runner.rounds.count, runner.rounds.rows) == (3, 10)
+
+
+async def test_a_text_is_continued_by_several_tokens_beside_a_segment(tools, reader):
+    """Single tokens are computed again and again before the next plan; a segment is computed once."""
+
+    def choosing():
+        cursor = reader.cursor
+        for _ in range(TOKENS):
+            following = yield from performed(Turn(reader, cursor))
+            cursor = following.after(65)
+
+    log = Log()
+    async with running(perform=log) as runner:
+        await at_once(runner, [choosing(), reading(reader, 2)], tools.caller())
+
+    assert log.rounds == [2, *(TOKENS - 1) * [1], 1]
+
+
 async def test_a_short_job_does_not_wait_for_a_long_one(tools):
-    """A job of one slice that comes behind jobs of hundreds is over while they still run."""
-    log, gate = [], Gate()
-    async with running() as runner:
-        holding = await hold(runner, gate, tools.caller())
-        long = [asyncio.ensure_future(runner.run(counting(n, 300, log), tools.caller())) for n in "abc"]
-        await asyncio.sleep(0)
-        short = asyncio.ensure_future(runner.run(counting("short", 1, log), tools.caller()))
-        await asyncio.sleep(0)
-        gate.opened.set()
-        await asyncio.gather(holding, short, *long)
+    """A job of one step that comes behind jobs of hundreds is over while they still run."""
+    log = []
+    async with running(rows=1) as runner:
+        jobs = [*(counting(name, 300, log) for name in "abc"), counting("short", 1, log)]
+        await at_once(runner, jobs, tools.caller())
 
     assert log.index("short") <= 3
+
+
+async def test_a_work_that_fails_fails_its_job_only(tools, reader):
+    """The error of one work is raised in the job that asked for it; the round goes on for the others."""
+
+    def outside():
+        return (yield from performed(Slice(reader, reader.cursor, (999,))))
+
+    async with running() as runner:
+        failed, ran = await at_once(runner, [outside(), reading(reader, 2)], tools.caller())
+
+        assert isinstance(failed, InternalError)
+        assert ran.result == (await runner.run(reading(reader, 2), tools.caller())).result
+
+
+async def test_a_round_that_fails_as_a_whole_is_done_job_by_job(tools, reader):
+    """Where computing itself raises, the job whose works do is refused, and nobody else."""
+
+    def out_of_memory(works):
+        if any(len(work.ids) > 1 for work in works):
+            raise MemoryError
+        return perform(works)
+
+    def greedy():
+        yield from performed(Slice(reader, reader.cursor, (1, 2)))
+
+    async with running(perform=out_of_memory) as runner:
+        failed, ran = await at_once(runner, [greedy(), reading(reader, 2)], tools.caller())
+
+        assert isinstance(failed, InternalError)
+        assert ran.result == (await runner.run(reading(reader, 2), tools.caller())).result
 
 
 async def test_an_unforeseen_error_fails_its_job_only(tools, caplog):
     """The error is logged with the request id and answered as ours; others go on."""
 
     def broken():
-        yield ()
+        yield Ask()
         raise ZeroDivisionError("text of a user")
 
     async with running() as runner:
@@ -96,14 +200,14 @@ async def test_our_errors_arrive_as_they_are(tools):
 
     def refused():
         raise NotFound
-        yield ()
+        yield Ask()
 
     async with running() as runner:
         with pytest.raises(NotFound):
             await runner.run(refused(), tools.caller())
 
 
-async def test_a_cancelled_job_stops_between_two_slices(tools):
+async def test_a_cancelled_job_stops_between_two_rounds(tools):
     """Leaving the wait ends the job soon, and its generator is closed."""
     closed, begun = threading.Event(), threading.Event()
 
@@ -111,7 +215,7 @@ async def test_a_cancelled_job_stops_between_two_slices(tools):
         try:
             while True:
                 begun.set()
-                yield ()
+                yield Ask()
         finally:
             closed.set()
 
@@ -131,7 +235,7 @@ async def test_leaving_a_stream_early_ends_its_job(tools):
     def endless():
         try:
             while True:
-                yield [1]
+                yield Ask(events=[1])
         finally:
             closed.set()
 
@@ -180,7 +284,7 @@ async def test_changed_slow_weights_are_found_at_close(tools):
     model = nn.Linear(2, 2)
 
     def vandal():
-        yield ()
+        yield Ask()
         with torch.no_grad():
             model.weight[0, 0] += 1
 
@@ -203,7 +307,7 @@ def test_the_digest_sees_names_and_values():
     assert weights_digest(one) != weights_digest(other)
 
 
-async def test_the_wait_for_the_first_slice_is_measured_once(tools):
+async def test_the_wait_for_the_first_round_is_measured_once(tools):
     """Each job adds one observation of the queue time, under its own or the `unknown` endpoint."""
     async with running() as runner:
         await runner.run(counting("a", 5), tools.caller())

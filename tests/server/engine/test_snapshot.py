@@ -7,7 +7,7 @@ import torch
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import read_piece
-from rlstm_server.engine.messages import Passage, SessionTotals
+from rlstm_server.engine.messages import AdaptationRequest, Passage
 from rlstm_server.engine.snapshot import SessionState, Snapshots
 from rlstm_server.engine.text import Place, read_passage
 from rlstm_server.errors import ModelMismatch, StateCorrupt
@@ -16,18 +16,14 @@ from rlstm_server.store.base import SessionKey
 KEY = SessionKey("acme", "a1")
 
 
-def finish(steps):
-    """Run a job to its end and return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            return stop.value
+def start(served, **asked):
+    choice = served.choose(AdaptationRequest(**asked))
+    return SessionState.before_text(served.adapter(choice.kind, choice.coordinates), choice)
 
 
-def read(served, state, text):
+def read(tools, served, state, text):
     piece = read_passage(served.vocab, Passage(text=text), "", place=state.place)
-    return finish(read_piece(served.adapter, state, piece, learn=True))
+    return tools.finish(read_piece(served.adapter(state.choice.kind), state, piece, learn=True))
 
 
 @pytest.fixture
@@ -36,17 +32,19 @@ def served(tools):
 
 
 @pytest.fixture
-def learned(served):
+def learned(tools, served):
     """A state in the middle of a segment, with fast weights."""
-    state = SessionState(adapted=served.adapter.start(), totals=SessionTotals())
-    return read(served, state, "a text that was learned from").state
+    return read(tools, served, start(served), "a text that was learned from").state
 
 
-def test_an_opened_state_scores_bit_for_bit_the_same(served, learned):
+def test_an_opened_state_scores_bit_for_bit_the_same(tools, served, learned):
     """Packed and opened, a state gives the same scores and the same state after more text."""
     snapshots = Snapshots(served)
     opened = snapshots.open(KEY, 3, snapshots.pack(KEY, 3, learned))
-    one, other = read(served, learned, "and then some more"), read(served, opened, "and then some more")
+    one, other = (
+        read(tools, served, learned, "and then some more"),
+        read(tools, served, opened, "and then some more"),
+    )
 
     assert one.columns == other.columns
     assert snapshots.pack(KEY, 4, one.state) == snapshots.pack(KEY, 4, other.state)
@@ -56,9 +54,7 @@ def test_an_opened_state_scores_bit_for_bit_the_same(served, learned):
 def test_a_fresh_state_and_every_part_of_the_place_are_kept(served):
     """A state before any text, and held-back text and ids, come back as they were."""
     place = Place(characters=7, pending="wor", unfinished=(0xE2, 0x82))
-    fresh = SessionState(
-        adapted=served.adapter.start(static=False, rate_scale=2.5), totals=SessionTotals(), place=place
-    )
+    fresh = replace(start(served, static=False, rate_scale=2.5), place=place)
     snapshots = Snapshots(served)
     opened = snapshots.open(KEY, 0, snapshots.pack(KEY, 0, fresh))
 
@@ -80,6 +76,15 @@ def test_another_models_state_is_refused(served, learned, tools):
     value = Snapshots(served).pack(KEY, 3, learned)
     with pytest.raises(ModelMismatch):
         Snapshots(tools.serve(ByteVocab(), seed=1)).open(KEY, 3, value)
+
+
+def test_a_kind_that_the_model_has_no_more_is_refused_like_another_model(served, learned):
+    """Without its rule a state means nothing."""
+    value = Snapshots(served).pack(KEY, 3, learned)
+    rule = replace(served.calibrated.default, kind="output_bias", coordinates=256)
+    other = replace(served, calibrated=replace(served.calibrated, choices=(rule,)))
+    with pytest.raises(ModelMismatch, match="kind of fast weights"):
+        Snapshots(other).open(KEY, 3, value)
 
 
 def test_a_flipped_bit_is_noticed(served, learned):

@@ -1,11 +1,11 @@
 """The options that several commands share, each written once as an annotated type."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from rlstm_client.models import Unit
+from rlstm_client.models import Kind, Unit
 
 Url = Annotated[str, typer.Option("--url", envvar="RLSTM_URL", help="Where the server is.")]
 ApiKey = Annotated[
@@ -37,3 +37,37 @@ MinP = Annotated[float | None, typer.Option("--min-p", help="Keep tokens this pr
 Penalty = Annotated[float | None, typer.Option("--repetition-penalty", help="On tokens seen before.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="The same seed gives the same text.")]
 Stop = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")]
+
+KindOption = Annotated[
+    Kind | None, typer.Option("--kind", help="What may change; default: the model's first.")
+]
+Coordinates = Annotated[
+    int | None,
+    typer.Option("--coordinates", metavar="P", help="How many numbers that is, of those there are."),
+]
+Experts = Annotated[
+    int | None,
+    typer.Option("--experts", metavar="1|2|4", help="Learning rates to mix, the static one included."),
+]
+RateScale = Annotated[
+    float | None,
+    typer.Option("--rate-scale", help="Multiplies the calibrated learning rate; 0 never learns."),
+]
+NoStatic = Annotated[
+    bool,
+    typer.Option("--no-static", help="Read without the weights as loaded beside: cheaper, no gain is known."),
+]
+
+
+def adaptation(
+    kind: Kind | None, coordinates: int | None, experts: int | None, rate_scale: float | None, no_static: bool
+) -> dict[str, Any] | None:
+    """Return what was asked of learning; None when nothing was."""
+    asked = {
+        "kind": kind,
+        "coordinates": coordinates,
+        "experts": experts,
+        "rate_scale": rate_scale,
+        "static": False if no_static else None,
+    }
+    return {name: value for name, value in asked.items() if value is not None} or None

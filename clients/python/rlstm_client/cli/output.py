@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlstm_client._read import to_json
-from rlstm_client.models import AppendResult, Ranking, ScoredItem, SessionInfo, Totals
+from rlstm_client.models import Adaptation, AppendResult, Ranking, ScoredItem, SessionInfo, Totals
 
 _MOST_TOKEN_CHARACTERS = 24
 
@@ -67,12 +67,13 @@ def print_scores(item: ScoredItem, text: str, unit: str) -> None:
 def print_append(answer: AppendResult, unit: str) -> None:
     """Print what an append did."""
     totals = _total_pairs(answer.totals, unit) if answer.totals is not None else []
-    guards = ", ".join(answer.guards) or None
     print_pairs(
         [
             *totals,
             ("updates", answer.updates),
-            ("guards", guards),
+            ("guards", _listed(answer.guards)),
+            ("weights of the experts", _rounded(answer.weights)),
+            ("norm of the fast weights", answer.norm_ratio),
             ("version", answer.version),
             ("position", answer.position),
             ("pending characters", answer.pending or None),
@@ -82,7 +83,7 @@ def print_append(answer: AppendResult, unit: str) -> None:
 
 def print_session(info: SessionInfo) -> None:
     """Print a session."""
-    totals, adaptation = info.totals, ", ".join(f"{k} {v}" for k, v in info.adaptation.items())
+    totals = info.totals
     print_pairs(
         [
             ("id", info.id),
@@ -95,7 +96,10 @@ def print_session(info: SessionInfo) -> None:
             ("bits saved", totals.gain),
             ("updates", totals.updates),
             ("state bytes", info.state_bytes),
-            ("adaptation", adaptation or None),
+            ("adaptation", _adaptation(info.adaptation)),
+            ("weights of the experts", _rounded(info.weights)),
+            ("norm of the fast weights", info.norm_ratio),
+            ("guards", totals.guards or None),
             ("expires", _moment(info.expires_at)),
             *((f"metadata {name}", str(value)) for name, value in info.metadata.items()),
         ]
@@ -151,6 +155,27 @@ def _total_pairs(totals: Totals, unit: str) -> list[tuple[str, Any]]:
         ("bits per byte", totals.bits_per_byte),
         (f"gain ({unit})", totals.gain),
     ]
+
+
+def _adaptation(given: Adaptation | None) -> str | None:
+    """Say in a line how a session learns."""
+    if given is None:
+        return None
+    parts = [
+        f"{given.kind} of {given.coordinates:,}",
+        "1 expert" if given.experts == 1 else f"{given.experts} experts",
+    ]
+    if given.rates:
+        parts.append("rates " + ", ".join(f"{rate:.3g}" for rate in given.rates))
+    return "; ".join([*parts, *([] if given.static else ["no static row"])])
+
+
+def _listed(counts: Mapping[str, int]) -> str | None:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or None
+
+
+def _rounded(weights: Sequence[float]) -> str | None:
+    return ", ".join(f"{weight:.4f}" for weight in weights) or None
 
 
 def _token(text: str) -> str:

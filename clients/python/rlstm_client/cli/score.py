@@ -21,12 +21,17 @@ def score(
     words: Annotated[bool, typer.Option("--words", help="Print every word.")] = False,
     top: Annotated[int, typer.Option(min=0, help="With --json: alternatives in each token's place.")] = 0,
     adapt: Annotated[bool, typer.Option("--adapt", help="Learn inside the text as it is read.")] = False,
+    kind: arguments.KindOption = None,
+    coordinates: arguments.Coordinates = None,
+    experts: arguments.Experts = None,
+    rate_scale: arguments.RateScale = None,
+    no_static: arguments.NoStatic = False,
     as_json: arguments.Json = False,
     url: arguments.Url = DEFAULT_URL,
     api_key: arguments.ApiKey = None,
     local: arguments.Local = None,
 ) -> None:
-    """Score a text: how many bits each byte of it costs the model."""
+    """Score a text: how many bits each byte of it costs the model. Options of learning imply --adapt."""
     given = whole_text(text, file)
     options: dict[str, Any] = {
         "context": context,
@@ -35,6 +40,7 @@ def score(
         "words": words or None,
         "top": top or None,
         "adapt": adapt or None,
+        "adaptation": arguments.adaptation(kind, coordinates, experts, rate_scale, no_static),
     }
     if local:
         result = commands.act_locally("score", local, _wire.score(given, **options))

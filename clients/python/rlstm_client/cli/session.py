@@ -30,9 +30,11 @@ _SEND_AT_ONCE = 1
 def create(
     *,
     name: Annotated[str | None, typer.Option(help="A name of your own, unique among your sessions.")] = None,
-    rate_scale: Annotated[
-        float | None, typer.Option(help="Multiplies the calibrated learning rate; 0 never learns.")
-    ] = None,
+    kind: arguments.KindOption = None,
+    coordinates: arguments.Coordinates = None,
+    experts: arguments.Experts = None,
+    rate_scale: arguments.RateScale = None,
+    no_static: arguments.NoStatic = False,
     ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Expire when unused so long.")] = None,
     metadata: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A note of yours.")] = None,
     key: arguments.IdempotencyKey = None,
@@ -43,7 +45,7 @@ def create(
     """Create a session and print its id."""
     options: dict[str, Any] = {
         "name": name,
-        "adaptation": None if rate_scale is None else {"rate_scale": rate_scale},
+        "adaptation": arguments.adaptation(kind, coordinates, experts, rate_scale, no_static),
         "ttl_seconds": ttl,
         "metadata": dict(_pair(entry) for entry in metadata) if metadata else None,
         "idempotency_key": key,

@@ -5,6 +5,7 @@ Sums are float64. Spans are offsets in Unicode code points: of the item's own te
 the whole stream in a session. Columns are equally long tuples, one entry a token.
 """
 
+from rlstm_server.engine.messages.adaptation import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
 from rlstm_server.engine.messages.sessions import (
     AppendAnswer,
     AppendRequest,
@@ -25,7 +26,6 @@ from rlstm_server.engine.messages.sessions import (
     SessionTotals,
 )
 from rlstm_server.engine.messages.shared import (
-    AdaptationChoice,
     Caller,
     Columns,
     EngineIdentity,
@@ -49,7 +49,9 @@ from rlstm_server.engine.messages.stateless import (
 )
 
 __all__ = [
+    "DEFAULT_EXPERTS",
     "AdaptationChoice",
+    "AdaptationRequest",
     "AppendAnswer",
     "AppendRequest",
     "Caller",

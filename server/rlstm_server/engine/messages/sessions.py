@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rlstm_server.engine.messages.shared import AdaptationChoice, Caller, Columns, Passage, Timings, Totals
+from rlstm_server.engine.messages.adaptation import AdaptationChoice, AdaptationRequest
+from rlstm_server.engine.messages.shared import Caller, Columns, Passage, Timings, Totals
 from rlstm_server.engine.messages.stateless import GenerationSettings
 
 ScoreDetail = Literal["none", "totals", "tokens"]
@@ -30,7 +31,11 @@ class SessionTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionInfo:
-    """A session in the store. Times are seconds since 1970; ``pending`` counts held-back characters."""
+    """A session in the store. Times are seconds since 1970; ``pending`` counts held-back characters.
+
+    weights     of the mixture: how much each expert counts in the next prediction
+    norm_ratio  of the fast weights to the slow ones, by their norms: the greatest of all experts
+    """
 
     id: str
     name: str | None
@@ -40,6 +45,8 @@ class SessionInfo:
     expires_at: float | None
     state_bytes: int
     adaptation: AdaptationChoice
+    weights: tuple[float, ...]
+    norm_ratio: float
     totals: SessionTotals
     pending: int
     metadata: Mapping[str, Any]
@@ -59,7 +66,7 @@ class CreateSession:
 
     caller: Caller
     name: str | None = None
-    adaptation: AdaptationChoice = field(default_factory=AdaptationChoice)
+    adaptation: AdaptationRequest = field(default_factory=AdaptationRequest)
     ttl_seconds: float | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     first: Passage | None = None
@@ -88,7 +95,11 @@ class AppendRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class AppendAnswer:
-    """What an append did. A replay older than the stored answers has totals but no columns."""
+    """What an append did. A replay older than the stored answers has totals but no columns.
+
+    ``guards`` counts what was kept from happening, by name; ``weights`` and ``norm_ratio`` are those of the
+    session afterwards, as in :class:`SessionInfo`.
+    """
 
     version: int
     position: int
@@ -98,7 +109,9 @@ class AppendAnswer:
     columns: Columns | None
     totals: Totals | None
     updates: int
-    guards: tuple[str, ...]
+    guards: Mapping[str, int]
+    weights: tuple[float, ...]
+    norm_ratio: float
     pending: int
     timings: Timings
 

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,20 +26,6 @@ class Caller:
     tenant: str
     request_id: str
     endpoint: str = "unknown"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaptationChoice:
-    """What a client may choose about learning; everything else comes from the checkpoint.
-
-    kind        the kind of fast weights
-    rate_scale  multiplies the calibrated learning rate, 0 to 10; 0 never learns
-    static      carry the static reference, so that static log-probs and the gain are exact
-    """
-
-    kind: Literal["full"] = "full"
-    rate_scale: float = 1.0
-    static: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +89,10 @@ def _bits_per_byte(logprob: float, count: int) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
-    """Everything that multiplies has a limit; going over one is TooLarge, naming both numbers."""
+    """Everything that multiplies has a limit; going over one is TooLarge, naming both numbers.
+
+    `state_bytes` are those that a session may come to: every commit writes its state whole.
+    """
 
     append_tokens: int = 65_536
     score_items: int = 256
@@ -117,6 +105,7 @@ class EngineLimits:
     choices: int = 16
     stop_strings: int = 16
     stop_characters: int = 256
+    state_bytes: int = 16 * 2**20
     queued_jobs: int = 1_024
     queued_operations_per_session: int = 64
 

@@ -1,10 +1,12 @@
 """Nouns of scoring and of generation."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from rlstm_model.sampling import SamplingConfig
-from rlstm_server.engine.messages.shared import AdaptationChoice, Caller, Columns, Passage, Timings, Totals
+from rlstm_server.engine.messages.adaptation import AdaptationChoice, AdaptationRequest
+from rlstm_server.engine.messages.shared import Caller, Columns, Passage, Timings, Totals
 
 FirstToken = Literal["bos", "context", "session"]
 FinishReason = Literal["stop", "length"]
@@ -26,12 +28,15 @@ class ScoreRequest:
     caller: Caller
     items: tuple[ScoreItem, ...]
     top: int = 0
-    adaptation: AdaptationChoice | None = None
+    adaptation: AdaptationRequest | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemScores:
-    """One item's answer. ``text`` is the item's text (decoded when tokens were given): spans refer to it."""
+    """One item's answer. ``text`` is the item's text (decoded when tokens were given): spans refer to it.
+
+    ``guards`` counts what was kept from happening, by name.
+    """
 
     id: str
     first_token: FirstToken
@@ -39,14 +44,15 @@ class ItemScores:
     columns: Columns
     totals: Totals
     updates: int
-    guards: tuple[str, ...]
+    guards: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreAnswer:
-    """The items in the order they were given."""
+    """The items in the order they were given, and how they were learned from, if they were."""
 
     items: tuple[ItemScores, ...]
+    adaptation: AdaptationChoice | None
     timings: Timings
 
 

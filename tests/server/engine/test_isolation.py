@@ -1,0 +1,197 @@
+"""Nothing of another session changes one bit of yours: its text, its load, its faults."""
+
+import asyncio
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from rlstm_model.state import State
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.messages import AdaptationRequest, CreateSession
+from rlstm_server.errors import Overloaded, StateCorrupt, TooLarge
+from rlstm_server.metrics import Metrics
+from rlstm_server.store.base import SessionKey
+from rlstm_server.store.in_memory import MemoryStore
+
+TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
+
+
+async def test_nan_in_one_session_touches_no_other(store, tools):
+    """A poisoned copy is refused, not stored, and forgotten; the others, and then itself, score as ever."""
+    async with tools.engine_on(store) as engine:
+        talks = [await tools.Talk.begin(engine) for _ in range(8)]
+        for talk in talks:
+            await talk.append(TEXT)
+        expected = await talks[1].probe()
+        key = SessionKey("acme", talks[0].session)
+        copy = engine.sessions.cache.get(key)
+        h, c = copy.state.adapted.now.state
+        h = h.clone()
+        h[:, 0] = float("nan")
+        bad = copy.state.adapted.now._replace(state=State(h, c))
+        poisoned = replace(copy.state, adapted=replace(copy.state.adapted, now=bad))
+        engine.sessions.cache.put(replace(copy, state=poisoned))
+        outcomes = await asyncio.gather(*(talk.append("more") for talk in talks), return_exceptions=True)
+
+        assert isinstance(outcomes[0], StateCorrupt)
+        assert len({outcome.columns.logprobs for outcome in outcomes[1:]}) == 1
+        assert (await talks[0].append("more")).columns.logprobs == outcomes[1].columns.logprobs
+        assert await talks[0].probe() == await talks[1].probe() != expected
+
+
+async def test_each_session_learns_its_own_secret_only(engine, tools):
+    """Sessions that each learned a word give it the better score than any other session does."""
+    secrets = [f"<{letter * 4}>" for letter in "QXZJKV"]
+    talks = [await tools.Talk.begin(engine) for _ in secrets]
+    await asyncio.gather(*(talk.append(s * 12) for talk, s in zip(talks, secrets, strict=True)))
+    table = [[await talk.probe(secret) for secret in secrets] for talk in talks]
+
+    assert all(
+        max(range(len(talks)), key=lambda row: table[row][column]) == column for column in range(len(talks))
+    )
+
+
+async def test_oracle_i_sessions_at_once_equal_the_same_alone(engine, tools):
+    """64 sessions that read different texts at the same time get the scores each would get alone."""
+    texts = [TEXT[number % 50 :][:12] + str(number) for number in range(64)]
+
+    async def read(text):
+        talk = await tools.Talk.begin(engine)
+        answers = [await talk.append(piece) for piece in tools.pieces_of(text, len(text))]
+        return [value for answer in answers for value in answer.columns.logprobs]
+
+    together = await asyncio.gather(*(read(text) for text in texts))
+    alone = [await read(text) for text in texts]
+
+    assert together == alone
+
+
+async def test_two_engines_on_one_store_equal_one(store, tools):
+    """Alternating appends through two engines score like the same appends through one."""
+    metrics = Metrics()
+    async with tools.engine_on(store) as one, tools.engine_on(store, metrics=metrics) as two:
+        shared, own = await tools.Talk.begin(one), await tools.Talk.begin(one)
+        for number, piece in enumerate(tools.pieces_of(TEXT, 1)):
+            there = await shared.at(two if number % 2 else one).append(piece)
+            here = await own.append(piece)
+
+            assert there.columns == here.columns
+
+        assert tools.value(metrics, "commit_conflicts_total", outcome="redone") > 0
+
+
+# ---- those who do harm ------------------------------------------------------------------------------------
+
+
+async def columns_of(tools, served, store, others):
+    """What three sessions read while `others` go on: their scores, answer by answer."""
+    async with tools.engine_on(store, served=served) as engine:
+        talks = [await tools.Talk.begin(engine) for _ in range(3)]
+        harm = asyncio.ensure_future(others(engine))
+
+        async def read(talk):
+            return [(await talk.append(piece)).columns for piece in tools.pieces_of(TEXT, 5)]
+
+        columns = await asyncio.gather(*(read(talk) for talk in talks))
+        outcomes = await harm
+        return columns, outcomes
+
+
+async def nobody(engine):
+    """No others."""
+    return []
+
+
+def least_likely(served, length):
+    """A text that the model, learning as it reads, always finds the least likely."""
+    adapter, ids = served.adapter(), []
+    state = adapter.start()
+    while len(ids) < length:
+        reader = adapter.reader(state)
+        ids.append(int(reader.next(reader.cursor).log_probs_V.argmin()))
+        (observed,) = adapter.observe(state, ids[-1:])
+        state = observed.state
+    return ids
+
+
+@pytest.mark.parametrize("rate", [0.05, 100.0])
+async def test_hostile_streams_change_no_other(tools, rate):
+    """Random bytes, one byte, two domains in turn, and text made to hurt, at sane and at absurd rates."""
+    served = tools.serve(ByteVocab(), kind="subspace", hidden=12, rate=rate)
+    draw = random.Random(1)
+    streams = [
+        [draw.randrange(256) for _ in range(120)],
+        [0] * 120,
+        list((b"the cat sat. " + bytes(range(128, 148))) * 4),
+        least_likely(served, 120),
+    ]
+
+    async def hostile(engine):
+        choice = AdaptationRequest(rate_scale=10.0)
+        talks = [await tools.Talk.begin(engine, "enemy", adaptation=choice) for _ in streams]
+        return await asyncio.gather(
+            *(talk.append(tokens=ids) for talk, ids in zip(talks, streams, strict=True))
+        )
+
+    alone, _ = await columns_of(tools, served, MemoryStore(), nobody)
+    beside, answers = await columns_of(tools, served, MemoryStore(), hostile)
+
+    assert beside == alone
+    assert all(math.isfinite(answer.totals.logprob) for answer in answers)
+
+
+async def test_ten_megabytes_are_refused_by_name(tools):
+    """An append over the limit says so, with both numbers, and nobody notices."""
+    served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
+
+    async def large(engine):
+        talk = await tools.Talk.begin(engine, "enemy")
+        outcome = await asyncio.gather(talk.append("x" * 10_000_000), return_exceptions=True)
+        return [*outcome, (await talk.info()).version]
+
+    alone, _ = await columns_of(tools, served, MemoryStore(), nobody)
+    beside, (error, version) = await columns_of(tools, served, MemoryStore(), large)
+
+    assert beside == alone
+    assert isinstance(error, TooLarge)
+    assert (error.given, error.limit, version) == (10_000_000, 65_536, 0)
+
+
+async def test_ten_thousand_sessions_at_once_are_bounded(tools):
+    """Those over the queue's bound are refused with a clear error; another tenant's appends go on."""
+    served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
+
+    async def flood(engine):
+        request = CreateSession(caller=tools.caller("enemy"))
+        calls = (engine.create_session(request) for _ in range(10_000))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    alone, _ = await columns_of(tools, served, MemoryStore(), nobody)
+    beside, outcomes = await columns_of(tools, served, MemoryStore(), flood)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
+    made = {outcome.info.id for outcome in outcomes if not isinstance(outcome, Exception)}
+
+    assert beside == alone
+    assert len(refused) + len(made) == 10_000
+    assert 700 < len(made) < 10_000
+
+
+async def test_a_long_append_delays_a_short_one_by_a_few_rounds(store, tools):
+    """Twenty bytes beside appends of thousands take the rounds that they would take alone, and two more."""
+    served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
+    async with tools.engine_on(store, served=served, rows=16) as engine:
+        long = [await tools.Talk.begin(engine) for _ in range(4)]
+        appends = [asyncio.ensure_future(talk.append("long text " * 300)) for talk in long]
+        short = await tools.Talk.begin(engine)
+        await short.append("hello")
+        before = engine.runner.rounds.count
+        await short.append("twenty bytes of text")
+        rounds = engine.runner.rounds.count - before
+        assert not any(append.done() for append in appends)
+        for append in appends:
+            append.cancel()
+        await asyncio.gather(*appends, return_exceptions=True)
+
+    assert rounds <= 20 // tools.SEGMENT + 2

@@ -1,0 +1,79 @@
+"""Texts of one request are scored side by side, as each would be alone."""
+
+import pytest
+
+from rlstm_model.scoring import score
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.messages import (
+    AdaptationRequest,
+    Candidate,
+    CandidatesRequest,
+    CandidateWeights,
+    Passage,
+    ScoreRequest,
+)
+
+TEXT = "the quick brown fox"
+
+
+async def test_scores_are_the_models(engine, tools):
+    """An item's columns are what the model's own scoring gives, however long the text."""
+    text = TEXT * 30
+    answer = await engine.score(ScoreRequest(caller=tools.caller(), items=(tools.item(text),), top=2))
+    served = tools.serve(ByteVocab())
+    expected, _ = score(served.model, list(text.encode()), state=None, last=10, top=2)
+    (scored,) = answer.items
+
+    assert scored.first_token == "bos"
+    assert scored.columns.logprobs == pytest.approx(expected.logprobs.tolist(), abs=1e-6)
+    assert scored.columns.ranks == tuple(expected.ranks.tolist())
+    assert scored.totals.logprob == sum(scored.columns.logprobs)
+    assert [row[0][0] for row in scored.columns.top] == expected.top_ids[:, 0].tolist()
+
+
+async def test_a_context_is_read_and_not_reported(engine, tools):
+    """The scores after a context are the tail of the scores of both together."""
+    request = ScoreRequest(
+        caller=tools.caller(), items=(tools.item("brown fox", context="the quick "), tools.item(TEXT))
+    )
+    after, whole = (await engine.score(request)).items
+
+    assert after.first_token == "context"
+    assert after.columns.logprobs == pytest.approx(whole.columns.logprobs[10:], abs=1e-6)
+    assert (after.columns.starts[0], after.totals.tokens) == (0, 9)
+
+
+async def test_adapting_inside_an_item_equals_a_session(engine, tools):
+    """Dynamic evaluation of an item gives the scores of the same text in a new session."""
+    request = ScoreRequest(
+        caller=tools.caller(), items=(tools.item(TEXT),) * 2, adaptation=AdaptationRequest()
+    )
+    one, two = (await engine.score(request)).items
+    session = await (await tools.Talk.begin(engine)).append(TEXT)
+
+    assert one.columns.logprobs == two.columns.logprobs == session.columns.logprobs
+    assert one.columns.static_logprobs == session.columns.static_logprobs
+    assert one.updates == session.updates > 0
+
+
+async def test_candidates_are_ranked_and_change_nothing(engine, tools):
+    """The mix of log-probability, length and a given score decides; the session stays as it is."""
+    talk = await tools.Talk.begin(engine)
+    await talk.append("x" * tools.SEGMENT)
+    candidates = tuple(
+        Candidate(id=name, passage=Passage(text=text), given=given)
+        for name, text, given in (("a", " jumps", 0.0), ("b", " jumps over", 5.0), ("c", " jumps", 0.0))
+    )
+    request = CandidatesRequest(
+        caller=talk.caller,
+        session=talk.session,
+        candidates=candidates,
+        weights=CandidateWeights(lm=1.0, length=0.5, given=100.0),
+    )
+    answer = await engine.score_candidates(request)
+    one, two, three = answer.candidates
+
+    assert two.score == pytest.approx(two.logprob + 0.5 * 11 + 500)
+    assert (two.rank, one.rank, three.rank) == (1, 2, 3)
+    assert one.logprob == pytest.approx((await talk.append(" jumps", learn=False)).totals.logprob, abs=1e-4)
+    assert answer.version == 1

@@ -1,0 +1,102 @@
+"""What a served model lets its clients choose, and what that takes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlstm_model.adaptation.adapted_state import Lineup
+from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.errors import InvalidField
+
+
+@pytest.fixture
+def served(tools):
+    """A model that learns with its output's biases unless all weights are asked for."""
+    given = tools.serve(ByteVocab())
+    full = given.calibrated.default
+    bias = replace(full, kind="output_bias", coordinates=256, rate=0.02)
+    calibrated = Calibrated(
+        model=given.model,
+        statistics=GradientStatistics(full_P=torch.ones(full.coordinates)),
+        choices=(bias, full),
+        fingerprint="two",
+    )
+    return ServedModel(
+        name="two", fingerprint="f", model=given.model, vocab=given.vocab, calibrated=calibrated
+    )
+
+
+def test_what_is_left_open_is_the_checkpoints_first_rule(served):
+    """With the default number of experts, and their rates."""
+    choice = served.choose(AdaptationRequest())
+
+    assert (choice.kind, choice.coordinates, choice.experts) == ("output_bias", 256, DEFAULT_EXPERTS)
+    assert (choice.static, choice.rate_scale, choice.rates) == (True, 1.0, (0.0, 0.02))
+
+
+def test_without_the_static_row_there_is_one_expert(served):
+    """The default number is one that can be."""
+    choice = served.choose(AdaptationRequest(static=False, rate_scale=2.0))
+
+    assert (choice.experts, choice.rates) == (1, (0.04,))
+
+
+def test_the_rates_of_four_experts(served):
+    """The static one first, then a third, one and three times the calibrated rate."""
+    assert served.choose(AdaptationRequest(experts=4)).rates == pytest.approx((0.0, 0.02 / 3, 0.02, 0.06))
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "named"),
+    [
+        ({"kind": "subspace"}, "adaptation.kind", "output_bias of 256"),
+        ({"coordinates": 7}, "adaptation.coordinates", "output_bias of 256"),
+        ({"kind": "output_bias", "coordinates": 999}, "adaptation.coordinates", "output_bias of 256"),
+        ({"experts": 3}, "adaptation.experts", "1, 2, 4"),
+        ({"experts": True}, "adaptation.experts", "1, 2, 4"),
+        ({"experts": 2, "static": False}, "adaptation.experts", "static"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(served, asked, field, named):
+    """The field, and what there is."""
+    with pytest.raises(InvalidField, match=named) as refused:
+        served.choose(AdaptationRequest(**asked))
+    assert refused.value.field == field
+
+
+def test_a_model_that_cannot_learn_says_so(tools):
+    """There is nothing to choose."""
+    with pytest.raises(InvalidField, match="cannot learn"):
+        tools.serve(ByteVocab(), calibrated=False).choose(AdaptationRequest())
+
+
+@pytest.mark.parametrize("kind", ["output_bias", "full"])
+@pytest.mark.parametrize(("experts", "static"), [(1, False), (1, True), (2, True), (4, True)])
+def test_the_bytes_of_a_state_are_known_before_it_is(served, kind, experts, static):
+    """They are those of a state in the middle of a segment that has learned."""
+    choice = served.choose(AdaptationRequest(kind=kind, experts=experts, static=static))
+    adapter = served.adapter(choice.kind, choice.coordinates)
+    state = adapter.start(experts=experts, static=static)
+    for part in adapter.observe(state, list(b"just enough text")):
+        state = part.state
+
+    assert state.pending
+    assert served.state_bytes(choice) == state.nbytes
+
+
+def test_the_norm_is_that_of_the_greatest_expert(served):
+    """In units of the slow weights' norm; none before anything was learned."""
+    choice = AdaptationChoice.of(served.rules[0], Lineup(experts=4), 1.0)
+    adapter = served.adapter()
+    fresh = adapter.start(experts=4)
+    delta_KP = torch.zeros(3, 256)
+    delta_KP[1, 0], delta_KP[2, :2] = 1.0, 2.0
+
+    assert served.norm_ratio(choice, fresh) == 0.0
+    learned = replace(fresh, delta_KP=delta_KP)
+    slow = torch.cat([weight.flatten() for weight in served.model.parameters()]).norm().item()
+    assert served.norm_ratio(choice, learned) == pytest.approx(8**0.5 / slow, rel=1e-5)
