@@ -46,7 +46,11 @@ class EngineInterface(Protocol):
         """The vocabulary of the loaded model."""
 
     async def score(self, request: ScoreRequest) -> ScoreAnswer:
-        """Log-probabilities of texts."""
+        """Log-probabilities of texts.
+
+        Without adaptation they are those of :func:`rlstm_model.scoring.score` to 1e-5 nats a token: texts
+        share a product, where that function has each text to itself.
+        """
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Continuations of a prompt, token by token."""
