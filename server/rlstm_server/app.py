@@ -115,7 +115,14 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
         store, where = (parts.store, "given") if parts.store else await _open_store(settings, stack)
         stack.push_async_callback(store.close)
         await store.check()
-        engine = Engine(served, store, metrics, limits=_engine_limits(settings.limits))
+        engine = Engine(
+            served,
+            store,
+            metrics,
+            limits=_engine_limits(settings.limits),
+            cache_bytes=settings.cache_bytes,
+            rows=settings.rows,
+        )
         engine.start()
         stack.push_async_callback(engine.close)
         about = _about(served, settings, engine.limits)
@@ -207,6 +214,7 @@ def _engine_limits(limits: Limits) -> EngineLimits:
         score_tokens=limits.score_tokens,
         candidates=limits.candidates,
         max_tokens=limits.generate_tokens,
+        queued_jobs=limits.queued_jobs,
     )
 
 

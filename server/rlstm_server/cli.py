@@ -25,14 +25,13 @@ from fastapi import FastAPI
 
 from rlstm_server.api.dependencies import Services
 from rlstm_server.app import create_app
+from rlstm_server.engine.runner import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
 from rlstm_server.logs import configure_logs
 from rlstm_server.settings import Settings, load_settings
 
 KEEP_ALIVE_SECONDS = 30
 HEADER_BYTES = 65_536
-SWITCH_SECONDS = 0.0005
-"""How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
 FAREWELL_SECONDS = 1.5
 """What a stream that was ended by the drain gets to tell its reader so."""
 
@@ -53,6 +52,8 @@ def serve(
         bool | None, typer.Option("--allow-weaker", help="Accept a store that may lose acknowledged work.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Threads of the device.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows of a round [256].")] = None,
+    cache_bytes: Annotated[int | None, typer.Option(help="Memory for copies of sessions [512 MiB].")] = None,
 ) -> None:
     """Serve a model whose sessions go on learning. Every option is also an environment variable RLSTM_*."""
     try:
@@ -68,6 +69,8 @@ def serve(
             log_level=log_level,
             allow_weaker=allow_weaker,
             threads=threads,
+            rows=rows,
+            cache_bytes=cache_bytes,
         )
         configure_logs(settings.log_level)
         run(settings)

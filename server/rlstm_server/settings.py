@@ -49,6 +49,12 @@ class Limits(BaseModel):
     generate_tokens: int = Field(
         default=65_536, ge=1, le=2**24, description="n x max_tokens of one /generate."
     )
+    queued_jobs: int = Field(
+        default=2_048,
+        ge=1,
+        le=2**20,
+        description="Requests that wait for the device or are on it; one tenant may fill three quarters.",
+    )
     ping_seconds: float = Field(
         default=10.0, gt=0, le=600, description="Silence of an event stream before a comment."
     )
@@ -92,6 +98,20 @@ class Settings(BaseSettings):
     )
     threads: int | None = Field(
         default=None, ge=1, le=1024, description="Threads of the device; torch's choice if unset."
+    )
+    rows: int = Field(
+        default=256,
+        ge=1,
+        le=65_536,
+        description="Rows of a round, one for each expert of a session: more of them share each matrix"
+        " product, fewer make a round, which every request waits for, shorter.",
+    )
+    cache_bytes: int = Field(
+        default=512 * 2**20,
+        ge=0,
+        le=2**50,
+        description="Memory for copies of sessions; those that do not fit are loaded from the store when they"
+        " are asked for.",
     )
     limits: Limits = Limits()
 

@@ -166,3 +166,17 @@ async def test_without_calibration_a_server_scores_and_does_not_learn(tiny_check
         refused = await client.post("/score", json={"text": "a", "adapt": True})
         assert refused.status_code == 422
         assert "calibration" in refused.json()["detail"]
+
+
+async def test_the_engine_is_built_by_the_settings(tiny_checkpoint):
+    """Rows of a round, memory for copies, and places in the queue."""
+    settings = Settings(
+        model=str(tiny_checkpoint), rows=24, cache_bytes=1_000_000, limits={"queued_jobs": 77}
+    )
+    app = create_app(settings, store=MemoryStore())
+    async with app.router.lifespan_context(app):
+        services = app.state.services
+        engine = services.engine
+        assert (engine.runner.rows, engine.runner.capacity) == (24, 77)
+        assert engine.sessions.cache.max_bytes == 1_000_000
+        assert services.about["limits"]["queued_jobs"] == 77

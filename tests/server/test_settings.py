@@ -2,6 +2,10 @@ import os
 
 import pytest
 
+from rlstm_server.engine.engine import CACHE_BYTES
+from rlstm_server.engine.messages import EngineLimits
+from rlstm_server.engine.runner import ROWS
+from rlstm_server.engine.scheduler import SHARE
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings, load_settings
 
@@ -58,6 +62,8 @@ def test_loopback_needs_no_key(host):
         ("RLSTM_DEVICE", "canary-tpu"),
         ("RLSTM_DURABILITY", "canary"),
         ("RLSTM_THREADS", "0"),
+        ("RLSTM_ROWS", "0"),
+        ("RLSTM_CACHE_BYTES", "-1"),
         ("RLSTM_LIMITS__BODY_BYTES", "canary"),
         ("RLSTM_API_KEYS", "canary!"),
     ],
@@ -81,3 +87,15 @@ def test_settings_cannot_be_changed():
     """They are a value: every part of the server sees the same ones."""
     with pytest.raises(ValueError, match="frozen"):
         Settings().port = 1  # type: ignore[misc]
+
+
+def test_a_server_has_the_engines_own_defaults():
+    """What an engine does when it is told nothing is what a server tells it."""
+    settings, limits = Settings(), EngineLimits()
+    assert (settings.rows, settings.cache_bytes) == (ROWS, CACHE_BYTES)
+    assert settings.limits.queued_jobs == limits.queued_jobs
+
+
+def test_a_thousand_sessions_of_one_tenant_may_ask_at_once():
+    """They fit into the part of the queue that a tenant may fill."""
+    assert SHARE * Settings().limits.queued_jobs >= 1_024

@@ -24,7 +24,7 @@ from rlstm_server.engine.job import Job, Ran, Result
 from rlstm_server.engine.messages import Caller
 from rlstm_server.engine.scheduler import Outcome, Plan, Scheduler
 from rlstm_server.engine.slots import Slots
-from rlstm_server.engine.steps import Event, Steps
+from rlstm_server.engine.steps import Event, Steps, census
 from rlstm_server.errors import Draining, InternalError
 from rlstm_server.metrics import Metrics
 
@@ -35,6 +35,9 @@ ROWS: Final = 256
 
 TOKENS: Final = 4
 """Tokens that a text is continued by in one round: they take about as long as a segment does."""
+
+SWITCH_SECONDS: Final = 0.0005
+"""How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
 
 IDLE_SECONDS: Final = 1.0
 """How long an idle thread lets memory that nobody uses any more lie before it is zeroed."""
@@ -210,12 +213,15 @@ class Runner:
 
     def _round(self, jobs: Sequence[Job]) -> None:
         """Perform what the jobs ask for, and send each its own."""
+        asked = [job.ask.works for job in jobs]
+        rows, tokens = census(work for works in asked for work in works)
         began = time.perf_counter()
-        results = self._performed([job.ask.works for job in jobs])
+        results = self._performed(asked)
         seconds = time.perf_counter() - began
         self.rounds.count += 1
-        self.rounds.rows += sum(job.ask.rows for job in jobs)
+        self.rounds.rows += rows.total()
         self.rounds.seconds += seconds
+        self.metrics.round_finished(seconds, rows, tokens)
         for job, own in zip(jobs, results, strict=True):
             job.compute += seconds
             job.advance(own)

@@ -5,11 +5,13 @@ the works, in their order: a value each, or the exception of a work that failed.
 result. Code that reads one text knows nothing of rounds; :func:`together` makes one job of many such texts.
 """
 
+from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from rlstm_model.adaptation.round import Next, Observed, Part, Slice, Sliced, Turn, Work
 from rlstm_model.adaptation.round import Result as Performed
+from rlstm_server.metrics import Phase
 
 Event = TypeVar("Event")
 Result = TypeVar("Result")
@@ -38,6 +40,22 @@ Steps: TypeAlias = Generator[Ask[Event], Sequence[Performed], Result]
 def row_count(work: Work) -> int:
     """Rows of the batch that a work takes."""
     return work.state.lineup.rows if isinstance(work, Part) else work.cursor.state.batch
+
+
+def census(works: Iterable[Work]) -> tuple[Counter[Phase], Counter[Phase]]:
+    """The rows of works and the tokens of their texts, by what they are for."""
+    rows, tokens = Counter[Phase](), Counter[Phase]()
+    for work in works:
+        phase = _phase(work)
+        rows[phase] += row_count(work)
+        tokens[phase] += 1 if isinstance(work, Turn) else len(work.ids)
+    return rows, tokens
+
+
+def _phase(work: Work) -> Phase:
+    if isinstance(work, Turn):
+        return "generate"
+    return "update" if isinstance(work, Part) and work.learns else "score"
 
 
 @overload

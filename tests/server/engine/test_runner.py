@@ -121,6 +121,19 @@ async def test_a_round_has_the_rows_that_it_may(tools, reader):
         assert (runner.rounds.count, runner.rounds.rows) == (3, 10)
 
 
+async def test_rounds_are_counted_and_measured(tools, reader):
+    """Rounds, rows and tokens, in the runner's own count and in the metrics, by what they were for."""
+    async with running() as runner:
+        await at_once(runner, [reading(reader, n) for n in (3, 1, 2)], tools.caller())
+        done, metrics = runner.rounds, runner.metrics
+        assert (done.count, done.rows) == (3, 6)
+        assert tools.value(metrics, "round_seconds_count") == 3
+        assert tools.value(metrics, "round_seconds_sum") == pytest.approx(done.seconds)
+        assert tools.value(metrics, "batch_size_sum", phase="score") == 6
+        assert tools.value(metrics, "batch_tokens_sum", phase="score") == 6
+        assert tools.value(metrics, "batch_size_sum", phase="update") == 0
+
+
 async def test_a_text_is_continued_by_several_tokens_beside_a_segment(tools, reader):
     """Single tokens are computed again and again before the next plan; a segment is computed once."""
 

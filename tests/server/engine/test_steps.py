@@ -2,7 +2,9 @@
 
 import pytest
 
-from rlstm_server.engine.steps import Ask, together
+from rlstm_model.adaptation.round import Part, Slice, Turn
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.steps import Ask, census, together
 
 
 def counting(name, rounds, log):
@@ -62,3 +64,23 @@ def test_an_error_ends_all_texts():
     with pytest.raises(ArithmeticError):
         run(together([counting("a", 5, log), broken(), counting("b", 5, log)], 3))
     assert log == ["a", "b"]
+
+
+def test_a_census_tells_what_rows_are_for(tools):
+    """Parts that end a segment and learn are updates, other texts are scored, and a turn is one token."""
+    served = tools.serve(ByteVocab())
+    state = tools.before_text(served, experts=2).adapted
+    adapter = served.adapter()
+    reader = adapter.reader(state)
+    ids = tuple(range(tools.SEGMENT))
+    works = [
+        adapter.part(state, ids),
+        adapter.part(state, ids, learn=False),
+        adapter.part(state, ids[:2]),
+        Slice(served.reader, served.reader.cursor, ids[:3]),
+        Turn(reader, reader.cursor),
+    ]
+    assert isinstance(works[0], Part)
+    rows, tokens = census(works)
+    assert rows == {"update": 2, "score": 2 + 2 + 1, "generate": 2}
+    assert tokens == {"update": 5, "score": 5 + 2 + 3, "generate": 1}

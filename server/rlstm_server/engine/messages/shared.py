@@ -91,7 +91,8 @@ def _bits_per_byte(logprob: float, count: int) -> float | None:
 class EngineLimits:
     """Everything that multiplies has a limit; going over one is TooLarge, naming both numbers.
 
-    `state_bytes` are those that a session may come to: every commit writes its state whole.
+    `state_bytes` are those that a session may come to: every commit writes its state whole. One tenant may
+    fill three quarters of `queued_jobs`: those of a thousand sessions fit.
     """
 
     append_tokens: int = 65_536
@@ -106,7 +107,7 @@ class EngineLimits:
     stop_strings: int = 16
     stop_characters: int = 256
     state_bytes: int = 16 * 2**20
-    queued_jobs: int = 1_024
+    queued_jobs: int = 2_048
     queued_operations_per_session: int = 64
 
 

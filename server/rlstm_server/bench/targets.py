@@ -1,0 +1,129 @@
+"""Where load goes: to an engine of this process, or to a server over HTTP."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import orjson
+
+from rlstm_model.adaptation.round import Result, Work
+from rlstm_server.bench.load import Rounds
+from rlstm_server.engine.engine import Engine
+from rlstm_server.engine.messages import (
+    AdaptationRequest,
+    AppendRequest,
+    Caller,
+    CreateSession,
+    Passage,
+    ScoreDetail,
+)
+from rlstm_server.engine.runner import Perform, Runner
+
+
+class RequestFailed(Exception):
+    """The server refused a request or failed at it; says with which status, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineTarget:
+    """An engine, as one tenant asks it. Sessions learn by ``asked``."""
+
+    engine: Engine
+    tenant: str
+    asked: AdaptationRequest
+    scores: ScoreDetail
+
+    async def create(self) -> str:
+        """Make a session; its id."""
+        made = await self.engine.create_session(CreateSession(caller=self._caller, adaptation=self.asked))
+        return made.info.id
+
+    async def append(self, session: str, text: str) -> int:
+        """Append a text; the tokens that it was."""
+        answer = await self.engine.append(
+            AppendRequest(
+                caller=self._caller, session=session, passage=Passage(text=text), scores=self.scores
+            )
+        )
+        return answer.totals.tokens if answer.totals else 0
+
+    async def delete(self, session: str) -> None:
+        """End a session."""
+        await self.engine.delete(self.tenant, session)
+
+    @property
+    def _caller(self) -> Caller:
+        return Caller(tenant=self.tenant, request_id="bench")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpTarget:
+    """A server, as the owner of ``key`` asks it."""
+
+    client: httpx.AsyncClient
+    key: str
+    asked: AdaptationRequest
+    scores: ScoreDetail
+
+    async def create(self, tokens: Sequence[int] | None = None) -> str:
+        """Make a session, with a first text if one is given; its id."""
+        learning = {
+            "kind": self.asked.kind,
+            "coordinates": self.asked.coordinates,
+            "experts": self.asked.experts,
+            "static": self.asked.static,
+        }
+        body = {"adaptation": learning, "scores": "none"} | ({} if tokens is None else {"tokens": tokens})
+        made: str = orjson.loads(await self._send("POST", "/sessions", body))["id"]
+        return made
+
+    async def append(self, session: str, text: str) -> int:
+        """Append a text; the tokens that it was."""
+        body = {"text": text, "scores": self.scores}
+        answer = orjson.loads(await self._send("POST", f"/sessions/{session}/append", body))
+        tokens: int = answer["totals"]["tokens"]
+        return tokens
+
+    async def delete(self, session: str) -> None:
+        """End a session."""
+        await self._send("DELETE", f"/sessions/{session}")
+
+    async def metrics(self) -> str:
+        """All that the server counts, in Prometheus' text form."""
+        return (await self._send("GET", "/metrics")).decode()
+
+    async def _send(self, method: str, path: str, body: Any = None) -> bytes:
+        headers = {"authorization": f"Bearer {self.key}", "content-type": "application/json"}
+        content = None if body is None else orjson.dumps(body)
+        response = await self.client.request(method, path, content=content, headers=headers)
+        if response.is_error:
+            raise RequestFailed(f"{method} {path}: {response.status_code}: {response.text[:500]}")
+        return response.content
+
+
+@dataclass(eq=False)
+class TimedRounds:
+    """Performs rounds as before, and keeps the seconds of each."""
+
+    perform: Perform
+    seconds: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, runner: Runner) -> "TimedRounds":
+        """Time the rounds of a runner that has not started."""
+        runner.perform = timed = cls(runner.perform)
+        return timed
+
+    def __call__(self, works: Sequence[Work]) -> Sequence[Result]:
+        """Perform one."""
+        began = time.perf_counter()
+        results = self.perform(works)
+        self.seconds.append(time.perf_counter() - began)
+        return results
+
+    async def read(self, runner: Runner) -> Rounds:
+        """The rounds so far."""
+        done = runner.rounds
+        return Rounds(done.count, done.rows, done.seconds, tuple(self.seconds))
