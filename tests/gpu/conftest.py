@@ -146,7 +146,7 @@ def _no_waits() -> Iterator[None]:
 
 def _gpu() -> Machine:
     device = torch.device("cuda")
-    return Machine(device, lambda: CudaGraphs(device), _no_waits, 128, 40, (256, 1024))
+    return Machine(device, lambda: CudaGraphs(device), _no_waits, 192, 40, (256, 1024))
 
 
 def _miniature() -> Machine:

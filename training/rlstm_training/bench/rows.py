@@ -1,4 +1,4 @@
-"""Speed of many rows on one device, with recorded graphs and without, beside its matrix-product rate.
+"""Speed of many rows on one device, plainly and by recorded graphs, beside its matrix-product rate.
 
 Static: a segment of each row is read and its tokens are scored. Learning: a segment is read, gone back
 through and stepped on. A round: the same as sessions do it, with everything that belongs to a session. Texts
@@ -14,13 +14,18 @@ from typing import Literal, TypeAlias
 import torch
 
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.graphs import graphed_reading
 from rlstm_model.adaptation.learner import Learner
+from rlstm_model.adaptation.rows import Weights
+from rlstm_model.adaptation.static_weights import StaticWeights
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.bench.speed import flops_per_token, sgemm_rate
 from rlstm_training.bench.works import Work, sessions
 
 Task: TypeAlias = Literal["static", "learning", "round"]
+Way: TypeAlias = Literal["plain", "graphs", "compiled"]
+"""``compiled`` is by graphs too, of a compiled step; there is one of static reading alone."""
 
 # A graph is recorded for what comes again, and the first replays find the device cold.
 WARM_UPS = 5
@@ -32,7 +37,7 @@ class Figure:
 
     task: Task
     rows: int
-    graphs: bool
+    way: Way
     tokens_per_second: float
     share: float
 
@@ -43,25 +48,26 @@ class Case:
 
     task: Task
     rows: int
-    graphs: bool
+    way: Way
     work: Work
     flops: float
 
 
 def measure(
-    model: LanguageModel, rule: Calibration, *, bos_id: int, rows: Sequence[int], seconds: float
+    model: LanguageModel,
+    rule: Calibration,
+    *,
+    bos_id: int,
+    rows: Sequence[int],
+    seconds: float,
+    ways: Sequence[Way] = ("plain",),
 ) -> list[Figure]:
-    """Each task with so many rows: with graphs, where the device has any, and without.
+    """Each task with so many rows, in each of the ways. Without a CUDA device there are no graphs.
 
     ``seconds`` are about those of each of three rounds of the measurement, without warming up.
     """
     device = model.embedding.input.device
-    found = [
-        case
-        for count in rows
-        for graphs in ([True, False] if device.type == "cuda" else [False])
-        for case in _cases(model, rule, bos_id, count, graphs)
-    ]
+    found = [case for count in rows for way in ways for case in _cases(model, rule, bos_id, count, way)]
     for case in found:
         for _ in range(WARM_UPS):
             case.work()
@@ -73,26 +79,27 @@ def measure(
     return [_figure(case, own) for case, own in zip(found, zip(*rates, strict=True), strict=True)]
 
 
-def _cases(model: LanguageModel, rule: Calibration, bos_id: int, rows: int, graphs: bool) -> list[Case]:
-    learner = Learner(model, rule, bos_id=bos_id, graphs=graphs)
-    forward = _forward_flops(model.config)
-    tasks: list[tuple[Task, Work, float]] = [
-        ("static", static(learner, rows), forward),
-        ("learning", learning(learner, rows), 2 * forward),
-        ("round", sessions(model, rule, bos_id=bos_id, count=rows, graphs=graphs), 2 * forward),
-    ]
-    return [Case(task=task, rows=rows, graphs=graphs, work=work, flops=flops) for task, work, flops in tasks]
+def _cases(model: LanguageModel, rule: Calibration, bos_id: int, rows: int, way: Way) -> list[Case]:
+    forward, graphs = _forward_flops(model.config), way != "plain"
+    loaded = StaticWeights(model, compiled=way == "compiled")
+    weights = graphed_reading(loaded) if graphs else loaded
+    tasks: list[tuple[Task, Work, float]] = [("static", static(weights, rule.config.segment, rows), forward)]
+    if way != "compiled":
+        learner = Learner(model, rule, bos_id=bos_id, graphs=graphs)
+        own = sessions(model, rule, bos_id=bos_id, count=rows, graphs=graphs)
+        tasks += [("learning", learning(learner, rows), 2 * forward), ("round", own, 2 * forward)]
+    return [Case(task=task, rows=rows, way=way, work=work, flops=flops) for task, work, flops in tasks]
 
 
-def static(learner: Learner, rows: int) -> Work:
+def static(weights: Weights, segment: int, rows: int) -> Work:
     """A segment of so many rows without fast weights, read and scored."""
-    segment, state = learner.config.segment, learner.model.initial_state(rows)
-    ids, targets = _random(learner.model, (2, segment, rows))
+    state = weights.model.initial_state(rows)
+    ids, targets = _random(weights.model, (2, segment, rows))
 
     @torch.no_grad()
     def work() -> int:
         nonlocal state
-        logits_TNV, state = learner.fast_weights.read(None, ids, state)
+        logits_TNV, state = weights.read(None, ids, state)
         torch.log_softmax(logits_TNV, -1).gather(-1, targets.unsqueeze(-1))
         return rows * segment
 
@@ -142,7 +149,7 @@ def _figure(case: Case, rates: Sequence[tuple[float, float]]) -> Figure:
     return Figure(
         task=case.task,
         rows=case.rows,
-        graphs=case.graphs,
+        way=case.way,
         tokens_per_second=statistics.median(rate for rate, _ in rates),
         share=statistics.median(rate * case.flops / sgemm for rate, sgemm in rates),
     )
