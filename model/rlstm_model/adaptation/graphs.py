@@ -3,6 +3,7 @@
 What reads and learns is any other kind of weights; a graph replays its launches. Rows are padded to a power
 of two times the tile, so that there are few graphs, by rows that are none: token 0 from a state of zero, of
 weight zero. A graph is only made for what comes again, and the one that was used longest ago makes room.
+Without one the same is launched on the same buffers: bits depend on the bucket, not on what was there before.
 Shape suffixes: T tokens of a segment, N rows, V vocabulary, P fast weights of a row.
 """
 
@@ -39,6 +40,9 @@ class Given(NamedTuple):
         """Of all rows."""
         return State(self.h, self.c)
 
+
+# A GPU waits for launches, not for sums: so many rows take hardly longer than a tile.
+_LEAST_ROWS = 256
 
 Act = Callable[[Given, float], tuple[Tensor, ...]]
 
@@ -79,7 +83,7 @@ class Room:
 class Graphs:
     """Recorded acts, ``limit`` at most, and the buffers that they share: no two are replayed at once.
 
-    An act is recorded when it comes for the time after ``spared``: a text's odd end may never come again.
+    An act is recorded when it has come ``spared`` times before: a text's odd end may never come again.
     """
 
     def __init__(self, capture: Capture, *, limit: int = 64, spared: int = 2) -> None:
@@ -93,16 +97,13 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._recorded)
 
-    def replay(self, act: Act, name: str, given: Given, rows: int, temperature: float) -> tuple[Tensor, ...]:
-        """Results of ``rows`` rows, the given ones first; they last until the next replay.
-
-        Nothing where there is no recording yet.
-        """
+    def run(self, act: Act, name: str, given: Given, rows: int, temperature: float) -> tuple[Tensor, ...]:
+        """Results of ``rows`` rows, the given ones first; they last until the next run."""
         key = _Key(name, len(given.ids), rows, given.delta is not None, temperature)
-        if key not in self._recorded and not self._worth_it(key):
-            return ()
         static = self._laid(given, rows)
         if key not in self._recorded:
+            if not self._worth_it(key):
+                return act(static, temperature)
             self._recorded[key] = self._capture(partial(act, static, temperature))
             # Only now: recording has waited for every replay, so that none is taken away from under way.
             if len(self._recorded) > self._limit:
@@ -138,10 +139,14 @@ class Graphs:
 
 @dataclass(frozen=True, repr=False)
 class GraphedReading:
-    """See :class:`~rlstm_model.adaptation.rows.Weights`. Equal where what they replay is."""
+    """See :class:`~rlstm_model.adaptation.rows.Weights`. Equal where what they replay is.
+
+    ``least``: rows that a bucket has at least.
+    """
 
     weights: Weights
     graphs: Graphs = field(compare=False)
+    least: int = 1
     at_once: int = 1024
 
     @property
@@ -163,10 +168,7 @@ class GraphedReading:
         self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
     ) -> tuple[Tensor, State]:
         """See :class:`~rlstm_model.adaptation.rows.Weights`."""
-        results = self._replay(self._read, "read", Given(delta_NP, ids_TN, *state), temperature)
-        if not results:
-            return self.weights.read(delta_NP, ids_TN, state, temperature=temperature)
-        logits_TNV, h, c = _copies(results, ids_TN.shape[1])
+        logits_TNV, h, c = self._run(self._read, "read", Given(delta_NP, ids_TN, *state), temperature)
         return logits_TNV, State(h, c)
 
     @torch.no_grad()
@@ -175,17 +177,17 @@ class GraphedReading:
     ) -> tuple[Tensor, State]:
         """See :class:`~rlstm_model.adaptation.rows.Weights`."""
         given = Given(delta_NP, ids_N.unsqueeze(0), *state)
-        results = self._replay(self._step, "step", given, temperature)
-        if not results:
-            return self.weights.step(delta_NP, ids_N, state, temperature=temperature)
-        logits_1NV, h, c = _copies(results, len(ids_N))
+        logits_1NV, h, c = self._run(self._step, "step", given, temperature)
         return logits_1NV[0], State(h, c)
 
-    def _replay(self, act: Act, name: str, given: Given, temperature: float) -> tuple[Tensor, ...]:
-        rows = bucket(given.ids.shape[1], self.tile)
-        if rows > self.at_once:
-            return ()
-        return self.graphs.replay(act, name, given, rows, temperature)
+    def _run(self, act: Act, name: str, given: Given, temperature: float) -> list[Tensor]:
+        """Results of the given rows: logits and states, to be kept, and what else there is as it lies."""
+        rows = given.ids.shape[1]
+        padded = bucket(max(rows, self.least), self.tile)
+        if padded > self.at_once:
+            return [*act(given, temperature)]
+        logits_TNV, h, c, *own = self.graphs.run(act, name, given, padded, temperature)
+        return [*(kept[:, :rows].clone() for kept in (logits_TNV, h, c)), *(part_N[:rows] for part_N in own)]
 
     def _read(self, given: Given, temperature: float) -> tuple[Tensor, ...]:
         logits_TNV, after = self.weights.read(given.delta, given.ids, given.state, temperature=temperature)
@@ -224,17 +226,11 @@ class GraphedWeights(GraphedReading):
         temperature: float = 1.0,
     ) -> Learned:
         """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
-        rows = ids_TN.shape[1]
         if delta_NP is None:  # spares a graph: zeros learn the same
-            delta_NP = self.zero(rows).to(state.h.dtype)
+            delta_NP = self.zero(ids_TN.shape[1]).to(state.h.dtype)
         given = Given(delta_NP, ids_TN, *state, targets_TN, weights_TN)
-        results = self._replay(self._learn, "learn", given, temperature)
-        if not results:
-            return self.weights.learn(
-                delta_NP, ids_TN, targets_TN, weights_TN, state, temperature=temperature
-            )
-        logits_TNV, h, c = _copies(results[:3], rows)
-        return Learned(logits_TNV, State(h, c), results[3][:rows])
+        logits_TNV, h, c, gradient_NP = self._run(self._learn, "learn", given, temperature)
+        return Learned(logits_TNV, State(h, c), gradient_NP)
 
     def _learn(self, given: Given, temperature: float) -> tuple[Tensor, ...]:
         assert given.targets is not None
@@ -259,15 +255,12 @@ def graphed(weights: FastWeights) -> FastWeights:
     device = weights.model.embedding.input.device
     if device.type != "cuda" or not isinstance(weights, RowFastWeights):
         return weights
-    return GraphedWeights(weights, Graphs(CudaGraphs(device)))
+    return GraphedWeights(weights, Graphs(CudaGraphs(device)), _LEAST_ROWS)
 
 
 def graphed_reading(weights: StaticWeights) -> Weights:
     """The same for weights that only read."""
     device = weights.model.embedding.input.device
-    return weights if device.type != "cuda" else GraphedReading(weights, Graphs(CudaGraphs(device)))
-
-
-def _copies(results: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
-    """Those of the first rows, to be kept: ``[.., N, ..]``, rows in the second dimension."""
-    return tuple(result[:, :rows].clone() for result in results)
+    if device.type != "cuda":
+        return weights
+    return GraphedReading(weights, Graphs(CudaGraphs(device)), _LEAST_ROWS)

@@ -91,8 +91,8 @@ def plain(request, wide_model, subspace):
 
 def by_graphs(weights, capture=record, **changes):
     kind = GraphedWeights if hasattr(weights, "learn") else GraphedReading
-    at_once = changes.pop("at_once", 1024)
-    return kind(weights, Graphs(capture, **{"spared": 0, **changes}), at_once)
+    least, at_once = changes.pop("least", 1), changes.pop("at_once", 1024)
+    return kind(weights, Graphs(capture, **{"spared": 0, **changes}), least, at_once)
 
 
 def case(weights, rows, time=SEGMENT, seed=1):
@@ -240,6 +240,33 @@ def test_a_graph_is_made_for_what_comes_again(wide_model, subspace):
         weights.read(delta, ids, state, temperature=0.5)
         weights.read(None, ids, state)
     assert capture.made == 4
+
+
+def test_a_bucket_has_a_least_size(wide_model, subspace):
+    """Rounds of fewer rows share a graph, and give what they give without."""
+    weights = by_graphs(subspace(wide_model, 8), least=32)
+    for rows in (8, 16, 24, 32):
+        delta, ids, targets, losses, state = case(weights, rows, seed=rows)
+        ways = (way.learn(delta, ids, targets, losses, state) for way in (weights, weights.weights))
+        assert_equal(*ways)
+    assert len(weights.graphs) == 1
+
+
+@pytest.mark.parametrize("spared", [0, 3], ids=["recorded", "not yet"])
+def test_acts_have_the_shapes_of_their_bucket(wide_model, subspace, monkeypatch, spared):
+    """Recorded or not: kernels, which shapes choose, are the same, and so are a row's bits on any device."""
+    seen = []
+    plain = subspace(wide_model, 8)
+    weights = by_graphs(plain, run_again, spared=spared)
+    read = type(plain).read
+    monkeypatch.setattr(
+        type(plain), "read", lambda *given, **named: seen.append(given) or read(*given, **named)
+    )
+    delta, ids, *_, state = case(plain, 24)
+    weights.read(delta, ids, state)
+    for _, delta, ids, state in seen:
+        assert (len(delta), ids.shape, state.batch) == (32, (SEGMENT, 32), 32)
+    assert seen
 
 
 def test_the_one_used_longest_ago_makes_room(wide_model, subspace):
