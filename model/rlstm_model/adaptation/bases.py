@@ -41,6 +41,14 @@ class SubspaceStatistics:
     bases: Mapping[str, Basis]
     rms: Mapping[str, Tensor]
 
+    def within(self, rank: int) -> "SubspaceStatistics":
+        """Those of the leading axes, at most ``rank`` a side; 0 is all."""
+        if rank == 0:
+            return self
+        bases = {name: basis.leading(rank, rank) for name, basis in self.bases.items()}
+        rms = {name: _leading(part, bases.get(name)) for name, part in self.rms.items()}
+        return SubspaceStatistics(bases, rms)
+
     def greatest(self, model: LanguageModel, coordinates: int) -> tuple[SubspaceFastWeights, Tensor]:
         """Fast weights that are the coordinates which learn most, and the RMS of their gradients, ``[P]``.
 

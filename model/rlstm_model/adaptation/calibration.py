@@ -88,7 +88,8 @@ class GradientStatistics:
             space = SubspaceFastWeights(model, {}, [OUTPUT_BIAS])
             bias = FullFastWeights(model).split(self.full_P)[OUTPUT_BIAS]
             return Calibration(config=config, rms_P=bias, space=space)
-        measured = self.subspace if config.kind == "subspace" else self.sparse
+        subspace = None if self.subspace is None else self.subspace.within(config.rank)
+        measured = subspace if config.kind == "subspace" else self.sparse
         if measured is None:
             raise ValueError(f"what the kind {config.kind} needs was not measured")
         chosen, rms_P = measured.greatest(model, config.coordinates)

@@ -26,6 +26,7 @@ class AdaptationConfig:
     kind                 what a session may change (adaptation: §2): "full" is every weight, "subspace"
                          coordinates between fixed axes, "sparse" what a few hidden units add to each other
     coordinates          P: how many numbers that is
+    rank                 of a subspace: the leading axes of a side of a matrix that it may use; 0 is all
     rule                 "rms": g / (RMS + epsilon); "sgd": g
     rate                 eta, in units of a weight
     decay                lambda: the pull back to the loaded weights at every step
@@ -39,6 +40,7 @@ class AdaptationConfig:
 
     kind: Kind
     coordinates: int
+    rank: int = 0
     rule: Rule
     rate: float
     segment: int
@@ -63,12 +65,19 @@ class AdaptationConfig:
             value = getattr(self, name)
             if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
                 raise AdaptationConfigError(f"{name} must be a finite number of at least 0, not {value!r}")
+        if type(self.rank) is not int or self.rank < 0:
+            raise AdaptationConfigError(f"rank must be an integer of at least 0, not {self.rank!r}")
+        if self.rank and self.kind != "subspace":
+            raise AdaptationConfigError(f"rank belongs to a subspace, not to the kind {self.kind}")
         if self.rule == "rms" and self.epsilon == 0:
             raise AdaptationConfigError("epsilon must be above 0: weights without gradients divide by it")
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that ``from_json`` reads back."""
-        return {"format_version": FORMAT_VERSION, **asdict(self)}
+        fields = asdict(self)
+        if self.kind != "subspace":
+            del fields["rank"]
+        return {"format_version": FORMAT_VERSION, **fields}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "AdaptationConfig":
@@ -80,6 +89,8 @@ class AdaptationConfig:
                 f"format_version must be {FORMAT_VERSION}, not {data.get('format_version')!r}"
             )
         known = {field.name for field in fields(cls)}
+        if data.get("kind") != "subspace":
+            known -= {"rank"}
         given = set(data) - {"format_version"}
         if given != known:
             raise AdaptationConfigError(f"unknown or missing fields: {', '.join(sorted(given ^ known))}")

@@ -84,6 +84,7 @@ def test_fingerprint_is_stable(tiny_model, calibration):
 OTHERS = {
     "kind": "output_bias",
     "coordinates": 2,
+    "rank": 1,
     "rule": "sgd",
     "rate": 0.021,
     "segment": 5,
@@ -101,6 +102,7 @@ def test_fingerprint_depends_on_every_field(tiny_model, calibration, name):
     """Another value of any field is another calibration."""
     first = calibration(tiny_model())
     assert set(OTHERS) == {field.name for field in dataclasses.fields(first.config)}
+    first = dataclasses.replace(first, config=dataclasses.replace(first.config, kind="subspace"))
     config = dataclasses.replace(first.config, **{name: OTHERS[name]})
     assert dataclasses.replace(first, config=config).fingerprint != first.fingerprint
 

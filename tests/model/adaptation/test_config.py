@@ -10,6 +10,7 @@ from rlstm_model.adaptation.config import AdaptationConfig, AdaptationConfigErro
 WRONG = {
     "kind": ["dense", None, ["full"]],
     "coordinates": [0, -1, 3.0, True, "20", None],
+    "rank": [-1, 2.0, True, "20", None],
     "rule": ["adam", "RMS", 1],
     "rate": [-1e-9, float("nan"), float("inf"), 10**400, True, "1", None],
     "segment": [0, -1, 2.0, True, "20", None],
@@ -89,10 +90,19 @@ def test_no_config_at_all(data):
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(AdaptationConfig)])
 def test_missing_field_is_named(config, name):
     """A stored config must be complete: defaults are for code, not for files."""
-    data = config().to_json()
+    data = config(kind="subspace").to_json()
     del data[name]
     with pytest.raises(AdaptationConfigError, match=name):
         AdaptationConfig.from_json(data)
+
+
+@pytest.mark.parametrize("kind", ["full", "sparse", "output_bias"])
+def test_only_a_subspace_has_a_rank(config, kind):
+    """Other kinds have no axes: a rank is refused, in code and in a file."""
+    with pytest.raises(AdaptationConfigError, match="rank"):
+        config(kind=kind, rank=3)
+    with pytest.raises(AdaptationConfigError, match="rank"):
+        AdaptationConfig.from_json({**config(kind=kind).to_json(), "rank": 0})
 
 
 def test_unknown_field_is_named(config):

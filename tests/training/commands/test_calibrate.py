@@ -27,11 +27,15 @@ def calibrate(rlstm, trained, own_folder):
 
 
 def test_the_usual_sizes_are_shares_of_the_bytes_of_full_weights(calibrate, trained):
-    """Two bytes a coordinate, four a weight; as many as there are where the axes make fewer."""
+    """After the served one, the embedding and the softmax within 128 axes, and all biases: two bytes a
+    coordinate, four a weight; as many as there are where the axes make fewer.
+    """
     model = load(trained).model
     weights = model.config.num_parameters
     _, sizes = calibrate("--kind", "subspace")
-    assert sizes == [("subspace", 2 * weights // share) for share in SHARES]
+    served = most_coordinates(model, Statistics(rank=160), 128, cells=False)
+    usual = [2 * weights // share for share in SHARES]
+    assert sizes == [("subspace", size) for size in (served, *usual)]
     most = most_coordinates(model, Statistics(rank=1, embedding_rank=1))
     _, sizes = calibrate("--kind", "subspace", "--rank", 1, "--embedding-rank", 1)
     assert 2 * weights // SHARES[-1] > most

@@ -7,6 +7,7 @@ import typer
 
 from rlstm_model.adaptation.config import Kind
 from rlstm_model.checkpoint import Checkpoint, load
+from rlstm_model.language_model import LanguageModel
 from rlstm_training.commands.choosing import (
     Choice,
     Decays,
@@ -43,6 +44,7 @@ from rlstm_training.evaluation.measurements import Form, Statistics, most_coordi
 ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29", "domains/foldoc", "languages/bgwiki")
 CHANGING = "all in one session"
 SHARES = (70, 24, 12)
+SERVED_RANK = 128
 KINDS: tuple[Kind, ...] = ("subspace", "full", "sparse", "output_bias")
 
 Kinds = Annotated[
@@ -56,9 +58,12 @@ Coordinates = Annotated[
     typer.Option(
         "--coordinates",
         min=1,
-        help="A size of subspaces; the first is the default. Usual are "
-        f"{', '.join(f'1/{share}' for share in SHARES)} of the bytes of full fast weights.",
+        help="A size of subspaces, the default first. Usual are the embedding and the softmax within "
+        f"{SERVED_RANK} axes, and 1/{', 1/'.join(map(str, SHARES))} of the bytes of full fast weights.",
     ),
+]
+Axes = Annotated[
+    int | None, typer.Option("--axes", min=1, help="Leading axes of a side that subspaces may use (all).")
 ]
 
 
@@ -73,6 +78,7 @@ def calibrate(
     length: Annotated[int, typer.Option(min=100, help="Bytes of each held-out text.")] = 4000,
     kind: Kinds = None,
     coordinates: Coordinates = None,
+    axes: Axes = None,
     rank: Annotated[int, typer.Option(min=1, help="Axes a side of a cell's matrix, at most.")] = 160,
     embedding_rank: Annotated[
         int, typer.Option(min=1, help="Axes a side of the embedding and the softmax, at most.")
@@ -105,7 +111,7 @@ def calibrate(
         embedding_rank=embedding_rank,
         units=units if "sparse" in (kind or KINDS) else 0,
     )
-    forms = _forms(checkpoint, kind or KINDS, coordinates, statistics)
+    forms = _forms(kind or KINDS, _subspaces(checkpoint.model, coordinates, axes, statistics))
     trained = recipe_named(recipe or checkpoint.name, corpus)
     passages = _held_out(checkpoint, trained, on if on is not None else () if corpus else ON, length)
     known = calibrated_of(checkpoint) if add else None
@@ -128,23 +134,31 @@ def calibrate(
             show_trials(choice.config, choice.trials, choice.static)
 
 
-def _forms(
-    checkpoint: Checkpoint, kinds: Sequence[str], coordinates: Sequence[int] | None, statistics: Statistics
+def _subspaces(
+    model: LanguageModel, sizes: Sequence[int] | None, axes: int | None, statistics: Statistics
 ) -> list[Form]:
-    """Each kind once, a subspace once in each size, in the order that was asked for."""
-    weights, most = checkpoint.model.config.num_parameters, most_coordinates(checkpoint.model, statistics)
-    sizes = coordinates or [min(most, max(1, 2 * weights // share)) for share in SHARES]
-    if "subspace" in kinds and max(sizes) > most:
-        message = f"the axes make a subspace of {most:,} coordinates at most, not {max(sizes):,}"
+    """Subspaces of the sizes asked for, or the usual ones."""
+    most = most_coordinates(model, statistics, axes or 0)
+    if sizes is None and axes is None:
+        served = most_coordinates(model, statistics, SERVED_RANK, cells=False)
+        usual = [min(most, max(1, 2 * model.config.num_parameters // share)) for share in SHARES]
+        return [Form("subspace", served, SERVED_RANK), *(Form("subspace", size) for size in usual)]
+    wanted = sizes or [most_coordinates(model, statistics, axes or 0, cells=False)]
+    if max(wanted) > most:
+        message = f"the axes make a subspace of {most:,} coordinates at most, not {max(wanted):,}"
         raise typer.BadParameter(message, param_hint="--coordinates")
+    return [Form("subspace", size, axes or 0) for size in wanted]
+
+
+def _forms(kinds: Sequence[str], subspaces: Sequence[Form]) -> list[Form]:
+    """Each kind once, a subspace once in each size, in the order that was asked for."""
     known: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
-    forms = []
+    forms: list[Form] = []
     for name in kinds:
         if name not in known:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--kind")
-        kind = known[name]
-        forms += [Form(kind=kind, coordinates=size) for size in (sizes if kind == "subspace" else (0,))]
-    return list(dict.fromkeys(forms))
+        forms += subspaces if name == "subspace" else [Form(known[name])]
+    return list({(form.kind, form.coordinates): form for form in forms}.values())
 
 
 def _held_out(checkpoint: Checkpoint, recipe: Recipe, others: Sequence[str], length: int) -> list[Passage]:

@@ -50,26 +50,36 @@ class Setting:
     segment: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Form:
-    """A kind of fast weights and how many there are; 0 stands for all of them."""
+    """A kind of fast weights and how many there are, of a subspace within so many axes; 0 stands for all."""
 
     kind: Kind = "full"
     coordinates: int = 0
+    rank: int = 0
 
 
 FULL = Form()
 
 
-def most_coordinates(model: LanguageModel, statistics: Statistics) -> int:
-    """How many elements all cores between the axes have together, and all biases."""
+def most_coordinates(
+    model: LanguageModel, statistics: Statistics, rank: int = 0, *, cells: bool = True
+) -> int:
+    """How many elements all cores between the axes have together, and all biases.
+
+    Of each side at most the leading ``rank`` axes; 0 is all that are measured. Without ``cells`` only the
+    cores of the embedding and the softmax count.
+    """
     total = 0
     for name, weight in model.named_parameters():
         *rounds, rows, columns = 1, *weight.shape
         if not name.endswith("bias"):
-            of_embedding = name.startswith("embedding.") and statistics.rank
-            rank = statistics.embedding_rank if of_embedding else statistics.rank
-            rows, columns = min(rows, rank), min(columns, rank)
+            of_embedding = name.startswith("embedding.")
+            if not (cells or of_embedding):
+                continue
+            measured = statistics.embedding_rank if of_embedding and statistics.rank else statistics.rank
+            least = min(measured, rank) if rank else measured
+            rows, columns = min(rows, least), min(columns, least)
         total += math.prod(rounds) * rows * columns
     return total
 
@@ -129,6 +139,7 @@ class Measurements:
         return AdaptationConfig(
             kind=form.kind,
             coordinates=form.coordinates or self.size(form.kind),
+            rank=form.rank,
             rule="rms",
             reduction="mean",
             statistics_batch=1,
