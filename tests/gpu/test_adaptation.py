@@ -15,6 +15,9 @@ from rlstm_model.adaptation.rows import Lesson, Reading
 from rlstm_model.state import State
 from rlstm_training.bench.rows import measure
 
+# Torch warns of compilers, and of looking for waits, in words of its own.
+pytestmark = pytest.mark.filterwarnings("default")
+
 BOS, SEGMENT, VOCAB = 1, 6, 64
 KINDS = ["subspace", "alike", "output_bias", "sparse", "full"]
 BY_GRAPHS = ["subspace", "alike", "output_bias", "sparse"]
