@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: all install check format test slow faults serve demo bench
+.PHONY: all install check format test slow faults gpu serve demo bench
 
 all: check test
 
@@ -32,6 +32,9 @@ slow: $(INSTALLED)
 
 faults: $(INSTALLED)
 	$(BIN)/python -m pytest -m faults --timeout 3600
+
+gpu: $(INSTALLED)
+	$(BIN)/python -m pytest -m gpu --timeout 300
 
 serve: $(INSTALLED)
 	$(BIN)/rlstm serve

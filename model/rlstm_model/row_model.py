@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.one_token import read_token
-from rlstm_model.products import RowMatrix
+from rlstm_model.products import Matrix, RowMatrix
 from rlstm_model.state import State
 from rlstm_model.walk import Group, GroupMasks, GroupState
 from rlstm_model.way_back import Walked
@@ -81,6 +81,11 @@ class RowModel:
     def _detached(self) -> list[LayerWeights]:
         return [layer.detached() for layer in self.layers]
 
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether rows add to all layers in the same places, between as many axes: so they can be stacked."""
+        return len({tuple(map(_shapes, layer.flat())) for layer in self.layers}) == 1
+
     @torch.no_grad()
     def read(self, ids_TB: Tensor, state: State) -> tuple[Tensor, State]:
         """Features ``[T, B, H]`` and the state after them."""
@@ -144,8 +149,9 @@ class RowModel:
         return total, State(*(torch.cat(parts) for parts in zip(*states, strict=True)))
 
     def _groups(self, ids_TB: Tensor) -> list[tuple[slice, Group]]:
-        size = self.model.stack.layers_at_once(len(ids_TB), ids_TB.device)
-        group = self.model.stack.group(None)
+        size, group = 1, self.model.stack.group(None)
+        if self._alike:
+            size = self.model.stack.layers_at_once(len(ids_TB), ids_TB.device)
         return [(slice(start, start + size), group) for start in range(0, len(self.layers), size)]
 
 
@@ -207,6 +213,11 @@ class RowTape:
     def _none(self, layers: int) -> list[tuple[Tensor | None, ...]]:
         """What the lowest layers get where nothing goes back to them."""
         return [(None,) * len(layer.flat()) for layer in self.rows.layers[:layers]]
+
+
+def _shapes(weight: Matrix | None) -> tuple[torch.Size, ...]:
+    parts = () if weight is None else (weight,) if isinstance(weight, Tensor) else weight
+    return tuple(part.shape for part in parts)
 
 
 def _by_row(low_TBR: Tensor, core_BRQ: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 
 from rlstm_model.products import RowMatrix
 from rlstm_model.row_model import RowEmbedding, RowModel
+from rlstm_model.stack import Stack
 
 ROWS, TIME, LAYERS, VOCABULARY = 3, 4, 3, 7
 NOTHING = RowEmbedding(None, None, None)
@@ -102,3 +103,19 @@ def test_a_tape_reads_what_reading_reads(whole):
         assert torch.equal(tape.features, features)
         assert torch.equal(tape.state.h, state.h)
         assert torch.equal(tape.state.c, state.c)
+
+
+@pytest.mark.parametrize("adapting", [{0}, {1}, {0, 2}, {0, 1, 2}])
+def test_layers_unlike_each_other_do_not_step_together(whole, monkeypatch, adapting):
+    """Where a device reads in a wave, as it is asked to here: features and gradients are the same."""
+    rows = [_partly(whole, NOTHING, adapting) for _ in range(2)]
+    plain = _tape(rows[0])
+    monkeypatch.setattr(Stack, "layers_at_once", lambda stack, *_: len(stack.layers))
+    together = _tape(rows[1])
+    assert len(together.passes) == (1 if len(adapting) == LAYERS else LAYERS - min(adapting))
+    torch.testing.assert_close(together.features, plain.features, atol=1e-11, rtol=0)
+    for found, expected in zip(_back(together).layers, _back(plain).layers, strict=True):
+        for one, other in zip(found, expected, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one, other, atol=1e-11, rtol=1e-11)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlstm_model.adaptation import mixture
 from rlstm_model.adaptation.mixture import MixtureState
+from rlstm_model.adaptation.transfer import send
 from rlstm_model.scoring import LOGPROB_FLOOR, TokenScores, score_log_probs
 
 # Log-probabilities that are scored at once: what is made of them on the way is several times as large.
@@ -105,7 +106,7 @@ class Predictions(NamedTuple):
     def rows(self, places: Sequence[Sequence[Place]], time: int = 0) -> Tensor:
         """The distributions ``[W, R, V]`` of one token, by the places of each text's rows."""
         index = [[self._index(place, time) for place in own] for own in places]
-        return self.log_probs_MV[torch.tensor(index, device=self.log_probs_MV.device)]
+        return self.log_probs_MV[send(index, torch.int64, self.log_probs_MV.device)]
 
     def _index(self, place: Place, time: int) -> int:
         return self.begin[place.number][place.skipped + time] + place.row
@@ -191,8 +192,9 @@ class _Tokens(NamedTuple):
         time_M = torch.arange(len(text_M)) - (lengths_W.cumsum(0) - lengths_W)[text_M]
         index_MR = begin_PT[number_WR[text_M], time_M[:, None] + skipped_WR[text_M]] + row_WR[text_M]
         targets = [target for text in texts for target in text.targets]
-        targets_M = torch.tensor(targets, dtype=torch.int64, device=device)
-        return cls(lengths, text_M.to(device), time_M.to(device), targets_M, index_MR.to(device))
+        targets_M = send(targets, torch.int64, device)
+        text_M, time_M, index_MR = (own.to(device) for own in (text_M, time_M, index_MR))
+        return cls(lengths, text_M, time_M, targets_M, index_MR)
 
     def any(self, flags_MR: Tensor) -> list[list[bool]]:
         """For each text and row, whether a token is flagged."""

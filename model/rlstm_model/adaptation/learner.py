@@ -2,6 +2,7 @@
 
 from rlstm_model.adaptation.adapted_state import Cursor, Lineup
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.graphs import graphed
 from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.adaptation.rows import LearningRows
 from rlstm_model.adaptation.rules import LearningRule
@@ -19,18 +20,21 @@ class Learner:
         bos_id: int,
         temperature: float = 1.0,
         logprobs_only: bool = False,
+        graphs: bool = True,
     ) -> None:
         """``temperature`` multiplies the logits, in scores and in the loss that is learned from.
 
         ``logprobs_only`` gives no ranks and entropies, which take longer than all else over a large
-        vocabulary. Raises ValueError when the calibration is of another model, or its statistics allow no
-        rule.
+        vocabulary. ``graphs``: on a CUDA device rows are read and taught by recorded graphs
+        (:mod:`rlstm_model.adaptation.graphs`), which changes nothing but speed and rounding. Raises
+        ValueError when the calibration is of another model, or its statistics allow no rule.
         """
         self.config = calibration.config
         self.model = model
         self.bos_id = bos_id
         self.logprobs_only = logprobs_only
-        self.fast_weights = calibration.fast_weights(model)
+        own = calibration.fast_weights(model)
+        self.fast_weights = graphed(own) if graphs else own
         self.rows = LearningRows(self.fast_weights, temperature)
         rms_P = calibration.rms_P.to(model.embedding.input)
         self.rule = LearningRule(self.config, rms_P, self.fast_weights.slow_norm)

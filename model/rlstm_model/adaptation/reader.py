@@ -6,6 +6,7 @@ Shape suffixes: K experts, V vocabulary.
 from collections.abc import Sequence
 
 from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.graphs import graphed_reading
 from rlstm_model.adaptation.round import perform
 from rlstm_model.adaptation.rows import Rows
 from rlstm_model.adaptation.static_weights import StaticWeights
@@ -52,9 +53,16 @@ class Reader(FrozenExperts):
         return result
 
 
-def static_reader(model: LanguageModel, bos_id: int, temperature: float = 1.0) -> Reader:
-    """Reads with the weights as loaded, from before any text; ``temperature`` multiplies the logits."""
-    return Reader(Rows(StaticWeights(model), temperature), None, Cursor(model.initial_state(1), bos_id))
+def static_reader(
+    model: LanguageModel, bos_id: int, temperature: float = 1.0, *, compiled: bool = False
+) -> Reader:
+    """Reads with the weights as loaded, from before any text; ``temperature`` multiplies the logits.
+
+    On a CUDA device by recorded graphs, which the reader keeps: it is for many texts. ``compiled``: see
+    :class:`~rlstm_model.adaptation.static_weights.StaticWeights`.
+    """
+    weights = graphed_reading(StaticWeights(model, compiled))
+    return Reader(Rows(weights, temperature), None, Cursor(model.initial_state(1), bos_id))
 
 
 def static_next(model: LanguageModel, cursor: Cursor) -> Next:

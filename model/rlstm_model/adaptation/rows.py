@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.fast_weights import FastWeights
+from rlstm_model.adaptation.transfer import send
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
 
@@ -163,7 +164,7 @@ class Rows:
             for _ in range(reading.rows)
         ]
         nothing = (self._tiles(len(rows)) - len(rows)) * [[0] * length]
-        return torch.tensor([*rows, *nothing], dtype=dtype, device=readings[0].state.h.device).t()
+        return send([*rows, *nothing], dtype, readings[0].state.h.device).t()
 
     def _tiles(self, rows: int) -> int:
         tile = self.weights.tile

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.transfer import fetch, needed, send
 
 
 class Steps(NamedTuple):
@@ -22,12 +23,14 @@ class Steps(NamedTuple):
     taken        whether the row's step was finite
     norm_ratios  of each delta to the slow weights, by their norms
     projected    whether the row was cut back to the greatest norm
+    gradient_norms  of what was learned from
     """
 
     delta_NP: Tensor
     taken: list[bool]
     norm_ratios: list[float]
     projected: list[bool]
+    gradient_norms: list[float]
 
 
 class LearningRule:
@@ -63,20 +66,19 @@ class LearningRule:
         rates = [min(self.config.rate * scale, greatest) for scale in rate_scales]
         moved_NP = self._moved(delta_NP.to(gradient_NP.dtype), gradient_NP, rates)
         norms_N = torch.linalg.vector_norm(moved_NP, dim=1)
-        norms = norms_N.tolist()
-        beyond = [self._max_norm < norm < float("inf") for norm in norms]
-        if any(beyond):
+        taken_N = norms_N.isfinite()
+        beyond_N = (norms_N.double() > self._max_norm) & taken_N
+        if needed(beyond_N):
             moved_NP = moved_NP * (self._max_norm / norms_N).clamp(max=1.0).unsqueeze(1)
-        taken = [norm < float("inf") for norm in norms]
         if moved_NP.dtype != delta_NP.dtype:
             moved_NP = moved_NP.to(delta_NP.dtype)
-            taken = moved_NP.isfinite().all(1).tolist()
-        if not all(taken):
-            taken_N1 = torch.tensor(taken, device=delta_NP.device).unsqueeze(1)
-            moved_NP = torch.where(taken_N1, moved_NP, delta_NP)
+            taken_N = moved_NP.isfinite().all(1)
+        if needed(~taken_N):
+            moved_NP = torch.where(taken_N.unsqueeze(1), moved_NP, delta_NP)
+        of_gradient_N = torch.linalg.vector_norm(gradient_NP, dim=1)
+        taken, beyond, norms, gradient_norms = fetch(taken_N, taken_N & beyond_N, norms_N, of_gradient_N)
         ratios = [min(norm, self._max_norm) / self._slow_norm if self._slow_norm else 0.0 for norm in norms]
-        projected = [ok and cut for ok, cut in zip(taken, beyond, strict=True)]
-        return Steps(moved_NP, taken, ratios, projected)
+        return Steps(moved_NP, [*map(bool, taken)], ratios, [*map(bool, beyond)], gradient_norms)
 
     def _moved(self, delta_NP: Tensor, gradient_NP: Tensor, rates: Sequence[float]) -> Tensor:
         kept_NP = delta_NP
@@ -86,7 +88,7 @@ class LearningRule:
             if self._precision_P is None:
                 return torch.sub(kept_NP, gradient_NP, alpha=rates[0])
             return torch.addcmul(kept_NP, gradient_NP, self._precision_P, value=-rates[0])
-        rates_N1 = torch.tensor(rates, dtype=delta_NP.dtype, device=delta_NP.device).unsqueeze(1)
+        rates_N1 = send(rates, delta_NP.dtype, delta_NP.device).unsqueeze(1)
         if self._precision_P is None:
             return torch.addcmul(kept_NP, gradient_NP, rates_N1, value=-1)
         return torch.addcmul(kept_NP, gradient_NP * rates_N1, self._precision_P, value=-1)

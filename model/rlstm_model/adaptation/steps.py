@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.learner import Learner
@@ -59,8 +58,7 @@ def step(learner: Learner, parts: Sequence[Part], taught: Taught) -> Iterator[St
         delta_NP = learner.fast_weights.zero(len(gradient_NP))
     rates = [min(part.state.rate_scale * rate, sys.float_info.max) for part in parts for rate in part.rates]
     steps = learner.rule.step(delta_NP, gradient_NP, [*rates, *(len(gradient_NP) - len(rates)) * [0.0]])
-    norms = torch.linalg.vector_norm(gradient_NP, dim=1).tolist()
-    figures = _Figures(steps.taken, steps.projected, steps.norm_ratios, norms)
+    figures = _Figures(steps.taken, steps.projected, steps.norm_ratios, steps.gradient_norms)
     first = 0
     for part in parts:
         own = slice(first, first + len(part.rates))

@@ -22,7 +22,8 @@ from rlstm_server.errors import InvalidField
 class ServedModel:
     """A model with its vocabulary, and its calibration where it has one.
 
-    Made before the device thread starts; from then on only that thread may compute with it.
+    Made before the device thread starts; from then on only that thread may compute with it. ``reader`` reads
+    with the weights as loaded, from before any text.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ServedModel:
     model: LanguageModel
     vocab: Vocab
     calibrated: Calibrated | None
+    reader: Reader = field(init=False)
     numerics: str = field(init=False)
     rounds_agree: bool = field(init=False)
     _adapters: Mapping[AdaptationConfig, Adapter] = field(init=False)
@@ -53,15 +55,11 @@ class ServedModel:
                 calibration = self.calibrated.choose(choice.kind, choice.coordinates)
                 adapters[choice] = Adapter(self.model, calibration, bos_id=self.vocab.bos_id)
         object.__setattr__(self, "_adapters", adapters)
+        object.__setattr__(self, "reader", static_reader(self.model, self.vocab.bos_id))
         learners: list[Adapter | None] = [*adapters.values()] or [None]
         agree = all(rounds_agree(self.reader, adapter) for adapter in learners)
         object.__setattr__(self, "rounds_agree", agree)
         object.__setattr__(self, "numerics", numerics_id(self.model, rounds_agree=agree))
-
-    @property
-    def reader(self) -> Reader:
-        """The weights as loaded, before any text."""
-        return static_reader(self.model, self.vocab.bos_id)
 
     # ---- learning -----------------------------------------------------------------------------------------
 

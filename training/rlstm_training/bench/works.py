@@ -25,9 +25,14 @@ Work = Callable[[], int]
 """Does what is measured and returns how many tokens that were."""
 
 
-def sessions(model: LanguageModel, rule: Calibration, *, bos_id: int, count: int) -> Work:
-    """A segment of each of so many sessions that have learned before: read, scored and learned from."""
-    adapter = Adapter(model, rule, bos_id=bos_id, logprobs_only=True)
+def sessions(
+    model: LanguageModel, rule: Calibration, *, bos_id: int, count: int, graphs: bool = True
+) -> Work:
+    """A segment of each of so many sessions that have learned before: read, scored and learned from.
+
+    ``graphs``: see :class:`~rlstm_model.adaptation.learner.Learner`.
+    """
+    adapter = Adapter(model, rule, bos_id=bos_id, logprobs_only=True, graphs=graphs)
     segment = rule.config.segment
     ids = _random(model, (count + 1, segment)).tolist()
     *_, learned = adapter.observe(adapter.start(static=False), ids[-1])

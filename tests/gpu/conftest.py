@@ -1,0 +1,163 @@
+"""The machines that the suite compares a plain CPU with: a GPU, and what stands for it where there is none.
+
+In miniature a smaller model is read in the wave, a GPU's way of reading, by recordings in place of graphs.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.capture import Capture, CudaGraphs, run_again
+from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
+from rlstm_model.adaptation.reader import Reader, static_reader
+from rlstm_model.adaptation.row_weights import RowFastWeights
+from rlstm_model.adaptation.rows import LearningRows, Rows
+from rlstm_model.adaptation.sparse import SparseFastWeights
+from rlstm_model.adaptation.static_weights import StaticWeights
+from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
+from rlstm_model.config import ModelConfig
+from rlstm_model.initialisation import initialise
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.stack import Stack
+
+BOS, SEGMENT = 1, 6
+RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the tested way computes, and how large everything is.
+
+    unwaiting   a context in which nothing may wait for the device
+    rows        that the figures are of
+    """
+
+    device: torch.device
+    capture: Callable[[], Capture]
+    unwaiting: Callable[[], AbstractContextManager[None]]
+    hidden: int
+    streams: int
+    rows: tuple[int, ...]
+
+    def model(self, dtype: torch.dtype, device: torch.device | None = None) -> LanguageModel:
+        """A model with every kind of weight, the same on each device."""
+        config = ModelConfig(
+            vocab_size=64, hidden_size=self.hidden, num_layers=2, mogrifier_rounds=4, mogrifier_rank=8
+        )
+        model = LanguageModel(config)
+        initialise(model, chrono_max=20.0, generator=torch.Generator().manual_seed(1))
+        return model.to(device or self.device, dtype).requires_grad_(False)
+
+    def calibration(self, model: LanguageModel, kind: str) -> Calibration:
+        """See :func:`calibration`."""
+        return calibration(model, kind)
+
+    def adapter(self, kind: str, dtype: torch.dtype, *, plain: bool = False) -> Adapter:
+        """One that learns: on this machine by graphs, or (``plain``) on the CPU without."""
+        model = self.model(dtype, torch.device("cpu") if plain else None)
+        adapter = Adapter(model, calibration(model, kind), bos_id=BOS)
+        weights = adapter.fast_weights
+        weights = weights.weights if isinstance(weights, GraphedWeights) else weights
+        if not plain and isinstance(weights, RowFastWeights):
+            adapter.fast_weights = GraphedWeights(weights, Graphs(self.capture(), spared=0))
+            adapter.rows = LearningRows(adapter.fast_weights)
+        return adapter
+
+    def reader(self, dtype: torch.dtype, *, plain: bool = False) -> Reader:
+        """One that reads with the weights as loaded."""
+        model = self.model(dtype, torch.device("cpu") if plain else None)
+        reader = static_reader(model, BOS)
+        if plain:
+            return reader
+        return replace(
+            reader, rows=Rows(GraphedReading(StaticWeights(model), Graphs(self.capture(), spared=0)))
+        )
+
+
+def calibration(model: LanguageModel, kind: str) -> Calibration:
+    """A rule of that kind with random axes and statistics, by which a few segments move the model."""
+    # Drawn on the CPU, so that all devices have the same.
+    generator, like = torch.Generator().manual_seed(5), model.embedding.input
+    space = spaces(model, generator).get(kind)
+    size = model.config.num_parameters if space is None else space.size
+    config = AdaptationConfig(
+        kind="subspace" if kind == "alike" else kind,
+        coordinates=size,
+        rule="rms",
+        rate=RATE,
+        decay=0.02,
+        segment=SEGMENT,
+        reduction="mean",
+        statistics_batch=1,
+        statistics_segments=7,
+    )
+    return Calibration(
+        config=config, rms_P=torch.empty(size).uniform_(0.1, 1.0, generator=generator).to(like), space=space
+    )
+
+
+def spaces(model, generator):
+    """Kinds by name. Layers of the subspace are unlike each other, as chosen coordinates leave them."""
+    like, bases = model.embedding.input, {}
+    names = [name for name, _ in model.named_parameters() if not name.endswith("bias")]
+    for name in names:
+        *rounds, rows, columns = dict(model.named_parameters())[name].shape
+        rank = 3 if name == "stack.layers.1.h" else 4
+        left, right = (
+            torch.linalg.qr(torch.randn(*rounds, side, min(side, rank), generator=generator))[0].to(like)
+            for side in (rows, columns)
+        )
+        bases[name] = Basis(left, right.mT.contiguous())
+    biases = [name for name, _ in model.named_parameters() if name.endswith("bias")]
+    alike = {name: bases[name].leading(3, 3) for name in names}
+    half = torch.float16 if like.dtype == torch.float32 else None
+    units = torch.tensor([[0, 3, 7], [1, 2, 5]], device=like.device)
+    return {
+        "subspace": SubspaceFastWeights(model, bases, biases, storage=half),
+        "alike": SubspaceFastWeights(model, alike, biases),
+        "output_bias": SubspaceFastWeights(model, {}, ["embedding.bias"]),
+        "sparse": SparseFastWeights(model, units),
+    }
+
+
+class _NoValues(TorchDispatchMode):
+    """What a wait for a device looks like where there is none: a tensor is asked for its value."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func.overloadpacket.__name__ != "_local_scalar_dense", "a tensor was asked for its value"
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _no_waits() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def _gpu() -> Machine:
+    device = torch.device("cuda")
+    return Machine(device, lambda: CudaGraphs(device), _no_waits, 192, 40, (256, 1024))
+
+
+def _miniature() -> Machine:
+    return Machine(torch.device("cpu"), lambda: run_again, _NoValues, 16, 9, (8, 16))
+
+
+@pytest.fixture(params=["miniature", pytest.param("gpu", marks=pytest.mark.gpu)])
+def machine(request, monkeypatch):
+    """A GPU, by name; else its miniature."""
+    if request.param == "gpu":
+        return _gpu()
+    together = lambda stack, time, device, wave=None: len(stack.layers) if time > 1 else 1  # noqa: E731
+    monkeypatch.setattr(Stack, "layers_at_once", together)
+    return _miniature()

@@ -1,0 +1,355 @@
+"""Reading and learning by recordings: what the plain way gives, whatever the buffers held before.
+
+No CPU records a CUDA graph. In its place stands a recording of tensor operations: like a graph it replays
+these and no line of Python, on the memory that they had, and it refuses what cannot be recorded.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.capture import Recorded, run_again
+from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs, Room, bucket, graphed
+from rlstm_model.adaptation.round import Slice, Turn, perform
+from rlstm_model.adaptation.rows import LearningRows, Rows
+from rlstm_model.adaptation.sparse import SparseFastWeights
+from rlstm_model.adaptation.static_weights import StaticWeights
+from rlstm_model.adaptation.subspace import SubspaceFastWeights
+from rlstm_model.adaptation.works import FrozenExperts
+from rlstm_model.stack import Stack
+from rlstm_model.state import State
+
+VOCAB, SEGMENT, BOS = 40, 4, 1
+KINDS = ["subspace", "chosen", "output_bias", "sparse"]
+
+
+class Tape(TorchDispatchMode):
+    """The operations of a run, to be done again on the same memory."""
+
+    # They ask for a value, make one of Python's numbers, or have a shape that depends on values.
+    refused = frozenset({"_local_scalar_dense", "item", "lift_fresh", "nonzero", "masked_select", "equal"})
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        by_mask = name == "index" and any(part is not None and part.dtype == torch.bool for part in args[1])
+        if name in self.refused or by_mask:
+            raise RuntimeError(f"{name} cannot be recorded")
+        result = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self):
+        """All of them, in their order; a view is still one."""
+        for func, args, kwargs, result in self.calls:
+            if func.is_view:
+                continue
+            for kept, done in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
+                if done.data_ptr() != kept.data_ptr():
+                    kept.copy_(done)
+
+
+def record(run):
+    """See :class:`~rlstm_model.adaptation.capture.Capture`; the first run prepares, as on a GPU."""
+    run()
+    with Tape() as tape:
+        results = run()
+    for result in results:
+        result.fill_(float("nan"))
+    return Recorded(tape.replay, results)
+
+
+@pytest.fixture(params=["layers", "wave"])
+def walked(request, monkeypatch):
+    """Layer by layer, and in the wave that is a GPU's way."""
+    if request.param == "wave":
+        together = lambda stack, time, device, wave=None: len(stack.layers) if time > 1 else 1  # noqa: E731
+        monkeypatch.setattr(Stack, "layers_at_once", together)
+
+
+@pytest.fixture(params=KINDS)
+def plain(request, wide_model, subspace):
+    """Every kind that does all rows at once."""
+    if request.param == "output_bias":
+        return SubspaceFastWeights(wide_model, {}, ["embedding.bias"])
+    if request.param == "sparse":
+        return SparseFastWeights(wide_model, torch.tensor([[0, 3, 7, 9], [1, 2, 40, 47]]), torch.float16)
+    whole = subspace(wide_model, 8)
+    places = torch.arange(0, whole.elements, 5)
+    return replace(whole, chosen_P=places, storage=torch.float16) if request.param == "chosen" else whole
+
+
+def by_graphs(weights, capture=record, **changes):
+    kind = GraphedWeights if hasattr(weights, "learn") else GraphedReading
+    least, at_once = changes.pop("least", 1), changes.pop("at_once", 1024)
+    return kind(weights, Graphs(capture, **{"spared": 0, **changes}), least, at_once)
+
+
+def case(weights, rows, time=SEGMENT, seed=1):
+    """Deltas, ids, targets, weights of losses and states of so many rows."""
+    generator = torch.Generator().manual_seed(seed)
+    config = weights.model.config
+    h, c = torch.randn(2, config.num_layers, rows, config.hidden_size, generator=generator).tanh()
+    ids, targets = torch.randint(VOCAB, (2, time, rows), generator=generator)
+    delta = 0.1 * torch.randn(rows, getattr(weights, "size", 0), generator=generator)
+    return delta, ids, targets, torch.rand(time, rows, generator=generator), State(h, c)
+
+
+def assert_equal(found, expected):
+    """To the last bit, in all that they hold."""
+    found, expected = tree_leaves(tuple(found)), tree_leaves(tuple(expected))
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("walked")
+@pytest.mark.parametrize("own", [True, False], ids=["deltas", "none"])
+def test_recordings_give_what_the_plain_way_gives(plain, own):
+    """Reading, learning and single steps of whole tiles, to the bit: fewer rows after more, and more again.
+
+    Between two acts with the same buffers, others have used them.
+    """
+    weights = by_graphs(plain)
+    for seed, tiles in enumerate((3, 1, 2, 4, 3)):
+        delta, ids, targets, losses, state = case(plain, tiles * plain.tile, seed=seed)
+        delta = delta if own else None
+        assert_equal(weights.read(delta, ids, state), plain.read(delta, ids, state))
+        assert_equal(weights.step(delta, ids[0], state), plain.step(delta, ids[0], state))
+        ways = (way.learn(delta, ids, targets, losses, state, temperature=0.9) for way in (weights, plain))
+        assert_equal(*ways)
+    assert len(weights.graphs) == 3 * 3
+
+
+@pytest.mark.usefixtures("walked")
+@pytest.mark.parametrize("shape", [{}, {"softmax_components": 3}, {"tie_embeddings": True}], ids=str)
+def test_static_texts_by_recordings(tiny_model, shape):
+    """The same for weights that only read: of any model."""
+    plain = StaticWeights(tiny_model(hidden_size=16, vocab_size=VOCAB, **shape))
+    weights = by_graphs(plain)
+    for seed, tiles in enumerate((3, 1, 4)):
+        _, ids, *_, state = case(plain, tiles * plain.tile, seed=seed)
+        assert_equal(weights.read(None, ids, state), plain.read(None, ids, state))
+        assert_equal(weights.step(None, ids[0], state), plain.step(None, ids[0], state))
+
+
+def test_what_asks_for_a_value_is_refused_by_the_recording():
+    """So that the tests above mean something: a branch on a value cannot pass unseen."""
+    x = torch.ones(3)
+    for run in (
+        lambda: (x * x.sum().item(),),
+        lambda: (x if bool(x.any()) else -x,),
+        lambda: (x * torch.tensor(2.0),),
+        lambda: (x[x > 0],),
+    ):
+        with pytest.raises(RuntimeError, match="cannot be recorded"):
+            record(run)
+
+
+def test_the_kind_full_cannot_be_recorded(tiny_model):
+    """Which delta lies over the model is Python's to know: a replay would read with the recorded one."""
+    model = tiny_model()
+    full = FullFastWeights(model)
+    delta, ids, *_, state = case(full, 1)
+    ids %= model.config.vocab_size
+    weights = by_graphs(full)
+    for seed in (1, 2):
+        delta = case(full, 1, seed=seed)[0]
+        expected = FullFastWeights(model).read(delta, ids, state)
+        found = weights.read(delta, ids, state)
+    assert not torch.equal(found[0], expected[0])
+    assert graphed(full) is full
+
+
+def test_nothing_of_earlier_rows_is_left_in_a_buffer():
+    """Where fewer rows come than before, the others are zeros again: a NaN among them too."""
+    room = Room(torch.ones(2, 3), 1, 4)
+    assert not room.buffer.any()
+    assert torch.equal(room.fill(torch.full((2, 3), float("nan"))).isnan().sum(), torch.tensor(6))
+    buffer = room.fill(torch.tensor([[5.0], [6.0]]))
+    assert torch.equal(buffer, torch.tensor([[5.0, 0, 0, 0], [6.0, 0, 0, 0]]))
+
+
+def test_a_broken_neighbour_before_leaves_no_trace(plain):
+    """NaN in more rows than come next: these are what they are alone."""
+    weights = by_graphs(plain)
+    delta, ids, targets, losses, state = case(plain, 3 * plain.tile)
+    weights.learn(delta * float("nan"), ids, targets, losses, State(state.h * float("nan"), state.c))
+    few = slice(2 * plain.tile + 8)
+    rows = (delta[few], ids[:, few], targets[:, few], losses[:, few], state.rows(few))
+    assert_equal(weights.learn(*rows), plain.learn(*rows))
+
+
+def test_results_are_kept_but_for_the_gradient(wide_model, subspace):
+    """Logits and states are copies; the gradient is the graph's own, as its contract allows."""
+    plain = subspace(wide_model, 8)
+    weights = by_graphs(plain)
+    first, second = (case(plain, plain.tile, seed=seed) for seed in (1, 2))
+    before = weights.learn(*first)
+    gradient = before.gradient_NP.clone()
+    weights.learn(*second)
+    assert_equal(before[:2], plain.learn(*first)[:2])
+    assert not torch.equal(before.gradient_NP, gradient)
+
+
+@given(st.integers(1, 5000), st.sampled_from([1, 8, 16, 32]))
+def test_buckets_are_the_least_powers_of_two_of_tiles(rows, tile):
+    """That hold the rows."""
+    found = bucket(rows, tile)
+    tiles = found // tile
+    assert found % tile == 0
+    assert tiles & (tiles - 1) == 0
+    assert found >= rows
+    assert found == tile or found // 2 < rows
+
+
+class Counted:
+    """Recordings that are counted."""
+
+    def __init__(self):
+        self.made = 0
+
+    def __call__(self, run):
+        """See :class:`~rlstm_model.adaptation.capture.Capture`."""
+        self.made += 1
+        return run_again(run)
+
+
+def test_a_graph_is_made_for_what_comes_again(wide_model, subspace):
+    """Not before its third time; another length, bucket or temperature is another graph."""
+    capture = Counted()
+    weights = by_graphs(subspace(wide_model, 8), capture, spared=2)
+    delta, ids, *_, state = case(weights, weights.tile)
+    made = []
+    for _ in range(4):
+        weights.read(delta, ids, state)
+        made.append(capture.made)
+    assert made == [0, 0, 1, 1]
+    for _ in range(3):
+        weights.read(delta, ids[:2], state)
+        weights.read(delta, ids, state, temperature=0.5)
+        weights.read(None, ids, state)
+    assert capture.made == 4
+
+
+def test_a_bucket_has_a_least_size(wide_model, subspace):
+    """Rounds of fewer rows share a graph, and give what they give without."""
+    weights = by_graphs(subspace(wide_model, 8), least=32)
+    for rows in (8, 16, 24, 32):
+        delta, ids, targets, losses, state = case(weights, rows, seed=rows)
+        ways = (way.learn(delta, ids, targets, losses, state) for way in (weights, weights.weights))
+        assert_equal(*ways)
+    assert len(weights.graphs) == 1
+
+
+@pytest.mark.parametrize("spared", [0, 3], ids=["recorded", "not yet"])
+def test_acts_have_the_shapes_of_their_bucket(wide_model, subspace, monkeypatch, spared):
+    """Recorded or not: kernels, which shapes choose, are the same, and so are a row's bits on any device."""
+    seen = []
+    plain = subspace(wide_model, 8)
+    weights = by_graphs(plain, run_again, spared=spared)
+    read = type(plain).read
+    monkeypatch.setattr(
+        type(plain), "read", lambda *given, **named: seen.append(given) or read(*given, **named)
+    )
+    delta, ids, *_, state = case(plain, 24)
+    weights.read(delta, ids, state)
+    for _, delta, ids, state in seen:
+        assert (len(delta), ids.shape, state.batch) == (32, (SEGMENT, 32), 32)
+    assert seen
+
+
+def test_the_one_used_longest_ago_makes_room(wide_model, subspace):
+    """There are never more than the limit; one that was dropped is made again when it comes again."""
+    capture = Counted()
+    weights = by_graphs(subspace(wide_model, 8), capture, limit=2)
+    _, ids, *_, state = case(weights, weights.tile)
+    for length in (1, 2, 1, 3, 1, 2):
+        logits, _ = weights.read(None, ids[:length], state)
+        assert torch.equal(logits, weights.weights.read(None, ids[:length], state)[0])
+        assert len(weights.graphs) <= 2
+    assert capture.made == 4
+
+
+def test_the_memory_of_what_came_once_is_bounded(wide_model, subspace):
+    """Lengths that come once and never again are forgotten."""
+    weights = by_graphs(subspace(wide_model, 8), limit=1, spared=1)
+    _, ids, *_, state = case(weights, weights.tile, time=9)
+    for length in range(1, 10):
+        weights.read(None, ids[:length], state)
+    weights.read(None, ids[:1], state)
+    assert len(weights.graphs) == 0
+    weights.read(None, ids[:9], state)
+    assert len(weights.graphs) == 1
+
+
+def test_more_rows_than_are_done_at_once_go_the_plain_way(wide_model, subspace):
+    """Nothing is recorded for them."""
+    weights = by_graphs(subspace(wide_model, 8), at_once=16)
+    delta, ids, *_, state = case(weights, 24)
+    assert_equal(weights.read(delta, ids, state), weights.weights.read(delta, ids, state))
+    assert len(weights.graphs) == 0
+
+
+# ---- in rounds --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def adapters(make_adapter, wide_model):
+    """One that goes the plain way, and one by recordings."""
+    one, other = (make_adapter(wide_model, rank=8, decay=0.05) for _ in range(2))
+    other.fast_weights = by_graphs(other.fast_weights)
+    other.rows = LearningRows(other.fast_weights)
+    return one, other
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 4]), st.booleans()), min_size=1, max_size=9)
+)
+def test_rounds_by_recordings_are_the_rounds(adapters, streams):
+    """Streams of any length and lineup, learning and reading on: the same to the bit."""
+    one, other = (list(observed(adapter, streams)) for adapter in adapters)
+    for (scores, tensors), (expected, kept) in zip(other, one, strict=True):
+        assert torch.equal(scores, expected)
+        assert tensors.keys() == kept.keys()
+        assert all(torch.equal(tensors[name], kept[name]) for name in kept)
+
+
+def observed(adapter, streams):
+    """Streams side by side, in rounds; of each round and stream, scores and the state."""
+    states = [adapter.start(experts=experts, static=static or experts > 1) for _, experts, static in streams]
+    left = [list(range(number, number + length)) for number, (length, *_) in enumerate(streams)]
+    while any(left):
+        going_on = [i for i, ids in enumerate(left) if ids]
+        parts = []
+        for i in going_on:
+            size = SEGMENT - states[i].position % SEGMENT
+            parts.append(adapter.part(states[i], tuple(left[i][:size])))
+            left[i] = left[i][size:]
+        for i, result in zip(going_on, perform(parts), strict=True):
+            states[i] = result.state
+            yield result.scores.logprobs, result.state.tensors()
+
+
+def test_static_texts_and_turns_in_rounds(wide_model, text):
+    """Many texts of the served model, and tokens after them."""
+    plain = Rows(StaticWeights(wide_model), 0.9)
+    rounds = []
+    for rows in (plain, Rows(by_graphs(plain.weights), 0.9)):
+        reader = FrozenExperts(rows, None, Cursor(wide_model.initial_state(1), BOS))
+        works = [Slice(reader, reader.cursor, tuple(text(n, vocab_size=VOCAB))) for n in (1, 4, 7)]
+        sliced = perform(works)
+        turns = perform([Turn(reader, done.cursor) for done in sliced])
+        rounds.append([*(done.scores.logprobs for done in sliced), *(turn.log_probs_V for turn in turns)])
+    assert_equal(*rounds)
