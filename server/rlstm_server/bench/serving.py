@@ -45,6 +45,7 @@ class Figures:
     append_p50, append_p99  how long an append took
     appends                 how many they are taken from
     round_mean, round_p99   of a round; None where the single ones are not known
+    round_apart             from one round to the next: what is done between them is in it
     rows_a_round            in the mean
     short_p99               of the appends of 20 bytes by another tenant meanwhile
     short_rounds            the same in mean rounds
@@ -60,6 +61,7 @@ class Figures:
     appends: int
     round_mean: float
     round_p99: float | None
+    round_apart: float
     rows_a_round: float
     short_p99: float
     short_rounds: float
@@ -81,6 +83,7 @@ class Figures:
             appends=len(took),
             round_mean=mean,
             round_p99=quantile(rounds.each, 0.99) if rounds.each else None,
+            round_apart=measured.seconds / rounds.count,
             rows_a_round=rounds.rows / rounds.count,
             short_p99=short,
             short_rounds=short / mean,

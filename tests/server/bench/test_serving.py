@@ -27,6 +27,7 @@ def test_figures_are_of_what_was_measured():
     assert (found.tokens_per_second, found.appends, found.shorts) == (30.0, 3, 2)
     assert (found.append_p50, found.append_p99) == (0.2, 0.4)
     assert (found.round_mean, found.round_p99, found.rows_a_round) == (0.5, 0.8, 3.0)
+    assert found.round_apart == 0.25
     assert (found.short_p99, found.short_rounds) == (1.5, 3.0)
     assert found.of_engine is None
 
