@@ -142,7 +142,7 @@ class Calibrated:
         if config not in choices:
             choices.append(config)
         if first:
-            choices.sort(key=lambda choice: choice is not config)
+            choices.sort(key=lambda choice: choice != config)
         return replace(self, choices=tuple(choices), fingerprint="")
 
 

@@ -1,9 +1,10 @@
 """What ``rlstm calibrate`` is asked for, before anything is measured."""
 
 import pytest
+import torch
 
 from rlstm_model.adaptation.calibration_file import load_calibration
-from rlstm_model.checkpoint import load
+from rlstm_model.checkpoint import ADAPTATION, load
 from rlstm_training.commands.calibrate import SHARES
 from rlstm_training.evaluation.measurements import Statistics, most_coordinates
 
@@ -74,3 +75,17 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(calibrate, traine
     assert option in told
     assert says in told
     assert load(trained).adaptation_file is None
+
+
+def test_a_rule_is_added_to_those_there_are(calibrate, trained):
+    """--add keeps statistics, rules and default; what has the kind and size of one takes its place."""
+    _, before = calibrate("--kind", "output_bias", "--kind", "subspace", "--coordinates", 50)
+    stored = load_calibration(trained / ADAPTATION, load(trained).model)
+    _, after = calibrate("--add", "--kind", "sparse", "--units", 3, "--kind", "subspace", "--coordinates", 50)
+    assert after == [*before, ("sparse", load(trained).model.config.num_layers * 9)]
+    found = load_calibration(trained / ADAPTATION, load(trained).model)
+    assert torch.equal(found.statistics.full_P, stored.statistics.full_P)
+    _, last = calibrate("--add", "--first", "--kind", "subspace", "--coordinates", 40)
+    assert last == [("subspace", 40), *after]
+    card = load(trained).card
+    assert all(f"## Adaptation: {kind}, {size:,} fast weights\n" in card for kind, size in last)

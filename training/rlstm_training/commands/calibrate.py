@@ -95,6 +95,9 @@ def calibrate(
     add: Annotated[
         bool, typer.Option("--add", help="Keep the statistics and other rules that the model has.")
     ] = False,
+    first: Annotated[
+        bool, typer.Option("--first", help="With --add: the last rule added becomes the default.")
+    ] = False,
     threads: Threads = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -126,7 +129,7 @@ def calibrate(
         epsilons = usual.epsilons if form.kind == "subspace" else usual.epsilons[:1]
         grid = grid_of(usual, rate, decay, epsilon or epsilons, lengths or usual.segments[:1])
         choices.append(choose_rule(measurements, passages, grid, form))
-    keep_choices(checkpoint, choices, known)
+    keep_choices(checkpoint, choices, known, first=first)
     if as_json:
         show_json({"rules": [choice.to_json() for choice in choices]})
     else:

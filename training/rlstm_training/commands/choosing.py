@@ -73,18 +73,21 @@ class Choice:
         }
 
 
-def keep_choices(checkpoint: Checkpoint, choices: Sequence[Choice], known: Calibrated | None = None) -> None:
-    """Write the rules beside the checkpoint, the first as the default, and the searches into its card.
+def keep_choices(
+    checkpoint: Checkpoint, choices: Sequence[Choice], known: Calibrated | None = None, *, first: bool = False
+) -> None:
+    """Write the rules beside the checkpoint, and the searches into its card.
 
-    Those that are ``known`` stay. All must be of one segment length, to which statistics belong.
+    The first is the default; those that are ``known`` come before. All must be of one segment length, to
+    which statistics belong.
     """
     statistics = choices[0].measurements.of(choices[0].winner.setting.segment)
-    rules = dict.fromkeys([choice.config for choice in choices])
-    replaced = {(rule.kind, rule.coordinates) for rule in rules}
-    for rule in known.choices if known else ():
-        if (rule.kind, rule.coordinates) not in replaced:
-            rules[rule] = None
-    calibrated = Calibrated(model=checkpoint.model, statistics=statistics, choices=tuple(rules))
+    rules = tuple(choice.config for choice in choices)
+    calibrated = Calibrated(
+        model=checkpoint.model, statistics=statistics, choices=known.choices if known else rules
+    )
+    for rule in rules if known else ():
+        calibrated = calibrated.including(rule, first=first)
     try:
         save_calibration(checkpoint.folder / ADAPTATION, calibrated)
     except (OSError, SafetensorError) as error:

@@ -161,6 +161,9 @@ class Measurements:
     def _of(self, segment: int) -> tuple[GradientStatistics, int]:
         if segment not in self._measured:
             statistics, count = self._measure(segment)
+            self._measured[segment] = (rounded(statistics, self.model), count)
+        statistics, count = self._measured[segment]
+        if statistics.sparse is None and self._statistics.units:
             statistics = replace(statistics, sparse=self._between_units(segment))
             self._measured[segment] = (rounded(statistics, self.model), count)
         return self._measured[segment]
@@ -189,10 +192,8 @@ class Measurements:
             full_P=full_P, subspace=SubspaceStatistics(bases, cores.rms() | biases)
         ), count
 
-    def _between_units(self, segment: int) -> SparseStatistics | None:
+    def _between_units(self, segment: int) -> SparseStatistics:
         wanted, model = self._statistics, self.model
-        if wanted.units == 0:
-            return None
         texts = read_heads(self._sources, wanted.heads, wanted.segments * segment)
         rms_P, _ = measure_rms(
             model,
