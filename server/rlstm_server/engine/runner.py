@@ -33,8 +33,9 @@ logger = logging.getLogger(__name__)
 ROWS: Final = 256
 """Rows of a round, unless the server is told otherwise."""
 
-TOKENS: Final = 4
-"""Tokens that a text is continued by in one round: they take about as long as a segment does."""
+LIGHT: Final = 4
+"""How often those go on in one round who ask for little: tokens of a text that is being written, or the rest
+of one that was read, for which they need not wait until all others have learned once more."""
 
 SWITCH_SECONDS: Final = 0.0005
 """How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
@@ -193,11 +194,11 @@ class Runner:
             if not job.ask.works:
                 self._begin(job)
         going = [job for job in jobs if job.ask.works]
-        for _ in range(TOKENS):
+        for _ in range(LIGHT):
             if not going:
                 break
             self._round(going)
-            going = [job for job in going if job.ask.tokens_only]
+            going = [job for job in going if job.ask.light]
         return Outcome(
             unfinished={job.number: job.ask.rows for job in jobs if not job.over},
             finished=tuple(job.number for job in jobs if job.over),

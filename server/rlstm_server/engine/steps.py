@@ -29,9 +29,12 @@ class Ask(NamedTuple, Generic[Event]):
         return sum(row_count(work) for work in self.works)
 
     @property
-    def tokens_only(self) -> bool:
-        """Whether every work is a single token: many of them weigh as much as one segment."""
-        return bool(self.works) and all(isinstance(work, Turn) for work in self.works)
+    def light(self) -> bool:
+        """Whether every work is a single token, or the end of a text, which no segment ends with.
+
+        Several of them weigh as much as one segment, from which is learned.
+        """
+        return bool(self.works) and all(_is_light(work) for work in self.works)
 
 
 Steps: TypeAlias = Generator[Ask[Event], Sequence[Performed], Result]
@@ -50,6 +53,10 @@ def census(works: Iterable[Work]) -> tuple[Counter[Phase], Counter[Phase]]:
         rows[phase] += row_count(work)
         tokens[phase] += 1 if isinstance(work, Turn) else len(work.ids)
     return rows, tokens
+
+
+def _is_light(work: Work) -> bool:
+    return isinstance(work, Turn) or (isinstance(work, Part) and not work.ends)
 
 
 def _phase(work: Work) -> Phase:

@@ -11,7 +11,7 @@ from torch import nn
 from rlstm_model.adaptation.reader import static_reader
 from rlstm_model.adaptation.round import Slice, Turn, perform
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.runner import TOKENS, Runner, weights_digest
+from rlstm_server.engine.runner import LIGHT, Runner, weights_digest
 from rlstm_server.engine.steps import Ask, performed
 from rlstm_server.errors import Draining, InternalError, NotFound, Overloaded
 from rlstm_server.metrics import Metrics
@@ -139,7 +139,7 @@ async def test_a_text_is_continued_by_several_tokens_beside_a_segment(tools, rea
 
     def choosing():
         cursor = reader.cursor
-        for _ in range(TOKENS):
+        for _ in range(LIGHT):
             following = yield from performed(Turn(reader, cursor))
             cursor = following.after(65)
 
@@ -147,7 +147,7 @@ async def test_a_text_is_continued_by_several_tokens_beside_a_segment(tools, rea
     async with running(perform=log) as runner:
         await at_once(runner, [choosing(), reading(reader, 2)], tools.caller())
 
-    assert log.rounds == [2, *(TOKENS - 1) * [1], 1]
+    assert log.rounds == [2, *(LIGHT - 1) * [1], 1]
 
 
 async def test_a_short_job_does_not_wait_for_a_long_one(tools):
