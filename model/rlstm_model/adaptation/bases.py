@@ -88,6 +88,10 @@ class SubspaceStatistics:
         return {name: mask.view(part.shape) for (name, part), mask in named if bool(mask.any())}
 
 
+# Axes are taken so many at a time.
+_WIDTH = 16
+
+
 def _is_of_a_cell(name: str) -> bool:
     return name.startswith("stack.") and not name.endswith("bias")
 
@@ -98,9 +102,15 @@ def _leading(part: Tensor, basis: Basis | None) -> Tensor:
 
 
 def _extent(mask: Tensor) -> tuple[int, int]:
-    """The leading rows and columns of ``[.., R, Q]`` within which all of it lies that is true."""
-    *_, rows, columns = mask.nonzero().amax(0).tolist()
-    return rows + 1, columns + 1
+    """The leading rows and columns of ``[.., R, Q]`` within which all of it lies that is true.
+
+    Both in sixteens, as far as there are any: in narrower products, and where a tile of rows leaves a
+    remainder (see :func:`~rlstm_model.adaptation.fast_weights.row_tile`), a row's last bits would depend on
+    its place.
+    """
+    *_, row, column = mask.nonzero().amax(0).tolist()
+    rows, columns = (_WIDTH * (place // _WIDTH + 1) for place in (row, column))
+    return min(rows, mask.shape[-2]), min(columns, mask.shape[-1])
 
 
 class GradientAxes:

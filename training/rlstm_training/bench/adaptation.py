@@ -57,6 +57,7 @@ def idle_rule(calibrated: Calibrated) -> Calibration:
         calibrated.default,
         kind="output_bias",
         coordinates=model.config.vocab_size,
+        rank=0,
         rule="sgd",
         rate=0.0,
         decay=0.0,
