@@ -88,6 +88,8 @@ class AdaptationConfig:
             raise AdaptationConfigError(
                 f"format_version must be {FORMAT_VERSION}, not {data.get('format_version')!r}"
             )
+        if data.get("kind") not in get_args(Kind):
+            raise AdaptationConfigError(f"kind must be one of {get_args(Kind)}, not {data.get('kind')!r}")
         known = {field.name for field in fields(cls)}
         if data.get("kind") != "subspace":
             known -= {"rank"}

@@ -89,13 +89,15 @@ def softmax_gradient(logits: Tensor, targets: Tensor) -> Tensor:
     return d_logits.scatter_add_(-1, targets.unsqueeze(-1), minus_one)
 
 
-def row_tile(model: LanguageModel) -> int:
+def row_tile(model: LanguageModel, fast_weights: int = 32) -> int:
     """Rows by whose multiples a row's last bits do not depend on how many rows there are.
 
     Matrix products are the same for 8 rows and more. Pointwise functions are worked out 32 values at a time,
-    and what is left over in another way, to other last bits: so a tile's hidden units must leave nothing.
+    and what is left over in another way, to other last bits: so a tile's hidden units must leave nothing, nor
+    what its rows have of fast weights.
     """
-    return math.lcm(8 * model.config.hidden_size, 32) // model.config.hidden_size
+    widths = (model.config.hidden_size, fast_weights)
+    return math.lcm(8, *(32 // math.gcd(32, width) for width in widths))
 
 
 def slow_norm(model: LanguageModel) -> float:

@@ -47,7 +47,7 @@ class RowFastWeights(ABC):
     @cached_property
     def tile(self) -> int:
         """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
-        return row_tile(self.model)
+        return row_tile(self.model, self.size)
 
     @cached_property
     def slow_norm(self) -> float:

@@ -60,7 +60,7 @@ def rounds_agree(reader: Reader, adapter: Adapter | None, performed: Perform = p
     A static text, and where there is an adapter a stream that learns and is read on from. `performed` is
     what is tested.
     """
-    tile = row_tile(reader.rows.weights.model)
+    tile = (reader.rows if adapter is None else adapter.rows).weights.tile
     crowds = [(tile, tile - 1), (2 * tile, tile)]
     probes: list[Callable[[int, int], list[Tensor]]] = [partial(_static, performed, reader)]
     if adapter is not None and adapter.fast_weights.at_once > 1:
