@@ -219,7 +219,7 @@ def _averaged_trainer(toy_recipe, toy_texts, kind="two_tailed"):
         averaging=Averaging(kind=kind, latest=1),
         optimizer="adam",
         beta1=0.0,
-        learning_rate=0.2,
+        learning_rate=0.3,
         decay="constant",
     )
     trainer = Trainer(recipe, toy_texts)

@@ -54,18 +54,20 @@ def alone(works: Sequence[Work]) -> list[Result]:
 # ---- whether rounds agree ---------------------------------------------------------------------------------
 
 
-def rounds_agree(reader: Reader, adapter: Adapter | None, performed: Perform = perform) -> bool:
+def rounds_agree(
+    reader: Reader, adapter: Adapter | None, performed: Perform = perform, *, crowds: int = 2
+) -> bool:
     """Whether one stream among others gets the bits that it gets alone, wherever its rows are.
 
     A static text, and where there is an adapter a stream that learns and is read on from. `performed` is
-    what is tested.
+    what is tested, in so many `crowds` of different sizes.
     """
     tile = (reader.rows if adapter is None else adapter.rows).weights.tile
-    crowds = [(tile, tile - 1), (2 * tile, tile)]
+    places = [(tile, tile - 1), (2 * tile, tile), (3 * tile, 3 * tile - 1)][:crowds]
     probes: list[Callable[[int, int], list[Tensor]]] = [partial(_static, performed, reader)]
     if adapter is not None and adapter.fast_weights.at_once > 1:
         probes.append(partial(_learned, performed, adapter, 2))
-    return all(_same(probe(1, 0), probe(crowd, place)) for probe in probes for crowd, place in crowds)
+    return all(_same(probe(1, 0), probe(crowd, place)) for probe in probes for crowd, place in places)
 
 
 def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:

@@ -35,7 +35,7 @@ def test_the_usual_sizes_are_shares_of_the_bytes_of_full_weights(calibrate, trai
     weights = model.config.num_parameters
     _, sizes = calibrate("--kind", "subspace")
     served = most_coordinates(model, Statistics(rank=160), 128, cells=False)
-    usual = [2 * weights // share for share in SHARES]
+    usual = [16 * (weights // (8 * share)) for share in SHARES]
     assert sizes == [("subspace", size) for size in (served, *usual)]
     most = most_coordinates(model, Statistics(rank=1, embedding_rank=1))
     _, sizes = calibrate("--kind", "subspace", "--rank", 1, "--embedding-rank", 1)

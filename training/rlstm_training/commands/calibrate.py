@@ -144,7 +144,7 @@ def _subspaces(
     most = most_coordinates(model, statistics, axes or 0)
     if sizes is None and axes is None:
         served = most_coordinates(model, statistics, SERVED_RANK, cells=False)
-        usual = [min(most, max(1, 2 * model.config.num_parameters // share)) for share in SHARES]
+        usual = [min(most, 16 * max(1, model.config.num_parameters // (8 * share))) for share in SHARES]
         return [Form("subspace", served, SERVED_RANK), *(Form("subspace", size) for size in usual)]
     wanted = sizes or [most_coordinates(model, statistics, axes or 0, cells=False)]
     if max(wanted) > most:
