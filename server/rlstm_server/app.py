@@ -21,6 +21,7 @@ from starlette.middleware import Middleware
 from rlstm_model.adaptation.adapted_state import EXPERTS
 from rlstm_model.adaptation.calibration import Calibrated
 from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
+from rlstm_model.adaptation.crew import undivided_products
 from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
 from rlstm_server.api import generate, operations, problems, score, sessions
 from rlstm_server.api.auth import AuthLayer, load_keys
@@ -109,8 +110,7 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
     settings, metrics = parts.settings, parts.metrics
     async with AsyncExitStack() as stack:
         device = _device(settings)
-        if settings.threads is not None:
-            torch.set_num_threads(settings.threads)
+        usual_threads = stack.enter_context(undivided_products())
         served, card = await asyncio.to_thread(_served, parts, device)
         store, where = (parts.store, "given") if parts.store else await _open_store(settings, stack)
         stack.push_async_callback(store.close)
@@ -122,6 +122,7 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
             limits=_engine_limits(settings.limits),
             cache_bytes=settings.cache_bytes,
             rows=settings.rows,
+            threads=settings.threads or usual_threads,
         )
         engine.start()
         stack.push_async_callback(engine.close)

@@ -51,7 +51,7 @@ def serve(
     allow_weaker: Annotated[
         bool | None, typer.Option("--allow-weaker", help="Accept a store that may lose acknowledged work.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of the device.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads that compute.")] = None,
     rows: Annotated[int | None, typer.Option(help="Rows of a round [256].")] = None,
     cache_bytes: Annotated[int | None, typer.Option(help="Memory for copies of sessions [512 MiB].")] = None,
 ) -> None:

@@ -97,7 +97,10 @@ class Settings(BaseSettings):
         default=False, description="Start although the store keeps less than promised."
     )
     threads: int | None = Field(
-        default=None, ge=1, le=1024, description="Threads of the device; torch's choice if unset."
+        default=None,
+        ge=1,
+        le=1024,
+        description="CPU threads that compute; as many as torch would use if unset.",
     )
     rows: int = Field(
         default=256,

@@ -13,7 +13,7 @@ from rlstm_training.cards import (
     without_sections,
 )
 from rlstm_training.config import Source
-from rlstm_training.evaluation.calibrate import Trial
+from rlstm_training.evaluation.calibrate import Trial, Trials
 from rlstm_training.evaluation.evaluation import Evaluation
 from rlstm_training.evaluation.measurements import Setting
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
@@ -56,19 +56,20 @@ def test_sections_are_added_and_replaced():
 
 
 def test_the_calibration_table_has_a_row_a_trial():
-    """Static first, then every trial; the chosen one is named."""
-    trials = [
+    """Static first, then every trial with its mean and its regret; the chosen one is named."""
+    tried = [
         Trial(setting=Setting(rate=r, segment=20), bits_per_byte={"a": b, "b": 3.0})
         for r, b in ((1e-4, 2.0), (3e-4, 1.0))
     ]
-    section = calibration_section(trials, trials[1], {"a": 2.5, "b": 3.5})
+    section = calibration_section(Trials(static={"a": 3.0, "b": 3.5}, tried=tuple(tried)), 2)
     assert section.startswith("Rate 0.0003, decay 0, epsilon 0.1, segments of 20")
-    assert section.splitlines()[3:] == [
-        "| segment | rate | decay | epsilon | a | b | mean |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        "| static |  |  |  | 2.5000 | 3.5000 | 3.0000 |",
-        "| 20 | 0.0001 | 0 | 0.1 | 2.0000 | 3.0000 | 2.5000 |",
-        "| 20 | 0.0003 | 0 | 0.1 | 1.0000 | 3.0000 | 2.0000 |",
+    assert "sessions of 2 experts, one a text" in section
+    assert section[section.index("|") :].splitlines() == [
+        "| segment | rate | decay | epsilon | a | b | mean | regret |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| static |  |  |  | 3.0000 | 3.5000 | 3.2500 | 1.0000 |",
+        "| 20 | 0.0001 | 0 | 0.1 | 2.0000 | 3.0000 | 2.5000 | 0.2500 |",
+        "| 20 | 0.0003 | 0 | 0.1 | 1.0000 | 3.0000 | 2.0000 | 0.0000 |",
     ]
 
 

@@ -9,7 +9,7 @@ from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError
 from rlstm_training.atomic import replace_text
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import locate
-from rlstm_training.evaluation.calibrate import Trial
+from rlstm_training.evaluation.calibrate import Trials
 from rlstm_training.evaluation.measurements import Setting
 
 ADAPTATION_TITLE: Final = "Adaptation"
@@ -91,19 +91,23 @@ def _change(checkpoint: Checkpoint, change: Callable[[str], str]) -> None:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
 
 
-def calibration_section(trials: Sequence[Trial], chosen: Trial, static: Mapping[str, float]) -> str:
-    """The table of a rule's search: bits per byte of each held-out text, one session each."""
-    names, best = list(static), chosen.setting
-    rows = [(("static", "", "", ""), static, _mean(static))]
-    rows += [(_figures(trial.setting), trial.bits_per_byte, trial.mean) for trial in trials]
+def calibration_section(trials: Trials, experts: int) -> str:
+    """The table of a rule's search: bits per byte of each held-out text, in a session of so many experts."""
+    names, best = list(trials.static), trials.best.setting
+    sessions = f"sessions of {experts} expert{'s' if experts > 1 else ''}"
+    rows = [(("static", "", "", ""), trials.static)]
+    rows += [(_figures(trial.setting), trial.bits_per_byte) for trial in trials.tried]
     lines = [
         f"Rate {best.rate:g}, decay {best.decay:g}, epsilon {best.epsilon:g}, segments of {best.segment}",
-        "tokens: the best mean over held-out texts, one session each, in bits per byte.",
+        f"tokens: the least regret over held-out texts in {sessions}, one a text. In bits per byte;",
+        "*regret* is the part of the possible gain that is missed, its mean over texts: 0 is the best of all",
+        "trials on each, 1 as good as static.",
         "",
-        *_table_head(("segment", "rate", "decay", "epsilon", *names, "mean")),
+        *_table_head(("segment", "rate", "decay", "epsilon", *names, "mean", "regret")),
     ]
-    for figures, bits, mean in rows:
-        lines.append(_table_row((*figures, *(f"{bits[name]:.4f}" for name in names), f"{mean:.4f}")))
+    for figures, bits in rows:
+        values = [*(bits[name] for name in names), _mean(bits), trials.regret(bits)]
+        lines.append(_table_row((*figures, *(f"{value:.4f}" for value in values))))
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ class Learned(NamedTuple):
     """What rows read, and the gradient of each row's own loss.
 
     ``logits_TNV`` have been multiplied by the temperature. ``gradient_NP`` may be a workspace's own, and
-    lives until the next call.
+    lives until the next call of the same thread.
     """
 
     logits_TNV: Tensor
@@ -30,7 +30,7 @@ class Learned(NamedTuple):
 class FastWeights(Protocol):
     """A kind of fast weights of one model. Deltas are ``[N, P]``, or None where all are zero.
 
-    It belongs to one thread, and never changes the model.
+    Several threads may use it, and it never changes the model.
     """
 
     @property

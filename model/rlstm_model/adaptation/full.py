@@ -8,6 +8,7 @@ Shape suffixes: S segment tokens, N rows, V vocabulary, H hidden units, P all we
 """
 
 import copy
+import threading
 from collections.abc import Mapping
 
 import torch
@@ -23,8 +24,8 @@ class FullFastWeights:
     """See :class:`rlstm_model.adaptation.fast_weights.FastWeights`.
 
     A delta is an immutable ``[P]`` vector in the precision of the slow weights; None is the zero delta and
-    costs nothing to read with. To compute with a delta, it is laid over the slow weights in a workspace, a
-    second model. The workspace holds one delta at a time and belongs to one thread.
+    costs nothing to read with. To compute with a delta, it is laid over the slow weights in a workspace,
+    which holds one delta at a time; each thread has its own.
     """
 
     tile = 1
@@ -40,12 +41,7 @@ class FullFastWeights:
         self.size = sum(weight.numel() for _, weight in named)
         self.slow_norm = slow_norm(model)
         self._slow = [weight for _, weight in named]
-        # Where every gradient is written, as a vector and by weight: the next one overwrites it.
-        self._gradient_1P = self.zero(1)
-        self.gradients = self.split(self._gradient_1P[0])
-        # A copy, not windows into one vector: odd offsets would change the last bits of every product.
-        self._workspace = copy.deepcopy(model).requires_grad_(True)
-        self._laid: Tensor | None = None
+        self._workspace = _Workspace(self)
 
     def zero(self, rows: int) -> Tensor:
         """See :class:`FastWeights`."""
@@ -90,7 +86,8 @@ class FullFastWeights:
     ) -> Learned:
         """See :class:`FastWeights`."""
         rows = ids_TN.shape[1]
-        gradient_NP = self._gradient_1P if rows == 1 else self._gradient_1P.new_empty(rows, self.size)
+        own_1P = self._workspace.gradient_1P
+        gradient_NP = own_1P if rows == 1 else own_1P.new_empty(rows, self.size)
         logits, states = [], []
         for row in range(rows):
             own = slice(row, row + 1)
@@ -99,7 +96,7 @@ class FullFastWeights:
                 model, ids_TN[:, row], targets_TN[:, row], weights_TN[:, row], state.rows(own), temperature
             )
             if rows > 1:
-                gradient_NP[row] = self._gradient_1P[0]
+                gradient_NP[row] = own_1P[0]
             logits.append(logits_SV.unsqueeze(1))
             states.append(after)
         return Learned(torch.cat(logits, 1), _joined(states), gradient_NP)
@@ -114,7 +111,7 @@ class FullFastWeights:
         temperature: float,
     ) -> tuple[Tensor, State]:
         """Logits and the state after one row's segment; its gradient goes into the workspace."""
-        parts = self.gradients
+        parts = self._workspace.gradients
         read_S1H = model.embedding.embed(inputs_S)[:, None].requires_grad_(True)
         with torch.enable_grad():
             features_S1H, after = model.read(read_S1H, state.detach())
@@ -134,12 +131,17 @@ class FullFastWeights:
         return logits_SV, after.detach()
 
     def reading_model(self, delta_P: Tensor | None) -> LanguageModel:
-        """The model with ``delta_P`` applied, for inference; valid until the next call."""
+        """The model with ``delta_P`` applied, for inference; valid until the thread's next call."""
         return self.model if delta_P is None else self._lay(delta_P)
 
     def learning_model(self, delta_P: Tensor | None) -> LanguageModel:
-        """The same with parameters that take gradients; valid until the next call."""
+        """The same with parameters that take gradients; valid until the thread's next call."""
         return self._lay(delta_P)
+
+    @property
+    def gradients(self) -> Mapping[str, Tensor]:
+        """Windows by weight name into the gradient that the thread computed last."""
+        return self._workspace.gradients
 
     def split(self, flat_P: Tensor) -> dict[str, Tensor]:
         """Windows into a flat vector, by weight name."""
@@ -156,19 +158,36 @@ class FullFastWeights:
 
     @torch.no_grad()
     def _lay(self, delta_P: Tensor | None) -> LanguageModel:
-        weights = list(self._workspace.parameters())
-        if delta_P is None and self._laid is not None:
+        own = self._workspace
+        weights = list(own.model.parameters())
+        if delta_P is None and own.laid is not None:
             for weight, slow in zip(weights, self._slow, strict=True):
                 weight.copy_(slow)
-        elif delta_P is not None and not self._is_laid(delta_P):
+        elif delta_P is not None and not own.holds(delta_P):
             for weight, slow, part in zip(weights, self._slow, self.split(delta_P).values(), strict=True):
                 torch.add(slow, part, out=weight)
-        self._laid = delta_P
-        return self._workspace
+        own.laid = delta_P
+        return own.model
 
-    def _is_laid(self, delta_P: Tensor) -> bool:
+
+class _Workspace(threading.local):
+    """What a thread computes with, made when it first does.
+
+    model        a copy of the model, with a delta laid over its weights, not windows into one vector: odd
+                 offsets would change the last bits of every product
+    laid         that delta; None is zero
+    gradient_1P  where every gradient is written, by weight in ``gradients``: the next one overwrites it
+    """
+
+    def __init__(self, fast_weights: FullFastWeights) -> None:
+        self.model = copy.deepcopy(fast_weights.model).requires_grad_(True)
+        self.laid: Tensor | None = None
+        self.gradient_1P = fast_weights.zero(1)
+        self.gradients = fast_weights.split(self.gradient_1P[0])
+
+    def holds(self, delta_P: Tensor) -> bool:
         """Whether it is the same memory, which is kept from being another's: each caller has its own view."""
-        return self._laid is not None and delta_P.data_ptr() == self._laid.data_ptr()
+        return self.laid is not None and delta_P.data_ptr() == self.laid.data_ptr()
 
 
 def _joined(states: list[State]) -> State:

@@ -1,11 +1,12 @@
 """A round: many streams advanced by a piece of work each, all that reads alike in one pass.
 
 What a work gives is, to the last bit, what it gives alone: rows are padded to whole tiles, and what is
-computed of a row is computed of nothing else. A round's memory has a bound, whatever it consists of.
+computed of a row is computed of nothing else. So a round may be cut into any batches: its memory has a bound,
+and its batches are done side by side where there is a crew.
 Shape suffixes: N sessions, K experts, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 
 from rlstm_model.adaptation import mixture
 from rlstm_model.adaptation.adapted_state import AdaptedState, Cursor, NonFiniteState
+from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.experts import Scored, Text
 from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.adaptation.passes import Done, Passes
@@ -42,25 +44,40 @@ class _Broken(NamedTuple):
     rows: Sequence[bool]
 
 
+class _Batch(NamedTuple):
+    """Works that are read by the same rows and share their passes: all turns, or none of them."""
+
+    rows: Rows
+    turns: bool
+    places: Sequence[int]
+    works: Sequence[Work]
+    tasks: Sequence[Task]
+
+
 @torch.no_grad()
-def perform(works: Sequence[Work]) -> list[Result]:
-    """Do each work: what it gives, in its place.
+def perform(works: Sequence[Work], crew: Crew | None = None) -> list[Result]:
+    """Do each work, all of them by the ``crew`` where there is one: what each gives, in its place.
 
     A work that cannot be done has its error there and disturbs no other: NonFiniteState where a stream's
     state cannot be used, ArithmeticError where a reader's experts computed no distribution, InvalidToken for
     an id outside the vocabulary, ValueError for a work without tokens or beyond the end of its segment.
     """
     results: dict[int, Result] = {}
-    alike: dict[tuple[Rows, bool], list[int]] = {}
     for i, work in enumerate(works):
         error = refusal(work)
-        if error is None:
-            alike.setdefault((rows_of(work), isinstance(work, Turn)), []).append(i)
-        else:
+        if error is not None:
             results[i] = error
-    for (rows, turns), places in alike.items():
-        done = _perform(rows, [works[i] for i in places], turns=turns)
-        results |= zip(places, done, strict=True)
+    broken: dict[int, Sequence[bool]] = {}
+    whole = list(_batches(works, results.keys(), 1 if crew is None else crew.threads))
+    done = map(_do, whole) if crew is None else crew.map(_do, whole)
+    for batch, outcomes in zip(whole, done, strict=True):
+        for i, outcome in zip(batch.places, outcomes, strict=True):
+            if isinstance(outcome, _Broken):
+                broken[i] = outcome.rows
+            else:
+                results[i] = outcome
+    if broken:
+        results |= _again({i: work for i in broken if isinstance(work := works[i], Part)}, broken)
     return [results[i] for i in range(len(works))]
 
 
@@ -79,28 +96,24 @@ def follow(chosen: Sequence[tuple[Next, int]]) -> list[Cursor]:
     return cursors
 
 
-def _perform(rows: Rows, works: Sequence[Work], *, turns: bool) -> list[Result]:
-    """The same for works that are read by the same rows, and are all turns or none of them."""
-    tasks = [task_of(work) for work in works]
-    results: dict[int, Result] = {}
-    broken: dict[int, Sequence[bool]] = {}
-    for batch in batches(rows, tasks):
-        done = _batch(rows, [works[i] for i in batch], [tasks[i] for i in batch], turns=turns)
-        for i, result in zip(batch, done, strict=True):
-            if isinstance(result, _Broken):
-                broken[i] = result.rows
-            else:
-                results[i] = result
-    results |= _again({i: work for i in broken if isinstance(work := works[i], Part)}, broken)
-    return [results[i] for i in range(len(works))]
+def _batches(works: Sequence[Work], refused: Collection[int], threads: int) -> Iterator[_Batch]:
+    """The works that are not refused, as batches enough for all threads."""
+    alike: dict[tuple[Rows, bool], list[int]] = {}
+    for i, work in enumerate(works):
+        if i not in refused:
+            alike.setdefault((rows_of(work), isinstance(work, Turn)), []).append(i)
+    for (rows, turns), places in alike.items():
+        tasks = [task_of(works[i]) for i in places]
+        for batch in batches(rows, tasks, threads):
+            own = [places[k] for k in batch]
+            yield _Batch(rows, turns, own, [works[i] for i in own], [tasks[k] for k in batch])
 
 
-def _batch(
-    rows: Rows, works: Sequence[Work], tasks: Sequence[Task], *, turns: bool
-) -> Sequence[Result | _Broken]:
-    """One batch; its distributions are gone before the next one's are there."""
-    passes = Passes(rows, works, tasks, turns=turns)
-    return _turns(works, passes) if turns else _texts(works, passes)
+@torch.no_grad()
+def _do(batch: _Batch) -> Sequence[Result | _Broken]:
+    """One batch; its distributions are gone before those of a thread's next one are there."""
+    passes = Passes(batch.rows, batch.works, batch.tasks, turns=batch.turns)
+    return _turns(batch.works, passes) if batch.turns else _texts(batch.works, passes)
 
 
 # ---- reading one token ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 Shape suffixes: V vocabulary.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from rlstm_model.adaptation.works import Part, Slice, Turn, Work
 
 # Logits of one pass: learning holds them twice, and scoring once more.
 ELEMENTS_AT_ONCE = 1 << 24
+_COST_OF_LEARNING = 3
 
 
 class Task(NamedTuple):
@@ -29,6 +31,12 @@ class Task(NamedTuple):
             0 if self.own is None else self.own.rows,
             taught,
         )
+
+    @property
+    def cost(self) -> int:
+        """The tokens that all rows read; one that is learned from counts three times."""
+        plain, own, taught = self.rows
+        return (plain + own + _COST_OF_LEARNING * taught) * self.length
 
     @property
     def length(self) -> int:
@@ -81,23 +89,35 @@ def _frozen(ids: Sequence[int], work: Slice | Turn) -> Task:
     return Task(Reading(ids, state.rows(slice(static))) if static else None, own, None)
 
 
-def batches(rows: Rows, tasks: Sequence[Task]) -> Iterator[list[int]]:
+def batches(rows: Rows, tasks: Sequence[Task], threads: int = 1) -> Iterator[list[int]]:
     """Tasks that are done together, as places: at least one, and no more than a pass should hold.
 
-    Those of a length lie side by side, where they share their windows.
+    Those of a length lie side by side, where they share their windows. For several ``threads`` there are as
+    many batches, of about equal cost, or a multiple: but none of less than a tile of rows, which would cost
+    what a tile costs.
     """
     weights, vocabulary = rows.weights, rows.weights.model.config.vocab_size
+    fair = _fair_cost(tasks, weights.at_once, threads)
     batch: list[int] = []
-    counts, longest = (0, 0, 0), 0
+    counts, longest, cost = (0, 0, 0), 0, 0
     for place in sorted(range(len(tasks)), key=lambda i: (tasks[i].lesson is None, -tasks[i].length)):
         task = tasks[place]
         plain, own, taught = task.rows
         more = (counts[0] + plain, counts[1] + own, counts[2] + taught)
         length = max(longest, task.length)
-        if batch and (max(more) > weights.at_once or sum(more) * length * vocabulary > ELEMENTS_AT_ONCE):
+        full = max(more) > weights.at_once or sum(more) * length * vocabulary > ELEMENTS_AT_ONCE
+        if batch and (full or (cost >= fair and max(counts) >= weights.tile)):
             yield batch
-            batch, more, length = [], task.rows, task.length
+            batch, more, length, cost = [], task.rows, task.length, 0
         batch.append(place)
-        counts, longest = more, length
+        counts, longest, cost = more, length, cost + task.cost
     if batch:
         yield batch
+
+
+def _fair_cost(tasks: Sequence[Task], at_once: int, threads: int) -> float:
+    """What a batch should cost for all threads to be done together; a single one has no bound."""
+    if threads == 1:
+        return math.inf
+    most = max(sum(task.rows[kind] for task in tasks) for kind in range(3))
+    return sum(task.cost for task in tasks) / (threads * -(-most // (at_once * threads)))

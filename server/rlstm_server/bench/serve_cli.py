@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final, ParamSpec
 
@@ -11,6 +12,7 @@ import typer
 from rich.console import Console
 
 from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.crew import undivided_products
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.bench.capacity import WARM, Resident, measure_resident
 from rlstm_server.bench.load import Plan
@@ -106,33 +108,40 @@ def bench_serve(
     With --resident alone nothing but memory is measured.
     """
     check_plot(plot)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    served = ServedModel.of(load(model, torch.device("cpu")))
     counts = sessions or ([] if resident else SESSIONS)
-    under = _conditions(served, asked_of(served, rule, experts, static=static), counts, scores, rows)
-    check_memory(served, under.asked, max([*counts, resident]))
-    settings = {"model": model, "device": "cpu", "threads": threads, "rows": rows}
-    with Console(stderr=True).status("measuring"):
-        plans = [Plan(sessions=count, text_bytes=text_bytes, seconds=seconds) for count in counts]
-        found = _figures(served, under, plans, settings if http else None)
-        kept = _resident(served, under, resident, settings) if resident else None
-    results = Results.of(
-        served, under, text_bytes=text_bytes, threads=torch.get_num_threads(), found=found, resident=kept
-    )
+    with undivided_products() as usual_threads:
+        served = ServedModel.of(load(model, torch.device("cpu")))
+        room = _Room(rows=rows, threads=threads or usual_threads)
+        under = _conditions(served, asked_of(served, rule, experts, static=static), counts, scores, room)
+        check_memory(served, under.asked, max([*counts, resident]))
+        settings = {"model": model, "device": "cpu", **asdict(room)}
+        with Console(stderr=True).status("measuring"):
+            plans = [Plan(sessions=count, text_bytes=text_bytes, seconds=seconds) for count in counts]
+            found = _figures(served, under, plans, settings if http else None)
+            kept = _resident(served, under, resident, settings) if resident else None
+    results = Results.of(served, under, text_bytes=text_bytes, found=found, resident=kept)
     results.show(as_json=as_json)
     if plot is not None:
         results.save_plot(plot)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Room:
+    """What a server is given to compute with."""
+
+    rows: int
+    threads: int
+
+
 def _conditions(
-    served: ServedModel, asked: AdaptationRequest, counts: Sequence[int], scores: str, rows: int
+    served: ServedModel, asked: AdaptationRequest, counts: Sequence[int], scores: str, room: _Room
 ) -> Conditions:
     most = max(counts, default=0)
     return Conditions(
         asked=asked,
         scores=scores_named(scores),
-        rows=rows,
+        rows=room.rows,
+        threads=room.threads,
         queued_jobs=queued_jobs(most),
         cache_bytes=cache_bytes(served, asked, most),
     )

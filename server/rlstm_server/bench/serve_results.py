@@ -40,7 +40,6 @@ class Results:
     choice: AdaptationChoice
     under: Conditions
     text_bytes: int
-    threads: int
     found: Sequence[Figures]
     resident: Resident | None
 
@@ -57,7 +56,8 @@ class Results:
         static = "" if choice.experts > 1 else ", static row" if choice.static else ", no static row"
         return (
             f"{self.model}, {choice.kind} of {choice.coordinates:,}, {experts}{static}; "
-            f"appends of {self.text_bytes:,} bytes, rounds of {self.under.rows} rows, {self.threads} threads"
+            f"appends of {self.text_bytes:,} bytes, rounds of {self.under.rows} rows, "
+            f"{self.under.threads} threads"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Results:
                 "bytes": self.text_bytes,
                 "scores": self.under.scores,
                 "rows": self.under.rows,
-                "threads": self.threads,
+                "threads": self.under.threads,
             },
             "rows": [asdict(figures) for figures in self.found],
             "resident": None if self.resident is None else self.resident.to_json(),

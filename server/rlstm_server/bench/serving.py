@@ -34,6 +34,7 @@ class Conditions:
     asked: AdaptationRequest
     scores: ScoreDetail
     rows: int
+    threads: int
     queued_jobs: int
     cache_bytes: int
 
@@ -119,6 +120,7 @@ async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measure
         limits=EngineLimits(queued_jobs=under.queued_jobs),
         cache_bytes=under.cache_bytes,
         rows=under.rows,
+        threads=under.threads,
     )
     timed = TimedRounds.of(engine.runner)
     engine.start()

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
+from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.round import perform
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine import requests
@@ -85,11 +86,21 @@ class Engine:
         cache_bytes: int = CACHE_BYTES,
         ttl_seconds: float = TTL_SECONDS,
         rows: int = ROWS,
+        threads: int = 1,
     ) -> None:
-        """`rows` are those of a round: more of them share each product, fewer make rounds shorter."""
+        """`rows` are those of a round: more of them share each product, fewer make rounds shorter.
+
+        `threads` share the batches of a round, on a CPU where rounds agree.
+        """
         self.limits = limits or EngineLimits()
+        together = served.rounds_agree and served.device.type == "cpu" and threads > 1
+        self._crew = Crew(threads) if together else None
         self.runner = Runner(
-            served.model, metrics, self.limits.queued_jobs, rows, perform if served.rounds_agree else alone
+            served.model,
+            metrics,
+            self.limits.queued_jobs,
+            rows,
+            partial(perform, crew=self._crew) if served.rounds_agree else alone,
         )
         self._served = served
         self._metrics = metrics
@@ -134,7 +145,11 @@ class Engine:
     async def close(self, drain_seconds: float = 0.0) -> None:
         """Drain, then end the device thread. Raises InternalError when the slow weights have changed."""
         await self.drain(drain_seconds)
-        await self.runner.close()
+        try:
+            await self.runner.close()
+        finally:
+            if self._crew is not None:
+                self._crew.close()
 
     async def ready(self) -> None:
         """Return when work can be taken. Raises Draining, StoreUnavailable."""

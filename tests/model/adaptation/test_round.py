@@ -1,6 +1,7 @@
 """Many works in one round: each gets what it gets alone, to the last bit."""
 
 import random
+import threading
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from rlstm_model.adaptation import tasks
 from rlstm_model.adaptation.adapter import Adapter, NonFiniteState
+from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.passes import Passes
 from rlstm_model.adaptation.reader import static_reader
 from rlstm_model.adaptation.round import Next, Observed, Slice, Sliced, Turn, follow, perform
 from rlstm_model.state import State
@@ -139,6 +142,32 @@ def test_rounds_of_many_works(pool, count):
         assert_same(found, expected[place])
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_crew_gives_the_same(pool, threads):
+    """However many threads share a round, and however often: every work gets what it gets alone."""
+    works, expected = pool
+    with Crew(threads) as crew:
+        for count in (1, 5, len(works), len(works)):
+            for found, other in zip(perform(works[:count], crew), expected, strict=False):
+                assert_same(found, other)
+
+
+def test_the_threads_of_a_crew_share_a_round(parts, monkeypatch):
+    """Its batches are done by all of them."""
+    named, batches_of = set(), Passes.__init__
+
+    def noted(self, *given, **named_too):
+        named.add(threading.current_thread().name)
+        both.wait(10)
+        batches_of(self, *given, **named_too)
+
+    both = threading.Barrier(2)
+    monkeypatch.setattr(Passes, "__init__", noted)
+    with Crew(2) as crew:
+        perform(parts[0] * 2, crew)
+    assert len(named) == 2
+
+
 def test_round_after_round(adapter, parts):
     """Streams side by side to the end of their texts."""
     states, draw = [observed.state for observed in parts[1]], random.Random(9)
@@ -157,8 +186,8 @@ def test_the_memory_of_a_round_is_bounded(pool, monkeypatch, elements):
     works, expected = pool
     sizes, of = [], tasks.batches
 
-    def noted(rows, all_tasks):
-        for batch in of(rows, all_tasks):
+    def noted(rows, all_tasks, threads):
+        for batch in of(rows, all_tasks, threads):
             own = [all_tasks[i] for i in batch]
             sizes.append((len(own), sum(sum(t.rows) for t in own) * max(t.length for t in own) * VOCAB))
             yield batch

@@ -59,8 +59,8 @@ kinds = st.lists(
 
 
 @settings(max_examples=50, deadline=None)
-@given(kinds, st.integers(1, 2000))
-def test_batches_hold_what_a_pass_should(adapter, kinds, elements):
+@given(kinds, st.integers(1, 2000), st.integers(1, 3))
+def test_batches_hold_what_a_pass_should(adapter, kinds, elements, threads):
     """Every task once; never more rows of a kind nor more logits than that, unless it is a single task."""
     made = []
     for rows, length, kind in kinds:
@@ -75,9 +75,29 @@ def test_batches_hold_what_a_pass_should(adapter, kinds, elements):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tasks, "ELEMENTS_AT_ONCE", elements)
         patched.setattr(type(adapter.rows.weights), "at_once", 5)
-        found = list(batches(adapter.rows, made))
+        found = list(batches(adapter.rows, made, threads))
     assert sorted(place for batch in found for place in batch) == list(range(len(made)))
     for batch in found:
         rows = torch.tensor([made[i].rows for i in batch]).sum(0)
         logits = int(rows.sum()) * max(made[i].length for i in batch) * 11
         assert len(batch) == 1 or (int(rows.max()) <= 5 and logits <= elements)
+
+
+@pytest.mark.parametrize(("count", "threads", "sizes"), [
+    (256, 1, [256]), (256, 2, [128, 128]), (256, 4, [64] * 4), (600, 1, [256, 256, 88]), (600, 2, [150] * 4),
+    (3, 2, [3]), (10, 2, [8, 2]), (40, 4, [10] * 4),
+])  # fmt: skip
+def test_every_thread_has_its_share(adapter, monkeypatch, count, threads, sizes):
+    """Batches of equal cost, a multiple of the threads in number; none of less than a tile but the rest."""
+    monkeypatch.setitem(vars(adapter.rows.weights), "tile", 8)
+    reading = Reading((0, 0), adapter.model.initial_state(1))
+    made = [Task(reading, None, Lesson(reading, (0, 0), [1.0, 1.0]))] * count
+    assert [len(batch) for batch in batches(adapter.rows, made, threads)] == sizes
+
+
+def test_what_learns_costs_more(adapter):
+    """So the thread that learns has fewer works than the one that only reads."""
+    reading = Reading((0, 0), adapter.model.initial_state(1))
+    learning = Task(None, None, Lesson(reading, (0, 0), [1.0, 1.0]))
+    found = list(batches(adapter.rows, [learning] * 64 + [Task(reading, None, None)] * 192, 2))
+    assert [len(batch) for batch in found] == [64, 192]

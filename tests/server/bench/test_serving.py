@@ -53,7 +53,7 @@ def test_a_quantile_is_not_exceeded_by_its_share(count, share):
 def test_the_engine_is_measured_in_this_process(served):
     """Its rounds are counted one by one, with the rows of all sessions that were in them."""
     asked = AdaptationRequest(kind="output_bias", experts=2)
-    under = Conditions(asked=asked, scores="totals", rows=64, queued_jobs=64, cache_bytes=2**20)
+    under = Conditions(asked=asked, scores="totals", rows=64, threads=2, queued_jobs=64, cache_bytes=2**20)
     plan = Plan(sessions=3, text_bytes=24, seconds=0.2)
     found = through_engine(served, under, plan)
     assert found.tokens_per_second > 0

@@ -1,12 +1,17 @@
-"""What ``rlstm calibrate`` is asked for, before anything is measured."""
+"""What ``rlstm calibrate`` is asked for, and with what it searches."""
+
+import json
 
 import pytest
 import torch
 
+from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import ADAPTATION, load
-from rlstm_training.commands.calibrate import SHARES
-from rlstm_training.evaluation.measurements import Statistics, most_coordinates
+from rlstm_training.corpora.streams import held_out
+from rlstm_training.corpora.texts import excerpt
+from rlstm_training.evaluation.evaluation import DynamicReading
+from rlstm_training.evaluation.measurements import Statistics, cores_of, most_coordinates
 
 READING = ["--on", "three", "--length", 100, "--heads", 1, "--segments", 2]
 GRID = ["--rate", 1e-3, "--decay", 0, "--epsilon", 1, "--segment", 20]
@@ -27,29 +32,44 @@ def calibrate(rlstm, trained, own_folder):
     return call
 
 
-def test_the_usual_sizes_are_shares_of_the_bytes_of_full_weights(calibrate, trained):
-    """After the served one, the embedding and the softmax within 128 axes, and all biases: two bytes a
-    coordinate, four a weight; as many as there are where the axes make fewer.
-    """
+def told(done):
+    """A message on standard error, out of its frame."""
+    return " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_the_served_subspace_and_full_weights_are_the_usual(calibrate, trained):
+    """The subspace is the default: the embedding and the softmax within 128 axes, and all biases."""
+    done, rules = calibrate()
     model = load(trained).model
-    weights = model.config.num_parameters
-    _, sizes = calibrate("--kind", "subspace")
-    served = most_coordinates(model, Statistics(rank=160), 128, cells=False)
-    usual = [16 * (weights // (8 * share)) for share in SHARES]
-    assert sizes == [("subspace", size) for size in (served, *usual)]
-    most = most_coordinates(model, Statistics(rank=1, embedding_rank=1))
-    _, sizes = calibrate("--kind", "subspace", "--rank", 1, "--embedding-rank", 1)
-    assert 2 * weights // SHARES[-1] > most
-    assert sizes[-1] == ("subspace", most)
+    served = most_coordinates(cores_of(model, Statistics(rank=160)), 128, cells=False)
+    assert rules == [("subspace", served), ("full", model.config.num_parameters)]
+    assert f"subspace, {served:,} fast weights, 2 experts\n" in done.output
+    assert f"full, {model.config.num_parameters:,} fast weights\n" in done.output
+    assert "regret" in done.output
 
 
-def test_all_usual_kinds_are_calibrated(calibrate, trained):
-    """A subspace first: it is the default."""
-    done, rules = calibrate("--coordinates", 100, "--units", 4)
-    shape = load(trained).model.config
-    weights, layers = shape.num_parameters, shape.num_layers
-    assert rules == [("subspace", 100), ("full", weights), ("sparse", layers * 16), ("output_bias", 256)]
-    assert all(f"{kind}" in done.output for kind, _ in rules)
+def test_other_kinds_and_sizes_are_found_when_asked_for(calibrate, trained):
+    """In that order."""
+    words = ["--kind", "output_bias", "--kind", "sparse", "--kind", "subspace", "--units", 4]
+    _, rules = calibrate(*words, "--coordinates", 100, "--coordinates", 50)
+    layers = load(trained).model.config.num_layers
+    assert rules == [("output_bias", 256), ("sparse", layers * 16), ("subspace", 100), ("subspace", 50)]
+
+
+@pytest.mark.parametrize(("words", "experts"), [((), 2), (("--experts", 1), 1), (("--experts", 4), 4)])
+def test_what_is_searched_is_what_is_served(calibrate, trained, words, experts):
+    """Sessions of so many experts; full fast weights, the yardstick, are a single one."""
+    done, _ = calibrate("--kind", "subspace", "--kind", "full", "--coordinates", 60, *words, "--json")
+    rules = json.loads(done.stdout)["rules"]
+    assert [rule["experts"] for rule in rules] == [experts, 1]
+    checkpoint = load(trained)
+    calibrated = load_calibration(checkpoint.adaptation_file, checkpoint.model)
+    text = excerpt(checkpoint.vocab, held_out("three", "valid", 100), "three")
+    for rule in rules:
+        adapter = Adapter(checkpoint.model, calibrated.choose(rule["rule"]["kind"]), bos_id=10)
+        expected = DynamicReading(adapter, experts=rule["experts"]).read(text)
+        bits = expected.bits_per_byte(expected.adapted_nats)
+        assert rule["chosen"]["bits_per_byte"]["three"] == pytest.approx(bits, abs=1e-6)
 
 
 def test_what_is_asked_for_twice_is_calibrated_once(calibrate):
@@ -65,15 +85,17 @@ def test_what_is_asked_for_twice_is_calibrated_once(calibrate):
         (["--kind", "dense"], "--kind", "'dense'"),
         (["--coordinates", 10**8], "--coordinates", "coordinates at most"),
         (["--rank", 1, "--coordinates", 10**5], "--coordinates", "a subspace of"),
+        (["--experts", 3], "--experts", "1, 2, 4"),
+        (["--units", 4], "--units", "--kind sparse"),
+        (["--first"], "--first", "--add"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_measured(calibrate, trained, words, option, says):
     """The option is named, and no file is written."""
     done, _ = calibrate(*words)
     assert done.exit_code == 2
-    told = " ".join(done.stderr.replace("│", " ").split())
-    assert option in told
-    assert says in told
+    assert option in told(done)
+    assert says in told(done)
     assert load(trained).adaptation_file is None
 
 
@@ -89,3 +111,45 @@ def test_a_rule_is_added_to_those_there_are(calibrate, trained):
     assert last == [("subspace", 40), *after]
     card = load(trained).card
     assert all(f"## Adaptation: {kind}, {size:,} fast weights\n" in card for kind, size in last)
+
+
+def test_additions_go_by_the_statistics_that_are_stored(calibrate, trained):
+    """Few axes and units were measured: the usual are as many, and more are refused by what there is."""
+    words = ["--kind", "subspace", "--kind", "sparse"]
+    _, before = calibrate(*words, "--rank", 2, "--embedding-rank", 2, "--units", 3, "--coordinates", 50)
+    model = load(trained).model
+    cores = cores_of(model, Statistics(rank=2, embedding_rank=2))
+    served, most = most_coordinates(cores, cells=False), most_coordinates(cores)
+    _, after = calibrate("--add", *words)
+    assert after == [*before, ("subspace", served)]
+    stored = (trained / ADAPTATION).read_bytes()
+    done, _ = calibrate("--add", "--kind", "subspace", "--coordinates", most + 1)
+    assert done.exit_code == 2
+    assert f"a subspace of {most:,} coordinates at most, not {most + 1:,}" in told(done)
+    for option in ("--rank", "--embedding-rank", "--units"):
+        done, _ = calibrate("--add", *words, option, 2)
+        assert done.exit_code == 2
+        assert f"{option}: --add goes by the statistics" in told(done)
+    assert (trained / ADAPTATION).read_bytes() == stored
+    _, last = calibrate("--add", "--kind", "subspace", "--coordinates", most)
+    assert last == [*after, ("subspace", most)]
+
+
+def test_additions_have_the_segments_of_what_is_stored(calibrate, trained):
+    """Statistics belong to a segment length; another one is refused, and none need be given."""
+    calibrate("--kind", "output_bias")
+    done, _ = calibrate("--add", "--kind", "full", "--segment", 10)
+    assert done.exit_code == 2
+    assert "segments of 20 tokens" in told(done)
+
+
+def test_without_stored_axes_no_subspace_can_be_added(rlstm, calibrate, trained, own_folder):
+    """What ``rlstm evaluate --keep`` leaves has none; other kinds can."""
+    words = ["--search-tokens", 60, "--heads", 1, "--segments", 2, "--trained-on", own_folder]
+    assert rlstm("evaluate", trained, "--corpus", "one", "--search", *words, *GRID, "--keep").exit_code == 0
+    done, _ = calibrate("--add", "--kind", "subspace")
+    assert done.exit_code == 2
+    assert "have no axes" in told(done)
+    assert "without --add" in told(done)
+    _, rules = calibrate("--add", "--kind", "output_bias")
+    assert rules[-1] == ("output_bias", 256)

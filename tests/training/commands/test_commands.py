@@ -60,7 +60,7 @@ def test_calibration_is_written_and_told(calibrated):
     stored = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     assert stored.config.rate == told["chosen"]["rate"]
     assert [trial["rate"] for trial in told["trials"]] == [1e-3, 1e-2]
-    assert told["chosen"]["mean"] == min(trial["mean"] for trial in told["trials"])
+    assert told["chosen"]["regret"] == min(trial["regret"] for trial in told["trials"])
     assert set(told["static"]) == set(told["chosen"]["bits_per_byte"])
     assert len(told["static"]) == 3
     assert f"Rate {stored.config.rate:g}, decay 0" in checkpoint.card

@@ -68,10 +68,24 @@ def test_a_rule_is_searched_on_validation_and_read_once_on_test(evaluated, train
     (text,), search = told["texts"], told["search"]
     assert [trial["rate"] for trial in search["trials"]] == [1e-3, 1e-2]
     assert search["chosen"]["mean"] == min(trial["mean"] for trial in search["trials"])
+    assert search["chosen"]["regret"] == 0
     assert list(search["static"]) == ["one valid"]
     assert text["settings"]["adaptation"]["rate"] == search["chosen"]["rate"]
     assert text["updates"] == text["tokens"] // 10
     assert sorted(path.name for path in trained.iterdir()) == before
+
+
+def test_what_is_evaluated_is_what_was_searched(evaluated, own_folder):
+    """With several experts, that is their mixture."""
+    words = ["--search", *QUICK, *RATES, "--trained-on", own_folder, "--split", "valid", "--prefix", 60]
+    losses = set()
+    for experts in (1, 2):
+        answer = evaluated(*words, "--experts", experts)
+        assert answer["search"]["experts"] == experts
+        found = answer["search"]["chosen"]["mean"]
+        assert found == pytest.approx(answer["texts"][0]["adapted"]["bits_per_byte"], abs=1e-5)
+        losses.add(round(found, 4))
+    assert len(losses) == 2
 
 
 def test_what_a_search_found_can_be_kept(evaluated, trained, own_folder):
@@ -159,6 +173,7 @@ def test_wrong_options_are_named(rlstm, trained):
         (["--temperature", "hot"], "--temperature"),
         (["--temperature", "0"], "temperature"),
         (["--keep"], "--keep"),
+        (["--search", "--experts", 3], "--experts"),
         (["--monte-carlo", 2, "--dropout", "inputs=.1"], "--dropout"),
         (["--monte-carlo", 2, "--dropout", "input=1.5"], "--dropout"),
         (["--monte-carlo", 2, "--dropout", "input=.9", "--dropout-scale", 2], "--dropout-scale"),

@@ -24,6 +24,7 @@ from rlstm_training.evaluation.measurements import (
     Measurements,
     Setting,
     Statistics,
+    cores_of,
     most_coordinates,
     read_heads,
 )
@@ -189,11 +190,50 @@ def test_a_form_has_its_size(with_axes, model, form):
 @pytest.mark.parametrize("rank", [1, RANK, 1000])
 def test_a_subspace_has_as_many_coordinates_as_are_counted(make, model, rank):
     """All of them may be chosen, and not one more."""
-    measurements, most = make(rank), most_coordinates(model, taken(rank))
+    measurements, most = make(rank), most_coordinates(cores_of(model, taken(rank)))
     everything = measurements.under(_setting(), Form(kind="subspace"))
     assert everything.config.coordinates == everything.space.elements == most
     with pytest.raises(ValueError, match=f"1 to {most} coordinates"):
         measurements.under(_setting(), Form(kind="subspace", coordinates=most + 1))
+
+
+@pytest.mark.parametrize(("rank", "cells"), [(0, True), (1, True), (2, False), (1000, False)])
+def test_coordinates_within_axes_are_counted(with_axes, model, rank, cells):
+    """As many as there are in the statistics within those axes, of all matrices or of the embedding's."""
+    within = with_axes.of(6).subspace.within(rank)
+    counted = [
+        part.numel()
+        for name, part in within.rms.items()
+        if cells or name.endswith("bias") or name.startswith("embedding.")
+    ]
+    assert most_coordinates(cores_of(model, taken(RANK)), rank, cells=cells) == sum(counted)
+
+
+def _knowing(measurements, model, sources, **asked):
+    """Measurements that know those of others, whatever is asked for."""
+    configs = (measurements.config(_setting()),)
+    known = Calibrated(model=model, statistics=measurements.of(6), choices=configs)
+    statistics = replace(taken(1000), embedding_rank=1000, **asked)
+    return Measurements(model, sources, bos_id=10, statistics=statistics, known=known)
+
+
+def test_what_is_known_goes_by_its_own_axes_and_units(with_axes, model, sources):
+    """Not by those that would be measured: more are not there."""
+    again = _knowing(with_axes, model, sources, units=7)
+    for kind in ("subspace", "sparse"):
+        assert again.size(kind) == with_axes.size(kind)
+        assert again.under(_setting(), Form(kind=kind)).config.coordinates == with_axes.size(kind)
+    known = cores_of(model, taken(1000), with_axes.of(6))
+    assert known == cores_of(model, taken(RANK))
+    assert most_coordinates(known) < most_coordinates(cores_of(model, taken(1000)))
+
+
+def test_statistics_without_axes_have_no_cores(plain, model, sources):
+    """Nor will they have any: they were measured before."""
+    with pytest.raises(ValueError, match="no axes"):
+        cores_of(model, taken(RANK), plain.of(6))
+    with pytest.raises(ValueError, match="no axes"):
+        _knowing(plain, model, sources).config(_setting(), Form(kind="subspace"))
 
 
 @pytest.mark.parametrize("form", [SUBSPACE, FEWER], ids=lambda form: form.kind)

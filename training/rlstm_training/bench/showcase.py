@@ -21,14 +21,8 @@ from rlstm_training.batches import Texts
 from rlstm_training.bench.torch_lstm import TorchLSTM, lstm_of_equal_size
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import (
-    Grid,
-    Trial,
-    best,
-    search,
-    session_losses,
-)
-from rlstm_training.evaluation.evaluation import striped_loss
+from rlstm_training.evaluation.calibrate import Grid, search, session_losses
+from rlstm_training.evaluation.evaluation import static_loss, striped_loss
 from rlstm_training.evaluation.measurements import Measurements, Statistics
 from rlstm_training.evaluation.monte_carlo import scaled
 from rlstm_training.trainer import Trainer
@@ -239,12 +233,13 @@ def _calibrate(trainer: Trainer, material: Material, deadline: Deadline) -> Cali
     usual = Grid.usual(trainer.recipe.vocab)
     grid = replace(usual, decays=usual.decays[:1], epsilons=usual.epsilons[:1], segments=usual.segments[:1])
     measurements = Measurements(model, material.texts.train, bos_id=material.bos_id, statistics=STATISTICS)
-    trials: list[Trial] = []
-    for trial in search(session_losses(measurements, [material.valid]), grid):
-        trials.append(trial)
+    read = static_loss(model, material.valid, bos_id=material.bos_id)
+    static = {material.valid.name: read.bits_per_byte(read.static_nats or 0.0)}
+    for trials in search(session_losses(measurements, [material.valid]), grid, static):
+        chosen = trials.best.setting
         if deadline.passed:
             break
-    return measurements.under(best(trials).setting)
+    return measurements.under(chosen)
 
 
 def _read(

@@ -1,25 +1,43 @@
 """``rlstm calibrate``: measure a model's gradient statistics and choose how it learns."""
 
 from collections.abc import Sequence
-from typing import Annotated, get_args
+from dataclasses import replace
+from typing import Annotated
 
 import typer
 
+from rlstm_model.adaptation.calibration import Calibrated
 from rlstm_model.adaptation.config import Kind
 from rlstm_model.checkpoint import Checkpoint, load
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.vocab import VocabKind
+from rlstm_training.commands.calibrate_choices import (
+    ON,
+    Axes,
+    Coordinates,
+    EmbeddingRank,
+    Kinds,
+    Measured,
+    On,
+    Rank,
+    Units,
+    forms_chosen,
+    kinds_chosen,
+    passages_held_out,
+    subspaces_chosen,
+)
 from rlstm_training.commands.choosing import (
     Choice,
     Decays,
     Epsilons,
+    Experts,
     Heads,
     HeadSegments,
     Rates,
     RecipeName,
     Segments,
+    Values,
     calibrated_of,
     choose_rule,
-    grid_of,
     keep_choices,
     measurements_of,
 )
@@ -35,36 +53,9 @@ from rlstm_training.commands.console import (
     show_json,
 )
 from rlstm_training.commands.tables import show_trials
-from rlstm_training.config import Recipe
-from rlstm_training.corpora.streams import held_out
-from rlstm_training.corpora.texts import Passage, excerpt
+from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.calibrate import Grid
-from rlstm_training.evaluation.measurements import Form, Statistics, most_coordinates
-
-ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29", "domains/foldoc", "languages/bgwiki")
-CHANGING = "all in one session"
-SHARES = (70, 24, 12)
-SERVED_RANK = 128
-KINDS: tuple[Kind, ...] = ("subspace", "full", "sparse", "output_bias")
-
-Kinds = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--kind", help=f"A kind of fast weights; the first is the default (all: {', '.join(KINDS)})."
-    ),
-]
-Coordinates = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--coordinates",
-        min=1,
-        help="A size of subspaces, the default first. Usual are the embedding and the softmax within "
-        f"{SERVED_RANK} axes, and 1/{', 1/'.join(map(str, SHARES))} of the bytes of full fast weights.",
-    ),
-]
-Axes = Annotated[
-    int | None, typer.Option("--axes", min=1, help="Leading axes of a side that subspaces may use (all).")
-]
+from rlstm_training.evaluation.measurements import Form, Measurements, Statistics, cores_of
 
 
 @command
@@ -72,20 +63,15 @@ def calibrate(
     model: Model,
     recipe: RecipeName = None,
     corpus: OwnCorpus = None,
-    on: Annotated[
-        list[str] | None, typer.Option(help=f"Held-out texts beside the recipe's (default: {', '.join(ON)}).")
-    ] = None,
+    on: On = None,
     length: Annotated[int, typer.Option(min=100, help="Bytes of each held-out text.")] = 4000,
     kind: Kinds = None,
     coordinates: Coordinates = None,
     axes: Axes = None,
-    rank: Annotated[int, typer.Option(min=1, help="Axes a side of a cell's matrix, at most.")] = 160,
-    embedding_rank: Annotated[
-        int, typer.Option(min=1, help="Axes a side of the embedding and the softmax, at most.")
-    ] = 256,
-    units: Annotated[
-        int, typer.Option(min=1, help="Hidden units of a layer that may add to each other, at most.")
-    ] = 64,
+    experts: Experts = 2,
+    rank: Rank = None,
+    embedding_rank: EmbeddingRank = None,
+    units: Units = None,
     rate: Rates = None,
     decay: Decays = None,
     epsilon: Epsilons = None,
@@ -104,74 +90,75 @@ def calibrate(
 ) -> None:
     """Choose how a model learns, on held-out text; writes adaptation.safetensors and the model card.
 
-    With --corpus, only that corpus's validation text and those of --on are read.
+    With --corpus, only that corpus's validation text and those of --on are read. A rule is chosen for
+    --experts that are mixed, as they are served; that of full fast weights, the yardstick, for a single one.
     """
+    if first and not add:
+        raise typer.BadParameter("the first form is the default without --add", param_hint="--first")
     checkpoint = load(model, prepare_device(device, threads))
-    statistics = Statistics(
-        heads=heads,
-        segments=segments,
-        rank=rank,
-        embedding_rank=embedding_rank,
-        units=units if "sparse" in (kind or KINDS) else 0,
-    )
-    forms = _forms(kind or KINDS, _subspaces(checkpoint.model, coordinates, axes, statistics))
-    trained = recipe_named(recipe or checkpoint.name, corpus)
-    passages = _held_out(checkpoint, trained, on if on is not None else () if corpus else ON, length)
     known = calibrated_of(checkpoint) if add else None
-    if known is not None:
-        segment = [known.default.segment]
+    kinds, measured = kinds_chosen(kind), Measured(rank=rank, embedding_rank=embedding_rank, units=units)
+    measured.check(kinds, known)
+    statistics = measured.statistics(kinds, heads=heads, segments=segments)
+    forms = _forms(checkpoint, kinds, coordinates, axes, statistics, known)
+    values = Values(rates=rate, decays=decay, epsilons=epsilon, segments=_segments(segment, known))
+    trained = recipe_named(recipe or checkpoint.name, corpus)
+    passages = passages_held_out(checkpoint, trained, on if on is not None else () if corpus else ON, length)
     measurements = measurements_of(checkpoint, trained, statistics, known)
-    choices: list[Choice] = []
-    for form in forms:
-        # Statistics belong to a segment length, and a checkpoint has them once: the first form chooses it.
-        lengths = [choices[0].winner.setting.segment] if choices else segment
-        usual = Grid.usual(checkpoint.vocab.kind, form.kind)
-        epsilons = usual.epsilons if form.kind == "subspace" else usual.epsilons[:1]
-        grid = grid_of(usual, rate, decay, epsilon or epsilons, lengths or usual.segments[:1])
-        choices.append(choose_rule(measurements, passages, grid, form))
+    choices = _choose(measurements, passages, checkpoint.vocab.kind, forms, values, experts)
     keep_choices(checkpoint, choices, known, first=first)
     if as_json:
         show_json({"rules": [choice.to_json() for choice in choices]})
     else:
         for choice in choices:
-            show_trials(choice.config, choice.trials, choice.static)
+            show_trials(choice.config, choice.trials, choice.experts)
 
 
-def _subspaces(
-    model: LanguageModel, sizes: Sequence[int] | None, axes: int | None, statistics: Statistics
+def _forms(
+    checkpoint: Checkpoint,
+    kinds: Sequence[Kind],
+    sizes: Sequence[int] | None,
+    axes: int | None,
+    statistics: Statistics,
+    known: Calibrated | None,
 ) -> list[Form]:
-    """Subspaces of the sizes asked for, or the usual ones."""
-    most = most_coordinates(model, statistics, axes or 0)
-    if sizes is None and axes is None:
-        served = most_coordinates(model, statistics, SERVED_RANK, cells=False)
-        usual = [min(most, 16 * max(1, model.config.num_parameters // (8 * share))) for share in SHARES]
-        return [Form("subspace", served, SERVED_RANK), *(Form("subspace", size) for size in usual)]
-    wanted = sizes or [most_coordinates(model, statistics, axes or 0, cells=False)]
-    if max(wanted) > most:
-        message = f"the axes make a subspace of {most:,} coordinates at most, not {max(wanted):,}"
-        raise typer.BadParameter(message, param_hint="--coordinates")
-    return [Form("subspace", size, axes or 0) for size in wanted]
+    """The forms of the kinds. Wrong usage where the axes that are known do not suffice."""
+    if "subspace" not in kinds:
+        return forms_chosen(kinds, ())
+    try:
+        cores = cores_of(checkpoint.model, statistics, known.statistics if known else None)
+    except ValueError as error:
+        message = f"{error}: name other kinds, or calibrate without --add"
+        raise typer.BadParameter(message, param_hint="--kind") from error
+    return forms_chosen(kinds, subspaces_chosen(cores, sizes, axes))
 
 
-def _forms(kinds: Sequence[str], subspaces: Sequence[Form]) -> list[Form]:
-    """Each kind once, a subspace once in each size, in the order that was asked for."""
-    known: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
-    forms: list[Form] = []
-    for name in kinds:
-        if name not in known:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--kind")
-        forms += subspaces if name == "subspace" else [Form(known[name])]
-    return list({(form.kind, form.coordinates): form for form in forms}.values())
+def _segments(given: Sequence[int] | None, known: Calibrated | None) -> Sequence[int] | None:
+    """The segment lengths to try: statistics belong to one, so known ones leave no choice."""
+    if known is None:
+        return given
+    length = known.default.segment
+    if given and set(given) != {length}:
+        message = f"the statistics that the model has are those of segments of {length} tokens"
+        raise typer.BadParameter(message, param_hint="--segment")
+    return [length]
 
 
-def _held_out(checkpoint: Checkpoint, recipe: Recipe, others: Sequence[str], length: int) -> list[Passage]:
-    """An excerpt of each corpus's validation text, once whatever the forms it is trained in.
-
-    And all of them in one session, where there are several: how well a rule follows a text that changes, and
-    what it forgets, shows in no text alone.
-    """
-    names = list(dict.fromkeys([*(source.corpus for source in recipe.sources), *others]))
-    raw = {name: held_out(name, "valid", length) for name in names}
-    if len(raw) > 1:
-        raw[CHANGING] = b"".join(raw.values())
-    return [excerpt(checkpoint.vocab, text, name) for name, text in raw.items()]
+def _choose(
+    measurements: Measurements,
+    passages: Sequence[Passage],
+    tokens: VocabKind,
+    forms: Sequence[Form],
+    values: Values,
+    experts: int,
+) -> list[Choice]:
+    """A rule for each form."""
+    choices: list[Choice] = []
+    for form in forms:
+        usual = Grid.usual(tokens, form.kind)
+        grid = values.grid(replace(usual, epsilons=usual.epsilons[:1], segments=usual.segments[:1]))
+        mixed = 1 if form.kind == "full" else experts
+        choices.append(choose_rule(measurements, passages, grid, form, experts=mixed))
+        # Statistics belong to a segment length, and a checkpoint has them once: the first form chooses it.
+        values = replace(values, segments=[choices[0].winner.setting.segment])
+    return choices

@@ -1,13 +1,13 @@
 """Choices made on held-out text, for ``rlstm calibrate`` and ``rlstm evaluate`` alike."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 import typer
 from safetensors import SafetensorError
 
+from rlstm_model.adaptation.adapted_state import Lineup
 from rlstm_model.adaptation.calibration import Calibrated, Calibration, NotCalibrated
 from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
@@ -17,10 +17,19 @@ from rlstm_training.commands.console import progress_bar, warn
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
 from rlstm_training.corpora.texts import Passage, prepare
-from rlstm_training.evaluation.calibrate import Grid, Trial, best, search, session_losses
+from rlstm_training.evaluation.calibrate import Grid, Trial, Trials, search, session_losses
 from rlstm_training.evaluation.evaluation import StaticReading
 from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Statistics
 from rlstm_training.evaluation.temperature import TEMPERATURES, search_temperature, static_losses
+
+
+def _experts(count: int) -> int:
+    try:
+        Lineup(experts=count)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return count
+
 
 RecipeName = Annotated[
     str | None, typer.Option("--recipe", help="It was trained by this (default: the model's name).")
@@ -31,26 +40,45 @@ Epsilons = Annotated[
     list[float] | None, typer.Option("--epsilon", min=1e-9, help="To try; in multiples of the mean RMS.")
 ]
 Segments = Annotated[list[int] | None, typer.Option("--segment", min=1, help="Tokens of a segment, to try.")]
+Experts = Annotated[
+    int, typer.Option("--experts", callback=_experts, help="How many experts are mixed: 1, 2 or 4.")
+]
 Heads = Annotated[int, typer.Option("--heads", min=1, help="Read heads of the statistics.")]
 HeadSegments = Annotated[int, typer.Option("--segments", min=1, help="Segments that each of them reads.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """Values to try, as they were asked for; where none were, the usual ones."""
+
+    rates: Sequence[float] | None = None
+    decays: Sequence[float] | None = None
+    epsilons: Sequence[float] | None = None
+    segments: Sequence[int] | None = None
+
+    def grid(self, usual: Grid) -> Grid:
+        """What is tried."""
+        return Grid(
+            rates=tuple(self.rates or usual.rates),
+            decays=tuple(self.decays or usual.decays),
+            epsilons=tuple(self.epsilons or usual.epsilons),
+            segments=tuple(self.segments or usual.segments),
+        )
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Choice:
-    """What a search for one form of fast weights tried.
-
-    ``static`` holds the bits per byte of each text with the weights as loaded.
-    """
+    """What a search for one form of fast weights tried, in sessions of so many experts."""
 
     measurements: Measurements
     form: Form
-    trials: Sequence[Trial]
-    static: Mapping[str, float]
+    experts: int
+    trials: Trials
 
     @property
     def winner(self) -> Trial:
         """The best trial."""
-        return best(self.trials)
+        return self.trials.best
 
     @property
     def config(self) -> AdaptationConfig:
@@ -64,13 +92,7 @@ class Choice:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with all trials."""
-        tried = [trial.to_json() for trial in self.trials]
-        return {
-            "rule": self.config.to_json(),
-            "chosen": self.winner.to_json(),
-            "static": dict(self.static),
-            "trials": tried,
-        }
+        return {"rule": self.config.to_json(), "experts": self.experts, **self.trials.to_json()}
 
 
 def keep_choices(
@@ -95,25 +117,9 @@ def keep_choices(
     if known is None:
         remove_sections(checkpoint, ADAPTATION_TITLE)
     for choice in choices:
-        section = calibration_section(choice.trials, choice.winner, choice.static)
+        section = calibration_section(choice.trials, choice.experts)
         title = f"{ADAPTATION_TITLE}: {choice.config.kind}, {choice.config.coordinates:,} fast weights"
         rewrite_section(checkpoint, title, section)
-
-
-def grid_of(
-    usual: Grid,
-    rates: Sequence[float] | None,
-    decays: Sequence[float] | None,
-    epsilons: Sequence[float] | None,
-    segments: Sequence[int] | None,
-) -> Grid:
-    """What was asked for, and the usual where nothing was."""
-    return Grid(
-        rates=tuple(rates or usual.rates),
-        decays=tuple(decays or usual.decays),
-        epsilons=tuple(epsilons or usual.epsilons),
-        segments=tuple(segments or usual.segments),
-    )
 
 
 def calibrated_of(checkpoint: Checkpoint) -> Calibrated:
@@ -160,21 +166,24 @@ def choose_rule(
     passages: Sequence[Passage],
     grid: Grid,
     form: Form = FULL,
+    *,
+    experts: int = 1,
     temperature: float = 1.0,
 ) -> Choice:
     """Search the grid. Raises CorpusError when no text fills a segment, or there are no such fast weights."""
     static = _static(measurements, passages, temperature)
     total = sum(len(part.ids) for part in passages) * grid.most_trials
     with progress_bar(f"search {form.kind}", total) as advance:
-        losses = session_losses(measurements, passages, form=form, temperature=temperature, advance=advance)
+        losses = session_losses(
+            measurements, passages, form=form, experts=experts, temperature=temperature, advance=advance
+        )
         try:
-            trials = list(search(losses, grid))
+            *_, trials = search(losses, grid, static)
         except ValueError as error:
             raise CorpusError(f"the statistics of {form.kind}: {error}") from error
-    winner = best(trials)
-    if winner.mean >= math.fsum(static.values()) / len(static):
+    if trials.regret(trials.best.bits_per_byte) >= trials.regret(static):
         warn(f"nothing tried for {form.kind} is better than the weights as loaded: learning would cost bits")
-    return Choice(measurements=measurements, form=form, trials=trials, static=static)
+    return Choice(measurements=measurements, form=form, experts=experts, trials=trials)
 
 
 def choose_temperature(checkpoint: Checkpoint, passages: Sequence[Passage]) -> list[tuple[float, float]]:

@@ -12,13 +12,14 @@ from rlstm_training.commands.choosing import (
     Choice,
     Decays,
     Epsilons,
+    Experts,
     Heads,
     HeadSegments,
     Rates,
     RecipeName,
     Segments,
+    Values,
     calibrated_of,
-    grid_of,
     keep_choices,
     rule_named,
 )
@@ -51,7 +52,6 @@ Rule = Annotated[
     str | None,
     typer.Option(metavar="KIND[:COORDINATES]", help="A rule of the checkpoint, for --dynamic (its default)."),
 ]
-Experts = Annotated[int, typer.Option(help="How many experts are mixed: 1, 2 or 4.")]
 RateScale = Annotated[float, typer.Option(min=0, help="Multiplies the calibrated rate.")]
 Search = Annotated[
     bool, typer.Option("--search", help="Learn as is best on validation text, not as calibrated.")
@@ -120,9 +120,12 @@ def evaluate(
     origin = Origin(checkpoint, recipe, trained_on, corpus or ())
     tried = origin.temperatures() if temperature == "search" else []
     chosen = min(tried, key=lambda pair: pair[1])[0] if tried else _temperature(temperature)
-    grid = grid_of(Grid.usual(checkpoint.vocab.kind), rate, decay, epsilon, segment)
-    statistics = Statistics(heads=heads, segments=segments)
-    choice = origin.rule(grid, statistics, search_tokens, chosen) if search else None
+    choice = None
+    if search:
+        values = Values(rates=rate, decays=decay, epsilons=epsilon, segments=segment)
+        grid = values.grid(Grid.usual(checkpoint.vocab.kind))
+        statistics = Statistics(heads=heads, segments=segments)
+        choice = origin.rule(grid, statistics, search_tokens, experts=experts, temperature=chosen)
     calibration = choice.calibration if choice else _calibration(checkpoint, rule) if dynamic else None
     sampling = origin.monte_carlo(monte_carlo, dropout, dropout_scale, geometric, seed)
     procedure = _procedure(checkpoint, chosen, calibration, experts, rate_scale, sampling)
@@ -223,5 +226,5 @@ def _show(
     if temperatures:
         show_temperatures(temperatures)
     if choice:
-        show_trials(choice.config, choice.trials, choice.static)
+        show_trials(choice.config, choice.trials, choice.experts)
     show_results(results, checkpoint.vocab.kind)

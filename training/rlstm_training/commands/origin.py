@@ -42,11 +42,13 @@ class Origin:
         """Temperatures with their losses on validation text, in nats a token."""
         return choose_temperature(self.checkpoint, self.validation(TEMPERATURE_TOKENS))
 
-    def rule(self, grid: Grid, statistics: Statistics, tokens: int, temperature: float) -> Choice:
-        """How to learn, chosen on ``tokens`` tokens of validation text."""
+    def rule(
+        self, grid: Grid, statistics: Statistics, tokens: int, *, experts: int, temperature: float
+    ) -> Choice:
+        """How so many experts are to learn, chosen on ``tokens`` tokens of validation text."""
         passages = self.validation(tokens)
         measurements = measurements_of(self.checkpoint, self.recipe(), statistics)
-        return choose_rule(measurements, passages, grid, temperature=temperature)
+        return choose_rule(measurements, passages, grid, experts=experts, temperature=temperature)
 
     def monte_carlo(
         self, samples: int, dropout: str | None, scale: float, geometric: bool, seed: int

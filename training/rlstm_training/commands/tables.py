@@ -7,25 +7,31 @@ import typer
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.vocab import VocabKind
 from rlstm_training.commands.console import show_table
-from rlstm_training.evaluation.calibrate import Trial, best
+from rlstm_training.evaluation.calibrate import Trials
 from rlstm_training.evaluation.evaluation import PUBLISHED, Evaluation, total
 
 
-def show_trials(config: AdaptationConfig, trials: Sequence[Trial], static: Mapping[str, float]) -> None:
+def show_trials(config: AdaptationConfig, trials: Trials, experts: int) -> None:
     """The table of a search; says so when the best rate is the least or greatest of those tried."""
-    typer.echo(f"{config.kind}, {config.coordinates:,} fast weights")
-    winner = best(trials)
-    mean = sum(static.values()) / len(static)
-    rows = [("static", "", "", "", *(f"{bits:.4f}" for bits in static.values()), f"{mean:.4f}")]
-    for trial in trials:
+    mixed = f", {experts} experts" if experts > 1 else ""
+    typer.echo(f"{config.kind}, {config.coordinates:,} fast weights{mixed}")
+    static, winner = trials.static, trials.best
+    rows = [("static", "", "", "", *_trial_figures(trials, static))]
+    for trial in trials.tried:
         setting, mark = trial.setting, " *" if trial is winner else ""
-        figures = (f"{setting.rate:g}", f"{setting.decay:g}", f"{setting.epsilon:g}")
-        bits = [f"{trial.bits_per_byte[name]:.4f}" for name in static]
-        rows.append((str(setting.segment), *figures, *bits, f"{trial.mean:.4f}{mark}"))
-    show_table(("segment", "rate", "decay", "epsilon", *static, "mean"), rows)
-    rates = {trial.setting.rate for trial in trials}
+        chosen = (str(setting.segment), f"{setting.rate:g}", f"{setting.decay:g}", f"{setting.epsilon:g}")
+        *figures, regret = _trial_figures(trials, trial.bits_per_byte)
+        rows.append((*chosen, *figures, regret + mark))
+    show_table(("segment", "rate", "decay", "epsilon", *static, "mean", "regret"), rows)
+    rates = {trial.setting.rate for trial in trials.tried}
     if len(rates) > 1 and winner.setting.rate in (min(rates), max(rates)):
         typer.echo("The best rate is at the edge of those tried: try others with --rate.")
+
+
+def _trial_figures(trials: Trials, bits_per_byte: Mapping[str, float]) -> list[str]:
+    """Of each text, their mean, and the part of the possible gain that is missed."""
+    bits = [bits_per_byte[name] for name in trials.static]
+    return [f"{value:.4f}" for value in (*bits, sum(bits) / len(bits), trials.regret(bits_per_byte))]
 
 
 def show_temperatures(tried: Sequence[tuple[float, float]]) -> None:

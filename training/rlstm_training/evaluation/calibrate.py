@@ -6,7 +6,7 @@ on the validation text of the same corpus. Neither ever reads a text that is rep
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,6 +16,9 @@ from rlstm_model.vocab import VocabKind
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Advance, Stream, no_advance, read_together
 from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Setting
+
+# What a text may gain, at least, as a part of its bits: where it gains less, the search sees only noise.
+_LEAST_GAIN = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +40,8 @@ class Grid:
         Within axes a greater epsilon does better: small statistics there are mostly noise.
         """
         if kind in ("subspace", "sparse"):
-            rates, full = (5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3), cls.usual(tokens)
-            return replace(full, rates=rates, decays=(0.0, 1e-3), epsilons=(1.0, 0.3))
+            rates, full = (3e-4, 5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3), cls.usual(tokens)
+            return replace(full, rates=rates, decays=(0.0, 1e-3, 3e-3), epsilons=(1.0,))
         if kind == "output_bias":
             return replace(cls.usual(tokens), rates=(3e-3, 1e-2, 3e-2, 1e-1))
         if tokens in ("words", "subwords"):
@@ -71,12 +74,67 @@ class Trial:
 
     @property
     def mean(self) -> float:
-        """The objective: each text counts the same."""
+        """Over the texts."""
         return math.fsum(self.bits_per_byte.values()) / len(self.bits_per_byte)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """What a search has tried; ``static`` holds each text's bits per byte with the weights as loaded."""
+
+    static: Mapping[str, float]
+    tried: tuple[Trial, ...] = ()
+
+    def trying(self, measure: "Measure", *settings: Setting) -> "Trials":
+        """With these settings tried as well."""
+        measured = zip(settings, measure(settings), strict=True)
+        more = (Trial(setting=setting, bits_per_byte=bits) for setting, bits in measured)
+        return replace(self, tried=(*self.tried, *more))
+
+    def regret(self, bits_per_byte: Mapping[str, float]) -> float:
+        """The objective: the part of what learning may gain that is missed, the mean over texts.
+
+        0 is the best trial's on every text, 1 as much as the weights as loaded. Counted in bits, a text far
+        from the training text would outweigh those near it. Where next to nothing can be gained, a hundredth
+        of the text's bits stands for it. Infinite where a text's bits are no number.
+        """
+        missed = [
+            (bits_per_byte[name] - least) / max(static - least, _LEAST_GAIN * static)
+            for (name, static), least in zip(self.static.items(), self._least(), strict=True)
+        ]
+        mean = math.fsum(missed) / len(missed)
+        return mean if math.isfinite(mean) else math.inf
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the least regret; of equals the gentlest. What is no number never wins."""
+        return self.best_of(self.tried)
+
+    def best_of(self, trials: Sequence[Trial]) -> Trial:
+        """The best of some of the trials, by all of them."""
+        return min(trials, key=lambda trial: (self.regret(trial.bits_per_byte), trial.setting))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with all of it."""
-        return {**asdict(self.setting), "mean": self.mean, "bits_per_byte": dict(self.bits_per_byte)}
+        return {
+            "chosen": self._json(self.best),
+            "static": dict(self.static),
+            "trials": [self._json(trial) for trial in self.tried],
+        }
+
+    def _json(self, trial: Trial) -> dict[str, Any]:
+        bits = dict(trial.bits_per_byte)
+        return {
+            **asdict(trial.setting),
+            "regret": self.regret(bits),
+            "mean": trial.mean,
+            "bits_per_byte": bits,
+        }
+
+    def _least(self) -> list[float]:
+        """Of each text, over all trials."""
+        by_text = [[trial.bits_per_byte[name] for trial in self.tried] for name in self.static]
+        return [min(filter(math.isfinite, bits), default=math.inf) for bits in by_text]
 
 
 Measure = Callable[[Sequence[Setting]], Sequence[Mapping[str, float]]]
@@ -88,10 +146,11 @@ def session_losses(
     passages: Sequence[Passage],
     *,
     form: Form = FULL,
+    experts: int = 1,
     temperature: float = 1.0,
     advance: Advance = no_advance,
 ) -> Measure:
-    """The measure for :func:`search`: bits per byte of each passage, in a session of its own.
+    """The measure for :func:`search`: bits per byte of each passage, in a session of so many experts.
 
     Every session begins with the weights as loaded, so no trial learns from another. The sessions of all
     passages and rates are rows of one batch.
@@ -106,7 +165,7 @@ def session_losses(
             logprobs_only=True,
         )
         streams = [
-            Stream(passage, adapter.start(rate_scale=setting.rate, static=False))
+            Stream(passage, adapter.start(rate_scale=setting.rate, static=experts > 1, experts=experts))
             for setting in settings
             for passage in passages
         ]
@@ -121,52 +180,45 @@ def session_losses(
     return bits_per_byte
 
 
-def search(measure: Measure, grid: Grid) -> Iterator[Trial]:
+def search(measure: Measure, grid: Grid, static: Mapping[str, float]) -> Iterator[Trials]:
     """Try all rates with the first of all else, then what else there is, one thing after the other.
 
     For each other segment length and epsilon the rates are followed from the best one as long as they get
-    better. Decay holds fast weights back, so it is tried at the best rate and at the next one. The best
-    trial is :func:`best`.
+    better. Decay holds fast weights back, so it is tried at the best rate and at the next one. What comes
+    are all trials so far; ``static`` is of :class:`Trials`.
     """
     rates = sorted(grid.rates)
     first = Setting(rate=rates[0], decay=grid.decays[0], epsilon=grid.epsilons[0], segment=grid.segments[0])
-    trials: list[Trial] = []
-
-    def attempt(*settings: Setting) -> list[Trial]:
-        measured = zip(settings, measure(settings), strict=True)
-        trials.extend(Trial(setting=setting, bits_per_byte=bits) for setting, bits in measured)
-        return trials[-len(settings) :]
-
-    yield from attempt(*(replace(first, rate=rate) for rate in rates))
+    trials = Trials(static=static).trying(measure, *(replace(first, rate=rate) for rate in rates))
+    yield trials
     for segment in grid.segments[1:]:
-        yield from _follow(attempt, replace(best(trials).setting, segment=segment), rates)
+        trials = yield from _follow(trials, measure, replace(trials.best.setting, segment=segment), rates)
     for epsilon in grid.epsilons[1:]:
-        yield from _follow(attempt, replace(best(trials).setting, epsilon=epsilon), rates)
-    chosen = best(trials).setting
+        trials = yield from _follow(trials, measure, replace(trials.best.setting, epsilon=epsilon), rates)
+    chosen = trials.best.setting
     place = rates.index(chosen.rate)
     for decay in grid.decays[1:]:
-        yield from attempt(*(replace(chosen, decay=decay, rate=rate) for rate in rates[place : place + 2]))
-
-
-def best(trials: Sequence[Trial]) -> Trial:
-    """The trial with the least mean; of equals the gentlest. A mean that is no number never wins."""
-    return min(trials, key=lambda trial: (not math.isfinite(trial.mean), trial.mean, trial.setting))
+        held_back = (replace(chosen, decay=decay, rate=rate) for rate in rates[place : place + 2])
+        trials = trials.trying(measure, *held_back)
+        yield trials
 
 
 def _follow(
-    attempt: Callable[[Setting], Sequence[Trial]], start: Setting, rates: Sequence[float]
-) -> Iterator[Trial]:
-    """Trials at the start's rate, then at higher or, where they are no better, lower ones."""
+    trials: Trials, measure: Measure, start: Setting, rates: Sequence[float]
+) -> Generator[Trials, None, Trials]:
+    """Try the start's rate, then higher or, where they are no better, lower ones."""
     place = rates.index(start.rate)
-    (bottom,) = attempt(start)
-    yield bottom
+    trials = trials.trying(measure, start)
+    yield trials
+    bottom = trials.tried[-1]
     for side in (rates[place + 1 :], rates[:place][::-1]):
         least = bottom
         for rate in side:
-            (trial,) = attempt(replace(start, rate=rate))
-            yield trial
-            if best((least, trial)) is least:
+            trials = trials.trying(measure, replace(start, rate=rate))
+            yield trials
+            if trials.best_of((least, trials.tried[-1])) is least:
                 break
-            least = trial
+            least = trials.tried[-1]
         if least is not bottom:
-            return
+            break
+    return trials

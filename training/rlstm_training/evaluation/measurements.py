@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 
@@ -62,26 +62,46 @@ class Form:
 FULL = Form()
 
 
-def most_coordinates(
-    model: LanguageModel, statistics: Statistics, rank: int = 0, *, cells: bool = True
-) -> int:
-    """How many elements all cores between the axes have together, and all biases.
+Cores = Mapping[str, Sequence[int]]
+"""The shape of each core between all axes, and of each bias, by weight name."""
 
-    Of each side at most the leading ``rank`` axes; 0 is all that are measured. Without ``cells`` only the
-    cores of the embedding and the softmax count.
+
+def cores_of(model: LanguageModel, statistics: Statistics, known: GradientStatistics | None = None) -> Cores:
+    """Those of statistics that are ``known``, or else as ``statistics`` will be taken.
+
+    Raises ValueError when the known ones have no axes.
+    """
+    if known is not None:
+        if known.subspace is None:
+            raise ValueError("the statistics that are stored have no axes")
+        return {name: part.shape for name, part in known.subspace.rms.items()}
+    cores = {}
+    for name, weight in model.named_parameters():
+        wide = name.startswith("embedding.") and statistics.rank > 0
+        most = statistics.embedding_rank if wide else statistics.rank
+        cores[name] = tuple(weight.shape) if name.endswith("bias") else _leading(weight.shape, most)
+    return cores
+
+
+def most_coordinates(cores: Cores, rank: int = 0, *, cells: bool = True) -> int:
+    """How many elements all cores have together, and all biases.
+
+    Of each side at most the leading ``rank`` axes; 0 is all of them. Without ``cells`` only the cores of the
+    embedding and the softmax count.
     """
     total = 0
-    for name, weight in model.named_parameters():
-        *rounds, rows, columns = 1, *weight.shape
-        if not name.endswith("bias"):
-            of_embedding = name.startswith("embedding.")
-            if not (cells or of_embedding):
-                continue
-            measured = statistics.embedding_rank if of_embedding and statistics.rank else statistics.rank
-            least = min(measured, rank) if rank else measured
-            rows, columns = min(rows, least), min(columns, least)
-        total += math.prod(rounds) * rows * columns
+    for name, shape in cores.items():
+        if name.endswith("bias"):
+            total += math.prod(shape)
+        elif cells or name.startswith("embedding."):
+            total += math.prod(_leading(shape, rank) if rank else shape)
     return total
+
+
+def _leading(shape: Sequence[int], most: int) -> tuple[int, ...]:
+    """The shape of a matrix, maybe with rounds in front, of ``most`` rows and columns at most."""
+    *rounds, rows, columns = shape
+    return (*rounds, min(rows, most), min(columns, most))
 
 
 def read_heads(sources: Sequence[tuple[Ids, int]], heads: int, length: int) -> list[list[int]]:
@@ -121,6 +141,7 @@ class Measurements:
         self.bos_id = bos_id
         self._sources = sources
         self._statistics = statistics
+        self._known = None if known is None else known.statistics
         self._measured: dict[int, tuple[GradientStatistics, int]] = {}
         if known is not None:
             measured = (known.statistics, known.default.statistics_segments)
@@ -135,7 +156,7 @@ class Measurements:
         return self.of(setting.segment).calibration(self.model, self.config(setting, form))
 
     def config(self, setting: Setting, form: Form = FULL) -> AdaptationConfig:
-        """A rule. Raises ValueError when no text fills its segment."""
+        """A rule. Raises ValueError when no text fills its segment, or what is known has no axes for it."""
         return AdaptationConfig(
             kind=form.kind,
             coordinates=form.coordinates or self.size(form.kind),
@@ -148,14 +169,16 @@ class Measurements:
         )
 
     def size(self, kind: Kind) -> int:
-        """How many fast weights a kind has when it has all of them."""
+        """How many fast weights a kind has when it has all of them. Raises ValueError without axes."""
         if kind == "output_bias":
             return self.model.config.vocab_size
         if kind == "sparse":
+            if self._known is not None and self._known.sparse is not None:
+                return self._known.sparse.rms_LUU.numel()
             layers, units = self.model.config.num_layers, self.model.config.hidden_size
             return layers * min(units, self._statistics.units) ** 2
         if kind == "subspace":
-            return most_coordinates(self.model, self._statistics)
+            return most_coordinates(cores_of(self.model, self._statistics, self._known))
         return sum(weight.numel() for weight in self.model.parameters())
 
     def _of(self, segment: int) -> tuple[GradientStatistics, int]:
