@@ -65,7 +65,8 @@ class SubspaceStatistics:
         }
         order = [*bases, *(name for name in masks if name not in bases)]
         cut = {name: _leading(masks[name], bases.get(name)) for name in order}
-        chosen_P = torch.cat([mask.flatten() for mask in cut.values()]).nonzero().flatten()
+        mask_D = torch.cat([mask.flatten() for mask in cut.values()])
+        chosen_P = None if bool(mask_D.all()) else mask_D.nonzero().flatten()
         rms_P = torch.cat([_leading(self.rms[name], bases.get(name))[mask] for name, mask in cut.items()])
         return SubspaceFastWeights(model, bases, order[len(bases) :], chosen_P, torch.float16), rms_P
 

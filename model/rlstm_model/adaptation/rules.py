@@ -7,6 +7,7 @@ Shape suffixes: N rows, P fast weights of a row.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,11 @@ from torch import Tensor
 
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.transfer import fetch, needed, send
+
+# Rows are done in parts whose passes over the fast weights stay in a core's cache: a third of the time.
+_ELEMENTS_AT_ONCE = 1 << 19
+# A norm over few rows may be taken in another order, to other last bits.
+_TILE = 8
 
 
 class Steps(NamedTuple):
@@ -31,6 +37,12 @@ class Steps(NamedTuple):
     norm_ratios: list[float]
     projected: list[bool]
     gradient_norms: list[float]
+
+    @classmethod
+    def together(cls, parts: Sequence["Steps"]) -> "Steps":
+        """Those of all rows, in their order."""
+        deltas, *lists = zip(*parts, strict=True)
+        return cls(torch.cat(deltas), *(list(chain.from_iterable(values)) for values in lists))
 
 
 class LearningRule:
@@ -61,6 +73,15 @@ class LearningRule:
 
         Deltas may be kept in less precision than the gradients have, which is the one that is computed in.
         """
+        rows = len(delta_NP) if delta_NP.is_cuda else _rows_at_once(delta_NP.shape[1])
+        parts = [
+            self._step(delta_NP[own], gradient_NP[own], rate_scales[own])
+            for own in (slice(first, first + rows) for first in range(0, len(delta_NP), rows))
+        ]
+        return parts[0] if len(parts) == 1 else Steps.together(parts)
+
+    def _step(self, delta_NP: Tensor, gradient_NP: Tensor, rate_scales: Sequence[float]) -> Steps:
+        """The same for rows that are done at once."""
         # A factor beyond the dtype's range would raise; the largest within it ends as a step not taken.
         greatest = torch.finfo(gradient_NP.dtype).max
         rates = [min(self.config.rate * scale, greatest) for scale in rate_scales]
@@ -92,3 +113,7 @@ class LearningRule:
         if self._precision_P is None:
             return torch.addcmul(kept_NP, gradient_NP, rates_N1, value=-1)
         return torch.addcmul(kept_NP, gradient_NP * rates_N1, self._precision_P, value=-1)
+
+
+def _rows_at_once(size: int) -> int:
+    return max(1, _ELEMENTS_AT_ONCE // (_TILE * max(1, size))) * _TILE

@@ -329,3 +329,11 @@ def test_nothing_comes_of_nothing(case):
         measure_full_rms(model, [], reduction="mean", **READING)
     with pytest.raises(ValueError, match="max_rank must be at least 1"):
         measure_bases(model, [[1, 2, 3, 4]], max_rank=0, **READING)
+
+
+def test_where_all_are_chosen_nothing_is_picked_out(measured):
+    """A subspace of all elements reads its fast weights as they are, without an index."""
+    model, _, statistics = measured()
+    everything = sum(rms.numel() for rms in statistics.rms.values())
+    assert statistics.greatest(model, everything)[0].chosen_P is None
+    assert statistics.greatest(model, everything - 1)[0].chosen_P is not None

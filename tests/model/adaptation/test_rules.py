@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from rlstm_model.adaptation import rules
 from rlstm_model.adaptation.rules import LearningRule
 
 SIZE = 6
@@ -186,3 +187,22 @@ def test_statistics_that_are_all_zero_are_refused(config):
 def test_idle(config, rate, decay, idle):
     """A rule is idle when neither term can change anything."""
     assert LearningRule(config(rate=rate, decay=decay), torch.ones(2), 1.0).idle is idle
+
+
+@pytest.mark.parametrize("count", [2, 8, 9, 40])
+@pytest.mark.parametrize("storage", [torch.float32, torch.float16])
+def test_rows_are_done_in_parts(config, monkeypatch, count, storage):
+    """Many rows are stepped part by part: to the last bit what they get all at once, guards included."""
+    draw = torch.Generator().manual_seed(count)
+    delta_NP, gradient_NP = (torch.randn(count, 96, generator=draw) for _ in range(2))
+    gradient_NP[-1, 3], gradient_NP[0] = float("inf"), gradient_NP[0] * 1e4
+    delta_NP, scales = delta_NP.to(storage), torch.rand(count, generator=draw).tolist()
+    rule = LearningRule(config(rate=0.1, decay=0.5), torch.rand(96, generator=draw), 40.0)
+    whole = rule.step(delta_NP, gradient_NP, scales)
+    monkeypatch.setattr(rules, "_ELEMENTS_AT_ONCE", 1)
+    parts = rule.step(delta_NP, gradient_NP, scales)
+    assert parts.delta_NP.dtype == storage
+    assert torch.equal(parts.delta_NP, whole.delta_NP)
+    assert parts[1:4] == whole[1:4]
+    assert parts.gradient_norms == whole.gradient_norms
+    assert whole.taken == [*[True] * (count - 1), False]
