@@ -43,4 +43,4 @@ demo: $(INSTALLED)
 	$(BIN)/python clients/python/examples/demo.py $(FILE)
 
 bench: $(INSTALLED)
-	$(BIN)/rlstm bench speed
+	$(BIN)/rlstm bench peers

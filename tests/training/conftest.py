@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from rlstm_model.adaptation.crew import Crew
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import DropoutRates
 from rlstm_model.language_model import LanguageModel
@@ -42,6 +43,19 @@ def _record(folder, path, raw, dataset, role, **more):
         "raw_sha256": hashlib.sha256(raw).hexdigest(),
         **more,
     }
+
+
+@pytest.fixture
+def shared_out(monkeypatch):
+    """How many items crews were given to share, each time they were given any."""
+    counts, map_items = [], Crew.map
+
+    def counting(crew, act, items):
+        counts.append(len(items))
+        return map_items(crew, act, items)
+
+    monkeypatch.setattr(Crew, "map", counting)
+    return counts
 
 
 @pytest.fixture(scope="session")

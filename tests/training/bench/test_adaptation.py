@@ -9,6 +9,7 @@ import torch
 
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.crew import Crew
 from rlstm_training.bench import adaptation
 from rlstm_training.bench.adaptation import Bench, Method, idle_rule, read_each
 from rlstm_training.corpora.texts import Passage
@@ -116,6 +117,19 @@ def test_memory_limits_what_is_read_at_once_and_no_number(bench, calibrated, mon
             assert outcome.bits == pytest.approx(known.bits, abs=1e-6)
         assert sum(done) == len(methods) * bench.tokens
     assert list(bench.learning([])) == []
+
+
+def test_a_crew_changes_no_number(bench, calibrated, passages, shared_out):
+    """Static reading and learning, several experts and all kinds."""
+    methods = [[Method(rule=rule, experts=k) for k in (1, 4)] for rule in calibrated.choices]
+    with Crew(2) as crew:
+        shared = Bench(calibrated, passages, bos_id=BOS, crew=crew)
+        assert shared.static() == bench.static()
+        assert shared_out
+        for each in methods:
+            shared_out.clear()
+            assert list(shared.learning(each)) == list(bench.learning(each))
+            assert shared_out
 
 
 def test_a_state_that_cannot_be_used_costs_no_number(calibrated, passages):

@@ -18,6 +18,7 @@ def test_the_smallest_published_gpt2_is_counted_right():
     """124,439,808 weights: 12 layers of 768 units over 50,257 tokens and 1,024 places."""
     shape = Shape(vocabulary=50_257, width=768, layers=12, heads=12, context=1024)
     assert shape.weights == 124_439_808
+    assert shape.multiply_adds == 12 * 12 * 768 * 768 + 50_257 * 768
     assert shape_of_size(124_439_808, vocabulary=50_257, context=1024) == shape
 
 

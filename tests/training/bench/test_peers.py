@@ -1,50 +1,101 @@
-"""Peers: ratios are taken within a round, at each peer's fastest number of threads."""
+"""Peers: who is measured, with how many threads, and what the three ratios are of."""
 
 import pytest
 import torch
 
-from rlstm_training.bench import peers as module
-from rlstm_training.bench.peers import Peer, figures, measure
+from rlstm_model.adaptation.crew import Crew
+from rlstm_training.bench import gpt2, peers, works
+from rlstm_training.bench.in_turn import Measured, Rate
+from rlstm_training.bench.speed import multiply_adds
+from rlstm_training.bench.untrained import untrained
 
-CPU = torch.device("cpu")
-
-
-def _peer(name, task="learning", work=lambda: 1, threads=(1,)):
-    return Peer(name=name, task=task, weights=10, work=work, threads=threads)
-
-
-def test_each_is_compared_with_ours_of_its_task_within_a_round():
-    """A machine ten times slower in one round changes the speeds of that round and no ratio."""
-    found = [_peer("ours"), _peer("eager"), _peer("our scoring", "static"), _peer("lstm", "static")]
-    fast = {"ours": 90.0, "eager": 3.0, "our scoring": 50.0, "lstm": 100.0}
-    slow = {name: rate / 10 for name, rate in fast.items()}
-    told = figures(found, [fast, slow, slow])
-    assert [row.ours for row in told] == pytest.approx([1.0, 30.0, 1.0, 0.5])
-    assert (told[0].slowest, told[0].tokens_per_second, told[0].fastest) == (9.0, 9.0, 90.0)
+SESSIONS, CONTEXT = 24, 4
 
 
-def test_the_fastest_number_of_threads_counts(monkeypatch):
-    """Of those that a peer is to try; afterwards the process has as many as before."""
+@pytest.fixture(scope="module")
+def calibrated():
+    return untrained(8, torch.device("cpu"))
+
+
+@pytest.fixture
+def found(calibrated, monkeypatch):
+    """The cases for so many threads, as where there is no GPT-2."""
+    monkeypatch.setattr(works, "SGEMM_SIZE", 8)
+    monkeypatch.setattr(gpt2, "LIBRARY", "a_library_that_is_not_there")
+
+    def call(threads, crew=None):
+        under = peers.Conditions(
+            sessions=SESSIONS, context=CONTEXT, threads=threads, device=torch.device("cpu")
+        )
+        return peers.peers(calibrated, calibrated.choose(), bos_id=10, under=under, crew=crew)
+
+    return call
+
+
+def test_each_does_what_it_says(found, calibrated):
+    """All tokens of all sessions, once a call; names are each once."""
+    cases, segment = found(1), calibrated.default.segment
+    names = [case.name for case in cases]
+    assert len(set(names)) == len(names) == 8
+    tokens = [8**3, *3 * [SESSIONS * segment], segment, segment, *2 * [SESSIONS * segment]]
+    assert [case.work() for case in cases] == tokens
+
+
+def test_ours_have_a_crew_and_nobody_is_held_back(found, shared_out):
+    """Others may use one thread or all; ours split no product, and the yardstick is on all threads."""
+    with Crew(3) as crew:
+        cases = found(3, crew)
+        for case in cases:
+            shared_out.clear()
+            case.work()
+            assert shared_out == ([3] if case.crew > 1 else [])
+    shared, alone, freely = ((1,), 3), ((1,), 1), ((1, 3), 1)
+    threads = [(case.threads, case.crew) for case in cases]
+    assert threads == [((3,), 1), *3 * [shared], alone, freely, shared, freely]
+    assert all((case.threads, case.crew) == alone for case in found(1))
+
+
+def test_operations_are_counted_by_row(found, calibrated):
+    """A static row reads, a learning one reads and goes back; four experts are three and the static row."""
+    forward = multiply_adds(calibrated.model)
+    _, one, two, four, ours, eager, static, lstm = found(1)
+    assert [case.operations for case in (one, two, four)] == [2 * forward, 3 * forward, 7 * forward]
+    assert [case.rows for case in (one, two, four)] == [1, 2, 4]
+    assert [case.operations for case in (ours, eager, static)] == [3 * forward, 3 * forward, forward]
+    assert 0.5 * forward < lstm.operations < 2 * forward
+
+
+def test_the_three_ratios(found):
+    """Learning beside one session at a time and beside static; static beside the matrix product."""
+    cases = found(1)
+    rates = dict(zip((case.name for case in cases), (1e9, 60.0, 1.0, 1.0, 7.0, 2.0, 240.0, 9.0), strict=True))
+    measured = Measured(cases=cases, rounds=[{name: Rate(rate, 1) for name, rate in rates.items()}])
+    static = 240.0 * cases[6].operations / 1e9
+    expected = {"learning/peer": 30.0, "learning/static": 0.25, "static/sgemm": static}
+    assert peers.ratios(measured) == pytest.approx(expected)
+
+
+def test_gpt2_is_of_equal_size_where_it_can_be_built(found, calibrated, monkeypatch):
+    """And may use one thread or all, as the others."""
+    built = torch.nn.Linear(2, 2)
+    monkeypatch.setattr(gpt2, "is_installed", lambda: True)
     monkeypatch.setattr(
-        module, "_rate", lambda work, threads, seconds, device: {1: 5.0, 2: 9.0, 3: 7.0}[threads]
+        gpt2,
+        "shape_of_size",
+        lambda *_, **__: gpt2.Shape(vocabulary=256, width=16, layers=2, heads=2, context=CONTEXT),
     )
-    before, done = torch.get_num_threads(), []
-    found = [_peer("ours"), _peer("eager", threads=(1, 2, 3))]
-    told = measure(found, rounds=2, seconds=0, device=CPU, on_round=done.append)
-    assert [row.tokens_per_second for row in told] == [5.0, 9.0]
-    assert done == [1, 2]
-    assert torch.get_num_threads() == before
+    monkeypatch.setattr(gpt2, "build", lambda shape: built)
+    *_, case = found(2)
+    assert case.name == f"GPT-2, {SESSIONS} rows of {CONTEXT} tokens"
+    assert (case.weights, case.threads) == (6, (1, 2))
+    assert case.operations == 2 * 12 * 16 * 16 + 256 * 16
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_rate_is_tokens_over_time(threads):
-    """Counted from a second call on: the first, which is slow, only warms up."""
-    calls = []
-
-    def work():
-        calls.append(torch.get_num_threads())
-        return 100
-
-    (told,) = measure([_peer("ours", work=work, threads=(threads,))], rounds=1, seconds=0.02, device=CPU)
-    assert set(calls) == {threads}
-    assert 0 < told.tokens_per_second <= 100 * (len(calls) - 1) / 0.02
+def test_full_weights_without_a_rule_learn_by_the_defaults_figures(calibrated):
+    """Speed depends on no rate, and a subspace's axes are no part of it."""
+    only = type(calibrated)(
+        model=calibrated.model, statistics=calibrated.statistics, choices=calibrated.choices[:1]
+    )
+    full = peers._full(only).config
+    assert (full.kind, full.coordinates, full.rank) == ("full", calibrated.model.config.num_parameters, 0)
+    assert full.segment == only.default.segment

@@ -6,9 +6,8 @@ import torch
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.static_weights import StaticWeights
 from rlstm_training.bench import rows
-from rlstm_training.bench.rows import Case, Figure, learning, measure, static
+from rlstm_training.bench.rows import Case, Figure, learning, measure
 from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
 
 BOS, SEGMENT = 10, 6
@@ -23,21 +22,6 @@ def learner(random_model, words):
     config = measured.config(Setting(rate=1e-2, decay=0.01, segment=SEGMENT))
     rule: Calibration = measured.of(SEGMENT).calibration(measured.model, config)
     return Learner(measured.model, rule, bos_id=BOS)
-
-
-def test_static_reading_goes_on(learner):
-    """Each segment begins where the last one ended."""
-    seen = []
-
-    class Seen(StaticWeights):
-        def read(self, delta_NP, ids_TN, state, **named):
-            seen.append(state)
-            return super().read(delta_NP, ids_TN, state, **named)
-
-    work = static(Seen(learner.model), SEGMENT, 3)
-    assert [work(), work()] == [3 * SEGMENT] * 2
-    assert not seen[0].h.any()
-    assert seen[1].h.any()
 
 
 def test_learning_learns(learner, monkeypatch):

@@ -1,11 +1,23 @@
 """Training speed: the arithmetic of its figures, and that every model really trains."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from rlstm_model.config import ModelConfig
+from rlstm_model.language_model import LanguageModel
 from rlstm_training.bench import speed
-from rlstm_training.bench.speed import TORCH, Case, Workload, cases, flops_per_token, measure, row
+from rlstm_training.bench.speed import (
+    TORCH,
+    Case,
+    Workload,
+    cases,
+    flops_per_token,
+    measure,
+    multiply_adds,
+    row,
+)
 
 SMALL = Workload(hidden=8, rank=2, vocabulary=11, batch=2, window=3)
 CPU = torch.device("cpu")
@@ -39,6 +51,18 @@ def test_operations_are_six_for_every_weight_in_a_product():
     rlstm, lstm = ModelConfig(**shape), ModelConfig(**shape, cell="lstm")
     assert flops_per_token(rlstm) == 6 * (2 * (7 * 64 + rounds) + softmax)
     assert flops_per_token(lstm) == 6 * (2 * (8 * 64 + rounds) + softmax)
+
+
+def test_the_output_matrix_is_multiplied_once_for_each_softmax():
+    """Whether it is the embedding, which else is only looked up, or one of its own."""
+    cell = 7 * 64
+    for tied in (False, True):
+        config = ModelConfig(
+            vocab_size=11, hidden_size=8, num_layers=1, mogrifier_rounds=0, tie_embeddings=tied
+        )
+        assert multiply_adds(LanguageModel(config)) == cell + 11 * 8
+        mixed = replace(config, softmax_components=3)
+        assert multiply_adds(LanguageModel(mixed)) == cell + 3 * (11 * 8 + 8 * 8 + 8)
 
 
 @pytest.mark.parametrize("rounds", [0, 4])

@@ -6,9 +6,11 @@ import torch
 
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.static_weights import StaticWeights
 from rlstm_training.bench import works
 from rlstm_training.bench.torch_lstm import TorchLSTM, lstm_of_equal_size
-from rlstm_training.bench.works import EagerSession, lstm_scoring, one_session, scoring, sessions
+from rlstm_training.bench.works import EagerSession, lstm_scoring, one_session, scoring, sessions, sgemm
 from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
 
 BOS, SEGMENT = 10, 6
@@ -55,12 +57,28 @@ def test_one_session_goes_on(calibrated, monkeypatch):
 def test_many_sessions_have_fast_weights_of_their_own(calibrated, monkeypatch):
     """They have learned before, so none is read with the shared weights."""
     asked = []
-    monkeypatch.setattr(works, "read_together", lambda adapter, streams: asked.append(streams))
-    assert sessions(calibrated.model, calibrated.choose(), bos_id=BOS, count=3)() == 3 * SEGMENT
-    (streams,) = asked
+    monkeypatch.setattr(works, "read_together", lambda adapter, streams, crew: asked.append((streams, crew)))
+    with Crew(2) as crew:
+        work = sessions(calibrated.model, calibrated.choose(), bos_id=BOS, count=3, crew=crew)
+        assert work() == 3 * SEGMENT
+    ((streams, given),) = asked
+    assert given is crew
+    assert all(stream.state.lineup.rows == 1 for stream in streams)
     assert len({tuple(stream.passage.ids) for stream in streams}) == 3
     assert all(stream.state.delta_KP.any() for stream in streams)
     assert all(len(stream.passage.ids) == SEGMENT for stream in streams)
+
+
+@pytest.mark.parametrize("experts", [2, 4])
+def test_sessions_of_several_experts(calibrated, monkeypatch, experts):
+    """A row each, of which one is static; those that learn have learned before."""
+    asked = []
+    monkeypatch.setattr(works, "read_together", lambda adapter, streams, crew: asked.extend(streams))
+    sessions(calibrated.model, calibrated.choose(), bos_id=BOS, count=2, experts=experts)()
+    for stream in asked:
+        lineup, delta_KP = stream.state.lineup, stream.state.delta_KP
+        assert (lineup.experts, lineup.rows, len(delta_KP)) == (experts, experts, experts - 1)
+        assert bool(delta_KP.any(1).all())
 
 
 def _states_seen(monkeypatch):
@@ -86,7 +104,7 @@ def test_scoring_scores_every_token(calibrated, monkeypatch):
     real = works._score
     monkeypatch.setattr(works, "_score", score)
     lstm = TorchLSTM(lstm_of_equal_size(calibrated.model.config)).requires_grad_(False)
-    for work in (scoring(calibrated, 5), lstm_scoring(lstm, SEGMENT, 5)):
+    for work in (scoring(StaticWeights(calibrated.model), SEGMENT, 5), lstm_scoring(lstm, SEGMENT, 5)):
         assert work() == 5 * SEGMENT
     for logits, targets in scored:
         assert logits.shape == (SEGMENT, 5, 256)
@@ -94,3 +112,49 @@ def test_scoring_scores_every_token(calibrated, monkeypatch):
         all_of_them = torch.arange(256).expand(SEGMENT, 5, 256)
         total = torch.cat([real(logits, all_of_them[..., k]) for k in range(256)], -1).exp().sum(-1)
         torch.testing.assert_close(total, torch.ones(SEGMENT, 5))
+
+
+class _Seen(StaticWeights):
+    """Keeps, in ``read_from``, the states of rows that were read."""
+
+    def read(self, delta_NP, ids_TN, state, **named):
+        self.read_from.append(state)
+        return super().read(delta_NP, ids_TN, state, **named)
+
+
+@pytest.fixture
+def seen(calibrated):
+    weights = _Seen(calibrated.model)
+    object.__setattr__(weights, "read_from", [])
+    return weights
+
+
+def test_scoring_goes_on(seen):
+    """Each segment begins where the last one ended."""
+    work = scoring(seen, SEGMENT, 3)
+    assert [work(), work()] == [3 * SEGMENT] * 2
+    first, second = seen.read_from
+    assert not first.h.any()
+    assert second.h.any()
+
+
+@pytest.mark.parametrize(
+    ("rows", "threads", "shares"),
+    [(32, 2, [16, 16]), (32, 3, [8, 8, 16]), (21, 2, [8, 13]), (9, 4, [1, 8]), (5, 2, [5])],
+)
+def test_a_crew_shares_rows_in_whole_tiles(seen, rows, threads, shares):
+    """As equal as they can be; a tile of its own is for no rows less than it. None is read twice."""
+    assert seen.tile == 8
+    with Crew(threads) as crew:
+        work = scoring(seen, SEGMENT, rows, crew)
+        assert work() == rows * SEGMENT
+    assert sorted(state.batch for state in seen.read_from) == sorted(shares)
+
+
+def test_a_large_product_is_counted_in_multiply_adds(monkeypatch):
+    """n^3 of a product of n by n."""
+    monkeypatch.setattr(works, "SGEMM_SIZE", 20)
+    asked = []
+    monkeypatch.setattr(works.functional, "linear", lambda a, b: asked.append((a.shape, b.shape)))
+    assert sgemm(torch.device("cpu"))() == 8000
+    assert asked == [((20, 20), (20, 20))]

@@ -63,6 +63,14 @@ def test_figures_are_those_of_evaluate(adapt, rlstm, figures):
     assert told["full"]["bytes"] == row["bytes"] == 4 * row["rule"]["coordinates"]
 
 
+def test_threads_change_no_figure(figures, shared_out):
+    """A crew reads the same texts, and one thread is none."""
+    one = figures("--rule", "full", "--threads", 1)
+    assert not shared_out
+    assert figures("--rule", "full", "--threads", 2) == one
+    assert max(shared_out) > 1
+
+
 def test_shares_are_of_the_best_rate_of_full(figures):
     """For each text of its own; the streams' mean leaves the corpus out."""
     told = figures("--rule", "subspace", "--experts", 1, "--experts", 4)

@@ -72,6 +72,16 @@ def test_what_is_searched_is_what_is_served(calibrate, trained, words, experts):
         assert rule["chosen"]["bits_per_byte"]["three"] == pytest.approx(bits, abs=1e-6)
 
 
+def test_threads_change_no_figure(calibrate, shared_out):
+    """Neither the statistics nor what a crew reads of the held-out texts; one thread is no crew."""
+    words = ["--kind", "subspace", "--kind", "full", "--coordinates", 60, "--rate", 3e-3, "--json"]
+    one, _ = calibrate(*words, "--threads", 1)
+    assert not shared_out
+    two, _ = calibrate(*words, "--threads", 2)
+    assert two.stdout == one.stdout
+    assert max(shared_out) > 1
+
+
 def test_what_is_asked_for_twice_is_calibrated_once(calibrate):
     """A search is long, and two rules of one size could not be stored."""
     words = ["--kind", "output_bias", "--kind", "subspace", "--kind", "output_bias"]

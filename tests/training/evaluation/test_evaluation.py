@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.adapter import Adapter, NonFiniteState
+from rlstm_model.adaptation.crew import Crew
 from rlstm_model.state import State
 from rlstm_model.vocab import WordVocab
 from rlstm_training.corpora.texts import Passage
@@ -173,6 +174,15 @@ def test_reading_together_is_dynamic_reading(model, calibration, streams):
     alone = [DynamicReading(adapter, rate_scale=scale).read(passage) for passage, scale in chosen]
     assert together == alone
     assert together[0].adapted_nats != together[0].static_nats
+
+
+def test_a_crew_shares_what_is_read_together(model, calibration, streams, shared_out):
+    """The batches are done by its threads, and no figure changes in its last bit."""
+    adapter = Adapter(model, calibration.with_rate(3e-3), bos_id=BOS)
+    chosen = [Stream(passage, adapter.start(rate_scale=scale)) for passage, scale in streams]
+    with Crew(2) as crew:
+        assert read_together(adapter, chosen, crew=crew) == read_together(adapter, chosen)
+    assert max(shared_out) > 1
 
 
 def test_reading_together_tells_how_far_it_is(model, calibration, streams):

@@ -12,6 +12,7 @@ from rlstm_model.adaptation.adapted_state import EXPERTS
 from rlstm_model.adaptation.adapter import Adapter, NonFiniteState
 from rlstm_model.adaptation.calibration import Calibrated, Calibration
 from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.crew import Crew
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Advance, Evaluation, Stream, no_advance, read_together
 
@@ -68,11 +69,14 @@ def idle_rule(calibrated: Calibrated) -> Calibration:
 class Bench:
     """Texts, and the checkpoint whose rules they are read by."""
 
-    def __init__(self, calibrated: Calibrated, passages: Sequence[Passage], *, bos_id: int) -> None:
-        """The names of ``passages`` are the texts', and differ."""
+    def __init__(
+        self, calibrated: Calibrated, passages: Sequence[Passage], *, bos_id: int, crew: Crew | None = None
+    ) -> None:
+        """The names of ``passages`` are the texts', and differ. A ``crew`` changes no figure."""
         self._calibrated = calibrated
         self._passages = passages
         self._bos_id = bos_id
+        self._crew = crew
 
     @property
     def tokens(self) -> int:
@@ -83,7 +87,7 @@ class Bench:
         """With the weights as loaded."""
         adapter = self._adapter(idle_rule(self._calibrated))
         streams = [Stream(passage, adapter.start(static=False)) for passage in self._passages]
-        return _bits(read_each(adapter, streams, advance))
+        return _bits(read_each(adapter, streams, advance, self._crew))
 
     def learning(self, methods: Sequence[Method], advance: Advance = no_advance) -> Iterator[Outcome]:
         """By methods that have one rule in common; they come in their order, as soon as they are read."""
@@ -117,17 +121,20 @@ class Bench:
             for method in methods
             for passage in self._passages
         ]
-        results, count = read_each(adapter, streams, advance), len(self._passages)
+        results = read_each(adapter, streams, advance, self._crew)
+        count = len(self._passages)
         return (results[start : start + count] for start in range(0, len(results), count))
 
 
-def read_each(adapter: Adapter, streams: Sequence[Stream], advance: Advance = no_advance) -> list[Evaluation]:
+def read_each(
+    adapter: Adapter, streams: Sequence[Stream], advance: Advance = no_advance, crew: Crew | None = None
+) -> list[Evaluation]:
     """As :func:`~rlstm_training.evaluation.evaluation.read_together`.
 
     A stream whose state cannot be used costs NaN, and changes no other.
     """
     try:
-        return read_together(adapter, streams, advance)
+        return read_together(adapter, streams, advance, crew)
     except NonFiniteState:
         return [_alone(adapter, stream) for stream in streams]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LIBRARY = "transformers"
+EXTRA = "peers"
 WIDTH_OVER_DEPTH = 64
 HEAD = 64
 _MOST_LAYERS = 48
@@ -28,6 +29,11 @@ class Shape:
         """Attention has 4 d^2 weights a layer, what follows it 8 d^2; tokens and places have embeddings."""
         d = self.width
         return self.layers * (12 * d * d + 13 * d) + (self.vocabulary + self.context + 2) * d
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of a token: one for every weight that is multiplied; what attention itself takes is not counted."""
+        return self.layers * 12 * self.width * self.width + self.vocabulary * self.width
 
 
 def shape_of_size(weights: int, *, vocabulary: int, context: int) -> Shape:

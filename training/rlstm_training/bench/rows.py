@@ -16,12 +16,10 @@ import torch
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.graphs import graphed_reading
 from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.rows import Weights
 from rlstm_model.adaptation.static_weights import StaticWeights
-from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
-from rlstm_training.bench.speed import flops_per_token, sgemm_rate
-from rlstm_training.bench.works import Work, sessions
+from rlstm_training.bench.speed import multiply_adds, sgemm_rate
+from rlstm_training.bench.works import Work, scoring, sessions
 
 Task: TypeAlias = Literal["static", "learning", "round"]
 Way: TypeAlias = Literal["plain", "graphs", "compiled"]
@@ -80,30 +78,15 @@ def measure(
 
 
 def _cases(model: LanguageModel, rule: Calibration, bos_id: int, rows: int, way: Way) -> list[Case]:
-    forward, graphs = _forward_flops(model.config), way != "plain"
+    forward, graphs = 2 * multiply_adds(model), way != "plain"
     loaded = StaticWeights(model, compiled=way == "compiled")
     weights = graphed_reading(loaded) if graphs else loaded
-    tasks: list[tuple[Task, Work, float]] = [("static", static(weights, rule.config.segment, rows), forward)]
+    tasks: list[tuple[Task, Work, float]] = [("static", scoring(weights, rule.config.segment, rows), forward)]
     if way != "compiled":
         learner = Learner(model, rule, bos_id=bos_id, graphs=graphs)
         own = sessions(model, rule, bos_id=bos_id, count=rows, graphs=graphs)
         tasks += [("learning", learning(learner, rows), 2 * forward), ("round", own, 2 * forward)]
     return [Case(task=task, rows=rows, way=way, work=work, flops=flops) for task, work, flops in tasks]
-
-
-def static(weights: Weights, segment: int, rows: int) -> Work:
-    """A segment of so many rows without fast weights, read and scored."""
-    state = weights.model.initial_state(rows)
-    ids, targets = _random(weights.model, (2, segment, rows))
-
-    @torch.no_grad()
-    def work() -> int:
-        nonlocal state
-        logits_TNV, state = weights.read(None, ids, state)
-        torch.log_softmax(logits_TNV, -1).gather(-1, targets.unsqueeze(-1))
-        return rows * segment
-
-    return work
 
 
 def learning(learner: Learner, rows: int) -> Work:
@@ -122,11 +105,6 @@ def learning(learner: Learner, rows: int) -> Work:
         return rows * segment
 
     return work
-
-
-def _forward_flops(config: ModelConfig) -> float:
-    """Training multiplies with each weight three times: forth, for data, and for the weight itself."""
-    return flops_per_token(config) / 3
 
 
 def _rate(work: Work, seconds: float, device: torch.device) -> float:

@@ -129,12 +129,21 @@ def cases(workload: Workload, device: torch.device) -> list[Case]:
 
 
 def flops_per_token(config: ModelConfig) -> int:
-    """Of training: six operations for every weight that is multiplied, two forward and four back.
+    """Of training: six operations for every weight that is multiplied, two forward and four back."""
+    return 6 * multiply_adds(LanguageModel(config))
 
-    Biases are added, and an embedding row is only looked up; the embeddings are not tied.
+
+def multiply_adds(model: LanguageModel) -> int:
+    """What reading a token takes: one for every weight that is multiplied.
+
+    Biases are added, and a row of the input embedding is only looked up. Of a mixture of softmaxes each
+    multiplies with the whole output matrix.
     """
-    weights = LanguageModel(config).named_parameters()
-    return 6 * sum(w.numel() for name, w in weights if "bias" not in name and name != "embedding.input")
+    matrices = {name: weight.numel() for name, weight in model.named_parameters() if "bias" not in name}
+    output = model.embedding.output_matrix.numel()
+    for name in ("embedding.input", "embedding.output"):
+        matrices.pop(name, None)
+    return sum(matrices.values()) + model.config.softmax_components * output
 
 
 def sgemm_rate(device: torch.device) -> float:

@@ -5,18 +5,21 @@ Shape suffixes: T tokens of a segment, N rows, V vocabulary.
 
 import copy
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibrated, Calibration
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.adaptation.rows import Weights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
-from rlstm_training.bench.adaptation import idle_rule
 from rlstm_training.bench.gpt2 import Shape
+from rlstm_training.bench.speed import SGEMM_SIZE
 from rlstm_training.bench.torch_lstm import TorchLSTM
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Stream, read_together
@@ -25,22 +28,41 @@ Work = Callable[[], int]
 """Does what is measured and returns how many tokens that were."""
 
 
+def sgemm(device: torch.device) -> Work:
+    """One large float32 matrix product. Its multiply-adds stand for tokens."""
+    square = torch.ones(SGEMM_SIZE, SGEMM_SIZE, device=device)
+
+    def work() -> int:
+        functional.linear(square, square)
+        return SGEMM_SIZE**3
+
+    return work
+
+
 def sessions(
-    model: LanguageModel, rule: Calibration, *, bos_id: int, count: int, graphs: bool = True
+    model: LanguageModel,
+    rule: Calibration,
+    *,
+    bos_id: int,
+    count: int,
+    experts: int = 1,
+    graphs: bool = True,
+    crew: Crew | None = None,
 ) -> Work:
     """A segment of each of so many sessions that have learned before: read, scored and learned from.
 
-    ``graphs``: see :class:`~rlstm_model.adaptation.learner.Learner`.
+    A session of several ``experts`` has a static row. ``graphs``: see
+    :class:`~rlstm_model.adaptation.learner.Learner`.
     """
     adapter = Adapter(model, rule, bos_id=bos_id, logprobs_only=True, graphs=graphs)
     segment = rule.config.segment
     ids = _random(model, (count + 1, segment)).tolist()
-    *_, learned = adapter.observe(adapter.start(static=False), ids[-1])
+    *_, learned = adapter.observe(adapter.start(experts=experts, static=experts > 1), ids[-1])
     # All from one state: a state is a value, and each row gets its own copy of it.
     streams = [Stream(Passage(name="", ids=own, bytes=segment), learned.state) for own in ids[:-1]]
 
     def work() -> int:
-        read_together(adapter, streams)
+        read_together(adapter, streams, crew=crew)
         return count * segment
 
     return work
@@ -103,19 +125,20 @@ class EagerSession:
             weight.sub_(self._rate * gradient / self._scales[place] + pull)
 
 
-def scoring(calibrated: Calibrated, rows: int) -> Work:
-    """A segment of so many texts, scored with the weights as loaded."""
-    idle = idle_rule(calibrated)
-    fast = idle.fast_weights(calibrated.model)
-    state = calibrated.model.initial_state(rows)
-    ids, targets = _random(calibrated.model, (2, idle.config.segment, rows))
+def scoring(weights: Weights, segment: int, rows: int, crew: Crew | None = None) -> Work:
+    """A segment of so many texts, scored with the weights as loaded; a ``crew`` shares the rows."""
+    if crew is not None:
+        shares = [scoring(weights, segment, own) for own in _shares(rows, weights.tile, crew.threads)]
+        return lambda: sum(crew.map(_done, shares))
+    state = weights.model.initial_state(rows)
+    ids, targets = _random(weights.model, (2, segment, rows))
 
     @torch.no_grad()
     def work() -> int:
         nonlocal state
-        logits_TNV, state = fast.read(None, ids, state)
+        logits_TNV, state = weights.read(None, ids, state)
         _score(logits_TNV, targets)
-        return rows * idle.config.segment
+        return rows * segment
 
     return work
 
@@ -145,6 +168,18 @@ def gpt2_scoring(transformer: nn.Module, shape: Shape, rows: int, device: torch.
         return rows * shape.context
 
     return work
+
+
+def _done(work: Work) -> int:
+    return work()
+
+
+def _shares(rows: int, tile: int, threads: int) -> list[int]:
+    """The rows of each thread: whole tiles but for the last row's, as equal as they can be."""
+    tiles = -(-rows // tile)
+    count = min(threads, tiles)
+    ends = [min(rows, tile * (tiles * share // count)) for share in range(count + 1)]
+    return [end - start for start, end in pairwise(ends)]
 
 
 def _score(logits: Tensor, targets: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ from rlstm_training.commands.console import (
     Model,
     Threads,
     command,
-    prepare_device,
+    prepare_crew,
     progress_bar,
     show_json,
     warn,
@@ -83,27 +83,28 @@ def bench_adapt(
     if whole and prefix is not None:
         raise typer.BadParameter("--whole reads all bytes", param_hint="--prefix")
     _check_plot(plot)
-    checkpoint = load(model, prepare_device(device, threads))
-    calibrated = calibrated_of(checkpoint)
-    rules, counts = rules_chosen(calibrated, rule), experts_chosen(experts)
-    shown = None if whole else prefix or PREFIX
-    passages = passages_chosen(checkpoint.vocab, stream or (), corpus or (), shown)
-    texts = _texts(checkpoint, calibrated, passages)
-    reading = _Reading(
-        Bench(calibrated, passages, bos_id=checkpoint.vocab.bos_id),
-        known=None if full_from is None else _reference(full_from, texts),
-    )
-    reading.read(_methods(rules, counts, mixture))
-    results = Results(
-        model=checkpoint.name,
-        prefix=shown,
-        texts=texts,
-        streams=[name for name in texts.digests if name in stream_names()],
-        static=reading.static,
-        reference=reading.reference(_full(calibrated)),
-        outcomes=[reading.outcomes[Method(rule=each, experts=k)] for each in rules for k in counts],
-        mixtures={each: mixed(each, reading.static, reading.outcomes) for each in rules if mixture},
-    )
+    with prepare_crew(device, threads) as room:
+        checkpoint = load(model, room.device)
+        calibrated = calibrated_of(checkpoint)
+        rules, counts = rules_chosen(calibrated, rule), experts_chosen(experts)
+        shown = None if whole else prefix or PREFIX
+        passages = passages_chosen(checkpoint.vocab, stream or (), corpus or (), shown)
+        texts = _texts(checkpoint, calibrated, passages)
+        reading = _Reading(
+            Bench(calibrated, passages, bos_id=checkpoint.vocab.bos_id, crew=room.crew),
+            known=None if full_from is None else _reference(full_from, texts),
+        )
+        reading.read(_methods(rules, counts, mixture))
+        results = Results(
+            model=checkpoint.name,
+            prefix=shown,
+            texts=texts,
+            streams=[name for name in texts.digests if name in stream_names()],
+            static=reading.static,
+            reference=reading.reference(_full(calibrated)),
+            outcomes=[reading.outcomes[Method(rule=each, experts=k)] for each in rules for k in counts],
+            mixtures={each: mixed(each, reading.static, reading.outcomes) for each in rules if mixture},
+        )
     _tell(results, plot, as_json)
 
 

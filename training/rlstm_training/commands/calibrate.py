@@ -8,6 +8,7 @@ import typer
 
 from rlstm_model.adaptation.calibration import Calibrated
 from rlstm_model.adaptation.config import Kind
+from rlstm_model.adaptation.crew import Crew
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_model.vocab import VocabKind
 from rlstm_training.commands.calibrate_choices import (
@@ -48,7 +49,7 @@ from rlstm_training.commands.console import (
     OwnCorpus,
     Threads,
     command,
-    prepare_device,
+    prepare_crew,
     recipe_named,
     show_json,
 )
@@ -95,17 +96,21 @@ def calibrate(
     """
     if first and not add:
         raise typer.BadParameter("the first form is the default without --add", param_hint="--first")
-    checkpoint = load(model, prepare_device(device, threads))
-    known = calibrated_of(checkpoint) if add else None
-    kinds, measured = kinds_chosen(kind), Measured(rank=rank, embedding_rank=embedding_rank, units=units)
-    measured.check(kinds, known)
-    statistics = measured.statistics(kinds, heads=heads, segments=segments)
-    forms = _forms(checkpoint, kinds, coordinates, axes, statistics, known)
-    values = Values(rates=rate, decays=decay, epsilons=epsilon, segments=_segments(segment, known))
-    trained = recipe_named(recipe or checkpoint.name, corpus)
-    passages = passages_held_out(checkpoint, trained, on if on is not None else () if corpus else ON, length)
-    measurements = measurements_of(checkpoint, trained, statistics, known)
-    choices = _choose(measurements, passages, checkpoint.vocab.kind, forms, values, experts)
+    with prepare_crew(device, threads) as room:
+        checkpoint = load(model, room.device)
+        known = calibrated_of(checkpoint) if add else None
+        kinds, measured = kinds_chosen(kind), Measured(rank=rank, embedding_rank=embedding_rank, units=units)
+        measured.check(kinds, known)
+        statistics = measured.statistics(kinds, heads=heads, segments=segments)
+        forms = _forms(checkpoint, kinds, coordinates, axes, statistics, known)
+        values = Values(rates=rate, decays=decay, epsilons=epsilon, segments=_segments(segment, known))
+        trained = recipe_named(recipe or checkpoint.name, corpus)
+        others = on if on is not None else () if corpus else ON
+        passages = passages_held_out(checkpoint, trained, others, length)
+        measurements = measurements_of(checkpoint, trained, statistics, known)
+        choices = _choose(
+            measurements, passages, checkpoint.vocab.kind, forms, values, experts=experts, crew=room.crew
+        )
     keep_choices(checkpoint, choices, known, first=first)
     if as_json:
         show_json({"rules": [choice.to_json() for choice in choices]})
@@ -150,7 +155,9 @@ def _choose(
     tokens: VocabKind,
     forms: Sequence[Form],
     values: Values,
+    *,
     experts: int,
+    crew: Crew | None,
 ) -> list[Choice]:
     """A rule for each form."""
     choices: list[Choice] = []
@@ -158,7 +165,7 @@ def _choose(
         usual = Grid.usual(tokens, form.kind)
         grid = values.grid(replace(usual, epsilons=usual.epsilons[:1], segments=usual.segments[:1]))
         mixed = 1 if form.kind == "full" else experts
-        choices.append(choose_rule(measurements, passages, grid, form, experts=mixed))
+        choices.append(choose_rule(measurements, passages, grid, form, experts=mixed, crew=crew))
         # Statistics belong to a segment length, and a checkpoint has them once: the first form chooses it.
         values = replace(values, segments=[choices[0].winner.setting.segment])
     return choices

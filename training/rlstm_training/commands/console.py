@@ -8,9 +8,9 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any, NamedTuple, ParamSpec
 
 import torch
 import typer
@@ -20,6 +20,7 @@ from rich.table import Table
 
 from rlstm_model.adaptation.adapter import NonFiniteState
 from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.crew import Crew, undivided_products
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
@@ -80,6 +81,29 @@ def prepare_device(device: str, threads: int | None) -> torch.device:
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise typer.BadParameter(f"{device}: this machine has no such CUDA device", param_hint="--device")
     return chosen
+
+
+class Room(NamedTuple):
+    """What batches are computed with: a crew only where there are several ``threads`` on a CPU."""
+
+    device: torch.device
+    threads: int
+    crew: Crew | None
+
+
+@contextmanager
+def prepare_crew(device: str, threads: int | None) -> Iterator[Room]:
+    """The device, and a crew of so many threads for what learns in batches.
+
+    While it lasts torch splits no product on a CPU, so that no figure depends on the threads. Wrong usage
+    when there is no such device.
+    """
+    chosen = prepare_device(device, threads)
+    if chosen.type != "cpu":
+        yield Room(chosen, torch.get_num_threads(), None)
+        return
+    with undivided_products() as count, Crew(count) if count > 1 else nullcontext() as crew:
+        yield Room(chosen, count, crew)
 
 
 def recipe_named(name: str, corpus: str | None) -> Recipe:

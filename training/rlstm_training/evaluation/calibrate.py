@@ -12,6 +12,7 @@ from typing import Any
 
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.config import Kind
+from rlstm_model.adaptation.crew import Crew
 from rlstm_model.vocab import VocabKind
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Advance, Stream, no_advance, read_together
@@ -149,11 +150,12 @@ def session_losses(
     experts: int = 1,
     temperature: float = 1.0,
     advance: Advance = no_advance,
+    crew: Crew | None = None,
 ) -> Measure:
     """The measure for :func:`search`: bits per byte of each passage, in a session of so many experts.
 
     Every session begins with the weights as loaded, so no trial learns from another. The sessions of all
-    passages and rates are rows of one batch.
+    passages and rates are rows of one batch, of which each thread of a ``crew`` does a part.
     """
 
     def bits_per_byte(settings: Sequence[Setting]) -> list[dict[str, float]]:
@@ -169,7 +171,7 @@ def session_losses(
             for setting in settings
             for passage in passages
         ]
-        results = read_together(adapter, streams, advance)
+        results = read_together(adapter, streams, advance, crew)
         bits = [result.bits_per_byte(result.adapted_nats or 0.0) for result in results]
         names = [passage.name for passage in passages]
         return [

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from rlstm_model.adaptation.adapter import AdaptedState, Adapter, Observed
+from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.round import perform
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import score
@@ -189,11 +190,12 @@ class Stream(NamedTuple):
 
 
 def read_together(
-    adapter: Adapter, streams: Sequence[Stream], advance: Advance = no_advance
+    adapter: Adapter, streams: Sequence[Stream], advance: Advance = no_advance, crew: Crew | None = None
 ) -> list[Evaluation]:
     """Each stream as :class:`DynamicReading` reads it, all of them as rows of the same batches.
 
-    Raises NonFiniteState where a stream's state cannot be used.
+    A ``crew`` does the batches side by side, which changes no figure. Raises NonFiniteState where a stream's
+    state cannot be used.
     """
     states, done = [stream.state for stream in streams], [0] * len(streams)
     sums = [_Sums() for _ in streams]
@@ -202,7 +204,7 @@ def read_together(
             adapter.part(states[i], streams[i].passage.ids[done[i] : done[i] + adapter.config.segment])
             for i in going_on
         ]
-        for i, observed in zip(going_on, perform(parts), strict=True):
+        for i, observed in zip(going_on, perform(parts, crew), strict=True):
             if not isinstance(observed, Observed):
                 raise observed if isinstance(observed, Exception) else TypeError(type(observed))
             sums[i].add(observed)

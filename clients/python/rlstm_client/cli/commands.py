@@ -40,7 +40,6 @@ class Command:
 
 
 BENCHES = (
-    Command(name="speed", help="How fast a model scores and learns here.", extra="server"),
     Command(name="serve", help="What a server does for many sessions at once.", extra="server"),
     Command(name="adapt", help="What learning saves, by each rule of a model.", extra="training"),
     Command(name="peers", help="Learning and scoring beside how others do it.", extra="training"),
