@@ -5,12 +5,13 @@ Shape suffixes: T tokens, N rows of a pass, V vocabulary.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from torch import Tensor
 
 from rlstm_model.adaptation.experts import Place, Predictions
 from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.rows import Pass, Reading, Rows
+from rlstm_model.adaptation.rows import LearningRows, Lesson, Pass, Reading, Rows
 from rlstm_model.adaptation.steps import Stepped, step
 from rlstm_model.adaptation.tasks import Task
 from rlstm_model.adaptation.works import Part, Work
@@ -48,10 +49,16 @@ class Passes:
         """``turns``: every reading is of a single token."""
         self.done = [Done() for _ in tasks]
         self._windows: list[Sequence[Tensor]] = []
+        lessons = _alike(works, tasks)
+        guests = [_guests(learner.rows, parts, tasks) for (learner, _), parts in lessons.items()]
+        plain = {i: task.plain for i, task in enumerate(tasks) if task.plain is not None}
+        for own in guests:
+            plain = {i: reading for i, reading in plain.items() if i not in own}
         way = rows.step if turns else rows.read
-        self._read(way, {i: task.plain for i, task in enumerate(tasks) if task.plain is not None})
+        self._read(way, plain)
         self._read(way, {i: task.own for i, task in enumerate(tasks) if task.own is not None})
-        self._learn(works, tasks)
+        for ((learner, _), parts), own in zip(lessons.items(), guests, strict=True):
+            self._learn(learner, parts, own)
         self.predictions = Predictions.of(self._windows)
         self._windows.clear()
 
@@ -63,19 +70,42 @@ class Passes:
             self.done[i].add(len(self._windows), read, place, reading.rows)
         self._windows.append(read.windows)
 
-    def _learn(self, works: Sequence[Work], tasks: Sequence[Task]) -> None:
-        """A pass for each length: after a reset there are shorter segments."""
-        alike: dict[tuple[Learner, int], dict[int, Part]] = {}
-        for i, (work, task) in enumerate(zip(works, tasks, strict=True)):
-            if isinstance(work, Part) and task.lesson is not None:
-                alike.setdefault((work.adapter, len(task.lesson.targets)), {})[i] = work
-        for (learner, _), parts in alike.items():
-            self._learn_alike(learner, parts, tasks)
-
-    def _learn_alike(self, learner: Learner, parts: dict[int, Part], tasks: Sequence[Task]) -> None:
-        taught = learner.rows.learn([lesson for i in parts if (lesson := tasks[i].lesson) is not None])
-        steps = step(learner, [*parts.values()], taught)
-        for place, ((i, part), stepped) in enumerate(zip(parts.items(), steps, strict=True)):
-            self.done[i].add(len(self._windows), taught.read, place, len(part.rates), len(part.state.pending))
+    def _learn(self, learner: Learner, parts: "_Parts", guests: dict[int, Lesson]) -> None:
+        """One pass; the guests' rows come after those that learn."""
+        lessons = [lesson for _, lesson in parts.values()]
+        taught = learner.rows.learn([*lessons, *guests.values()])
+        number = len(self._windows)
+        for place, i in enumerate(guests, start=len(lessons)):
+            self.done[i].add(number, taught.read, place, guests[i].reading.rows)
+        steps = step(learner, [part for part, _ in parts.values()], taught)
+        for place, ((i, (part, _)), stepped) in enumerate(zip(parts.items(), steps, strict=True)):
+            self.done[i].add(number, taught.read, place, len(part.rates), len(part.state.pending))
             self.done[i].stepped = stepped
         self._windows.append(taught.read.windows)
+
+
+_Parts: TypeAlias = dict[int, tuple[Part, Lesson]]
+
+
+def _alike(works: Sequence[Work], tasks: Sequence[Task]) -> dict[tuple[Learner, int], _Parts]:
+    """The parts that learn by one learner from as many tokens: after a reset there are shorter segments."""
+    alike: dict[tuple[Learner, int], _Parts] = {}
+    for i, (work, task) in enumerate(zip(works, tasks, strict=True)):
+        if isinstance(work, Part) and task.lesson is not None:
+            alike.setdefault((work.adapter, len(task.lesson.targets)), {})[i] = (work, task.lesson)
+    return alike
+
+
+def _guests(rows: LearningRows, parts: _Parts, tasks: Sequence[Task]) -> dict[int, Lesson]:
+    """Static rows that read the segment of the same part, as many as there is padding to be them instead.
+
+    A row with fast weights of zero has the bits of one without any, so it does not show which pass it was in.
+    """
+    free = -sum(lesson.reading.rows for _, lesson in parts.values()) % rows.weights.tile
+    guests: dict[int, Lesson] = {}
+    for i, (_, lesson) in parts.items():
+        plain = tasks[i].plain
+        if free > 0 and plain is not None and plain.ids == lesson.reading.ids:
+            guests[i] = Lesson(plain, lesson.targets, [0.0] * len(lesson.targets))
+            free -= plain.rows
+    return guests

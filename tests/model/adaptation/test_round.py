@@ -15,6 +15,7 @@ from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.passes import Passes
 from rlstm_model.adaptation.reader import static_reader
 from rlstm_model.adaptation.round import Next, Observed, Slice, Sliced, Turn, follow, perform
+from rlstm_model.adaptation.rows import Rows
 from rlstm_model.state import State
 from rlstm_model.vocab import InvalidToken
 
@@ -166,6 +167,26 @@ def test_the_threads_of_a_crew_share_a_round(parts, monkeypatch):
     with Crew(2) as crew:
         perform(parts[0] * 2, crew)
     assert len(named) == 2
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 8])
+def test_static_rows_are_guests_where_learning_leaves_room(make_adapter, wide_model, monkeypatch, count):
+    """In place of padding, as many as it is; what has no room, or pending tokens, has a pass of its own."""
+    adapter, read = make_adapter(wide_model, rank=8), []
+    monkeypatch.setitem(vars(adapter.fast_weights), "tile", 8)
+
+    def noted(rows, readings, of=Rows.read):
+        read.extend(readings)
+        return of(rows, readings)
+
+    monkeypatch.setattr(Rows, "read", noted)
+    ids = tuple(range(SEGMENT))
+    perform([adapter.part(adapter.start(experts=2), ids) for _ in range(count)])
+    assert len(read) == max(0, count - -count % 8)
+    begun = alone(adapter.part(adapter.start(experts=2), ids[:1])).state
+    read.clear()
+    perform([adapter.part(begun, ids[1:])])
+    assert len(read) == 1
 
 
 def test_round_after_round(adapter, parts):
