@@ -8,7 +8,9 @@ import torch
 from hypothesis import settings
 
 from rlstm_model.config import ModelConfig
+from rlstm_model.dropout import DropoutRates, sample_masks
 from rlstm_model.language_model import LanguageModel
+from rlstm_model.state import State
 from rlstm_model.walk import Group, GroupMasks, GroupState
 from rlstm_model.window import read_window
 
@@ -31,6 +33,41 @@ def _random_model(*, seed=0, scale=0.7, dtype=torch.float64, **shape):
 @pytest.fixture(scope="session")
 def random_model():
     return _random_model
+
+
+@pytest.fixture(scope="session")
+def draw_inputs():
+    """Draws what the layers of a model read, and a state before it."""
+
+    def draw(model, *, time=6, batch=3, seed=3):
+        config = model.config
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(time, batch, config.hidden_size, dtype=torch.float64, generator=generator)
+        h, c = torch.rand(
+            2, config.num_layers, batch, config.hidden_size, dtype=torch.float64, generator=generator
+        )
+        return x, State(h - 0.5, 2 * c - 1)
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def draw_masks():
+    """Draws a model's masks of all kinds, at one rate."""
+
+    def draw(model, rate=0.3, *, time=6, batch=3):
+        config = model.config
+        return sample_masks(
+            DropoutRates(input=rate, cell=rate, state=rate, output=rate),
+            time=time,
+            batch=batch,
+            layers=config.num_layers,
+            hidden=config.hidden_size,
+            like=model.embedding.input,
+            generator=torch.Generator().manual_seed(4),
+        )
+
+    return draw
 
 
 def _beside(name):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_model.dropout import NO_DROPOUT, DropoutMasks, DropoutRates, sample_masks
+from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
 from rlstm_model.state import State
 
 TIME, BATCH = 4, 2
@@ -33,18 +33,6 @@ def _inputs(model, seed=5):
     return ids, State(h, c)
 
 
-def _masks(model, rate):
-    return sample_masks(
-        DropoutRates(input=rate, cell=rate, state=rate, output=rate),
-        time=TIME,
-        batch=BATCH,
-        layers=model.config.num_layers,
-        hidden=model.config.hidden_size,
-        like=model.embedding.input,
-        generator=torch.Generator().manual_seed(6),
-    )
-
-
 def _all_masks(model, masks):
     ones = DropoutMasks(
         input=np.ones((TIME, BATCH, model.config.hidden_size)),
@@ -59,11 +47,11 @@ def _all_masks(model, masks):
 
 @pytest.mark.parametrize("shape", MODELS, ids=lambda shape: "-".join(map(str, shape.values())))
 @pytest.mark.parametrize("rate", [0.0, 0.4])
-def test_oracle_b_the_model_equals_the_reference(random_model, reference, shape, rate):
+def test_oracle_b_the_model_equals_the_reference(random_model, reference, draw_masks, shape, rate):
     """Features, probabilities and state equal the NumPy model's to 1e-10, with all masks and without."""
     model = random_model(**shape)
     ids, state = _inputs(model)
-    masks = _masks(model, rate)
+    masks = draw_masks(model, rate, time=TIME, batch=BATCH)
     weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
     expected = reference.forward(
         model.config, weights, ids.numpy(), state.h.numpy(), state.c.numpy(), _all_masks(model, masks)
@@ -75,11 +63,11 @@ def test_oracle_b_the_model_equals_the_reference(random_model, reference, shape,
 
 
 @pytest.mark.parametrize("kind", ["input", "cell", "state", "output"])
-def test_each_mask_alone_acts_as_in_the_reference(random_model, reference, kind):
+def test_each_mask_alone_acts_as_in_the_reference(random_model, reference, draw_masks, kind):
     """No mask leans on another being there."""
     model = random_model()
     ids, state = _inputs(model)
-    masks = NO_DROPOUT._replace(**{kind: getattr(_masks(model, 0.5), kind)})
+    masks = NO_DROPOUT._replace(**{kind: getattr(draw_masks(model, 0.5, time=TIME, batch=BATCH), kind)})
     weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
     expected, *_ = reference.forward(
         model.config, weights, ids.numpy(), state.h.numpy(), state.c.numpy(), _all_masks(model, masks)
@@ -129,11 +117,11 @@ def test_the_model_remembers_nothing_between_calls(random_model):
     assert torch.equal(first, again)
 
 
-def test_oracle_d_equal_masks_make_dropout_samples_plain_cross_entropy(random_model):
+def test_oracle_d_equal_masks_make_dropout_samples_plain_cross_entropy(random_model, draw_masks):
     """The log of the mean over copies with the same masks is one copy's log-probability."""
     model = random_model()
     ids, state = _inputs(model)
-    one = _masks(model, 0.4)
+    one = draw_masks(model, 0.4, time=TIME, batch=BATCH)
     row = DropoutMasks(
         input=one.input[:, :1], cell=one.cell[:, :, :1], state=one.state[:, :1], output=one.output[:, :1]
     )

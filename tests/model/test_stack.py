@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rlstm_model.config import Stacking
-from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
+from rlstm_model.dropout import DropoutMasks
 from rlstm_model.state import State
 
 LAYERS = [
@@ -17,30 +17,6 @@ LAYERS = [
     for cell, capped in (("rlstm", True), ("lstm", True), ("lstm", False))
     for rounds, rank in ((0, 0), (1, 0), (2, 2), (5, 2))
 ]
-RATES = DropoutRates(input=0.3, cell=0.3, state=0.3, output=0.3)
-
-
-def _inputs(model, *, time=6, batch=3, seed=3):
-    config = model.config
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(time, batch, config.hidden_size, dtype=torch.float64, generator=generator)
-    h, c = torch.rand(
-        2, config.num_layers, batch, config.hidden_size, dtype=torch.float64, generator=generator
-    )
-    return x, State(h - 0.5, 2 * c - 1)
-
-
-def _masks(model, *, time=6, batch=3, seed=4, rates=RATES):
-    config = model.config
-    return sample_masks(
-        rates,
-        time=time,
-        batch=batch,
-        layers=config.num_layers,
-        hidden=config.hidden_size,
-        like=model.embedding.input,
-        generator=torch.Generator().manual_seed(seed),
-    )
 
 
 def _torch_lstm(layer, n):
@@ -60,10 +36,10 @@ def _reordered(gradient, n):
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
-def test_without_cap_and_rounds_the_lstm_is_torchs(random_model, num_layers):
+def test_without_cap_and_rounds_the_lstm_is_torchs(random_model, draw_inputs, num_layers):
     """Outputs, last state and all gradients equal torch.nn.LSTM's; two layers add up."""
     model = random_model(num_layers=num_layers, cell="lstm", cap_input_gate=False, mogrifier_rounds=0)
-    x, state = _inputs(model)
+    x, state = draw_inputs(model)
     x_ours, x_theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
     features, last = model.stack.sequence(x_ours, state)
     layers = [_torch_lstm(layer, 5) for layer in model.stack.layers]
@@ -86,10 +62,10 @@ def test_without_cap_and_rounds_the_lstm_is_torchs(random_model, num_layers):
 
 @pytest.mark.parametrize("shape", LAYERS, ids=lambda shape: "-".join(map(str, shape.values())))
 @pytest.mark.parametrize("learning", [True, False])
-def test_reading_at_once_equals_reading_step_by_step(random_model, shape, learning):
+def test_reading_at_once_equals_reading_step_by_step(random_model, draw_inputs, shape, learning):
     """The two forms give the same features and the same state, with and without gradients."""
     model = random_model(num_layers=3, **shape)
-    x, state = _inputs(model)
+    x, state = draw_inputs(model)
     with torch.set_grad_enabled(learning):
         whole, last = model.stack.sequence(x, state)
     for t in range(len(x)):
@@ -100,10 +76,10 @@ def test_reading_at_once_equals_reading_step_by_step(random_model, shape, learni
 
 
 @given(cuts=st.sets(st.integers(1, 11)), seed=st.integers(0, 100))
-def test_oracle_c_chunked_equals_whole(random_model, cuts, seed):
+def test_oracle_c_chunked_equals_whole(random_model, draw_inputs, cuts, seed):
     """Windows cut anywhere, with the state carried on, give what one window gives."""
     model = random_model(seed=seed)
-    x, state = _inputs(model, time=12)
+    x, state = draw_inputs(model, time=12)
     whole, last = model.stack.sequence(x, state)
     parts = []
     for start, stop in zip([0, *sorted(cuts)], [*sorted(cuts), 12], strict=True):
@@ -113,10 +89,10 @@ def test_oracle_c_chunked_equals_whole(random_model, cuts, seed):
     torch.testing.assert_close(state.c, last.c, atol=1e-12, rtol=0)
 
 
-def test_rows_do_not_touch_each_other(random_model):
+def test_rows_do_not_touch_each_other(random_model, draw_inputs):
     """Changing one row's input and state changes no other row."""
     model = random_model()
-    x, state = _inputs(model)
+    x, state = draw_inputs(model)
     before, _ = model.stack.sequence(x, state)
     x, h = x.clone(), state.h.clone()
     x[:, 1] += 1.0
@@ -126,10 +102,10 @@ def test_rows_do_not_touch_each_other(random_model):
     assert (after[:, 1] - before[:, 1]).abs().max() > 1e-3
 
 
-def test_pitfall_1_the_residual_sum_holds_every_layer_and_no_embedding(random_model, read_layer):
+def test_pitfall_1_the_residual_sum_holds_every_layer_and_no_embedding(random_model, read_layer, draw_inputs):
     """Layer 3 reads xhat_1 + xhat_2; the features are xhat_1 + xhat_2 + xhat_3."""
     model = random_model(num_layers=3)
-    x, state = _inputs(model)
+    x, state = draw_inputs(model)
     features, last = model.stack.sequence(x, state)
     outputs, source = [], x
     for index, layer in enumerate(model.stack.layers):
@@ -143,10 +119,10 @@ def test_pitfall_1_the_residual_sum_holds_every_layer_and_no_embedding(random_mo
 @pytest.mark.parametrize("stacking", get_args(Stacking))
 @pytest.mark.parametrize("num_layers", [1, 2, 4])
 @pytest.mark.parametrize("learning", [True, False])
-def test_both_forms_agree_in_every_stacking(random_model, stacking, num_layers, learning):
+def test_both_forms_agree_in_every_stacking(random_model, draw_inputs, stacking, num_layers, learning):
     """Steps give the features and the state that the window gives."""
     model = random_model(stacking=stacking, num_layers=num_layers)
-    x, state = _inputs(model)
+    x, state = draw_inputs(model)
     with torch.set_grad_enabled(learning):
         whole, last = model.stack.sequence(x, state)
     for t in range(len(x)):
@@ -155,46 +131,46 @@ def test_both_forms_agree_in_every_stacking(random_model, stacking, num_layers, 
     torch.testing.assert_close(state.h, last.h, atol=1e-12, rtol=0)
 
 
-def test_two_layers_under_a_residual_sum_are_two_layers_with_a_skip(random_model):
+def test_two_layers_under_a_residual_sum_are_two_layers_with_a_skip(random_model, draw_inputs, draw_masks):
     """Bit for bit, in features, state and gradients, cell dropout or not: only a third layer differs."""
-    for masks in (_masks(random_model()), DropoutMasks()):
+    for masks in (draw_masks(random_model()), DropoutMasks()):
         results = []
         for stacking in ("residual", "skip"):
             model = random_model(stacking=stacking)
-            x, state = _inputs(model)
+            x, state = draw_inputs(model)
             features, last = model.stack.sequence(x, state, masks)
             gradients = torch.autograd.grad(features.sin().sum(), list(model.stack.parameters()))
             results.append([features, last.h, last.c, *gradients])
         assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
-def test_three_layers_differ_by_stacking(random_model):
+def test_three_layers_differ_by_stacking(random_model, draw_inputs):
     """The same weights give three different features."""
     features = []
     for stacking in get_args(Stacking):
         model = random_model(stacking=stacking, num_layers=3)
-        features.append(model.stack.sequence(*_inputs(model))[0])
+        features.append(model.stack.sequence(*draw_inputs(model))[0])
     residual, skip, plain = features
     assert (residual - skip).abs().max() > 1e-3
     assert (skip - plain).abs().max() > 1e-3
 
 
-def test_plain_features_are_the_last_layers_output_alone(random_model):
+def test_plain_features_are_the_last_layers_output_alone(random_model, draw_inputs, draw_masks):
     """They equal the last h when nothing is dropped, and lose exactly what its cell mask drops."""
     model = random_model(stacking="plain", num_layers=3)
-    x, state = _inputs(model)
+    x, state = draw_inputs(model)
     features, last = model.stack.sequence(x, state)
     assert torch.equal(features[-1], last.h[-1])
     cell = torch.ones(3, *x.shape, dtype=torch.float64)
-    cell[-1] = _masks(model).cell[-1]
+    cell[-1] = draw_masks(model).cell[-1]
     dropped, _ = model.stack.sequence(x, state, DropoutMasks(cell=cell))
     assert torch.equal(dropped, features * cell[-1])
 
 
-def test_pitfall_5_each_layer_uses_its_own_state_mask(random_model):
+def test_pitfall_5_each_layer_uses_its_own_state_mask(random_model, draw_inputs):
     """Changing layer 2's state mask changes layer 2 and leaves layer 1 as it was."""
     model = random_model()
-    x, state = _inputs(model)
+    x, state = draw_inputs(model)
     ones = torch.ones_like(state.h)
     other = ones.clone()
     other[1] = 0.0
@@ -204,11 +180,13 @@ def test_pitfall_5_each_layer_uses_its_own_state_mask(random_model):
     assert (same.h[1] - changed.h[1]).abs().max() > 1e-3
 
 
-def test_pitfall_8_cell_dropout_acts_on_the_next_input_and_on_the_output_sum(random_model, read_layer):
+def test_pitfall_8_cell_dropout_acts_on_the_next_input_and_on_the_output_sum(
+    random_model, read_layer, draw_inputs, draw_masks
+):
     """The same dropped value of layer 1 reaches layer 2 and the features; the carried h is whole."""
     model = random_model()
-    x, state = _inputs(model)
-    cell = _masks(model).cell
+    x, state = draw_inputs(model)
+    cell = draw_masks(model).cell
     features, last = model.stack.sequence(x, state, DropoutMasks(cell=cell))
     first, second = model.stack.layers
     below, _ = read_layer(first, x, state.h[0], state.c[0])
@@ -217,13 +195,13 @@ def test_pitfall_8_cell_dropout_acts_on_the_next_input_and_on_the_output_sum(ran
     torch.testing.assert_close(last.h[0], below[-1])
 
 
-def test_pitfall_9_input_reaches_the_cell_through_the_previous_h(random_model, read_layer):
+def test_pitfall_9_input_reaches_the_cell_through_the_previous_h(random_model, read_layer, draw_inputs):
     """With rounds the input projection depends on h: the same x, read after another h, is another x."""
     model = random_model(num_layers=1, cell="lstm", mogrifier_rounds=1)
     layer = model.stack.layers[0]
     with torch.no_grad():
         layer.h.zero_()
-    x, state = _inputs(model)
+    x, state = draw_inputs(model)
     h_1, _ = read_layer(layer, x[:1], state.h[0], state.c[0])
     h_2, _ = read_layer(layer, x[:1], state.h[0] + 0.1, state.c[0])
     assert (h_1 - h_2).abs().max() > 1e-3
@@ -231,15 +209,15 @@ def test_pitfall_9_input_reaches_the_cell_through_the_previous_h(random_model, r
 
 @pytest.mark.parametrize("cell", ["rlstm", "lstm"])
 @pytest.mark.parametrize("wave", [True, False])
-def test_bfloat16_products_stay_close_to_float32(random_model, cell, wave):
+def test_bfloat16_products_stay_close_to_float32(random_model, draw_inputs, draw_masks, cell, wave):
     """Features, state and every gradient differ by at most 2 % in norm; everything stays float32."""
     model = random_model(
         cell=cell, dtype=torch.float32, hidden_size=64, scale=0.1, mogrifier_rank=8, num_layers=2
     )
-    x, state = (_inputs(model)[0].float(), State(*(value.float() for value in _inputs(model)[1])))
+    x, state = (draw_inputs(model)[0].float(), State(*(value.float() for value in draw_inputs(model)[1])))
     results = []
     for precision in (None, torch.bfloat16):
-        features, last = model.stack.sequence(x, state, _masks(model), precision=precision, wave=wave)
+        features, last = model.stack.sequence(x, state, draw_masks(model), precision=precision, wave=wave)
         gradients = torch.autograd.grad(features.square().sum(), list(model.stack.parameters()))
         results.append([features, *last, *gradients])
     for exact, close in zip(*results, strict=True):
@@ -248,10 +226,10 @@ def test_bfloat16_products_stay_close_to_float32(random_model, cell, wave):
         assert (close - exact).norm() <= 0.02 * exact.norm()
 
 
-def test_by_default_products_have_the_weights_precision(random_model):
+def test_by_default_products_have_the_weights_precision(random_model, draw_inputs):
     """Not saying anything is saying float32, bit for bit."""
     model = random_model(dtype=torch.float32)
-    x, state = (_inputs(model)[0].float(), State(*(value.float() for value in _inputs(model)[1])))
+    x, state = (draw_inputs(model)[0].float(), State(*(value.float() for value in draw_inputs(model)[1])))
     default, _ = model.stack.sequence(x, state)
     said, _ = model.stack.sequence(x, state, precision=torch.float32)
     assert torch.equal(default, said)
@@ -280,11 +258,13 @@ def test_training_with_bfloat16_products_follows_float32(random_model):
 @pytest.mark.gpu
 @pytest.mark.parametrize("stacking", get_args(Stacking))
 @pytest.mark.parametrize("cell", ["rlstm", "lstm"])
-def test_a_gpu_reads_in_a_wave_what_a_cpu_reads_layer_by_layer(random_model, stacking, cell):
+def test_a_gpu_reads_in_a_wave_what_a_cpu_reads_layer_by_layer(
+    random_model, draw_inputs, draw_masks, stacking, cell
+):
     """Features, state and every gradient to 1e-10 in float64, with dropout."""
     model = random_model(num_layers=3, stacking=stacking, cell=cell, mogrifier_rank=2)
-    x, state = _inputs(model)
-    masks, results = _masks(model), []
+    x, state = draw_inputs(model)
+    masks, results = draw_masks(model), []
     for device in ("cpu", "cuda"):
         model = model.to(device)
         moved = DropoutMasks(*(None if mask is None else mask.to(device) for mask in masks))

@@ -58,6 +58,26 @@ def shared_out(monkeypatch):
     return counts
 
 
+@pytest.fixture
+def one_thread():
+    """Has torch compute on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def curve_of():
+    """The metrics of a run without what depends on the machine's speed."""
+
+    def curve(run):
+        timed = ("tokens_per_second", "seconds")
+        return [{k: v for k, v in record.items() if k not in timed} for record in run.metrics()]
+
+    return curve
+
+
 @pytest.fixture(scope="session")
 def words():
     return _words

@@ -24,6 +24,8 @@ from rlstm_training.reporting import Silence
 from rlstm_training.run import Diverged, RunDirectory, RunError
 from rlstm_training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 AVERAGED = Averaging(kind="two_tailed")
 
 
@@ -56,30 +58,20 @@ class _Stop(Silence):
             raise InterruptedError
 
 
-def _curve(run):
-    """The metrics without what depends on the machine's speed."""
-    return [
-        {k: v for k, v in record.items() if k not in ("tokens_per_second", "seconds")}
-        for record in run.metrics()
-    ]
+@pytest.fixture
+def trained(curve_of):
+    """Trains a run from where it stands: the model that it returns, and its curve."""
+
+    def train_run(folder, recipe, texts, reporter=None):
+        with RunDirectory.open(folder, recipe) as run:
+            return train(recipe, texts, run, reporter or Silence()), curve_of(run)
+
+    return train_run
 
 
-def _run(folder, recipe, texts, reporter=None):
-    with RunDirectory.open(folder, recipe) as run:
-        return train(recipe, texts, run, reporter or Silence()), _curve(run)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def test_the_metrics_hold_the_curve(toy_recipe, toy_texts, tmp_path):
+def test_the_metrics_hold_the_curve(toy_recipe, toy_texts, tmp_path, trained):
     """Loss at the end, validation at its period and at the end; the last is the returned model's."""
-    model, curve = _run(tmp_path / "run", toy_recipe(), toy_texts)
+    model, curve = trained(tmp_path / "run", toy_recipe(), toy_texts)
     assert [record["step"] for record in curve if "valid" in record] == [20, 40]
     assert [record["step"] for record in curve if "loss" in record] == [40]
     bits = striped_loss(model, toy_texts.valid["words"][:500]) / torch.log(torch.tensor(2.0)).item()
@@ -92,15 +84,15 @@ def _assert_same_weights(first, second):
 
 
 @pytest.mark.parametrize("kind", ["tail", "two_tailed"])
-def test_a_stopped_run_goes_on_exactly(toy_recipe, toy_texts, tmp_path, kind):
+def test_a_stopped_run_goes_on_exactly(toy_recipe, toy_texts, tmp_path, trained, kind):
     """Stopped at any step, also between log lines, the curve and the weights are those of one go."""
     averaging = Averaging(kind=kind, latest=25, every=2)
     recipe = toy_recipe(steps=60, evaluate_every=10, averaging=averaging, learning_rate=0.1)
-    whole, curve = _run(tmp_path / "whole", recipe, toy_texts)
+    whole, curve = trained(tmp_path / "whole", recipe, toy_texts)
     for at in (1, 16, 33, 34, 47, 59):
         with pytest.raises(InterruptedError):
-            _run(tmp_path / "parts", recipe, toy_texts, _Stop(at))
-    parts, resumed = _run(tmp_path / "parts", recipe, toy_texts)
+            trained(tmp_path / "parts", recipe, toy_texts, _Stop(at))
+    parts, resumed = trained(tmp_path / "parts", recipe, toy_texts)
     assert resumed == curve
     _assert_same_weights(whole, parts)
     ends = [RunDirectory(tmp_path / name).load(60)[0] for name in ("whole", "parts")]
@@ -108,22 +100,22 @@ def test_a_stopped_run_goes_on_exactly(toy_recipe, toy_texts, tmp_path, kind):
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
 
 
-def test_a_finished_run_does_nothing_more(toy_recipe, toy_texts, tmp_path):
+def test_a_finished_run_does_nothing_more(toy_recipe, toy_texts, tmp_path, trained):
     """Running it again returns the model and leaves the metrics as they are."""
-    first, curve = _run(tmp_path / "run", toy_recipe(), toy_texts)
+    first, curve = trained(tmp_path / "run", toy_recipe(), toy_texts)
     reporter = _Record()
-    second, again = _run(tmp_path / "run", toy_recipe(), toy_texts, reporter)
+    second, again = trained(tmp_path / "run", toy_recipe(), toy_texts, reporter)
     assert again == curve
     assert reporter.heard == [("started", 40, 40)]
     assert torch.equal(first.embedding.bias, second.embedding.bias)
 
 
-def test_a_damaged_newest_checkpoint_costs_some_steps_only(toy_recipe, toy_texts, tmp_path):
+def test_a_damaged_newest_checkpoint_costs_some_steps_only(toy_recipe, toy_texts, tmp_path, trained):
     """The one before is used, that is said, and the curve is still that of one go."""
-    _, curve = _run(tmp_path / "run", toy_recipe(), toy_texts)
+    _, curve = trained(tmp_path / "run", toy_recipe(), toy_texts)
     (tmp_path / "run" / "checkpoints" / "40" / "run.safetensors").write_bytes(b"lost")
     reporter = _Record()
-    _, again = _run(tmp_path / "run", toy_recipe(), toy_texts, reporter)
+    _, again = trained(tmp_path / "run", toy_recipe(), toy_texts, reporter)
     assert again == curve
     (_, message), started = reporter.heard
     assert "checkpoints/40: is damaged" in message
@@ -166,19 +158,19 @@ def _kill_until_done(folder, recipe_json, kills, draw):
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.timeout(600)
-def test_kills_leave_no_trace(corpora, toy_recipe, tmp_path, kills):
+def test_kills_leave_no_trace(corpora, toy_recipe, tmp_path, trained, curve_of, kills):
     """Kill -9 at random moments, then resumed: the loss curve equals the uninterrupted one exactly."""
     recipe = toy_recipe(steps=30 * kills, checkpoint_every=7, averaging=AVERAGED, learning_rate=0.1)
     _kill_until_done(tmp_path / "killed", json.dumps(recipe.to_json()), kills, random.Random(kills))
-    _, whole = _run(tmp_path / "whole", recipe, prepare(recipe)[0])
-    assert _curve(RunDirectory(tmp_path / "killed")) == whole
+    _, whole = trained(tmp_path / "whole", recipe, prepare(recipe)[0])
+    assert curve_of(RunDirectory(tmp_path / "killed")) == whole
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_a_full_disk_loses_nothing(toy_recipe, toy_texts, tmp_path, monkeypatch, half):
+def test_a_full_disk_loses_nothing(toy_recipe, toy_texts, tmp_path, monkeypatch, trained, half):
     """The error names the checkpoint; with room again the run goes on as if nothing had been."""
     recipe = toy_recipe(averaging=AVERAGED)
-    _, curve = _run(tmp_path / "whole", recipe, toy_texts)
+    _, curve = trained(tmp_path / "whole", recipe, toy_texts)
     saves = []
 
     def save_file(tensors, path):
@@ -192,10 +184,10 @@ def test_a_full_disk_loses_nothing(toy_recipe, toy_texts, tmp_path, monkeypatch,
     whole = run_module.save_file
     monkeypatch.setattr(run_module, "save_file", save_file)
     with pytest.raises(RunError, match="checkpoints/20: cannot be written, older checkpoints stay"):
-        _run(tmp_path / "run", recipe, toy_texts)
+        trained(tmp_path / "run", recipe, toy_texts)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["15"]
     assert RunDirectory(tmp_path / "run").newest().damaged == ()
-    assert _run(tmp_path / "run", recipe, toy_texts)[1] == curve
+    assert trained(tmp_path / "run", recipe, toy_texts)[1] == curve
 
 
 @pytest.fixture
@@ -305,12 +297,12 @@ def test_pitfall_17_a_bad_evaluation_sends_the_run_back_to_its_best(
         assert "nats on validation text" in reset["reset"]["why"]
 
 
-def test_rates_compound_and_are_told(diverging, toy_texts, tmp_path, poison, monkeypatch):
+def test_rates_compound_and_are_told(diverging, toy_texts, tmp_path, poison, monkeypatch, trained):
     """0.9, then 0.81 of the recipe's rate, in the metrics and to whoever listens; the run ends well."""
     monkeypatch.setattr("rlstm_training.loop.LOG_EVERY", 5)
     poison(diverging, [25, 43])
     reporter = _Record()
-    _, curve = _run(tmp_path / "run", diverging, toy_texts, reporter)
+    _, curve = trained(tmp_path / "run", diverging, toy_texts, reporter)
     resets = [record["reset"]["rate_scale"] for record in curve if "reset" in record]
     assert resets == pytest.approx([0.9, 0.81])
     rates = {record["step"]: record["rate"] for record in curve if "rate" in record}
@@ -327,73 +319,81 @@ def test_rates_compound_and_are_told(diverging, toy_texts, tmp_path, poison, mon
     assert RunDirectory(tmp_path / "run").finished
 
 
-def test_a_run_stopped_around_resets_goes_on_exactly(diverging, toy_texts, tmp_path, poison, evaluations):
+def test_a_run_stopped_around_resets_goes_on_exactly(
+    diverging, toy_texts, tmp_path, poison, evaluations, trained
+):
     """Before, right after and long after going back, also where the checkpoint is of the step before."""
     poison(diverging, [26, 36])
     evaluations(lambda step, found: found + 9 if step == 50 else found)
-    whole, curve = _run(tmp_path / "whole", diverging, toy_texts)
+    whole, curve = trained(tmp_path / "whole", diverging, toy_texts)
     assert [record["step"] for record in curve if "reset" in record] == [26, 35, 50]
     for at in (24, "reset", "reset", 27, 31, "reset", 36, 49, "reset", 53):
         with pytest.raises(InterruptedError):
-            _run(tmp_path / "parts", diverging, toy_texts, _Stop(at))
-    parts, resumed = _run(tmp_path / "parts", diverging, toy_texts)
+            trained(tmp_path / "parts", diverging, toy_texts, _Stop(at))
+    parts, resumed = trained(tmp_path / "parts", diverging, toy_texts)
     assert resumed == curve
     _assert_same_weights(whole, parts)
 
 
-def test_resets_are_counted_and_come_to_an_end(diverging, toy_texts, tmp_path, poison):
+def test_resets_are_counted_and_come_to_an_end(diverging, toy_texts, tmp_path, poison, trained):
     """A run that goes wrong again and again is given up with an error, and again when it is resumed."""
     recipe = replace(diverging, divergence_resets=2)
     poison(recipe, range(25, 40))
     for _ in range(2):
         with pytest.raises(Diverged, match="run: training diverged again after 2 resets; step 25: loss nan"):
-            _run(tmp_path / "run", recipe, toy_texts)
+            trained(tmp_path / "run", recipe, toy_texts)
     run = RunDirectory(tmp_path / "run")
     assert not run.finished
     assert run.saved_steps()[-1] == 20
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
-def test_a_divergence_before_the_first_evaluation_is_an_error(diverging, toy_texts, tmp_path, poison, what):
+def test_a_divergence_before_the_first_evaluation_is_an_error(
+    diverging, toy_texts, tmp_path, poison, trained, what
+):
     """There is nothing to go back to, and no checkpoint of what went wrong."""
     poison(diverging, [3], what)
     with pytest.raises(Diverged, match="before its first good evaluation; step 3: loss"):
-        _run(tmp_path / "run", diverging, toy_texts)
+        trained(tmp_path / "run", diverging, toy_texts)
     assert RunDirectory(tmp_path / "run").saved_steps() == []
 
 
-def test_a_first_evaluation_that_is_no_number_is_an_error(diverging, toy_texts, tmp_path, evaluations):
+def test_a_first_evaluation_that_is_no_number_is_an_error(
+    diverging, toy_texts, tmp_path, evaluations, trained
+):
     """As is a rate that blows the weights up at once."""
     recipe = replace(diverging, learning_rate=1e30)
     with pytest.raises(RunError, match="training diverged before its first good evaluation"):
-        _run(tmp_path / "huge", recipe, toy_texts)
+        trained(tmp_path / "huge", recipe, toy_texts)
     evaluations(lambda *_: math.nan)
     with pytest.raises(Diverged, match="before its first good evaluation; step 10: nan nats"):
-        _run(tmp_path / "run", diverging, toy_texts)
+        trained(tmp_path / "run", diverging, toy_texts)
 
 
-def test_a_run_that_gets_no_better_ends_early(diverging, toy_texts, tmp_path, evaluations):
+def test_a_run_that_gets_no_better_ends_early(diverging, toy_texts, tmp_path, evaluations, trained):
     """After so many evaluations without a better one; it is finished then, and stays so."""
     recipe = replace(diverging, early_stopping=3, steps=1000)
     evaluations(lambda step, _: abs(step - 20) / 100 + 1)
-    _, curve = _run(tmp_path / "run", recipe, toy_texts)
+    _, curve = trained(tmp_path / "run", recipe, toy_texts)
     assert curve[-1]["step"] == 50
     assert RunDirectory(tmp_path / "run").finished
     reporter = _Record()
-    assert _run(tmp_path / "run", recipe, toy_texts, reporter)[1] == curve
+    assert trained(tmp_path / "run", recipe, toy_texts, reporter)[1] == curve
     assert reporter.heard == [("started", 50, 1000)]
 
 
-def test_the_best_checkpoint_stays_beside_the_two_newest(diverging, toy_texts, tmp_path, evaluations):
+def test_the_best_checkpoint_stays_beside_the_two_newest(
+    diverging, toy_texts, tmp_path, evaluations, trained
+):
     """And is still the best of a run that goes on from the older of the two."""
     evaluations(lambda step, _: abs(step - 20) / 100 + 1)
-    _, curve = _run(tmp_path / "run", diverging, toy_texts)
+    _, curve = trained(tmp_path / "run", diverging, toy_texts)
     run = RunDirectory(tmp_path / "run")
     assert run.saved_steps() == [20, 55, 60]
     assert run.best().step == 20
     (run.folder / "checkpoints" / "60" / "run.safetensors").write_bytes(b"lost")
     reporter = _Record()
-    assert _run(run.folder, diverging, toy_texts, reporter)[1] == curve
+    assert trained(run.folder, diverging, toy_texts, reporter)[1] == curve
     assert ("started", 55, 60) in reporter.heard
     assert run.saved_steps() == [20, 55, 60]
     assert run.best().step == 20

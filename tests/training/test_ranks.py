@@ -3,7 +3,6 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,8 @@ from rlstm_training.loop import train
 from rlstm_training.ranks import ALONE, RankError, Ranks, launched_ranks, own_device
 from rlstm_training.reporting import Silence
 from rlstm_training.run import RunDirectory
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 # Each line of its input names a run, which two processes train; their exit codes are printed. "stop" ends
 # both after a step, "die" kills rank 1. They are forked, before torch has computed anything, so that torch is
@@ -87,14 +88,6 @@ def _environment():
     return {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
-@contextmanager
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def _train_alone(folder, recipe, *, stop=0):
     class End(Silence):
         def advanced(self, step, loss):
@@ -102,20 +95,12 @@ def _train_alone(folder, recipe, *, stop=0):
                 raise InterruptedError
 
     texts, _ = prepare(recipe)
-    with _one_thread(), RunDirectory.open(folder, recipe) as run:
+    with RunDirectory.open(folder, recipe) as run:
         if not stop:
             train(recipe, texts, run, End())
             return
         with pytest.raises(InterruptedError):
             train(recipe, texts, run, End())
-
-
-def _curve(folder):
-    """The metrics without what depends on the machine's speed."""
-    return [
-        {k: v for k, v in record.items() if k not in ("tokens_per_second", "seconds")}
-        for record in RunDirectory(Path(folder)).metrics()
-    ]
 
 
 def _finite(figures):
@@ -125,22 +110,27 @@ def _finite(figures):
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
-def _assert_same_run(folder, other, *, within):
-    """Losses, validation records and every tensor of the last checkpoint."""
-    curve, expected = _curve(folder), _curve(other)
-    assert len(curve) == len(expected)
-    for record, reference in zip(curve, expected, strict=True):
-        assert record.keys() == reference.keys()
-        for name, value in reference.items():
-            expected_value = pytest.approx(_finite(value), rel=0, abs=within)
-            assert _finite(record[name]) == expected_value, (reference["step"], name)
-    last, reference = (RunDirectory(Path(run)).newest() for run in (folder, other))
-    averages, expected = (saved.header["average"] for saved in (last, reference))
-    for name, counts in expected.items():
-        assert averages[name] == pytest.approx(counts, rel=0, abs=within), name
-    assert last.tensors.keys() == reference.tensors.keys()
-    for name, tensor in reference.tensors.items():
-        torch.testing.assert_close(last.tensors[name], tensor, rtol=0, atol=within, msg=name)
+@pytest.fixture
+def assert_same_run(curve_of):
+    """Asserts that two runs are the same: losses, validation and every tensor of the last checkpoint."""
+
+    def compare(folder, other, *, within):
+        curve, expected = (curve_of(RunDirectory(Path(run))) for run in (folder, other))
+        assert len(curve) == len(expected)
+        for record, reference in zip(curve, expected, strict=True):
+            assert record.keys() == reference.keys()
+            for name, value in reference.items():
+                expected_value = pytest.approx(_finite(value), rel=0, abs=within)
+                assert _finite(record[name]) == expected_value, (reference["step"], name)
+        last, reference = (RunDirectory(Path(run)).newest() for run in (folder, other))
+        averages, expected = (saved.header["average"] for saved in (last, reference))
+        for name, counts in expected.items():
+            assert averages[name] == pytest.approx(counts, rel=0, abs=within), name
+        assert last.tensors.keys() == reference.tensors.keys()
+        for name, tensor in reference.tensors.items():
+            torch.testing.assert_close(last.tensors[name], tensor, rtol=0, atol=within, msg=name)
+
+    return compare
 
 
 @pytest.fixture
@@ -157,7 +147,7 @@ def recipe(corpora, toy_recipe):
 
 
 @pytest.mark.timeout(600)
-def test_two_processes_train_as_one_does(recipe, train_as_two, tmp_path):
+def test_two_processes_train_as_one_does(recipe, train_as_two, tmp_path, assert_same_run):
     """Losses, validation, weights, moments, averages and states are those of one process.
 
     So they are when a run is killed on one rank, and when it goes on with another number of ranks.
@@ -165,19 +155,19 @@ def test_two_processes_train_as_one_does(recipe, train_as_two, tmp_path):
     one, two, killed, mixed = (tmp_path / name for name in ("one", "two", "killed", "mixed"))
     _train_alone(one, recipe)
     assert train_as_two(two, recipe) == ([0, 0], "")
-    _assert_same_run(two, one, within=1e-5)
+    assert_same_run(two, one, within=1e-5)
 
     assert train_as_two(mixed, recipe, stop=9) == ([3, 3], "")
     _train_alone(mixed, recipe, stop=17)
     assert train_as_two(mixed, recipe) == ([0, 0], "")
-    _assert_same_run(mixed, one, within=1e-5)
+    assert_same_run(mixed, one, within=1e-5)
 
     codes, said = train_as_two(killed, recipe, die=13)
     assert codes == [1, -signal.SIGKILL]
     assert "RankError: another process of this run has ended or does not answer" in said
     assert RunDirectory(killed).saved_steps()[-1] < 13
     assert train_as_two(killed, recipe)[0] == [0, 0]
-    _assert_same_run(killed, two, within=0)
+    assert_same_run(killed, two, within=0)
 
 
 def test_a_rank_alone_leaves_all_as_it_is():
@@ -230,7 +220,7 @@ def _torchrun(processes, *words):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_torchrun_trains_by_the_command(corpora, own_folder, tmp_path):
+def test_torchrun_trains_by_the_command(corpora, own_folder, tmp_path, assert_same_run):
     """The command as documented: one writer, the curve of one process, one model at the end.
 
     What cannot be done is said, and nothing is written.
@@ -240,7 +230,7 @@ def test_torchrun_trains_by_the_command(corpora, own_folder, tmp_path):
         done = _torchrun(processes, "train", *recipe, "--run", tmp_path / str(processes))
         assert done.returncode == 0, done.stderr
         assert done.stdout == f"model: {tmp_path / str(processes) / 'tiny'}\n"
-    _assert_same_run(tmp_path / "2", tmp_path / "1", within=1e-5)
+    assert_same_run(tmp_path / "2", tmp_path / "1", within=1e-5)
     again = _torchrun(2, "train", *recipe, "--run", tmp_path / "1", "--seed", 3)
     assert again.returncode == 1
     assert "recipe.json is the recipe of another run: seed differ" in again.stderr

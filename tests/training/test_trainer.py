@@ -16,6 +16,8 @@ from rlstm_training.evaluation.evaluation import striped_loss
 from rlstm_training.recipes import RECIPES
 from rlstm_training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PLAIN = {"dropout": DropoutRates(), "dropout_samples": 1, "l2": 0.0, "reset_probability": 0.0}
 
 # The losses of the first twenty steps of "tiny" on the words of conftest, seed 1, in nats.
@@ -41,14 +43,6 @@ GOLDEN = [
     5.38324,
     5.35015,
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_the_loss_falls_on_a_text_of_few_words(toy_recipe, toy_texts):

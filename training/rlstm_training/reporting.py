@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console
@@ -103,12 +102,7 @@ class ProgressBar:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def started(self, step: int, steps: int) -> None:

@@ -19,13 +19,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rlstm_training.atomic import partial_of, replace_text
 from rlstm_training.config import Recipe
 
 KEPT_CHECKPOINTS = 2
@@ -69,7 +69,7 @@ class RunDirectory:
             folder.mkdir(parents=True, exist_ok=True)
             run._acquire()
             if not run._recipe_path.exists():
-                _write_whole(run._recipe_path, json.dumps(recipe.to_json(), indent=1))
+                replace_text(run._recipe_path, json.dumps(recipe.to_json(), indent=1))
         except OSError as error:
             raise RunError(f"{folder}: cannot be used ({error.strerror})") from error
         try:
@@ -88,12 +88,7 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def recipe(self) -> Recipe:
@@ -128,7 +123,7 @@ class RunDirectory:
         """
         kept = [json.dumps(record) + "\n" for record in self.metrics() if record["step"] <= step]
         try:
-            _write_whole(self._metrics_path, "".join(kept))
+            replace_text(self._metrics_path, "".join(kept))
             for newer in self.saved_steps():
                 if newer > step:
                     shutil.rmtree(self._checkpoints / str(newer))
@@ -270,7 +265,7 @@ class RunDirectory:
         if self._recipe_path.exists() or not self.folder.exists():
             return
         # A kill right after the beginning leaves these.
-        ours = {self._lock_path.name, _beside(self._recipe_path).name}
+        ours = {self._lock_path.name, partial_of(self._recipe_path).name}
         if {path.name for path in self.folder.iterdir()} - ours:
             raise RunError(f"{self.folder} is not empty and is no run directory")
 
@@ -288,17 +283,6 @@ class RunDirectory:
         except BlockingIOError:
             self.close()
             raise RunError(f"{self.folder} is being trained by another process") from None
-
-
-def _write_whole(path: Path, text: str) -> None:
-    beside = _beside(path)
-    beside.write_text(text)
-    _sync(beside)
-    beside.replace(path)
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(path.name + ".partial")
 
 
 def _sha256(path: Path) -> str:

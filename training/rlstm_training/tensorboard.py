@@ -1,7 +1,6 @@
 """The curves of a run for TensorBoard."""
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from torch.utils.tensorboard import SummaryWriter
@@ -19,12 +18,7 @@ class TensorBoard(Silence):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()
 

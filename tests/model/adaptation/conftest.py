@@ -2,17 +2,22 @@
 
 import copy
 import hashlib
+import json
 from typing import NamedTuple
 
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.bases import SubspaceStatistics
-from rlstm_model.adaptation.calibration import Calibration, GradientStatistics
+from rlstm_model.adaptation.calibration import Calibrated, Calibration, GradientStatistics
+from rlstm_model.adaptation.calibration_file import save_calibration
 from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.adaptation.sparse import SparseStatistics
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
+from rlstm_model.scoring import TokenScores
 
 BOS = 1
 SEGMENT = 4
@@ -82,6 +87,15 @@ def _statistics(model, *, rank=None, seed=5):
     )
 
 
+def _rules_of(measured):
+    """A rule for each kind that statistics have, with nothing at its usual value."""
+    sizes = {"subspace": 40, "sparse": 18, "output_bias": 11, "full": len(measured.full_P)}
+    if measured.subspace is None:
+        del sizes["subspace"], sizes["sparse"]
+    unusual = {"decay": 0.1, "epsilon": 0.3, "max_norm_ratio": 0.4, "reduction": "sum"}
+    return tuple(_config(kind=kind, coordinates=size, **unusual) for kind, size in sizes.items())
+
+
 class Segment(NamedTuple):
     """One segment of dynamic evaluation by hand: log-probabilities, then what learning made of it."""
 
@@ -130,6 +144,35 @@ def _flat(tensors):
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
+def _observe(adapter, ids, state=None, **options):
+    """All slices, and the state after them."""
+    state = adapter.start() if state is None else state
+    parts = list(adapter.observe(state, ids, **options))
+    return parts, parts[-1].state if parts else state
+
+
+def _observe_runs(adapter, runs, state=None):
+    """Observe (ids, learn) after (ids, learn): all slices, and the state."""
+    parts, state = [], adapter.start() if state is None else state
+    for ids, learn in runs:
+        more, state = _observe(adapter, ids, state, learn=learn)
+        parts += more
+    return parts, state
+
+
+def _logprobs(parts):
+    return TokenScores.concatenate([part.scores for part in parts]).logprobs
+
+
+def _static_logprobs(parts):
+    return torch.cat([part.static_logprobs for part in parts])
+
+
+def _stored(state):
+    """Tensors and header, through bytes and back."""
+    return load(save(state.tensors())), json.loads(json.dumps(state.header(), allow_nan=False))
+
+
 def _digest(*tensors):
     """sha256 over the bits of tensors."""
     digest = hashlib.sha256()
@@ -165,6 +208,26 @@ def statistics():
 
 
 @pytest.fixture(scope="session")
+def make_calibrated(tiny_model):
+    """Makes rules of all kinds with their statistics."""
+
+    def make(*, rank=2, **shape):
+        model = tiny_model(**shape)
+        measured = _statistics(model, rank=rank)
+        return Calibrated(model=model, statistics=measured, choices=_rules_of(measured))
+
+    return make
+
+
+@pytest.fixture
+def good_file(make_calibrated, tmp_path):
+    """A calibration file with everything in it."""
+    path = tmp_path / "adaptation.safetensors"
+    save_calibration(path, make_calibrated())
+    return path
+
+
+@pytest.fixture(scope="session")
 def subspace():
     """Makes a random subspace of a model, of a rank."""
     return _subspace
@@ -185,6 +248,77 @@ def make_adapter(tiny_model):
         return Adapter(model, _calibration(model, **changes), bos_id=BOS)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def adapter(make_adapter):
+    """An adapter of a tiny model, whose deltas decay."""
+    return make_adapter(decay=0.05)
+
+
+@pytest.fixture(scope="session")
+def observe():
+    """Has an adapter observe tokens: all slices, and the state after them."""
+    return _observe
+
+
+@pytest.fixture(scope="session")
+def observe_runs():
+    """The same for runs of tokens that are learned from or not."""
+    return _observe_runs
+
+
+@pytest.fixture(scope="session")
+def logprobs():
+    return _logprobs
+
+
+@pytest.fixture(scope="session")
+def static_logprobs():
+    return _static_logprobs
+
+
+@pytest.fixture
+def bad_gradients(monkeypatch):
+    """Makes a row's gradients of the numbered segments NaN, or any value."""
+
+    def install(numbers, *, row=0, value=float("nan")):
+        for kind in (FullFastWeights, SubspaceFastWeights):
+            monkeypatch.setattr(kind, "learn", injected(kind.learn, numbers, row, value))
+
+    def injected(original, numbers, row, value):
+        seen = []
+
+        def learn(*arguments, **options):
+            done = original(*arguments, **options)
+            if len(seen) in numbers:
+                done.gradient_NP[row, 3] = value
+            seen.append(True)
+            return done
+
+        return learn
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def draw_lesson():
+    """Draws deltas of rows of fast weights in float64, a state in mid-text, inputs and targets."""
+
+    def draw(fast_weights, *, rows, time):
+        model = fast_weights.model
+        generator = torch.Generator().manual_seed(2)
+        delta = 0.3 * torch.randn(rows, fast_weights.size, dtype=torch.float64, generator=generator)
+        ids = torch.randint(11, (time + 4, rows), generator=generator)
+        _, state = model(ids[:4], model.initial_state(rows))
+        return delta, state, ids[4:], torch.randint(11, (time, rows), generator=generator)
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def stored():
+    return _stored
 
 
 @pytest.fixture(scope="session")

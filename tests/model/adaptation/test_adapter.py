@@ -24,35 +24,6 @@ streams = st.lists(tokens, min_size=1, max_size=26)
 few = settings(max_examples=12, deadline=None)
 
 
-def observe(adapter, ids, state=None, **options):
-    """All slices, and the state after them."""
-    state = adapter.start() if state is None else state
-    parts = list(adapter.observe(state, ids, **options))
-    return parts, parts[-1].state if parts else state
-
-
-def observe_runs(adapter, runs, state=None):
-    """Observe (ids, learn) after (ids, learn): all slices, and the state."""
-    parts, state = [], adapter.start() if state is None else state
-    for ids, learn in runs:
-        more, state = observe(adapter, ids, state, learn=learn)
-        parts += more
-    return parts, state
-
-
-def logprobs(parts):
-    return TokenScores.concatenate([part.scores for part in parts]).logprobs
-
-
-def static_logprobs(parts):
-    return torch.cat([part.static_logprobs for part in parts])
-
-
-@pytest.fixture(scope="module")
-def adapter(make_adapter):
-    return make_adapter(decay=0.05)
-
-
 SHAPES = [{}, {"tie_embeddings": True}, {"cell": "lstm", "mogrifier_rounds": 1, "mogrifier_rank": 0}]
 RULES = [
     {"decay": 0.1},
@@ -65,7 +36,7 @@ RULES = [
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_equals_dynamic_evaluation_by_hand(
-    make_adapter, tiny_model, calibration, by_hand, text, monkeypatch, dtype, shape, rule
+    make_adapter, tiny_model, calibration, by_hand, text, monkeypatch, observe, dtype, shape, rule
 ):
     """Scores, gradients and deltas are those of Krause's way (pitfalls 26, 28, 31, 32, 33)."""
     model, ids = tiny_model(dtype=dtype, **shape), text(23)
@@ -92,7 +63,9 @@ def test_equals_dynamic_evaluation_by_hand(
 
 @few
 @given(streams, st.data())
-def test_oracle_f_without_rate_and_decay_it_is_static(make_adapter, tiny_model, ids, data):
+def test_oracle_f_without_rate_and_decay_it_is_static(
+    make_adapter, tiny_model, observe_runs, logprobs, static_logprobs, ids, data
+):
     """Rate 0 and decay 0: the adapted scores are the static ones and those of scoring, to the last bit."""
     model = tiny_model()
     still = make_adapter(model, rate=0.0, decay=0.0)
@@ -113,21 +86,21 @@ def test_oracle_f_without_rate_and_decay_it_is_static(make_adapter, tiny_model, 
 
 
 @pytest.mark.parametrize("options", [{"rate": 0.0, "decay": 0.5}, {"rate": 1e-30}], ids=str)
-def test_oracle_f_through_the_learning_pass(make_adapter, text, options):
+def test_oracle_f_through_the_learning_pass(make_adapter, text, observe, logprobs, static_logprobs, options):
     """Steps that change nothing are taken, and the scores stay the static ones to the last bit."""
     parts, state = observe(make_adapter(**options), text(23))
     assert state.updates == 5
     assert torch.equal(logprobs(parts), static_logprobs(parts))
 
 
-def test_rate_scale_zero_is_static(adapter, text):
+def test_rate_scale_zero_is_static(adapter, text, observe, logprobs, static_logprobs):
     """A session that was made with rate scale 0 learns nothing."""
     parts, state = observe(adapter, text(23), adapter.start(rate_scale=0.0))
     assert state.updates == 0
     assert torch.equal(logprobs(parts), static_logprobs(parts))
 
 
-def test_rate_scale_multiplies_the_rate(make_adapter, text):
+def test_rate_scale_multiplies_the_rate(make_adapter, text, observe, logprobs, static_logprobs):
     """Rate scale 3 under a third of the rate is the same rule."""
     one, other = make_adapter(rate=0.02), make_adapter(rate=0.06)
     first, _ = observe(one, text(23), one.start(rate_scale=3.0))
@@ -138,7 +111,7 @@ def test_rate_scale_multiplies_the_rate(make_adapter, text):
 
 @few
 @given(streams, st.data())
-def test_oracle_g_the_future_never_changes_the_past(adapter, ids, data):
+def test_oracle_g_the_future_never_changes_the_past(adapter, observe, logprobs, ids, data):
     """Other tokens from any place on change no score before it, not in the last bit (pitfall 26)."""
     place = data.draw(st.integers(0, len(ids)))
     changed = ids[:place] + data.draw(st.lists(tokens, min_size=len(ids) - place, max_size=len(ids) - place))
@@ -148,7 +121,7 @@ def test_oracle_g_the_future_never_changes_the_past(adapter, ids, data):
 
 @few
 @given(streams, st.randoms(use_true_random=False), st.data())
-def test_oracle_g_permuting_the_future(adapter, ids, random, data):
+def test_oracle_g_permuting_the_future(adapter, observe, logprobs, ids, random, data):
     """A permutation of the future, and its absence, change no past score."""
     place = data.draw(st.integers(1, len(ids)))
     future = ids[place:]
@@ -158,7 +131,7 @@ def test_oracle_g_permuting_the_future(adapter, ids, random, data):
     torch.testing.assert_close(logprobs(one)[:place], logprobs(cut), rtol=0, atol=1e-5)
 
 
-def test_a_segment_without_learning_tokens_takes_no_step(adapter, text):
+def test_a_segment_without_learning_tokens_takes_no_step(adapter, text, observe):
     """No flagged token, no step, no decay; the recurrent state advances all the same."""
     _, learned = observe(adapter, text(8))
     parts, state = observe(adapter, text(12, seed=7), learned, learn=False)
@@ -168,7 +141,7 @@ def test_a_segment_without_learning_tokens_takes_no_step(adapter, text):
     assert not torch.equal(state.now.state.h, learned.now.state.h)
 
 
-def test_pitfall_37_what_may_not_be_learned_from_is_not(adapter, text):
+def test_pitfall_37_what_may_not_be_learned_from_is_not(adapter, text, observe, logprobs, static_logprobs):
     """A stream that is only read keeps no delta at all, and scores as the static model does."""
     parts, state = observe(adapter, text(23), learn=False)
     assert state.delta_KP is None
@@ -187,7 +160,7 @@ def test_ids_outside_the_vocabulary(adapter, text, bad, place, static):
     assert (raised.value.index, raised.value.id) == (place, bad)
 
 
-def test_ids_may_be_a_tensor(adapter, text):
+def test_ids_may_be_a_tensor(adapter, text, observe):
     """Ids of any integer kind are read as numbers: the state can be stored."""
     _, one = observe(adapter, text(10))
     _, other = observe(adapter, torch.tensor(text(10)))
@@ -195,7 +168,7 @@ def test_ids_may_be_a_tensor(adapter, text):
     assert all(type(token) is int for token in other.pending)
 
 
-def test_alternatives(adapter, text):
+def test_alternatives(adapter, text, observe):
     """``top`` alternatives come with the adapted scores, from both passes, best first."""
     parts, _ = observe(adapter, text(10), top=3)
     scores = TokenScores.concatenate([part.scores for part in parts])
@@ -206,7 +179,9 @@ def test_alternatives(adapter, text):
 
 
 @pytest.mark.parametrize("cuts", [(23,), (3, 10, 10)])
-def test_pitfall_23_the_temperature_is_in_all_that_is_scored(tiny_model, calibration, text, cuts):
+def test_pitfall_23_the_temperature_is_in_all_that_is_scored(
+    tiny_model, calibration, text, observe, logprobs, cuts
+):
     """Adapted, static and read-ahead scores are at the temperature, whatever the cuts; 1 changes no bit."""
     model, ids = tiny_model(), text(23)
     cool = Adapter(model, calibration(model), bos_id=BOS, temperature=0.7)
@@ -228,7 +203,7 @@ def test_pitfall_23_the_temperature_is_in_all_that_is_scored(tiny_model, calibra
     assert not torch.allclose(logprobs(plain), logprobs(parts))
 
 
-def test_log_probabilities_alone(tiny_model, calibration, text, digest):
+def test_log_probabilities_alone(tiny_model, calibration, text, digest, observe, logprobs):
     """Leaving out ranks and entropies changes no log-probability and no weight."""
     model, ids = tiny_model(), text(23)
     whole, one = observe(Adapter(model, calibration(model), bos_id=BOS), ids)
@@ -237,7 +212,7 @@ def test_log_probabilities_alone(tiny_model, calibration, text, digest):
     assert digest(one.delta_KP) == digest(other.delta_KP)
 
 
-def test_without_the_static_row(adapter, text, digest):
+def test_without_the_static_row(adapter, text, digest, observe, logprobs):
     """Leaving the reference out changes no adapted score and no weight."""
     with_row, one = observe(adapter, text(23))
     without, other = observe(adapter, text(23), adapter.start(static=False))
@@ -251,7 +226,7 @@ FOUR = [(0.5, 20), (1.0, 21), (2.0, 22), (4.0, 23)]
 
 
 @pytest.fixture(scope="module")
-def alone(make_adapter, text, digest):
+def alone(make_adapter, text, digest, observe, logprobs):
     """What each of four streams gets on an adapter of its own: log-probabilities and its state's bits."""
     results = []
     for scale, seed in FOUR:
@@ -263,7 +238,7 @@ def alone(make_adapter, text, digest):
 
 @few
 @given(st.lists(st.integers(0, 3), max_size=24))
-def test_pitfall_36_streams_on_one_adapter_do_not_mix(adapter, alone, text, digest, turns):
+def test_pitfall_36_streams_on_one_adapter_do_not_mix(adapter, alone, text, digest, logprobs, turns):
     """Four streams observed slice by slice in any order get what each gets alone, bit for bit."""
     running = [adapter.observe(adapter.start(rate_scale=scale), text(21, seed=seed)) for scale, seed in FOUR]
     collected = [[] for _ in FOUR]
@@ -274,7 +249,7 @@ def test_pitfall_36_streams_on_one_adapter_do_not_mix(adapter, alone, text, dige
         assert digest(*parts[-1].state.tensors().values()) == bits
 
 
-def test_pitfall_31_streams_start_from_the_loaded_weights(adapter, text, digest):
+def test_pitfall_31_streams_start_from_the_loaded_weights(adapter, text, digest, observe):
     """A stream leaves nothing behind in its adapter: the next one starts as the first did."""
     _, first = observe(adapter, text(23))
     observe(adapter, text(40, seed=9), adapter.start(rate_scale=9.0))
@@ -283,7 +258,7 @@ def test_pitfall_31_streams_start_from_the_loaded_weights(adapter, text, digest)
 
 
 @pytest.mark.parametrize("length", [0, 3, 8, 10])
-def test_reader_agrees_with_observe_and_changes_nothing(adapter, text, digest, length):
+def test_reader_agrees_with_observe_and_changes_nothing(adapter, text, digest, observe, logprobs, length):
     """Reading ahead gives the scores that observing gives within the segment, and leaves the stream alone."""
     _, state = observe(adapter, text(length))
     before, header, ids = digest(*state.tensors().values()), state.header(), text(6, seed=5)
@@ -306,7 +281,7 @@ def test_reader_agrees_with_observe_and_changes_nothing(adapter, text, digest, l
     assert (digest(*state.tensors().values()), state.header()) == (before, header)
 
 
-def test_readers_share_the_workspace_with_learning(adapter, text):
+def test_readers_share_the_workspace_with_learning(adapter, text, observe):
     """A reader keeps its stream's weights while other streams learn in between."""
     _, state = observe(adapter, text(12))
     reader = adapter.reader(state)
@@ -316,7 +291,7 @@ def test_readers_share_the_workspace_with_learning(adapter, text):
         assert torch.equal(scores.logprobs, expected.logprobs)
 
 
-def test_the_slow_weights_never_change(tiny_model, calibration, text, digest):
+def test_the_slow_weights_never_change(tiny_model, calibration, text, digest, observe):
     """After all that an adapter can do, the model's weights have the same bits, and no gradients."""
     model = tiny_model()
     before = digest(*model.parameters())
@@ -337,7 +312,7 @@ def test_a_calibration_of_another_model(tiny_model, calibration):
         Adapter(tiny_model(), calibration(tiny_model(hidden_size=6)), bos_id=BOS)
 
 
-def test_oracle_l_a_repeated_motif_is_learned(tiny_model, config, text):
+def test_oracle_l_a_repeated_motif_is_learned(tiny_model, config, text, observe, logprobs, static_logprobs):
     """On a stream that repeats a motif, dynamic beats static by a wide margin, and more so at the end."""
     model = tiny_model(hidden_size=16, scale=0.3)
     rms_P, count = measure_rms(model, [text(400, seed=1)], segment=SEGMENT, reduction="mean", bos_id=BOS)

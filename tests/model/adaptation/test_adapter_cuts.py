@@ -5,40 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstm_model.scoring import TokenScores
-
 SEGMENT = 4
 tokens = st.integers(0, 10)
 few = settings(max_examples=12, deadline=None)
-
-
-def observe(adapter, ids, state=None, **options):
-    """All slices, and the state after them."""
-    state = adapter.start() if state is None else state
-    parts = list(adapter.observe(state, ids, **options))
-    return parts, parts[-1].state if parts else state
-
-
-def observe_runs(adapter, runs, state=None):
-    """Observe (ids, learn) after (ids, learn): all slices, and the state."""
-    parts, state = [], adapter.start() if state is None else state
-    for ids, learn in runs:
-        more, state = observe(adapter, ids, state, learn=learn)
-        parts += more
-    return parts, state
-
-
-def logprobs(parts):
-    return TokenScores.concatenate([part.scores for part in parts]).logprobs
-
-
-def static_logprobs(parts):
-    return torch.cat([part.static_logprobs for part in parts])
-
-
-@pytest.fixture(scope="module")
-def adapter(make_adapter):
-    return make_adapter(decay=0.05)
 
 
 runs_of_tokens = st.lists(st.tuples(st.lists(tokens, max_size=9), st.booleans()), min_size=1, max_size=7)
@@ -58,7 +27,7 @@ def recut(data, runs):
 
 @few
 @given(runs_of_tokens.filter(lambda runs: any(ids for ids, _ in runs)), st.data())
-def test_a_stream_may_be_cut_anywhere(adapter, runs, data):
+def test_a_stream_may_be_cut_anywhere(adapter, observe_runs, logprobs, static_logprobs, runs, data):
     """Other cuts give the same scores to 1e-5 and the same steps, whatever the learn flags."""
     one, one_state = observe_runs(adapter, runs)
     other, other_state = observe_runs(adapter, recut(data, runs))
@@ -71,7 +40,7 @@ def test_a_stream_may_be_cut_anywhere(adapter, runs, data):
 
 @few
 @given(runs_of_tokens.filter(lambda runs: any(ids for ids, _ in runs)))
-def test_pitfall_38_same_cuts_same_bits(make_adapter, digest, runs):
+def test_pitfall_38_same_cuts_same_bits(make_adapter, digest, observe_runs, logprobs, runs):
     """The same requests give the same bits, in another adapter too."""
     (one, one_state), (other, other_state) = (observe_runs(make_adapter(decay=0.05), runs) for _ in range(2))
     assert torch.equal(logprobs(one), logprobs(other))
@@ -79,7 +48,9 @@ def test_pitfall_38_same_cuts_same_bits(make_adapter, digest, runs):
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
-def test_learning_reads_the_whole_segment_by_hand(make_adapter, tiny_model, calibration, by_hand, text, cut):
+def test_learning_reads_the_whole_segment_by_hand(
+    make_adapter, tiny_model, calibration, by_hand, text, observe_runs, logprobs, cut
+):
     """Mixed flags: only flagged tokens count, over S, with the whole segment as context."""
     model, ids = tiny_model(dtype=torch.float64), text(16)
     learn = [True] * cut + [False] * (8 - cut) + [False, True] * 4
@@ -104,7 +75,7 @@ def test_steps_happen_on_the_absolute_grid(adapter, text):
     assert ends == [4, 8, 12, 16, 20]
 
 
-def test_an_iterator_may_be_left_at_any_slice(adapter, text, digest):
+def test_an_iterator_may_be_left_at_any_slice(adapter, text, digest, observe):
     """Whoever stops keeps the state of the last slice, and can go on from there."""
     ids = text(20)
     first = next(iter(adapter.observe(adapter.start(), ids)))

@@ -1,39 +1,21 @@
 """Several experts on one stream: a mixture of adapters, each guarded on its own."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load, save
 
 from rlstm_model.adaptation import mixture
 from rlstm_model.adaptation.adapted_state import EXPERTS
 from rlstm_model.adaptation.adapter import StateMismatch
-from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.adaptation.mixture import MixtureState, regret_bound
-from rlstm_model.adaptation.subspace import SubspaceFastWeights
-from rlstm_model.scoring import TokenScores
 
 NAN, INF = float("nan"), float("inf")
 tokens = st.integers(0, 10)
 few = settings(max_examples=8, deadline=None)
 KINDS = {"full": None, "subspace": 2}
-
-
-def observe(adapter, ids, state, **options):
-    parts = list(adapter.observe(state, ids, **options))
-    return parts, parts[-1].state if parts else state
-
-
-def logprobs(parts):
-    return TokenScores.concatenate([part.scores for part in parts]).logprobs
-
-
-def static_logprobs(parts):
-    return torch.cat([part.static_logprobs for part in parts])
 
 
 def bits(state, rows=slice(None)):
@@ -54,7 +36,9 @@ def adapter(request, make_adapter):
 
 @pytest.mark.parametrize("experts", [2, 4])
 @pytest.mark.parametrize("learn", [True, False])
-def test_is_the_mixture_of_adapters_that_run_alone(adapter, text, experts, learn):
+def test_is_the_mixture_of_adapters_that_run_alone(
+    adapter, text, observe, logprobs, static_logprobs, experts, learn
+):
     """Scores, weights and deltas are those of streams of one rate each, mixed by hand with the static row."""
     ids, apart, deltas = text(30), [], []
     for rate in EXPERTS[experts]:
@@ -75,7 +59,7 @@ def test_is_the_mixture_of_adapters_that_run_alone(adapter, text, experts, learn
     assert (found - static).abs().max() > 0.05
 
 
-def test_one_expert_has_no_weights_to_keep(adapter, text):
+def test_one_expert_has_no_weights_to_keep(adapter, text, observe):
     """A single expert counts all."""
     _, state = observe(adapter, text(6), adapter.start())
     assert state.mixture is None
@@ -84,7 +68,7 @@ def test_one_expert_has_no_weights_to_keep(adapter, text):
 
 @few
 @given(st.lists(tokens, min_size=1, max_size=20), st.data())
-def test_cuts_do_not_matter(adapter, ids, data):
+def test_cuts_do_not_matter(adapter, observe, logprobs, ids, data):
     """Scores and weights at every cut are those of the whole, to 1e-5."""
     whole, end = observe(adapter, ids, adapter.start(experts=4))
     parts, state = [], adapter.start(experts=4)
@@ -99,7 +83,7 @@ def test_cuts_do_not_matter(adapter, ids, data):
 
 @few
 @given(st.lists(tokens, min_size=2, max_size=20), st.randoms(use_true_random=False), st.data())
-def test_oracle_g_permuting_the_future_changes_no_past_score(adapter, ids, random, data):
+def test_oracle_g_permuting_the_future_changes_no_past_score(adapter, observe, logprobs, ids, random, data):
     """To the last bit, with all experts."""
     place = data.draw(st.integers(1, len(ids)))
     future = ids[place:]
@@ -111,7 +95,9 @@ def test_oracle_g_permuting_the_future_changes_no_past_score(adapter, ids, rando
 
 @pytest.mark.parametrize("rate_scale", [1.0, 100.0, 1e6])
 @pytest.mark.parametrize("hostile", ["random", "one token", "alternating"])
-def test_the_loss_to_the_static_row_is_bounded(adapter, text, hostile, rate_scale):
+def test_the_loss_to_the_static_row_is_bounded(
+    adapter, text, observe, logprobs, static_logprobs, hostile, rate_scale
+):
     """After every token of a hostile stream, at any rate: at most ln K + ln(T + 1) nats in all."""
     ids = {"random": text(160), "one token": [3] * 80 + text(80), "alternating": [1, 2] * 40 + [2, 1] * 40}
     for experts in (2, 4):
@@ -125,7 +111,7 @@ def test_the_loss_to_the_static_row_is_bounded(adapter, text, hostile, rate_scal
 @pytest.mark.parametrize("row", [0, 1, 2])
 @pytest.mark.parametrize("value", [NAN, INF])
 @pytest.mark.parametrize(("length", "more"), [(8, 2), (8, 4), (10, 1), (10, 2)])
-def test_an_expert_that_computes_no_number_restarts_alone(adapter, text, row, value, length, more):
+def test_an_expert_that_computes_no_number_restarts_alone(adapter, text, observe, row, value, length, more):
     """Its delta is dropped, the part is scored again, and the other experts go on bit for bit."""
     _, state = observe(adapter, text(length), adapter.start(experts=4))
     delta = state.delta_KP.clone()
@@ -152,32 +138,11 @@ def test_an_expert_that_computes_no_number_restarts_alone(adapter, text, row, va
     torch.testing.assert_close(after.delta_KP, mended.delta_KP, rtol=1e-5, atol=1e-6)
 
 
-@pytest.fixture
-def bad_gradients(monkeypatch):
-    """Makes one row's gradients NaN in the numbered segments."""
-
-    def install(row, numbers):
-        for kind in (FullFastWeights, SubspaceFastWeights):
-            monkeypatch.setattr(kind, "learn", injected(kind.learn, row, numbers, []))
-
-    def injected(original, row, numbers, seen):
-        def learn(*arguments, **options):
-            done = original(*arguments, **options)
-            if len(seen) in numbers:
-                done.gradient_NP[row, 3] = NAN
-            seen.append(True)
-            return done
-
-        return learn
-
-    return install
-
-
 @pytest.mark.parametrize("row", [0, 1, 2])
-def test_a_bad_gradient_is_one_experts_affair(adapter, text, bad_gradients, row):
+def test_a_bad_gradient_is_one_experts_affair(adapter, text, bad_gradients, observe, row):
     """The expert skips its steps, at the third it restarts; the others learn bit for bit as ever."""
     expected, _ = observe(adapter, text(24), adapter.start(experts=4))
-    bad_gradients(row, {1, 2, 3})
+    bad_gradients({1, 2, 3}, row=row)
     parts, state = observe(adapter, text(24), adapter.start(experts=4))
     skipped = ("step_skipped",)
     assert [part.guards for part in parts] == [(), skipped, skipped, (*skipped, "restarted"), (), ()]
@@ -194,9 +159,11 @@ def test_a_bad_gradient_is_one_experts_affair(adapter, text, bad_gradients, row)
     assert state.updates == 6
 
 
-def test_an_expert_that_restarts_after_its_steps_has_lost_its_weight(adapter, text, bad_gradients):
+def test_an_expert_that_restarts_after_its_steps_has_lost_its_weight(
+    adapter, text, bad_gradients, observe, stored
+):
     """It counts as if its last token had been impossible; the state can be stored, and it comes back."""
-    bad_gradients(1, {1, 2, 3})
+    bad_gradients({1, 2, 3}, row=1)
     parts, _ = observe(adapter, text(24), adapter.start(experts=4))
     assert parts[3].guards[-1] == "restarted"
     assert parts[2].state.weights[2] > 1.01 / (12 + 1) / 4
@@ -208,9 +175,9 @@ def test_an_expert_that_restarts_after_its_steps_has_lost_its_weight(adapter, te
     assert parts[5].state.weights[2] > restarted.weights[2]
 
 
-def test_when_no_expert_can_step_nothing_changes(adapter, text, bad_gradients):
+def test_when_no_expert_can_step_nothing_changes(adapter, text, bad_gradients, observe):
     """All steps skipped is no update, and the weights stay the same value."""
-    bad_gradients(slice(None), {1})
+    bad_gradients({1}, row=slice(None))
     (first, second, third), _ = observe(adapter, text(12), adapter.start(experts=4))
     assert second.state.delta_KP is first.state.delta_KP
     assert (second.updates, second.guards) == (0, ("step_skipped",) * 3)
@@ -220,7 +187,7 @@ def test_when_no_expert_can_step_nothing_changes(adapter, text, bad_gradients):
 
 @pytest.mark.parametrize("rate_scale", [1e3, 1e30, 1e308])
 @pytest.mark.parametrize("rate", [0.1, 0.0])
-def test_an_absurd_rate_stays_finite(make_adapter, text, rate_scale, rate):
+def test_an_absurd_rate_stays_finite(make_adapter, text, observe, logprobs, rate_scale, rate):
     """However large the steps, also where thrice the rate is beyond every number."""
     adapter = make_adapter(rate=rate, decay=0.1)
     parts, state = observe(adapter, text(40), adapter.start(experts=4, rate_scale=rate_scale))
@@ -232,7 +199,7 @@ def test_an_absurd_rate_stays_finite(make_adapter, text, rate_scale, rate):
         assert not any(part.guards for part in parts)
 
 
-def test_a_reset_of_the_weights_makes_the_experts_equal(adapter, text):
+def test_a_reset_of_the_weights_makes_the_experts_equal(adapter, text, observe):
     """Pi = 1/K and t = 0; a reset of the text alone leaves them."""
     _, state = observe(adapter, text(10), adapter.start(experts=4))
     assert state.weights != (0.25,) * 4
@@ -246,14 +213,11 @@ def test_a_reset_of_the_weights_makes_the_experts_equal(adapter, text):
     assert int(part.state.mixture.tokens_N) == 1
 
 
-def stored(state):
-    """Tensors and header, through bytes and back."""
-    return load(save(state.tensors())), json.loads(json.dumps(state.header(), allow_nan=False))
-
-
 @pytest.mark.parametrize("experts", [2, 4])
 @pytest.mark.parametrize("length", [0, 3, 8, 10])
-def test_round_trip_goes_on_to_the_last_bit(adapter, text, digest, experts, length):
+def test_round_trip_goes_on_to_the_last_bit(
+    adapter, text, digest, observe, logprobs, stored, experts, length
+):
     """Also in mid-segment: weights of experts, deltas and states come back as they were."""
     _, state = observe(adapter, text(length), adapter.start(experts=experts))
     again = adapter.restore(*stored(state))
@@ -278,7 +242,7 @@ def test_round_trip_goes_on_to_the_last_bit(adapter, text, digest, experts, leng
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_wrong_header_values(adapter, text, field, values):
+def test_wrong_header_values(adapter, text, observe, field, values):
     """Weights that no stream can have, and counts of experts that do not fit, are refused by name."""
     _, state = observe(adapter, text(10), adapter.start(experts=4))
     for value in values:
@@ -286,7 +250,7 @@ def test_wrong_header_values(adapter, text, field, values):
             adapter.restore(state.tensors(), {**state.header(), field: value})
 
 
-def test_fewer_experts_than_were_stored(adapter, text):
+def test_fewer_experts_than_were_stored(adapter, text, observe):
     """A header of two experts does not fit the tensors of four."""
     _, state = observe(adapter, text(10), adapter.start(experts=4))
     fewer = {"experts": 2, "weights": [0.5, 0.5], "bad_steps": [0]}

@@ -6,21 +6,10 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.adapter import Cursor, NonFiniteState
-from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.scoring import TokenScores, score
+from rlstm_model.scoring import score
 from rlstm_model.state import State
 
 NAN, INF = float("nan"), float("inf")
-
-
-def observe(adapter, ids, state=None, **options):
-    state = adapter.start() if state is None else state
-    parts = list(adapter.observe(state, ids, **options))
-    return parts, parts[-1].state
-
-
-def logprobs(parts):
-    return TokenScores.concatenate([part.scores for part in parts]).logprobs
 
 
 def poisoned(state, value, place=slice(None), row=0):
@@ -36,30 +25,11 @@ def broken(cursor, row):
     return Cursor(State(cursor.state.h, c), cursor.last)
 
 
-@pytest.fixture
-def bad_gradients(monkeypatch):
-    """Makes the gradients of the numbered segments NaN, or any value."""
-
-    def install(numbers, value=NAN):
-        seen, original = [], FullFastWeights.learn
-
-        def injected(*arguments, **options):
-            done = original(*arguments, **options)
-            if len(seen) in numbers:
-                done.gradient_NP[0, 3] = value
-            seen.append(True)
-            return done
-
-        monkeypatch.setattr(FullFastWeights, "learn", injected)
-
-    return install
-
-
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_a_step_that_is_not_finite_is_skipped(make_adapter, text, bad_gradients, value):
+def test_a_step_that_is_not_finite_is_skipped(make_adapter, text, bad_gradients, observe, logprobs, value):
     """The delta stays as it was, the skip is counted and named, and the next good step clears the count."""
     adapter = make_adapter()
-    bad_gradients({1, 2}, value)
+    bad_gradients({1, 2}, value=value)
     parts, state = observe(adapter, text(16))
     assert [part.guards for part in parts] == [(), ("step_skipped",), ("step_skipped",), ()]
     assert [part.state.bad_steps for part in parts] == [(0,), (1,), (2,), (0,)]
@@ -71,7 +41,7 @@ def test_a_step_that_is_not_finite_is_skipped(make_adapter, text, bad_gradients,
     assert torch.isfinite(logprobs(parts)).all()
 
 
-def test_three_bad_steps_in_a_row_restart(make_adapter, text, bad_gradients):
+def test_three_bad_steps_in_a_row_restart(make_adapter, text, bad_gradients, observe):
     """The third bad step in a row drops the fast weights; the stream goes on from zero."""
     adapter = make_adapter()
     bad_gradients({1, 2, 3})
@@ -87,7 +57,9 @@ def test_three_bad_steps_in_a_row_restart(make_adapter, text, bad_gradients):
 @pytest.mark.parametrize("length", [8, 10])
 @pytest.mark.parametrize("more", [1, 2, 4, 9])
 @pytest.mark.parametrize("learn", [True, False])
-def test_fast_weights_that_compute_no_number_restart(make_adapter, text, value, length, more, learn):
+def test_fast_weights_that_compute_no_number_restart(
+    make_adapter, text, observe, logprobs, value, length, more, learn
+):
     """The scores are those of zero fast weights from the segment's start, and the guard is named."""
     adapter, ids = make_adapter(), text(more, seed=4)
     _, state = observe(adapter, text(length))
@@ -108,7 +80,7 @@ def test_fast_weights_that_compute_no_number_restart(make_adapter, text, value, 
     assert after.position == length + more
 
 
-def test_one_bad_weight_in_the_middle_of_a_stream(make_adapter, text):
+def test_one_bad_weight_in_the_middle_of_a_stream(make_adapter, text, observe):
     """A single infinite weight of the output layer is enough to restart."""
     adapter = make_adapter()
     _, state = observe(adapter, text(8))
@@ -120,7 +92,7 @@ def test_one_bad_weight_in_the_middle_of_a_stream(make_adapter, text):
 
 @pytest.mark.parametrize("rule", [{"rule": "rms"}, {"rule": "sgd"}, {"rule": "rms", "decay": 3.0}], ids=str)
 @pytest.mark.parametrize("rate_scale", [1e3, 1e6, 1e30, 1e300])
-def test_an_absurd_rate_stays_finite(make_adapter, text, rule, rate_scale):
+def test_an_absurd_rate_stays_finite(make_adapter, text, observe, logprobs, rule, rate_scale):
     """However large the steps: the delta is projected or dropped, every score is a number, nothing raises."""
     adapter = make_adapter(**rule)
     slow_norm = adapter.fast_weights.slow_norm
@@ -139,7 +111,7 @@ def test_an_absurd_rate_stays_finite(make_adapter, text, rule, rate_scale):
 @pytest.mark.parametrize("length", [0, 8])
 @pytest.mark.parametrize("more", [1, 4])
 @pytest.mark.parametrize("learn", [True, False])
-def test_a_recurrent_state_that_is_no_number_raises(make_adapter, text, length, more, learn):
+def test_a_recurrent_state_that_is_no_number_raises(make_adapter, text, observe, length, more, learn):
     """A broken cursor cannot be mended by dropping weights: NonFiniteState, with and without a delta."""
     adapter = make_adapter()
     state = adapter.start() if not length else observe(adapter, text(length))[1]
@@ -149,7 +121,7 @@ def test_a_recurrent_state_that_is_no_number_raises(make_adapter, text, length, 
             observe(adapter, text(more), bad, learn=learn)
 
 
-def test_a_broken_start_of_the_segment_raises(make_adapter, text):
+def test_a_broken_start_of_the_segment_raises(make_adapter, text, observe):
     """In mid-segment a restart reads from the segment's start: where that is broken it says so."""
     adapter = make_adapter()
     _, state = observe(adapter, text(10))
@@ -161,7 +133,7 @@ def test_a_broken_start_of_the_segment_raises(make_adapter, text):
         adapter.reset(bad, fast_weights=True, recurrent=False)
 
 
-def test_reader_refuses_what_is_no_number(make_adapter, text):
+def test_reader_refuses_what_is_no_number(make_adapter, text, observe):
     """Inference cannot restart a stream: it raises instead of answering NaN."""
     adapter = make_adapter()
     _, state = observe(adapter, text(10))

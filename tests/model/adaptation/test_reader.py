@@ -8,7 +8,7 @@ import torch
 from rlstm_model.adaptation.adapter import Cursor
 from rlstm_model.adaptation.reader import CHUNK, static_next
 from rlstm_model.sampling import SamplingConfig, sample
-from rlstm_model.scoring import TokenScores, next_log_probs
+from rlstm_model.scoring import next_log_probs
 
 NAN = float("nan")
 LINEUPS = [{"static": False}, {}, {"experts": 2}, {"experts": 4}]
@@ -17,11 +17,6 @@ LINEUPS = [{"static": False}, {}, {"experts": 2}, {"experts": 4}]
 @pytest.fixture(scope="module", params=[None, 2], ids=["full", "subspace"])
 def adapter(request, make_adapter):
     return make_adapter(rate=0.2, rank=request.param)
-
-
-def observe(adapter, state, ids, **options):
-    parts = list(adapter.observe(state, ids, **options))
-    return TokenScores.concatenate([part.scores for part in parts]).logprobs, parts[-1].state
 
 
 def steps(reader, cursor, ids):
@@ -37,7 +32,7 @@ def steps(reader, cursor, ids):
 
 @pytest.mark.parametrize("lineup", LINEUPS, ids=str)
 @pytest.mark.parametrize("length", [0, 8, 10])
-def test_reads_on_as_observing_would(adapter, text, digest, lineup, length):
+def test_reads_on_as_observing_would(adapter, text, digest, observe, logprobs, lineup, length):
     """Scores, states and mixture weights are those of observing within the segment; nothing is changed."""
     state = adapter.start(**lineup)
     for part in adapter.observe(state, text(length)):
@@ -46,7 +41,8 @@ def test_reads_on_as_observing_would(adapter, text, digest, lineup, length):
     reader, ids = adapter.reader(state), text(4 - length % 4, seed=5)
     scored, after = reader.score(reader.cursor, ids)
     stepped, cursor = steps(reader, reader.cursor, ids)
-    expected, observed = observe(adapter, state, ids, learn=False)
+    parts, observed = observe(adapter, ids, state, learn=False)
+    expected = logprobs(parts)
     torch.testing.assert_close(scored.logprobs, expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(stepped, expected, rtol=0, atol=1e-5)
     for place in (after, cursor):
@@ -62,9 +58,9 @@ def test_reads_on_as_observing_would(adapter, text, digest, lineup, length):
 
 
 @pytest.mark.parametrize("lineup", LINEUPS, ids=str)
-def test_long_texts_are_read_in_chunks(adapter, text, lineup):
+def test_long_texts_are_read_in_chunks(adapter, text, observe, lineup):
     """A text of several chunks has the scores that single steps give, and as many alternatives."""
-    _, state = observe(adapter, adapter.start(**lineup), text(8))
+    _, state = observe(adapter, text(8), adapter.start(**lineup))
     reader, ids = adapter.reader(state), text(2 * CHUNK + 3, seed=6)
     scores, after = reader.score(reader.cursor, ids, top=2)
     stepped, cursor = steps(reader, reader.cursor, ids)
@@ -73,9 +69,9 @@ def test_long_texts_are_read_in_chunks(adapter, text, lineup):
     assert scores.top_ids.shape == (len(ids), 2)
 
 
-def test_the_weights_follow_the_text(adapter, text):
+def test_the_weights_follow_the_text(adapter, text, observe):
     """The mixture leans to the expert that gave the chosen tokens more; another token tells another tale."""
-    _, state = observe(adapter, adapter.start(experts=4), text(4) * 6)
+    _, state = observe(adapter, text(4) * 6, adapter.start(experts=4))
     reader = adapter.reader(state)
     following = reader.next(reader.cursor)
     logprobs_K = following.experts_1KV[0]
@@ -87,9 +83,9 @@ def test_the_weights_follow_the_text(adapter, text):
         torch.testing.assert_close(after, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_a_broken_expert_does_not_speak(adapter, text):
+def test_a_broken_expert_does_not_speak(adapter, text, observe):
     """Inference cannot restart an expert: the others are mixed as if they were all, and sampling goes on."""
-    _, state = observe(adapter, adapter.start(experts=4), text(8))
+    _, state = observe(adapter, text(8), adapter.start(experts=4))
     delta = state.delta_KP.clone()
     delta[1] = NAN
     reader = adapter.reader(replace(state, delta_KP=delta))
@@ -105,9 +101,9 @@ def test_a_broken_expert_does_not_speak(adapter, text):
     torch.testing.assert_close(scores.logprobs, stepped, rtol=0, atol=1e-5)
 
 
-def test_a_single_expert_that_is_no_number_raises(adapter, text):
+def test_a_single_expert_that_is_no_number_raises(adapter, text, observe):
     """Without another expert there is no answer."""
-    _, state = observe(adapter, adapter.start(), text(8))
+    _, state = observe(adapter, text(8), adapter.start())
     reader = adapter.reader(replace(state, delta_KP=torch.full_like(state.delta_KP, NAN)))
     with pytest.raises(ArithmeticError):
         reader.score(reader.cursor, text(3))

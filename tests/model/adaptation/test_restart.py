@@ -7,21 +7,11 @@ import torch
 
 from rlstm_model.adaptation.adapter import NonFiniteState
 from rlstm_model.adaptation.restart import restart
-from rlstm_model.scoring import TokenScores, score
-
-
-def observe(adapter, ids, state=None, **options):
-    state = adapter.start() if state is None else state
-    parts = list(adapter.observe(state, ids, **options))
-    return parts, parts[-1].state
-
-
-def logprobs(parts):
-    return TokenScores.concatenate([part.scores for part in parts]).logprobs
+from rlstm_model.scoring import score
 
 
 @pytest.mark.parametrize("length", [8, 10])
-def test_a_restart_is_of_the_chosen_experts(make_adapter, text, length):
+def test_a_restart_is_of_the_chosen_experts(make_adapter, text, observe, length):
     """Their fast weights, skips and weight in the mixture; the others keep theirs to the last bit."""
     adapter = make_adapter(rank=2)
     _, state = observe(adapter, text(length), adapter.start(experts=4))
@@ -41,7 +31,7 @@ def test_a_restart_is_of_the_chosen_experts(make_adapter, text, length):
     assert adapter.restore(after.tensors(), after.header()).weights == after.weights
 
 
-def test_a_restart_that_cannot_help_says_so(make_adapter, text):
+def test_a_restart_that_cannot_help_says_so(make_adapter, text, observe):
     """Where the rows have no fast weights that could be to blame."""
     adapter = make_adapter(rank=2)
     for state in (adapter.start(), restart(adapter, observe(adapter, text(8))[1], [True])):
@@ -49,7 +39,7 @@ def test_a_restart_that_cannot_help_says_so(make_adapter, text):
             restart(adapter, state, [True], must_help=True)
 
 
-def test_reset_both_is_a_new_stream_at_its_old_position(make_adapter, text, digest):
+def test_reset_both_is_a_new_stream_at_its_old_position(make_adapter, text, digest, observe):
     """Forgetting weights and text leaves position, count of steps and rate; the rest is the start."""
     adapter = make_adapter()
     _, state = observe(adapter, text(10), adapter.start(rate_scale=2.0))
@@ -59,14 +49,14 @@ def test_reset_both_is_a_new_stream_at_its_old_position(make_adapter, text, dige
     assert reset.now.last == fresh.now.last
 
 
-def test_reset_of_nothing(make_adapter, text, digest):
+def test_reset_of_nothing(make_adapter, text, digest, observe):
     """A reset of neither part changes nothing."""
     adapter = make_adapter()
     _, state = observe(adapter, text(10))
     assert adapter.reset(state, fast_weights=False, recurrent=False) is state
 
 
-def test_the_grid_stays_absolute_after_a_recurrent_reset(make_adapter, text):
+def test_the_grid_stays_absolute_after_a_recurrent_reset(make_adapter, text, observe):
     """Forgetting the text in mid-segment keeps the delta, drops the pending tokens and moves no step."""
     adapter = make_adapter()
     _, state = observe(adapter, text(6))
@@ -78,7 +68,7 @@ def test_the_grid_stays_absolute_after_a_recurrent_reset(make_adapter, text):
     assert after.updates == 4
 
 
-def test_a_shortened_segment_divides_by_its_full_length(make_adapter, tiny_model, text):
+def test_a_shortened_segment_divides_by_its_full_length(make_adapter, tiny_model, text, observe):
     """After a recurrent reset two tokens learn: their summed loss over S, not over two."""
     adapter = make_adapter(tiny_model(dtype=torch.float64))
     _, state = observe(adapter, text(6))
@@ -93,7 +83,7 @@ def test_a_shortened_segment_divides_by_its_full_length(make_adapter, tiny_model
 
 
 @pytest.mark.parametrize("learn", [True, False])
-def test_after_a_reset_of_the_weights_cuts_still_do_not_matter(make_adapter, text, learn):
+def test_after_a_reset_of_the_weights_cuts_still_do_not_matter(make_adapter, text, observe, logprobs, learn):
     """In mid-segment the unfinished segment is read again with zero weights: at once or token by token."""
     adapter, ids = make_adapter(), text(7, seed=4)
     _, state = observe(adapter, text(10))
@@ -115,7 +105,7 @@ def test_after_a_reset_of_the_weights_cuts_still_do_not_matter(make_adapter, tex
     assert one.header() == other.header()
 
 
-def test_nothing_before_a_reset_of_the_weights_is_learned_after_it(make_adapter, text):
+def test_nothing_before_a_reset_of_the_weights_is_learned_after_it(make_adapter, text, observe):
     """The pending tokens stay as context; a segment that only they could teach takes no step."""
     adapter = make_adapter()
     _, state = observe(adapter, text(10))

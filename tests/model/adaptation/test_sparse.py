@@ -37,7 +37,7 @@ def by_hand(model, units_LU, matrices_LUU, ids_T, state):
 
 
 @pytest.fixture(params=["layer by layer", "wave", "few steps at once"])
-def case(tiny_model, request, monkeypatch):
+def case(tiny_model, draw_lesson, request, monkeypatch):
     """Makes fast weights in float64, deltas, a state in mid-text, inputs and targets."""
     if request.param == "few steps at once":
         monkeypatch.setattr("rlstm_model.way_back._CACHED_VALUES", 2 * 5 * ROWS)
@@ -47,11 +47,7 @@ def case(tiny_model, request, monkeypatch):
     def make(**shape):
         model = tiny_model(dtype=torch.float64, **shape)
         sparse = SparseFastWeights(model, UNITS[: model.config.num_layers])
-        generator = torch.Generator().manual_seed(2)
-        delta = 0.3 * torch.randn(ROWS, sparse.size, dtype=torch.float64, generator=generator)
-        ids = torch.randint(11, (TIME + 4, ROWS), generator=generator)
-        _, state = model(ids[:4], model.initial_state(ROWS))
-        return sparse, delta, state, ids[4:], torch.randint(11, (TIME, ROWS), generator=generator)
+        return sparse, *draw_lesson(sparse, rows=ROWS, time=TIME)
 
     return make
 

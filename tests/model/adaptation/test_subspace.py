@@ -56,17 +56,12 @@ def dense(subspace, delta_P):
 
 
 @pytest.fixture
-def case(tiny_model):
+def case(tiny_model, draw_lesson):
     """Makes fast weights in float64, deltas, a state in mid-text, inputs and targets."""
 
     def make(chosen=everything, **shape):
-        model = tiny_model(dtype=torch.float64, **shape)
-        subspace = chosen(model)
-        generator = torch.Generator().manual_seed(2)
-        delta = 0.3 * torch.randn(ROWS, subspace.size, dtype=torch.float64, generator=generator)
-        ids = torch.randint(11, (TIME + 4, ROWS), generator=generator)
-        _, state = model(ids[:4], model.initial_state(ROWS))
-        return subspace, delta, state, ids[4:], torch.randint(11, (TIME, ROWS), generator=generator)
+        subspace = chosen(tiny_model(dtype=torch.float64, **shape))
+        return subspace, *draw_lesson(subspace, rows=ROWS, time=TIME)
 
     return make
 

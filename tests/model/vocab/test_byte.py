@@ -11,11 +11,6 @@ BYTES = ByteVocab()
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-def _fed(vocab, ids):
-    decoder = vocab.decoder()
-    return [*(decoder.feed(token) for token in ids), decoder.flush()]
-
-
 @given(TEXT)
 def test_bytes_round_trip(text):
     """Any text is its UTF-8 and comes back whole."""
@@ -35,17 +30,17 @@ def test_all_bytes_of_a_character_share_its_span(text):
 
 
 @given(st.lists(st.integers(0, 255)))
-def test_decoding_bytes_piece_by_piece_is_decoding_them_at_once(ids):
+def test_decoding_bytes_piece_by_piece_is_decoding_them_at_once(fed, ids):
     """Invalid UTF-8 included: the same replacement characters in the same places."""
-    assert "".join(_fed(BYTES, ids)) == BYTES.decode(ids) == bytes(ids).decode("utf-8", "replace")
+    assert "".join(fed(BYTES, ids)) == BYTES.decode(ids) == bytes(ids).decode("utf-8", "replace")
 
 
-def test_a_decoder_never_cuts_inside_a_character():
+def test_a_decoder_never_cuts_inside_a_character(fed):
     """The bytes of one character come out together, with its last; a cut-off one as U+FFFD at the flush."""
     smile = "🙂".encode()
-    assert _fed(BYTES, smile) == ["", "", "", "🙂", ""]
-    assert _fed(BYTES, smile[:2]) == ["", "", "\N{REPLACEMENT CHARACTER}"]
-    assert _fed(BYTES, [0xFF, 0x41]) == ["\N{REPLACEMENT CHARACTER}", "A", ""]
+    assert fed(BYTES, smile) == ["", "", "", "🙂", ""]
+    assert fed(BYTES, smile[:2]) == ["", "", "\N{REPLACEMENT CHARACTER}"]
+    assert fed(BYTES, [0xFF, 0x41]) == ["\N{REPLACEMENT CHARACTER}", "A", ""]
 
 
 def test_a_megabyte_is_encoded_in_a_blink():

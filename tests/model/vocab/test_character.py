@@ -9,20 +9,15 @@ CHARS = CharVocab.build("hello wörld 🙂")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-def _fed(vocab, ids):
-    decoder = vocab.decoder()
-    return [*(decoder.feed(token) for token in ids), decoder.flush()]
-
-
 @given(TEXT)
-def test_characters_outside_the_vocabulary_are_unknown(text):
+def test_characters_outside_the_vocabulary_are_unknown(fed, text):
     """One token a code point; what the vocabulary lacks is counted and decodes to U+FFFD."""
     encoded = CHARS.encode(text)
     known = "".join(c if c in CHARS.characters else "\N{REPLACEMENT CHARACTER}" for c in text)
     assert encoded.starts == list(range(len(text)))
     assert encoded.ends == [start + 1 for start in encoded.starts]
     assert encoded.unknown == sum(c not in CHARS.characters for c in text)
-    assert CHARS.decode(encoded.ids) == known == "".join(_fed(CHARS, encoded.ids))
+    assert CHARS.decode(encoded.ids) == known == "".join(fed(CHARS, encoded.ids))
 
 
 def test_character_ids_are_in_code_point_order_with_the_unknown_last():

@@ -21,27 +21,23 @@ def totals(logprob, static):
     return Totals(logprob=logprob, static_logprob=static, tokens=3, bytes=3, words=1, unknown=0)
 
 
-def value(metrics, name, **labels):
-    return metrics.registry.get_sample_value(f"rlstm_{name}", labels)
-
-
 def vectors_alive(size):
     """How many vectors of this many elements there are in the process."""
     shape = torch.Size([size])
     return len({id(item) for item in gc.get_objects() if type(item) is torch.Tensor and item.shape == shape})
 
 
-def test_every_guard_is_counted_under_its_outcome():
+def test_every_guard_is_counted_under_its_outcome(tools):
     """A projected step is a step that was clipped; skipped and rolled-back ones are none."""
     metrics = Metrics()
     guards = ("projected", "step_skipped", "step_skipped", "restarted", "reset", "frozen")
     Tally(updates=3, row_steps=3, guards=guards, gradient_norms=(1.0, 2.0), norm_ratio=0.1).count(metrics)
     outcomes = ("applied", "clipped", "skipped_nonfinite", "rolled_back", "skipped_frozen")
-    counted = [value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
+    counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
     assert counted == [2, 1, 2, 2, 1]
-    assert value(metrics, "gradient_norm_sum") == 3.0
-    assert value(metrics, "fast_weight_delta_ratio_count") == 1
+    assert tools.value(metrics, "gradient_norm_sum") == 3.0
+    assert tools.value(metrics, "fast_weight_delta_ratio_count") == 1
 
 
 def test_steps_are_counted_by_row(tools):
@@ -53,8 +49,8 @@ def test_steps_are_counted_by_row(tools):
     tally.count(metrics)
 
     assert (tally.updates, tally.row_steps, tally.guards.count("projected")) == (4, 12, 12)
-    assert value(metrics, "adapt_updates_total", outcome="clipped") == 12
-    assert value(metrics, "adapt_updates_total", outcome="applied") == 0
+    assert tools.value(metrics, "adapt_updates_total", outcome="clipped") == 12
+    assert tools.value(metrics, "adapt_updates_total", outcome="applied") == 0
 
 
 @pytest.mark.parametrize("rate", [0.05, 1.0, 1e3, 1e37])
@@ -66,22 +62,22 @@ def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
     piece = read_passage(ByteVocab(), Passage(text="abcdefgh" * 10), "")
     tools.finish(read_piece(served.adapter(), state, piece, learn=True)).tally.count(metrics)
     outcomes = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen")
-    counted = [value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
+    counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
     assert min(counted) >= 0
     assert sum(counted) == len(state.adapted.lineup.rates) * (80 // tools.SEGMENT)
 
 
 @pytest.mark.parametrize(("static", "nats", "tokens"), [(-4.0, 4.0, 3), (None, 0.0, 0)])
-def test_the_static_loss_is_counted_where_there_is_one(static, nats, tokens):
+def test_the_static_loss_is_counted_where_there_is_one(tools, static, nats, tokens):
     """Without a static reference only the adapted loss grows."""
     metrics = Metrics()
     Tally(session=totals(-6.0, static)).count(metrics)
 
-    assert value(metrics, "loss_nats_total", weights="adapted") == 6.0
-    assert value(metrics, "loss_tokens_total", weights="adapted") == 3
-    assert value(metrics, "loss_nats_total", weights="static") == nats
-    assert value(metrics, "loss_tokens_total", weights="static") == tokens
+    assert tools.value(metrics, "loss_nats_total", weights="adapted") == 6.0
+    assert tools.value(metrics, "loss_tokens_total", weights="adapted") == 3
+    assert tools.value(metrics, "loss_nats_total", weights="static") == nats
+    assert tools.value(metrics, "loss_tokens_total", weights="static") == tokens
 
 
 def test_two_readings_of_one_operation_are_one_tally():

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -57,19 +58,22 @@ async def refuse_connection(real, commit):
     raise StoreUnavailable("connection refused")
 
 
-def held(entered, opened):
-    """A commit that waits to be let through."""
+@asynccontextmanager
+async def held(tools, text, **fields):
+    """An engine, a session on it, an append to it whose commit waits, and the event that lets it through."""
+    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
 
-    async def script(real, commit):
+    async def wait(real, commit):
         entered.set()
         await opened.wait()
         return await real(commit)
 
-    return script
-
-
-def sample(metrics, name, **labels):
-    return metrics.registry.get_sample_value(f"rlstm_{name}", labels)
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [wait]
+        append = asyncio.ensure_future(talk.append(text, **fields))
+        await entered.wait()
+        yield engine, talk, append, opened
 
 
 # ---- many at once -----------------------------------------------------------------------------------------
@@ -103,7 +107,7 @@ async def test_a_race_lost_four_times_is_a_conflict(tools):
 
         assert caught.value.applied == "no"
         assert (await talk.append("x")).version == 1
-        assert sample(metrics, "commit_conflicts_total", outcome="refused") == 1
+        assert tools.value(metrics, "commit_conflicts_total", outcome="refused") == 1
 
 
 # ---- once -------------------------------------------------------------------------------------------------
@@ -121,8 +125,8 @@ async def test_a_repeat_gets_the_first_answer(store, tools):
         assert again.replayed
         assert replace(again, replayed=False, timings=first.timings, expires_at=first.expires_at) == first
         assert (await talk.info()).position == 11
-        assert sample(metrics, "idempotent_replays_total", result="replayed") == 1
-        assert sample(metrics, "tokens_total", kind="scored") == 0
+        assert tools.value(metrics, "idempotent_replays_total", result="replayed") == 1
+        assert tools.value(metrics, "tokens_total", kind="scored") == 0
 
 
 async def test_an_old_repeat_gets_version_and_totals(tools):
@@ -159,12 +163,7 @@ async def test_a_key_with_another_request_is_a_mismatch(engine, tools, other):
 
 async def test_a_repeat_while_the_first_is_under_way_is_refused(tools):
     """The same key twice at once: one is applied, the other told so."""
-    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
-    async with tools.engine_on(store) as engine:
-        talk = await tools.Talk.begin(engine)
-        store.scripts = [held(entered, opened)]
-        first = asyncio.ensure_future(talk.append("x", key="k1"))
-        await entered.wait()
+    async with held(tools, "x", key="k1") as (_, talk, first, opened):
         with pytest.raises(InFlight):
             await talk.append("x", key="k1")
         opened.set()
@@ -197,8 +196,8 @@ async def test_a_lost_answer_is_asked_for_again(tools, script):
 
         assert (answer.version, answer.replayed) == (1, False)
         assert (await talk.append("!")).position == 6
-        assert sample(metrics, "tokens_total", kind="scored") == 6
-        assert sample(metrics, "store_errors_total", op="commit", reason="timeout") == 1
+        assert tools.value(metrics, "tokens_total", kind="scored") == 6
+        assert tools.value(metrics, "store_errors_total", op="commit", reason="timeout") == 1
 
 
 async def test_an_outcome_that_stays_unknown_is_said_so_and_can_be_repeated(tools):
@@ -247,12 +246,7 @@ async def test_a_new_engine_goes_on_where_the_old_one_was(store, tools):
 
 async def test_an_append_that_has_not_started_can_be_cancelled(tools):
     """A waiter that leaves takes its queued operation with it."""
-    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
-    async with tools.engine_on(store) as engine:
-        talk = await tools.Talk.begin(engine)
-        store.scripts = [held(entered, opened)]
-        first = asyncio.ensure_future(talk.append("first"))
-        await entered.wait()
+    async with held(tools, "first") as (_, talk, first, opened):
         second = asyncio.ensure_future(talk.append("second"))
         await asyncio.sleep(0)
         second.cancel()
@@ -266,12 +260,7 @@ async def test_an_append_that_has_not_started_can_be_cancelled(tools):
 
 async def test_a_commit_under_way_outlives_its_client(tools):
     """A client that disconnects cancels its waiter, never the commit."""
-    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
-    async with tools.engine_on(store) as engine:
-        talk = await tools.Talk.begin(engine)
-        store.scripts = [held(entered, opened)]
-        append = asyncio.ensure_future(talk.append("hello"))
-        await entered.wait()
+    async with held(tools, "hello") as (_, talk, append, opened):
         append.cancel()
         await asyncio.sleep(0)
         opened.set()
@@ -282,12 +271,7 @@ async def test_a_commit_under_way_outlives_its_client(tools):
 
 async def test_a_session_deleted_during_an_append_stays_deleted(tools):
     """The append that was computed meanwhile is refused as gone."""
-    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
-    async with tools.engine_on(store) as engine:
-        talk = await tools.Talk.begin(engine)
-        store.scripts = [held(entered, opened)]
-        append = asyncio.ensure_future(talk.append("hello"))
-        await entered.wait()
+    async with held(tools, "hello") as (engine, talk, append, opened):
         await engine.delete("acme", talk.session)
         opened.set()
         with pytest.raises(Gone):
@@ -326,12 +310,7 @@ async def test_a_read_never_answers_from_an_older_version(store, tools):
 
 async def test_draining_answers_everybody(tools):
     """What waits when the server goes down is told so; the commit that is under way goes through."""
-    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
-    async with tools.engine_on(store) as engine:
-        talk = await tools.Talk.begin(engine)
-        store.scripts = [held(entered, opened)]
-        first = asyncio.ensure_future(talk.append("first"))
-        await entered.wait()
+    async with held(tools, "first") as (engine, talk, first, opened):
         second = asyncio.ensure_future(talk.append("second"))
         await asyncio.sleep(0)
         draining = asyncio.ensure_future(engine.drain(0.01))
@@ -347,13 +326,10 @@ async def test_draining_answers_everybody(tools):
 
 async def test_a_sessions_queue_is_bounded(tools):
     """Operations over the bound are refused at once; the others are applied."""
-    store, entered, opened = Scripted(), asyncio.Event(), asyncio.Event()
-    async with tools.engine_on(store) as engine:
+    async with held(tools, "x") as (engine, talk, first, opened):
         engine.sessions.queued_operations = 3
-        talk = await tools.Talk.begin(engine)
-        store.scripts = [held(entered, opened)]
-        waiting = [asyncio.ensure_future(talk.append("x")) for _ in range(3)]
-        await entered.wait()
+        waiting = [first, *(asyncio.ensure_future(talk.append("x")) for _ in range(2))]
+        await asyncio.sleep(0)
         with pytest.raises(Overloaded):
             await talk.append("y")
         opened.set()

@@ -7,18 +7,13 @@ import torch
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import read_piece
-from rlstm_server.engine.messages import AdaptationRequest, Passage
-from rlstm_server.engine.snapshot import SessionState, Snapshots
+from rlstm_server.engine.messages import Passage
+from rlstm_server.engine.snapshot import Snapshots
 from rlstm_server.engine.text import Place, read_passage
 from rlstm_server.errors import ModelMismatch, StateCorrupt
 from rlstm_server.store.base import SessionKey
 
 KEY = SessionKey("acme", "a1")
-
-
-def start(served, **asked):
-    choice = served.choose(AdaptationRequest(**asked))
-    return SessionState.before_text(served.adapter(choice.kind, choice.coordinates), choice)
 
 
 def read(tools, served, state, text):
@@ -34,7 +29,7 @@ def served(tools):
 @pytest.fixture
 def learned(tools, served):
     """A state in the middle of a segment, with fast weights."""
-    return read(tools, served, start(served), "a text that was learned from").state
+    return read(tools, served, tools.before_text(served), "a text that was learned from").state
 
 
 def test_an_opened_state_scores_bit_for_bit_the_same(tools, served, learned):
@@ -51,10 +46,10 @@ def test_an_opened_state_scores_bit_for_bit_the_same(tools, served, learned):
     assert opened.totals == learned.totals
 
 
-def test_a_fresh_state_and_every_part_of_the_place_are_kept(served):
+def test_a_fresh_state_and_every_part_of_the_place_are_kept(served, tools):
     """A state before any text, and held-back text and ids, come back as they were."""
     place = Place(characters=7, pending="wor", unfinished=(0xE2, 0x82))
-    fresh = replace(start(served, static=False, rate_scale=2.5), place=place)
+    fresh = replace(tools.before_text(served, static=False, rate_scale=2.5), place=place)
     snapshots = Snapshots(served)
     opened = snapshots.open(KEY, 0, snapshots.pack(KEY, 0, fresh))
 

@@ -21,7 +21,6 @@ from rlstm_training.evaluation.evaluation import (
     striped_loss,
     total,
 )
-from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
 
 BOS = 10
 
@@ -37,11 +36,8 @@ def ids(words):
 
 
 @pytest.fixture(scope="module")
-def calibration(model, words):
-    text = np.frombuffer(words(100, 4), dtype=np.uint8)
-    statistics = Statistics(heads=2, segments=5)
-    measurements = Measurements(model, [(text, 1)], bos_id=BOS, statistics=statistics)
-    return measurements.under(Setting(rate=0.0, segment=7))
+def calibration(model, measure_rule):
+    return measure_rule(model, 100, segment=7)
 
 
 def _passage(ids, name="text"):

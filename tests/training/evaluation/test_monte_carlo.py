@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,7 +9,6 @@ from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import StaticReading, dynamic_loss
-from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
 from rlstm_training.evaluation.monte_carlo import (
     DroppingModel,
     MonteCarlo,
@@ -35,14 +33,8 @@ def ids(words):
 
 
 @pytest.fixture(scope="module")
-def calibration(model, words):
-    text = np.frombuffer(words(60, 4), dtype=np.uint8)
-    statistics = Statistics(heads=2, segments=5)
-    return (
-        Measurements(model, [(text, 1)], bos_id=BOS, statistics=statistics)
-        .under(Setting(rate=0.0, segment=6))
-        .with_rate(3e-2)
-    )
+def calibration(model, measure_rule):
+    return measure_rule(model, 60, segment=6).with_rate(3e-2)
 
 
 def _masks(model, generator, time, batch):

@@ -23,12 +23,8 @@ def model(random_model):
 
 
 @pytest.fixture(scope="module")
-def calibration(model, words):
-    text = np.frombuffer(words(100, 4), dtype=np.uint8)
-    statistics = Statistics(heads=2, segments=5)
-    measurements = Measurements(model, [(text, 1)], bos_id=BOS, statistics=statistics)
-    measured = measurements.under(Setting(rate=0.0, segment=7))
-    return measured.with_rate(2e-2, 1e-3)
+def calibration(model, measure_rule):
+    return measure_rule(model, 100, segment=7).with_rate(2e-2, 1e-3)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Downloading those published corpora that may be passed on."""
 
-import os
 import tempfile
 import zipfile
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import IO
 
 import httpx
 
+from rlstm_training.atomic import replace_bytes
 from rlstm_training.corpora.base import CorpusError
 from rlstm_training.corpora.published import PublishedCorpus
 
@@ -29,7 +29,7 @@ def download(corpus: PublishedCorpus, folder: Path, client: httpx.Client) -> Pat
             _receive(corpus.address, client, packed)
             raw = _member(packed, corpus.address, file.name, file.size)
         file.verify(raw, Path(corpus.address))
-        _write_whole(place, raw)
+        replace_bytes(place, raw)
     except OSError as error:
         raise CorpusError(f"{place}: cannot be written ({error.strerror})") from error
     return place
@@ -57,15 +57,3 @@ def _member(packed: IO[bytes], address: str, name: str, size: int | None) -> byt
         raise CorpusError(f"{address}: holds no file {name}") from None
     except zipfile.BadZipFile as error:
         raise CorpusError(f"{address}: is no whole zip archive ({error})") from error
-
-
-def _write_whole(place: Path, raw: bytes) -> None:
-    beside = place.with_name(f".{place.name}.partial")
-    try:
-        with beside.open("wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(place)
-    finally:
-        beside.unlink(missing_ok=True)

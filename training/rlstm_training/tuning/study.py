@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
 import optuna
@@ -26,6 +25,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from rlstm_training.atomic import replace_text
 from rlstm_training.config import Recipe
 from rlstm_training.run import RunDirectory, RunError
 from rlstm_training.tuning.space import RANGES, Search
@@ -108,12 +108,7 @@ class Study:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def take(self, draws: int) -> Draw | None:
@@ -213,9 +208,7 @@ class Study:
         ended = [result for result in self.results() if result.outcome in get_args(End)]
         best = ended[0] if ended and ended[0].outcome == "done" else None
         if best is not None:
-            beside = self.best_recipe.with_suffix(".partial")
-            beside.write_text(json.dumps(best.recipe.to_json(), indent=1))
-            beside.replace(self.best_recipe)
+            replace_text(self.best_recipe, json.dumps(best.recipe.to_json(), indent=1))
         for result in ended:
             if result != best:
                 # The headers stay: they say that the run has ended.
