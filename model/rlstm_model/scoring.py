@@ -2,17 +2,15 @@
 
 Everything works in chunks, so that memory does not grow with the text: no T x V matrix ever exists. All
 numbers are those of the raw distribution, in nats; sums over a text are taken in float64.
-Shape suffixes: N tokens of one text, T time, B batch rows, H hidden units, V vocabulary, K alternatives.
+Shape suffixes: N tokens of one text, T time, H hidden units, V vocabulary, K alternatives.
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
@@ -169,49 +167,13 @@ def score(
 
 
 @torch.no_grad()
-def next_log_probs(
-    model: LanguageModel, last: int, state: State, *, temperature: float = 1.0
-) -> tuple[Tensor, State]:
+def next_log_probs(model: LanguageModel, last: int, state: State) -> tuple[Tensor, State]:
     """Read ``last`` in ``state`` (one row). Returns the next token's log-probabilities ``[V]`` and the state.
 
-    ``temperature`` multiplies the logits. Whether the distribution is one is not looked at here: sampling
-    refuses what is not finite.
+    Whether the distribution is one is not looked at here: sampling refuses what is not finite.
     """
     features_1H, state = model.step(torch.tensor([last], device=state.h.device), state)
-    return model.log_probs(features_1H, temperature)[0], state
-
-
-@torch.no_grad()
-def score_batch(
-    model: LanguageModel,
-    texts: Sequence[Sequence[int] | Tensor],
-    *,
-    state: State | None,
-    last: int | Sequence[int],
-    top: int = 0,
-    chunk: int = 64,
-) -> list[TokenScores]:
-    """Scores of many texts at once, each as :func:`score` would give it (to about 1e-5).
-
-    ``state`` has a row for each text (None: the start of all text); ``last`` is one token for all, or one
-    for each text. A text that has ended leaves the batch at the next chunk. Raises as :func:`score`.
-    """
-    lasts = [last] * len(texts) if isinstance(last, int) else last
-    targets = [_checked(model, ids) for ids in texts]
-    inputs = [_inputs(model, first, ids) for first, ids in zip(lasts, targets, strict=True)]
-    state = model.initial_state(len(texts)) if state is None else state
-    columns = [_unwritten(model, len(ids), top) for ids in targets]
-    rows, start = list(range(len(texts))), 0
-    while rows:
-        window = slice(start, start + chunk)
-        features_TBH, state = model(pad_sequence([inputs[row][window] for row in rows]), state)
-        scores = _score_rows(model, features_TBH, [targets[row][window] for row in rows], top)
-        for row, part in zip(rows, scores, strict=True):
-            _write(columns[row], start, part)
-        going_on = [place for place, row in enumerate(rows) if len(targets[row]) > start + chunk]
-        state = state.rows(torch.tensor(going_on, dtype=torch.int64, device=features_TBH.device))
-        rows, start = [rows[place] for place in going_on], start + chunk
-    return columns
+    return model.log_probs(features_1H)[0], state
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -263,16 +225,6 @@ def _checked(model: LanguageModel, ids_N: Sequence[int] | Tensor) -> Tensor:
 
 def _inputs(model: LanguageModel, last: int, targets_N: Tensor) -> Tensor:
     return torch.cat((_checked(model, (last,)), targets_N[:-1]))
-
-
-def _score_rows(
-    model: LanguageModel, features_TBH: Tensor, targets: list[Tensor], top: int
-) -> list[TokenScores]:
-    """Scores of each row's own tokens, without the steps that only pad it."""
-    features_NH = torch.cat([features_TBH[: len(ids), b] for b, ids in enumerate(targets)])
-    scores = score_features(model, features_NH, torch.cat(targets), top)
-    ends = list(itertools.accumulate(map(len, targets)))
-    return [scores.rows(slice(end - len(ids), end)) for ids, end in zip(targets, ends, strict=True)]
 
 
 def _of_logprobs(logprobs_N: Tensor) -> TokenScores:

@@ -5,7 +5,6 @@ Shape suffixes: L layers, B batch rows, H hidden units.
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 
@@ -43,7 +42,3 @@ class State(NamedTuple):
     def where(self, keep_B: Tensor) -> "State":
         """Rows where ``keep_B`` is false become zero, hidden and cell values of all layers together."""
         return State(self.h * keep_B[:, None].to(self.h), self.c * keep_B[:, None].to(self.c))
-
-    def is_finite(self) -> bool:
-        """Whether every value is a number."""
-        return bool(torch.isfinite(self.h).all() and torch.isfinite(self.c).all())

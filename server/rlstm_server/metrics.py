@@ -17,8 +17,6 @@ from prometheus_client.metrics import MetricWrapperBase
 Outcome = Literal["ok", "client_error", "server_error", "cancelled", "rejected"]
 Rejection = Literal["queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down"]
 Phase = Literal["score", "generate", "update"]
-TokenKind = Literal["scored", "generated", "adapted"]
-UpdateOutcome = Literal["applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back"]
 MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
 
 OTHER = "unknown"

@@ -1,4 +1,4 @@
-"""Scores: against brute force, and the same however the text is cut or batched."""
+"""Scores: against brute force, and the same however the text is cut."""
 
 import math
 import subprocess
@@ -15,7 +15,6 @@ from rlstm_model.scoring import (
     TextScores,
     TokenScores,
     score,
-    score_batch,
     score_features,
     score_logits,
     score_text,
@@ -98,29 +97,6 @@ def test_the_state_after_scoring_has_not_read_the_last_token(random_model):
     assert not state.h.requires_grad
 
 
-@given(texts=st.lists(IDS, max_size=6), chunk=st.integers(1, 12), data=st.data())
-def test_a_batch_of_texts_scores_each_as_alone(random_model, texts, chunk, data):
-    """Texts of any lengths, each with a last token and a state of its own, do not touch each other."""
-    model = random_model(dtype=torch.float32)
-    lasts = data.draw(st.lists(st.integers(0, 10), min_size=len(texts), max_size=len(texts)))
-    state = model.initial_state(len(texts))
-    for row in range(len(texts)):
-        state.h[:, row] += row / 10
-    batch = score_batch(model, texts, state=state, last=lasts, top=2, chunk=chunk)
-    assert len(batch) == len(texts)
-    for row, (ids, last) in enumerate(zip(texts, lasts, strict=True)):
-        alone, _ = score(model, ids, state=state.rows(slice(row, row + 1)), last=last, top=2)
-        _assert_same(batch[row], alone)
-
-
-def test_a_batch_starts_every_text_after_one_last_token(random_model):
-    """Without a state all texts begin like a first text."""
-    model = random_model(dtype=torch.float32)
-    one, two = score_batch(model, [[1, 2], torch.tensor([3])], state=None, last=10)
-    _assert_same(one, score(model, [1, 2], state=None, last=10)[0])
-    _assert_same(two, score(model, [3], state=None, last=10)[0])
-
-
 def test_future_tokens_never_change_a_past_score(random_model):
     """Shuffling what comes later leaves every earlier score as it was, to the last bit."""
     model = random_model(dtype=torch.float32)
@@ -178,15 +154,13 @@ def test_a_broken_distribution_is_an_error_not_a_score(bad):
 
 @pytest.mark.parametrize("bad", [-1, 11])
 def test_an_id_outside_the_vocabulary_is_refused_by_position(random_model, bad):
-    """Among the tokens, in the batch, and as the last token."""
+    """Among the tokens, and as the last token."""
     model = random_model()
     with pytest.raises(InvalidToken) as caught:
         score(model, [1, 2, bad], state=None, last=0)
     assert (caught.value.index, caught.value.id) == (2, bad)
     with pytest.raises(InvalidToken):
         score(model, [1], state=None, last=bad)
-    with pytest.raises(InvalidToken):
-        score_batch(model, [[1], [bad]], state=None, last=0)
 
 
 def test_nothing_to_score_is_an_error(random_model):
@@ -212,17 +186,13 @@ class _LargestTensor(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("batched", [True, False])
-def test_no_tensor_grows_with_the_length_of_the_text(random_model, batched):
+def test_no_tensor_grows_with_the_length_of_the_text(random_model):
     """Eight times the text makes no larger matrix: nothing of size T x V, nor T x H, ever exists."""
     model = random_model(vocab_size=500, hidden_size=16, num_layers=1, mogrifier_rounds=0)
     largest = []
     for length in (200, 1600):
         with _LargestTensor() as seen:
-            if batched:
-                score_batch(model, [[7] * length] * 2, state=None, last=0, top=2, chunk=50)
-            else:
-                score(model, [7] * length, state=None, last=0, top=2, chunk=50)
+            score(model, [7] * length, state=None, last=0, top=2, chunk=50)
         largest.append(seen.elements)
     assert largest[0] == largest[1]
 

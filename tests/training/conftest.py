@@ -151,6 +151,17 @@ def toy_recipe():
 
 
 @pytest.fixture(scope="session")
+def mean_over_tokens():
+    """The same run stated for the mean over tokens: equal but for the optimiser's epsilon and first steps."""
+
+    def restated(recipe):
+        clip_norm, l2 = recipe.clip_norm / recipe.loss_factor, recipe.l2 / recipe.loss_factor
+        return replace(recipe, loss_scale="mean_over_tokens", clip_norm=clip_norm, l2=l2)
+
+    return restated
+
+
+@pytest.fixture(scope="session")
 def toy_texts():
     """The texts of a toy recipe without a corpora folder."""
     train, valid = (torch.frombuffer(bytearray(_words(400, s)), dtype=torch.uint8).numpy() for s in (1, 2))

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_training.optimizer import make_optimizer, rectification
+from rlstm_training.optimizer import make_optimizer
+
+
+def rectification(step: int, beta2: float) -> float | None:
+    """r_t of the ``step``-th step (the first is 1); None while the variance is intractable (rho_t <= 5)."""
+    rho_inf = 2 / (1 - beta2) - 1
+    rho = rho_inf - 2 * step * beta2**step / (1 - beta2**step)
+    if rho <= 5:
+        return None
+    return math.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
 
 
 @pytest.mark.parametrize(

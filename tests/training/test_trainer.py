@@ -172,10 +172,10 @@ def _gradients(trainer):
 
 
 @pytest.mark.parametrize("clip_norm", [1e-3, 1e6])
-def test_pitfall_12_loss_scales_are_converted(toy_recipe, toy_texts, clip_norm):
+def test_pitfall_12_loss_scales_are_converted(toy_recipe, mean_over_tokens, toy_texts, clip_norm):
     """The gradient of the sum over T tokens, clipped or not, is T times that of the mean, L2 included."""
     recipe = toy_recipe(loss_scale="sum_over_time", clip_norm=clip_norm, l2=0.3)
-    summed, mean = (Trainer(one, toy_texts) for one in (recipe, recipe.as_mean_over_tokens()))
+    summed, mean = (Trainer(one, toy_texts) for one in (recipe, mean_over_tokens(recipe)))
     assert summed.advance() == mean.advance()
     for left, right in zip(_gradients(summed), _gradients(mean), strict=True):
         torch.testing.assert_close(left, recipe.window * right, rtol=1e-4, atol=1e-9)
@@ -183,12 +183,12 @@ def test_pitfall_12_loss_scales_are_converted(toy_recipe, toy_texts, clip_norm):
     assert (norm == pytest.approx(clip_norm, rel=1e-3)) == (clip_norm < 1)
 
 
-def test_pitfall_12_with_adam_both_loss_scales_learn_the_same(toy_recipe, toy_texts):
+def test_pitfall_12_with_adam_both_loss_scales_learn_the_same(toy_recipe, mean_over_tokens, toy_texts):
     """Its steps know no scale where epsilon is negligible: the same curve, clipping and L2 included."""
     recipe = toy_recipe(
         loss_scale="sum_over_time", optimizer="adam", epsilon=1e-20, clip_norm=0.5, l2=1e-2, beta1=0.0
     )
-    summed, mean = (Trainer(one, toy_texts) for one in (recipe, recipe.as_mean_over_tokens()))
+    summed, mean = (Trainer(one, toy_texts) for one in (recipe, mean_over_tokens(recipe)))
     for _ in range(20):
         assert summed.advance() == pytest.approx(mean.advance(), abs=1e-3)
 

@@ -1,7 +1,7 @@
 """Recipe: everything that determines a training run, in one immutable value."""
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -66,8 +66,8 @@ class Recipe:
     """A complete training run.
 
     ``clip_norm`` and ``l2`` belong to the loss as ``loss_scale`` has it: the mean over tokens, or, as in
-    published settings, the mean over rows of the sum over a window's T tokens (mathematics: §2.7);
-    :meth:`as_mean_over_tokens` converts.
+    published settings, the mean over rows of the sum over a window's T tokens (mathematics: §2.7),
+    where they are T times as large for the same run.
 
     model                   the model's shape
     vocab                   how text becomes ids
@@ -184,16 +184,6 @@ class Recipe:
     def loss_factor(self) -> int:
         """What the mean loss over tokens is multiplied by before the gradient is taken."""
         return self.window if self.loss_scale == "sum_over_time" else 1
-
-    def as_mean_over_tokens(self) -> "Recipe":
-        """The same run stated for the mean over tokens: ``clip_norm`` and ``l2`` divided by T.
-
-        Equal but for the optimiser's epsilon and its first steps, which know no scale (mathematics: §2.7).
-        """
-        factor = self.loss_factor
-        return replace(
-            self, loss_scale="mean_over_tokens", clip_norm=self.clip_norm / factor, l2=self.l2 / factor
-        )
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that says all."""

@@ -14,8 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.config import Reduction
-from rlstm_model.adaptation.factors import Factors, SegmentGradients, segment_gradients
+from rlstm_model.adaptation.factors import Factors, SegmentGradients
 from rlstm_model.adaptation.moments import EXACT_SIDE, Moment
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 from rlstm_model.language_model import LanguageModel
@@ -220,68 +219,6 @@ def collect(segments: Iterable[SegmentGradients], *statistics: Statistic) -> int
     if count == 0:
         raise ValueError("no text fills a segment")
     return count
-
-
-def measure_bases(
-    model: LanguageModel,
-    texts: Sequence[Sequence[int]],
-    *,
-    segment: int,
-    max_rank: int,
-    bos_id: int,
-    rows: int = 32,
-    exact_side: int = EXACT_SIDE,
-) -> dict[str, Basis]:
-    """The leading axes of all matrices, at most ``max_rank`` a side.
-
-    Texts are read as :func:`~rlstm_model.adaptation.factors.segment_gradients` does; see there and
-    :class:`GradientAxes` for the rest, and for what is raised. ValueError when no text fills a segment.
-    """
-    axes = GradientAxes(model, max_rank, exact_side=exact_side)
-    # The axes of sums are those of means.
-    read = segment_gradients(model, texts, segment=segment, reduction="mean", bos_id=bos_id, rows=rows)
-    collect(read, axes)
-    return axes.bases()
-
-
-def measure_core_rms(
-    model: LanguageModel,
-    bases: Mapping[str, Basis],
-    texts: Sequence[Sequence[int]],
-    *,
-    segment: int,
-    reduction: Reduction,
-    bos_id: int,
-    rows: int = 32,
-) -> dict[str, Tensor]:
-    """RMS over the gradients of single rows' segments: of cores between ``bases``, and of all biases.
-
-    At the slow weights, on texts other than the bases'. Raises as :func:`measure_bases` does.
-    """
-    squares = GradientSquares(model, bases)
-    collect(
-        segment_gradients(model, texts, segment=segment, reduction=reduction, bos_id=bos_id, rows=rows),
-        squares,
-    )
-    return squares.rms()
-
-
-def measure_full_rms(
-    model: LanguageModel,
-    texts: Sequence[Sequence[int]],
-    *,
-    segment: int,
-    reduction: Reduction,
-    bos_id: int,
-    rows: int = 32,
-) -> tuple[Tensor, int]:
-    """What :func:`~rlstm_model.adaptation.calibration.measure_rms` gives, many rows at a time."""
-    squares = GradientSquares(model)
-    count = collect(
-        segment_gradients(model, texts, segment=segment, reduction=reduction, bos_id=bos_id, rows=rows),
-        squares,
-    )
-    return torch.cat([part.flatten() for part in squares.rms().values()]), count
 
 
 def _matrices(model: LanguageModel) -> dict[str, torch.Size]:

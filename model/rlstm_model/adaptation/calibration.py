@@ -41,11 +41,6 @@ class Calibration:
     rms_P: Tensor
     space: SubspaceFastWeights | SparseFastWeights | None = None
 
-    def with_rate(self, rate: float, decay: float | None = None) -> "Calibration":
-        """The same statistics under another learning rate (and decay)."""
-        changed = replace(self.config, rate=rate, decay=self.config.decay if decay is None else decay)
-        return replace(self, config=changed)
-
     def fast_weights(self, model: LanguageModel) -> FastWeights:
         """The fast weights of ``model`` that these are statistics of. Raises ValueError for another model."""
         fast_weights = FullFastWeights(model) if self.space is None else replace(self.space, model=model)

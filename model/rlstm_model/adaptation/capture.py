@@ -31,17 +31,6 @@ class Capture(Protocol):
         """Record ``run``. What its results are before the first replay is not said."""
 
 
-def run_again(run: Run) -> Recorded:
-    """A recording by name only, for any device: a replay runs the function once more."""
-    results = run()
-
-    def replay() -> None:
-        for kept, computed in zip(results, run(), strict=True):
-            kept.copy_(computed)
-
-    return Recorded(replay, results)
-
-
 class CudaGraphs:
     """Records CUDA graphs.
 

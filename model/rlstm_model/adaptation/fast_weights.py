@@ -27,19 +27,16 @@ class Learned(NamedTuple):
     gradient_NP: Tensor
 
 
-class FastWeights(Protocol):
-    """A kind of fast weights of one model. Deltas are ``[N, P]``, or None where all are zero.
+class Weights(Protocol):
+    """What rows are read with: fast weights, or less where nothing learns.
 
-    Several threads may use it, and it never changes the model.
+    Deltas are ``[N, P]``, or None where all are zero. Several threads may use it, and it never changes the
+    model.
     """
 
     @property
     def model(self) -> LanguageModel:
         """The model with its slow weights, as loaded."""
-
-    @property
-    def size(self) -> int:
-        """P."""
 
     @property
     def tile(self) -> int:
@@ -48,10 +45,6 @@ class FastWeights(Protocol):
     @property
     def at_once(self) -> int:
         """Rows that are read or learn in one pass: what more of them would cost in memory they gain not."""
-
-    @property
-    def slow_norm(self) -> float:
-        """The norm of all slow weights, by which that of a delta is measured."""
 
     def zero(self, rows: int) -> Tensor:
         """Deltas of zero ``[N, P]``, in the dtype they are kept in: a value, never written to."""
@@ -66,6 +59,18 @@ class FastWeights(Protocol):
     ) -> tuple[Tensor, State]:
         """The same for one token a row: logits ``[N, V]``."""
 
+
+class FastWeights(Weights, Protocol):
+    """A kind of fast weights of one model."""
+
+    @property
+    def size(self) -> int:
+        """P."""
+
+    @property
+    def slow_norm(self) -> float:
+        """The norm of all slow weights, by which that of a delta is measured."""
+
     def learn(
         self,
         delta_NP: Tensor | None,
@@ -76,7 +81,7 @@ class FastWeights(Protocol):
         *,
         temperature: float = 1.0,
     ) -> Learned:
-        """The same, and the gradient of each row's sum of weighted losses at its delta.
+        """What :meth:`read` gives, and the gradient of each row's sum of weighted losses at its delta.
 
         ``state`` is cut from its history. The loss is that of the distributions at the temperature.
         """

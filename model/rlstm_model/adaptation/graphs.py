@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.capture import Capture, CudaGraphs, Recorded
-from rlstm_model.adaptation.fast_weights import FastWeights, Learned
+from rlstm_model.adaptation.fast_weights import FastWeights, Learned, Weights
 from rlstm_model.adaptation.row_weights import RowFastWeights
-from rlstm_model.adaptation.rows import Weights
 from rlstm_model.adaptation.static_weights import StaticWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
@@ -139,7 +138,7 @@ class Graphs:
 
 @dataclass(frozen=True, repr=False)
 class GraphedReading:
-    """See :class:`~rlstm_model.adaptation.rows.Weights`. Equal where what they replay is.
+    """See :class:`~rlstm_model.adaptation.fast_weights.Weights`. Equal where what they replay is.
 
     ``least``: rows that a bucket has at least.
     """
@@ -151,23 +150,23 @@ class GraphedReading:
 
     @property
     def model(self) -> LanguageModel:
-        """See :class:`~rlstm_model.adaptation.rows.Weights`."""
+        """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
         return self.weights.model
 
     @property
     def tile(self) -> int:
-        """See :class:`~rlstm_model.adaptation.rows.Weights`."""
+        """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
         return self.weights.tile
 
     def zero(self, rows: int) -> Tensor:
-        """See :class:`~rlstm_model.adaptation.rows.Weights`."""
+        """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
         return self.weights.zero(rows)
 
     @torch.no_grad()
     def read(
         self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
     ) -> tuple[Tensor, State]:
-        """See :class:`~rlstm_model.adaptation.rows.Weights`."""
+        """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
         logits_TNV, h, c = self._run(self._read, "read", Given(delta_NP, ids_TN, *state), temperature)
         return logits_TNV, State(h, c)
 
@@ -175,7 +174,7 @@ class GraphedReading:
     def step(
         self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
     ) -> tuple[Tensor, State]:
-        """See :class:`~rlstm_model.adaptation.rows.Weights`."""
+        """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
         given = Given(delta_NP, ids_N.unsqueeze(0), *state)
         logits_1NV, h, c = self._run(self._step, "step", given, temperature)
         return logits_1NV[0], State(h, c)

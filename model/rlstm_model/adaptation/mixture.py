@@ -13,6 +13,15 @@ An expert whose log-probability is NaN or plus infinity is broken: the others pr
 if it had been impossible to that expert, and the caller is told, to restart it (:func:`drop`). Minus infinity
 is a probability of 0 like any other.
 Every row has the arithmetic that it would have alone.
+
+The regret: T tokens cost the mixture at most ln K + ln(T + 1) nats more than any one of its experts, whatever
+the probabilities. A weight loses at most the factor 1 - a_t in a share, so pi_k after T tokens is at least
+1/K prod_t (1 - a_t) p_k(t) / p(t). It is at most 1. Taking logarithms, the regret against expert k is at most
+ln K + sum_{t<T} -ln(1 - a_t), and as 1 - a_t = (t + 1) / (t + 2) the product is 1 / (T + 1): the sum is
+ln(T + 1) exactly. What holds is a little more: the last share comes after the last prediction, and a weight
+of at most 1 gets a_t / K of it back, so the regret is at most ln K + sum_{t<T-1} -ln(1 - a_t (K - 1) / K)
+<= ln K + ln T for T >= 1, which one perfect expert among hopeless ones attains. It holds after every token;
+tokens at which an expert was broken count as impossible for that expert alone.
 Shape suffixes: S tokens of a segment, N sessions, K experts, V vocabulary.
 """
 
@@ -126,8 +135,8 @@ def drop(state: MixtureState, dropped_NK: Tensor) -> MixtureState:
     """The mixtures after the dropped experts have started anew, of which in each session one is left.
 
     Their weights become 0, and then what a share gives: 1 / ((t + 1) K), as if the last of t tokens had been
-    impossible to them. No other weight becomes smaller, so the bounds of :func:`regret_bound` against the
-    other experts stay. Before any token all weights are equal, and remain so.
+    impossible to them. No other weight becomes smaller, so the bound on the regret against the other
+    experts stays. Before any token all weights are equal, and remain so.
     """
     weights_NK, tokens_N = state
     least_N1 = 1.0 / ((tokens_N[:, None].double() + 1.0) * state.experts)
@@ -159,25 +168,6 @@ def mix(weights_NK: Tensor, log_probs_NKV: Tensor) -> Tensor:
 def broken_experts(log_probs_NKV: Tensor) -> Tensor:
     """Which experts' next-token distributions ``[N, K]`` hold NaN or plus infinity."""
     return ~(log_probs_NKV.amax(-1) < math.inf)
-
-
-def regret_bound(experts: int, tokens: int) -> float:
-    """The most that T tokens cost the mixture more than any one of its K experts: ln K + ln(T + 1) nats.
-
-    A weight loses at most the factor 1 - a_t in a share, so pi_k after T tokens is at least
-    1/K prod_t (1 - a_t) p_k(t) / p(t). It is at most 1. Taking logarithms, the regret against expert k is at
-    most ln K + sum_{t<T} -ln(1 - a_t), and as 1 - a_t = (t + 1) / (t + 2) the product is 1 / (T + 1): the
-    sum is ln(T + 1) exactly. What holds is a little more: the last share comes after the last prediction,
-    and a weight of at most 1 gets a_t / K of it back, so the regret is at most ln K +
-    sum_{t<T-1} -ln(1 - a_t (K - 1) / K) <= ln K + ln T for T >= 1, which one perfect expert among hopeless
-    ones attains. It holds after every token, for any probabilities; tokens at which an expert was broken
-    count as impossible for that expert alone. Raises ValueError for counts that are none.
-    """
-    if experts < 1:
-        raise ValueError(f"experts must be at least 1, not {experts}")
-    if tokens < 0:
-        raise ValueError(f"tokens must be at least 0, not {tokens}")
-    return math.log(experts) + math.log(tokens + 1)
 
 
 def check_state(state: MixtureState) -> None:

@@ -53,15 +53,12 @@ class Reader(FrozenExperts):
         return result
 
 
-def static_reader(
-    model: LanguageModel, bos_id: int, temperature: float = 1.0, *, compiled: bool = False
-) -> Reader:
+def static_reader(model: LanguageModel, bos_id: int, temperature: float = 1.0) -> Reader:
     """Reads with the weights as loaded, from before any text; ``temperature`` multiplies the logits.
 
-    On a CUDA device by recorded graphs, which the reader keeps: it is for many texts. ``compiled``: see
-    :class:`~rlstm_model.adaptation.static_weights.StaticWeights`.
+    On a CUDA device by recorded graphs, which the reader keeps: it is for many texts.
     """
-    weights = graphed_reading(StaticWeights(model, compiled))
+    weights = graphed_reading(StaticWeights(model))
     return Reader(Rows(weights, temperature), None, Cursor(model.initial_state(1), bos_id))
 
 

@@ -9,44 +9,14 @@ Shape suffixes: T tokens, N rows of a pass, R rows of one reading, V vocabulary,
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.fast_weights import FastWeights
+from rlstm_model.adaptation.fast_weights import FastWeights, Weights
 from rlstm_model.adaptation.transfer import send
-from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
-
-
-class Weights(Protocol):
-    """What rows are read with: :class:`FastWeights`, or less where nothing learns."""
-
-    @property
-    def model(self) -> LanguageModel:
-        """The model with its slow weights."""
-
-    @property
-    def tile(self) -> int:
-        """See :class:`FastWeights`."""
-
-    @property
-    def at_once(self) -> int:
-        """See :class:`FastWeights`."""
-
-    def zero(self, rows: int) -> Tensor:
-        """See :class:`FastWeights`."""
-
-    def read(
-        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
-    ) -> tuple[Tensor, State]:
-        """See :class:`FastWeights`."""
-
-    def step(
-        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
-    ) -> tuple[Tensor, State]:
-        """See :class:`FastWeights`."""
 
 
 class Reading(NamedTuple):

@@ -14,7 +14,7 @@ from rlstm_model.state import State
 
 @dataclass(frozen=True)
 class StaticWeights:
-    """Reads as :class:`~rlstm_model.adaptation.fast_weights.FastWeights` do, without anything to learn.
+    """:class:`~rlstm_model.adaptation.fast_weights.Weights` without anything to learn.
 
     Those of one model are equal, so that all its static texts are read together.
 
@@ -29,7 +29,7 @@ class StaticWeights:
 
     @property
     def tile(self) -> int:
-        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
         return row_tile(self.model)
 
     def zero(self, rows: int) -> Tensor:

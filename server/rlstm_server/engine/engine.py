@@ -84,7 +84,6 @@ class Engine:
         *,
         limits: EngineLimits | None = None,
         cache_bytes: int = CACHE_BYTES,
-        ttl_seconds: float = TTL_SECONDS,
         rows: int = ROWS,
         threads: int = 1,
     ) -> None:
@@ -116,7 +115,7 @@ class Engine:
         )
         self._staging = Staging(served, snapshots, self._store)
         self._appends = Appends(self.sessions, self._staging, self.limits)
-        self._creator = Creator(self.sessions, self._staging, self._appends, ttl_seconds)
+        self._creator = Creator(self.sessions, self._staging, self._appends, TTL_SECONDS)
         self._streams = SessionStreams(self.sessions, self._staging, self.limits)
         self._draining = False
 

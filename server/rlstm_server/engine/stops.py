@@ -43,11 +43,6 @@ class StopStrings:
         self._waiting: deque[_Waiting] = deque()
         self.stopped = False
 
-    @property
-    def held_ids(self) -> list[int]:
-        """The ids that are held back now."""
-        return [token.id for token in self._waiting]
-
     def feed(self, token: int, logprob: float) -> list[Released]:
         """Take one token; return those that are free now."""
         self._waiting.append(_Waiting(token, self._decoder.feed(token), logprob))

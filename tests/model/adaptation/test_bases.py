@@ -8,9 +8,6 @@ from rlstm_model.adaptation.bases import (
     GradientSquares,
     SubspaceStatistics,
     collect,
-    measure_bases,
-    measure_core_rms,
-    measure_full_rms,
 )
 from rlstm_model.adaptation.calibration import measure_rms
 from rlstm_model.adaptation.factors import segment_gradients
@@ -24,6 +21,21 @@ SHAPES = [
     {"cell": "lstm", "tie_embeddings": True, "mogrifier_rounds": 0},
 ]
 READING = {"segment": SEGMENT, "bos_id": BOS}
+
+
+def collected(statistic, model, texts, reduction="mean"):
+    """A statistic of a model's gradients over texts, two rows at a time."""
+    collect(segment_gradients(model, texts, reduction=reduction, rows=2, **READING), statistic)
+    return statistic
+
+
+def axes_of(model, texts, max_rank, **sketch):
+    return collected(GradientAxes(model, max_rank, **sketch), model, texts).bases()
+
+
+def rms_of(model, bases, texts, reduction="mean"):
+    """Of cores between bases and of biases, or without bases of all weights."""
+    return collected(GradientSquares(model, bases), model, texts, reduction).rms()
 
 
 @pytest.fixture
@@ -70,7 +82,7 @@ def sides(name, basis, gradients):
 def test_axes_are_leading_eigenvectors_of_the_sums(case, dense, shape):
     """For every matrix and side: the same space as the dense definition's, axis by axis, leading first."""
     model, texts, _ = case(**shape)
-    bases, gradients = measure_bases(model, texts, max_rank=3, rows=2, **READING), dense(model, texts)
+    bases, gradients = axes_of(model, texts, 3), dense(model, texts)
     assert sorted(bases) == sorted(matrices(model))
     for name, basis in bases.items():
         for axes, total in sides(name, basis, gradients[name]):
@@ -88,8 +100,8 @@ def test_axes_are_leading_eigenvectors_of_the_sums(case, dense, shape):
 def test_rms_of_cores_is_that_of_projected_gradients(case, dense, shape, reduction):
     """On other texts than the axes', of cores and biases alike."""
     model, first, second = case(**shape)
-    bases = measure_bases(model, first, max_rank=3, **READING)
-    rms = measure_core_rms(model, bases, second, reduction=reduction, rows=2, **READING)
+    bases = axes_of(model, first, 3)
+    rms = rms_of(model, bases, second, reduction)
     for name, gradients in dense(model, second).items():
         values = gradients if reduction == "mean" else SEGMENT * gradients
         if name in bases:
@@ -104,8 +116,8 @@ def measured(case):
 
     def make(**shape):
         model, first, second = case(**shape)
-        bases = measure_bases(model, first, max_rank=4, **READING)
-        rms = measure_core_rms(model, bases, second, reduction="mean", **READING)
+        bases = axes_of(model, first, 4)
+        rms = rms_of(model, bases, second)
         return model, second, SubspaceStatistics(bases, rms)
 
     return make
@@ -239,10 +251,10 @@ def test_there_must_be_so_many_coordinates(measured, coordinates):
 def test_full_rms_is_measured_as_row_by_row(case, shape, dtype, relative):
     """The same statistics as one row at a time gives, and the same count."""
     model, texts, _ = case(dtype, **shape)
-    options = {"segment": SEGMENT, "reduction": "mean", "bos_id": BOS}
-    (found, count), (expected, segments) = (
-        each(model, texts, **options) for each in (measure_full_rms, measure_rms)
-    )
+    squares = GradientSquares(model)
+    count = collect(segment_gradients(model, texts, reduction="mean", **READING), squares)
+    found = torch.cat([part.flatten() for part in squares.rms().values()])
+    expected, segments = measure_rms(model, texts, reduction="mean", **READING)
     assert count == segments == 22
     torch.testing.assert_close(found, expected, atol=relative * float(expected.mean()), rtol=relative)
 
@@ -250,10 +262,8 @@ def test_full_rms_is_measured_as_row_by_row(case, shape, dtype, relative):
 def test_lower_ranks_are_nested_in_higher(case):
     """Axes and RMS at a lower rank are the leading ones of a higher: one measurement serves all sizes."""
     model, first, second = case()
-    large, small = (measure_bases(model, first, max_rank=rank, **READING) for rank in (5, 2))
-    wide, narrow = (
-        measure_core_rms(model, bases, second, reduction="mean", **READING) for bases in (large, small)
-    )
+    large, small = (axes_of(model, first, rank) for rank in (5, 2))
+    wide, narrow = (rms_of(model, bases, second) for bases in (large, small))
     for name, basis in small.items():
         rows, columns = basis.core[-2:]
         torch.testing.assert_close(large[name].leading(rows, columns), basis, atol=1e-12, rtol=0)
@@ -264,8 +274,7 @@ def test_lower_ranks_are_nested_in_higher(case):
 def test_a_large_vocabulary_is_sketched(case, shape):
     """With few segments, whose gradients a sketch can hold, its axes are the exact ones."""
     model, texts, _ = case(vocab_size=60, **shape)
-    options = {"max_rank": 4, **READING}
-    exact, sketched = (measure_bases(model, texts[1:2], exact_side=side, **options) for side in (60, 59))
+    exact, sketched = (axes_of(model, texts[1:2], 4, exact_side=side) for side in (60, 59))
     for name, basis in exact.items():
         torch.testing.assert_close(sketched[name], basis, atol=1e-6, rtol=0)
     changed = sketched["embedding.input"].left - exact["embedding.input"].left
@@ -275,7 +284,7 @@ def test_a_large_vocabulary_is_sketched(case, shape):
 def test_a_sketch_of_a_whole_text_holds_the_energy(case, dense):
     """With more directions than a sketch has, its axes hold all but a little of what the best ones do."""
     model, texts, _ = case(vocab_size=60, hidden_size=40, tie_embeddings=True)
-    bases = measure_bases(model, texts, max_rank=4, exact_side=50, **READING)
+    bases = axes_of(model, texts, 4, exact_side=50)
     gradients = dense(model, texts)["embedding.input"]
     (axes, total), _ = sides("embedding.input", bases["embedding.input"], gradients)
     best = torch.linalg.eigvalsh(total)[-4:].sum()
@@ -285,7 +294,7 @@ def test_a_sketch_of_a_whole_text_holds_the_energy(case, dense):
 def test_in_single_precision_axes_are_orthonormal_and_reproducible(case):
     """To 1e-5; a second measurement gives the same bits."""
     model, texts, _ = case(torch.float32, hidden_size=20, vocab_size=30)
-    first, again = (measure_bases(model, texts, max_rank=4, exact_side=4, **READING) for _ in range(2))
+    first, again = (axes_of(model, texts, 4, exact_side=4) for _ in range(2))
     for name, basis in first.items():
         assert basis.left.dtype == torch.float32
         assert all(torch.equal(*pair) for pair in zip(basis, again[name], strict=True))
@@ -300,8 +309,8 @@ def test_matrices_without_gradient_have_axes_and_no_rms(case, exact_side):
     model, texts, _ = case(hidden_size=20)
     model.embedding.input.zero_()
     dead = "stack.layers.0.x"
-    bases = measure_bases(model, [texts[0][:SEGMENT]], max_rank=3, exact_side=exact_side, **READING)
-    rms = measure_core_rms(model, bases, texts, reduction="mean", **READING)
+    bases = axes_of(model, [texts[0][:SEGMENT]], 3, exact_side=exact_side)
+    rms = rms_of(model, bases, texts)
     for axes in (bases[dead].left, bases[dead].right.mT):
         torch.testing.assert_close(axes.mT @ axes, torch.eye(3, dtype=torch.float64), atol=1e-12, rtol=0)
     assert bool((rms[dead] == 0).all())
@@ -312,11 +321,9 @@ def test_several_statistics_share_a_pass(case):
     """Collected together they are what each is alone."""
     model, texts, _ = case()
     axes, squares = GradientAxes(model, 3), GradientSquares(model)
-    count = collect(segment_gradients(model, texts, reduction="mean", **READING), axes, squares)
-    expected, segments = measure_full_rms(model, texts, reduction="mean", **READING)
-    assert count == segments
-    assert torch.equal(torch.cat([part.flatten() for part in squares.rms().values()]), expected)
-    alone = measure_bases(model, texts, max_rank=3, **READING)
+    collect(segment_gradients(model, texts, reduction="mean", rows=2, **READING), axes, squares)
+    alone, expected = axes_of(model, texts, 3), rms_of(model, None, texts)
+    assert all(torch.equal(rms, expected[name]) for name, rms in squares.rms().items())
     assert all(torch.equal(basis.left, alone[name].left) for name, basis in axes.bases().items())
 
 
@@ -324,11 +331,11 @@ def test_nothing_comes_of_nothing(case):
     """No text that fills a segment, or no axes to be found: refused."""
     model, *_ = case()
     with pytest.raises(ValueError, match="no text fills a segment"):
-        measure_bases(model, [[1, 2, 3]], max_rank=2, **READING)
+        axes_of(model, [[1, 2, 3]], 2)
     with pytest.raises(ValueError, match="no text fills a segment"):
-        measure_full_rms(model, [], reduction="mean", **READING)
+        rms_of(model, None, [])
     with pytest.raises(ValueError, match="max_rank must be at least 1"):
-        measure_bases(model, [[1, 2, 3, 4]], max_rank=0, **READING)
+        GradientAxes(model, 0)
 
 
 def test_where_all_are_chosen_nothing_is_picked_out(measured):

@@ -137,15 +137,6 @@ def test_fingerprint_depends_on_the_space(tiny_model, calibration, changes):
     assert other.fingerprint != first.fingerprint
 
 
-def test_with_rate(tiny_model, calibration):
-    """Another rate keeps statistics and decay; a decay can be set beside it."""
-    first = calibration(tiny_model(), decay=0.1)
-    second, third = first.with_rate(0.5), first.with_rate(0.5, 0.0)
-    assert (second.config.rate, second.config.decay, third.config.decay) == (0.5, 0.1, 0.0)
-    assert second.rms_P is first.rms_P
-    assert first.config.rate == 0.02
-
-
 @pytest.mark.parametrize("rank", [None, 2])
 def test_another_model_is_refused(tiny_model, calibration, rank):
     """Statistics are of one shape of model, and a space is."""

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlstm_model.adaptation.adapted_state import Cursor
-from rlstm_model.adaptation.capture import Recorded, run_again
+from rlstm_model.adaptation.capture import Recorded
 from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs, Room, bucket, graphed
 from rlstm_model.adaptation.round import Slice, Turn, perform
@@ -222,7 +222,7 @@ class Counted:
     def __call__(self, run):
         """See :class:`~rlstm_model.adaptation.capture.Capture`."""
         self.made += 1
-        return run_again(run)
+        return record(run)
 
 
 def test_a_graph_is_made_for_what_comes_again(wide_model, subspace):
@@ -257,7 +257,7 @@ def test_acts_have_the_shapes_of_their_bucket(wide_model, subspace, monkeypatch,
     """Recorded or not: kernels, which shapes choose, are the same, and so are a row's bits on any device."""
     seen = []
     plain = subspace(wide_model, 8)
-    weights = by_graphs(plain, run_again, spared=spared)
+    weights = by_graphs(plain, spared=spared)
     read = type(plain).read
     monkeypatch.setattr(
         type(plain), "read", lambda *given, **named: seen.append(given) or read(*given, **named)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.round import Slice, Turn, perform
 from rlstm_model.vocab import ByteVocab
 
@@ -65,16 +66,18 @@ def distinct_results(served, *, mixes, most, experts):
     state = stream(served.adapter(), list(TEXT.encode())[: 2 * segment - 3], experts)
     own, others = served.adapter().part(state, list(b"abc")), Neighbours(served, draw, 12)
     results = {digest(perform([own])[0])}
-    for _ in range(mixes):
-        works = others.works(most)
-        place = draw.randint(0, len(works))
-        results.add(digest(perform([*works[:place], own, *works[place:]])[place]))
+    with Crew(2) as two, Crew(3) as three:
+        for _ in range(mixes):
+            works = others.works(most)
+            place = draw.randint(0, len(works))
+            performed = perform([*works[:place], own, *works[place:]], draw.choice([None, two, three]))
+            results.add(digest(performed[place]))
     return results
 
 
 @pytest.mark.parametrize("experts", [1, 4])
 def test_a_session_has_one_result_in_any_mix(tools, experts):
-    """Beside streams that read, learn, are read from, and static texts, whatever their number and lengths."""
+    """Beside streams that read, learn, are read from, and static texts, on any number of threads."""
     served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
 
     assert len(distinct_results(served, mixes=150, most=24, experts=experts)) == 1
@@ -114,7 +117,7 @@ async def test_each_secret_is_learned_by_its_session_only(store, tools):
     """16 sessions in shared rounds: the diagonal improves, and all is to the bit as it is one by one."""
     secrets = [letter * 20 for letter in "QXZJKVWYqxzjkvwy"]
     served = tools.serve(ByteVocab(), kind="subspace", hidden=12, rate=0.5)
-    async with tools.engine_on(store, served=served) as engine:
+    async with tools.engine_on(store, served=served, threads=2) as engine:
         together = await gains_of(tools, engine, secrets, at_once=True)
 
         assert together == await gains_of(tools, engine, secrets, at_once=False)
@@ -126,5 +129,5 @@ async def test_the_shipped_model_learns_secrets_apart(store, tools):
     """The same for words that the model that ships has never seen."""
     draw = random.Random(4)
     secrets = [" ".join(["".join(draw.choices("bcdfghjklmnpqrstvwxz", k=9))] * 12) for _ in range(16)]
-    async with tools.engine_on(store, served=tools.serve_shipped()) as engine:
+    async with tools.engine_on(store, served=tools.serve_shipped(), threads=2) as engine:
         check_diagonal(await gains_of(tools, engine, secrets, at_once=True))

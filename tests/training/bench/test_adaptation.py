@@ -13,7 +13,7 @@ from rlstm_model.adaptation.crew import Crew
 from rlstm_training.bench import adaptation
 from rlstm_training.bench.adaptation import Bench, Method, idle_rule, read_each
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import Stream, dynamic_loss, static_loss
+from rlstm_training.evaluation.evaluation import DynamicReading, Stream, static_loss
 from rlstm_training.evaluation.measurements import Form, Measurements, Setting, Statistics
 
 BOS = 10
@@ -75,7 +75,7 @@ def test_one_expert_is_dynamic_evaluation(bench, calibrated, passages):
     (outcome,) = bench.learning([Method(rule=calibrated.choices[1])])
     adapter = Adapter(calibrated.model, calibrated.choose("full"), bos_id=BOS)
     for passage in passages:
-        told = dynamic_loss(adapter, passage)
+        told = DynamicReading(adapter).read(passage)
         assert outcome.bits[passage.name] == told.bits_per_byte(told.adapted_nats)
 
 

@@ -13,7 +13,7 @@ from rlstm_training.commands.console import command
 from rlstm_training.corpora import CorpusError, load_corpus
 from rlstm_training.corpora.streams import held_out, load_stream
 from rlstm_training.corpora.texts import excerpt, passage
-from rlstm_training.evaluation.evaluation import dynamic_loss, static_loss
+from rlstm_training.evaluation.evaluation import DynamicReading, static_loss
 
 
 def test_training_leaves_a_model_and_its_curves(trained, tmp_path):
@@ -122,7 +122,7 @@ def test_evaluation_of_a_stream_is_one_session(rlstm, calibrated):
     joined = passage(checkpoint.vocab, b"".join(raw for _, raw in segments), "joined")
     calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
     adapter = Adapter(checkpoint.model, calibration, bos_id=checkpoint.vocab.bos_id)
-    expected = dynamic_loss(adapter, joined)
+    expected = DynamicReading(adapter).read(joined)
     assert told["adapted"]["nats"] == pytest.approx(expected.adapted_nats, abs=1e-5 * told["tokens"])
     assert told["static"]["nats"] == pytest.approx(expected.static_nats, abs=1e-5 * told["tokens"])
     assert [segment["text"] for segment in told["segments"]] == [label for label, _ in segments]

@@ -15,7 +15,6 @@ from rlstm_training.evaluation.evaluation import (
     DynamicReading,
     StaticReading,
     Stream,
-    dynamic_loss,
     read_together,
     static_loss,
     striped_loss,
@@ -38,6 +37,13 @@ def ids(words):
 @pytest.fixture(scope="module")
 def calibration(model, measure_rule):
     return measure_rule(model, 100, segment=7)
+
+
+@pytest.fixture(scope="module")
+def adapter(model, measure_rule):
+    """Learns fast enough that it shows."""
+    rule = measure_rule(model, 100, segment=7, rate=3e-3, decay=1e-3)
+    return Adapter(model, rule, bos_id=BOS)
 
 
 def _passage(ids, name="text"):
@@ -104,15 +110,14 @@ def test_long_texts_are_read_in_slices(model, words, monkeypatch):
     assert max(done) == 100
 
 
-def test_dynamic_loss_equals_an_adapter_by_hand(model, ids, calibration):
+def test_dynamic_reading_equals_an_adapter_by_hand(model, adapter, ids):
     """The same numbers as a session that gets its text in odd pieces, with the static ones beside them."""
-    adapter = Adapter(model, calibration.with_rate(3e-3, 1e-3), bos_id=BOS)
     state, adapted, updates = adapter.start(), 0.0, 0
     for start in range(0, len(ids), 11):
         for observed in adapter.observe(state, ids[start : start + 11]):
             state, updates = observed.state, updates + observed.updates
             adapted -= observed.scores.logprobs.double().sum().item()
-    result = dynamic_loss(adapter, _passage(ids))
+    result = DynamicReading(adapter).read(_passage(ids))
     assert result.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(ids))
     assert result.static_nats == pytest.approx(_token_by_token(model, ids), abs=1e-4)
     assert result.adapted_nats != pytest.approx(result.static_nats, abs=0.1)
@@ -121,19 +126,18 @@ def test_dynamic_loss_equals_an_adapter_by_hand(model, ids, calibration):
 
 def test_without_a_rate_nothing_is_learned(model, ids, calibration):
     """At rate zero the adapted loss is the static one to the last bit."""
-    result = dynamic_loss(Adapter(model, calibration, bos_id=BOS), _passage(ids))
+    result = DynamicReading(Adapter(model, calibration, bos_id=BOS)).read(_passage(ids))
     assert result.adapted_nats == result.static_nats
     assert result.updates == 0
 
 
-def test_passages_of_one_reading_share_a_session(model, ids, calibration):
+def test_passages_of_one_reading_share_a_session(adapter, ids):
     """What was learned from one passage helps in the next: a stream is one session."""
-    adapter = Adapter(model, calibration.with_rate(3e-3), bos_id=BOS)
     reading = DynamicReading(adapter)
     parts = [reading.read(_passage(part)) for part in (ids[:40], ids[40:])]
-    whole = dynamic_loss(adapter, _passage(ids))
+    whole = DynamicReading(adapter).read(_passage(ids))
     assert total("both", parts).adapted_nats == pytest.approx(whole.adapted_nats, abs=1e-5 * len(ids))
-    assert parts[1].adapted_nats != dynamic_loss(adapter, _passage(ids[40:])).adapted_nats
+    assert parts[1].adapted_nats != DynamicReading(adapter).read(_passage(ids[40:])).adapted_nats
 
 
 @pytest.fixture
@@ -145,9 +149,8 @@ def streams(words):
 
 
 @pytest.mark.parametrize(("experts", "static"), [(1, True), (1, False), (2, True)])
-def test_texts_read_together_are_texts_read_alone(model, calibration, streams, experts, static):
+def test_texts_read_together_are_texts_read_alone(adapter, streams, experts, static):
     """Rows of one batch, whatever their lengths and rates: each costs what it costs in its own session."""
-    adapter = Adapter(model, calibration.with_rate(3e-3), bos_id=BOS)
     states = [adapter.start(rate_scale=scale, static=static, experts=experts) for _, scale in streams]
     together = read_together(
         adapter, [Stream(passage, state) for (passage, _), state in zip(streams, states, strict=True)]
@@ -160,9 +163,8 @@ def test_texts_read_together_are_texts_read_alone(model, calibration, streams, e
         assert (found.text, found.tokens, found.bytes) == (passage.name, len(passage.ids), passage.bytes)
 
 
-def test_reading_together_is_dynamic_reading(model, calibration, streams):
+def test_reading_together_is_dynamic_reading(adapter, streams):
     """The same evaluations to the last bit, the static ones too."""
-    adapter = Adapter(model, calibration.with_rate(3e-3), bos_id=BOS)
     chosen = [stream for stream in streams if stream[0].ids]
     together = read_together(
         adapter, [Stream(passage, adapter.start(rate_scale=scale)) for passage, scale in chosen]
@@ -172,9 +174,8 @@ def test_reading_together_is_dynamic_reading(model, calibration, streams):
     assert together[0].adapted_nats != together[0].static_nats
 
 
-def test_a_crew_shares_what_is_read_together(model, calibration, streams, shared_out):
+def test_a_crew_shares_what_is_read_together(adapter, streams, shared_out):
     """The batches are done by its threads, and no figure changes in its last bit."""
-    adapter = Adapter(model, calibration.with_rate(3e-3), bos_id=BOS)
     chosen = [Stream(passage, adapter.start(rate_scale=scale)) for passage, scale in streams]
     with Crew(2) as crew:
         assert read_together(adapter, chosen, crew=crew) == read_together(adapter, chosen)
@@ -203,12 +204,11 @@ def test_a_state_that_is_no_number_is_raised(model, calibration, streams):
         read_together(adapter, [Stream(streams[0][0], good), Stream(streams[2][0], bad)])
 
 
-def test_without_the_static_reference(model, ids, calibration):
+def test_without_the_static_reference(adapter, ids):
     """It may be left out, and is then not given."""
-    adapter = Adapter(model, calibration.with_rate(3e-3), bos_id=BOS)
-    result = dynamic_loss(adapter, _passage(ids), static=False)
+    result = DynamicReading(adapter, static=False).read(_passage(ids))
     assert result.static_nats is None
-    assert result.adapted_nats == dynamic_loss(adapter, _passage(ids)).adapted_nats
+    assert result.adapted_nats == DynamicReading(adapter).read(_passage(ids)).adapted_nats
 
 
 def test_measures_of_a_known_loss(model):

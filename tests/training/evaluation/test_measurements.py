@@ -11,7 +11,6 @@ from rlstm_model.adaptation.bases import (
     GradientSquares,
     SubspaceStatistics,
     collect,
-    measure_core_rms,
 )
 from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics, measure_rms
 from rlstm_model.adaptation.calibration_file import load_calibration, rounded, save_calibration
@@ -128,10 +127,11 @@ def by_hand(model, sources):
     axes, full = GradientAxes(model, RANK, embedding_rank=EMBEDDING_RANK), GradientSquares(model)
     collect(segment_gradients(model, fitted, **reading), axes, full)
     bases, whole = axes.bases(), full.rms()
-    cores = measure_core_rms(model, bases, others, **reading)
+    cores = GradientSquares(model, bases)
+    collect(segment_gradients(model, others, **reading), cores)
     biases = {name: rms for name, rms in whole.items() if name.endswith("bias")}
     full_P = torch.cat([rms.flatten() for rms in whole.values()])
-    return GradientStatistics(full_P=full_P, subspace=SubspaceStatistics(bases, {**cores, **biases}))
+    return GradientStatistics(full_P=full_P, subspace=SubspaceStatistics(bases, cores.rms() | biases))
 
 
 def test_axes_are_those_of_the_first_half_of_what_is_read(with_axes, model, by_hand):

@@ -8,7 +8,7 @@ import torch
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import StaticReading, dynamic_loss
+from rlstm_training.evaluation.evaluation import DynamicReading, StaticReading
 from rlstm_training.evaluation.monte_carlo import (
     DroppingModel,
     MonteCarlo,
@@ -34,7 +34,7 @@ def ids(words):
 
 @pytest.fixture(scope="module")
 def calibration(model, measure_rule):
-    return measure_rule(model, 60, segment=6).with_rate(3e-2)
+    return measure_rule(model, 60, segment=6, rate=3e-2)
 
 
 def _masks(model, generator, time, batch):
@@ -142,7 +142,7 @@ def test_learning_samples_without_dropout_are_dynamic_evaluation(model, ids, cal
     read: list[int] = []
     found = sampled_adapted_log_probs(model, calibration, ids, sampling, bos_id=BOS, advance=read.append)
     adapter = Adapter(model, calibration, bos_id=BOS)
-    expected = dynamic_loss(adapter, Passage(name="text", ids=ids, bytes=1))
+    expected = DynamicReading(adapter).read(Passage(name="text", ids=ids, bytes=1))
     assert -float(found.sum()) == pytest.approx(expected.adapted_nats, abs=1e-9)
     assert expected.updates == len(ids) // 6
     assert sum(read) == 3 * len(ids)

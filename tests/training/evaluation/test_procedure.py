@@ -24,7 +24,7 @@ def model(random_model):
 
 @pytest.fixture(scope="module")
 def calibration(model, measure_rule):
-    return measure_rule(model, 100, segment=7).with_rate(2e-2, 1e-3)
+    return measure_rule(model, 100, segment=7, rate=2e-2, decay=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +113,8 @@ def test_oracle_l_a_repeated_motif_is_learned_from_statistics_to_score(random_mo
     statistics = Statistics(heads=4, segments=5)
     sources = [(np.array(noise, dtype=np.int64), 1)]
     measurements = Measurements(model, sources, bos_id=BOS, statistics=statistics)
-    measured = measurements.under(Setting(rate=0.0, segment=10))
-    procedure = Procedure(model=model, bos_id=BOS, calibration=measured.with_rate(1e-2))
+    measured = measurements.under(Setting(rate=1e-2, segment=10))
+    procedure = Procedure(model=model, bos_id=BOS, calibration=measured)
     repeated, random_text = (
         procedure.read([Passage(name="text", ids=ids, bytes=len(ids))])[0] for ids in (motif, noise)
     )

@@ -92,13 +92,13 @@ def test_a_draw_changes_what_was_drawn_and_nothing_else(toy_recipe):
     assert replace(drawn, **{name: getattr(base, name) for name in fields}) == base
 
 
-def test_l2_is_of_the_published_scale(toy_recipe):
+def test_l2_is_of_the_published_scale(toy_recipe, mean_over_tokens):
     """The same penalty in relation to the loss, whichever way the recipe states its loss."""
     values = {key: d.high for key, d in RANGES["words"].items()}
     mean = drawn_recipe(toy_recipe(window=8), values, budget=BUDGET)
     summed = drawn_recipe(toy_recipe(window=8, loss_scale="sum_over_time"), values, budget=BUDGET)
     assert summed.l2 == values["l2"]
-    assert mean.l2 == pytest.approx(summed.as_mean_over_tokens().l2)
+    assert mean.l2 == pytest.approx(mean_over_tokens(summed).l2)
 
 
 def test_the_same_seed_gives_the_same_draws(search):

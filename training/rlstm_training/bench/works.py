@@ -14,8 +14,8 @@ from torch.nn import functional
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.fast_weights import Weights
 from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.rows import Weights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
 from rlstm_training.bench.gpt2 import Shape

@@ -177,11 +177,6 @@ def static_loss(model: LanguageModel, passage: Passage, *, bos_id: int) -> Evalu
     return StaticReading(model, bos_id=bos_id).read(passage)
 
 
-def dynamic_loss(adapter: Adapter, passage: Passage, *, static: bool = True) -> Evaluation:
-    """``passage`` as the whole of a new session."""
-    return DynamicReading(adapter, static=static).read(passage)
-
-
 class Stream(NamedTuple):
     """A text, and the state of the session that will read it."""
 
