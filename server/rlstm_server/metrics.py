@@ -91,10 +91,8 @@ class Metrics:
         gain = static_nats - adapted_nats
         self.gain_nats.labels("positive" if gain >= 0 else "negative").inc(abs(gain))
 
-    def round_finished(
-        self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int], padded_rows: int = 0
-    ) -> None:
-        """Count one round of the device: its rows and tokens by what they were for, and rows of padding."""
+    def round_finished(self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int]) -> None:
+        """Count one round of the device: its rows and tokens by what they were for."""
         self.round_seconds.observe(seconds)
         for phase, count in rows.items():
             if count:
@@ -102,7 +100,6 @@ class Metrics:
                 self.batch_tokens.labels(phase).observe(tokens[phase])
         if rows.get("update"):
             self.update_seconds.observe(seconds)
-        self.padded_rows.inc(padded_rows)
 
     def describe_build(self, **facts: str) -> None:
         """Publish what runs here: version, model, model_fingerprint, dtype, device."""
@@ -134,7 +131,6 @@ class Metrics:
             "batch_size", "Rows of a round, by what they are for", ROWS, phase=PHASES
         )
         self.batch_tokens = self._histogram("batch_tokens", "Tokens of a round", BATCH_TOKENS, phase=PHASES)
-        self.padded_rows = self._counter("batch_padding_rows", "Rows that only fill up a tile")
 
     def _adaptation_metrics(self) -> None:
         self.updates = self._counter("adapt_updates", "Gradient steps", outcome=UPDATE_OUTCOMES)
