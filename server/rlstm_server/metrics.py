@@ -91,15 +91,18 @@ class Metrics:
         gain = static_nats - adapted_nats
         self.gain_nats.labels("positive" if gain >= 0 else "negative").inc(abs(gain))
 
-    def round_finished(self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int]) -> None:
-        """Count one round of the device: its rows and tokens by what they were for."""
-        self.round_seconds.observe(seconds)
+    def batch_finished(self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int]) -> None:
+        """Count what was performed at once: its rows and tokens by what they were for."""
         for phase, count in rows.items():
             if count:
                 self.batch_rows.labels(phase).observe(count)
                 self.batch_tokens.labels(phase).observe(tokens[phase])
         if rows.get("update"):
             self.update_seconds.observe(seconds)
+
+    def round_finished(self, seconds: float) -> None:
+        """Count one round of the device, of a batch or a few."""
+        self.round_seconds.observe(seconds)
 
     def describe_build(self, **facts: str) -> None:
         """Publish what runs here: version, model, model_fingerprint, dtype, device."""
@@ -135,7 +138,7 @@ class Metrics:
     def _adaptation_metrics(self) -> None:
         self.updates = self._counter("adapt_updates", "Gradient steps", outcome=UPDATE_OUTCOMES)
         self.update_seconds = self._histogram(
-            "adapt_update_seconds", "A round in which rows learned", STEP_SECONDS
+            "adapt_update_seconds", "A batch in which rows learned", STEP_SECONDS
         )
         self.static_weight = self._histogram(
             "mixture_static_weight", "Weight of the static expert at a commit", SHARES

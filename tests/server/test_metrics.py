@@ -64,12 +64,14 @@ def test_every_metric_has_the_prefix_and_plain_labels():
     }  # fmt: skip
 
 
-def test_a_round_is_counted_by_what_its_rows_were_for():
+def test_a_batch_is_counted_by_what_its_rows_were_for():
     """Rows and tokens of each phase that had any; one in which rows learned is an update."""
     metrics = Metrics()
-    metrics.round_finished(0.02, {"score": 3, "update": 0}, {"score": 60, "update": 0})
-    metrics.round_finished(0.05, {"generate": 1, "update": 8}, {"generate": 1, "update": 160})
-    assert value(metrics, "rlstm_round_seconds_count") == 2
+    metrics.batch_finished(0.02, {"score": 3, "update": 0}, {"score": 60, "update": 0})
+    metrics.batch_finished(0.05, {"generate": 1, "update": 8}, {"generate": 1, "update": 160})
+    metrics.round_finished(0.07)
+    assert value(metrics, "rlstm_round_seconds_count") == 1
+    assert value(metrics, "rlstm_round_seconds_sum") == 0.07
     assert value(metrics, "rlstm_adapt_update_seconds_sum") == 0.05
     assert value(metrics, "rlstm_adapt_update_seconds_count") == 1
     assert [value(metrics, "rlstm_batch_size_sum", phase=phase) for phase in PHASES] == [3, 1, 8]

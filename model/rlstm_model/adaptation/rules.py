@@ -93,7 +93,9 @@ class LearningRule:
             moved_NP = moved_NP * (self._max_norm / norms_N).clamp(max=1.0).unsqueeze(1)
         if moved_NP.dtype != delta_NP.dtype:
             moved_NP = moved_NP.to(delta_NP.dtype)
-            taken_N = moved_NP.isfinite().all(1)
+            # No element is greater than the norm.
+            if needed(norms_N > torch.finfo(delta_NP.dtype).max):
+                taken_N = moved_NP.isfinite().all(1)
         if needed(~taken_N):
             moved_NP = torch.where(taken_N.unsqueeze(1), moved_NP, delta_NP)
         of_gradient_N = torch.linalg.vector_norm(gradient_NP, dim=1)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 import httpx
@@ -129,7 +128,7 @@ async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measure
             EngineTarget(engine=engine, tenant=tenant, asked=under.asked, scores=under.scores)
             for tenant in TENANTS
         )
-        return await measure(crowd, stranger, plan, partial(timed.read, engine.runner))
+        return await measure(crowd, stranger, plan, timed.read)
     finally:
         await engine.close()
 

@@ -1,6 +1,5 @@
 """Where load goes: to an engine of this process, or to a server over HTTP."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import httpx
 import orjson
 
-from rlstm_model.adaptation.round import Result, Work
 from rlstm_server.bench.load import Rounds
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.messages import (
@@ -19,7 +17,8 @@ from rlstm_server.engine.messages import (
     Passage,
     ScoreDetail,
 )
-from rlstm_server.engine.runner import Perform, Runner
+from rlstm_server.engine.runner import Rounds as DeviceRounds
+from rlstm_server.engine.runner import Runner
 
 
 class RequestFailed(Exception):
@@ -104,26 +103,22 @@ class HttpTarget:
 
 
 @dataclass(eq=False)
-class TimedRounds:
-    """Performs rounds as before, and keeps the seconds of each."""
+class TimedRounds(DeviceRounds):
+    """Rounds of a runner, with the seconds of each."""
 
-    perform: Perform
-    seconds: list[float] = field(default_factory=list)
+    each: list[float] = field(default_factory=list)
 
     @classmethod
     def of(cls, runner: Runner) -> "TimedRounds":
         """Time the rounds of a runner that has not started."""
-        runner.perform = timed = cls(runner.perform)
+        runner.rounds = timed = cls()
         return timed
 
-    def __call__(self, works: Sequence[Work]) -> Sequence[Result]:
-        """Perform one."""
-        began = time.perf_counter()
-        results = self.perform(works)
-        self.seconds.append(time.perf_counter() - began)
-        return results
+    def add(self, rows: int, seconds: float) -> None:
+        """Count one more."""
+        super().add(rows, seconds)
+        self.each.append(seconds)
 
-    async def read(self, runner: Runner) -> Rounds:
+    async def read(self) -> Rounds:
         """The rounds so far."""
-        done = runner.rounds
-        return Rounds(done.count, done.rows, done.seconds, tuple(self.seconds))
+        return Rounds(self.count, self.rows, self.seconds, tuple(self.each))

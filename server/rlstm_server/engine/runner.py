@@ -48,11 +48,17 @@ Perform: TypeAlias = Callable[[Sequence[Work]], Sequence[Performed]]
 
 @dataclass(eq=False)
 class Rounds:
-    """What the device thread has done: rounds, the rows in them, and the seconds they took."""
+    """What the device thread has done: rounds, the rows that began them, and the seconds they took."""
 
     count: int = 0
     rows: int = 0
     seconds: float = 0.0
+
+    def add(self, rows: int, seconds: float) -> None:
+        """Count one more."""
+        self.count += 1
+        self.rows += rows
+        self.seconds += seconds
 
 
 @dataclass(eq=False)
@@ -194,11 +200,8 @@ class Runner:
             if not job.ask.works:
                 self._begin(job)
         going = [job for job in jobs if job.ask.works]
-        for _ in range(LIGHT):
-            if not going:
-                break
+        if going:
             self._round(going)
-            going = [job for job in going if job.ask.light]
         return Outcome(
             unfinished={job.number: job.ask.rows for job in jobs if not job.over},
             finished=tuple(job.number for job in jobs if job.over),
@@ -213,21 +216,31 @@ class Runner:
             self.metrics.queue_seconds.labels(endpoint).observe(job.waited)
 
     def _round(self, jobs: Sequence[Job]) -> None:
-        """Perform what the jobs ask for, and send each its own."""
+        """A batch of what the jobs ask for, and then a few of those who ask for little."""
+        rows = sum(job.ask.rows for job in jobs)
+        seconds = 0.0
+        for _ in range(LIGHT):
+            if not jobs:
+                break
+            seconds += self._batch(jobs)
+            jobs = [job for job in jobs if job.ask.light]
+        self.rounds.add(rows, seconds)
+        self.metrics.round_finished(seconds)
+
+    def _batch(self, jobs: Sequence[Job]) -> float:
+        """Perform what the jobs ask for, and send each its own; the seconds it took."""
         asked = [job.ask.works for job in jobs]
         rows, tokens = census(work for works in asked for work in works)
         began = time.perf_counter()
         results = self._performed(asked)
         seconds = time.perf_counter() - began
-        self.rounds.count += 1
-        self.rounds.rows += rows.total()
-        self.rounds.seconds += seconds
-        self.metrics.round_finished(seconds, rows, tokens)
+        self.metrics.batch_finished(seconds, rows, tokens)
         for job, own in zip(jobs, results, strict=True):
             job.compute += seconds
             job.advance(own)
             if not job.over and not job.ask.works:
                 job.advance(())  # what came last were events: it may be over now
+        return seconds
 
     def _performed(self, asked: Sequence[Sequence[Work]]) -> list[Sequence[Performed]]:
         """What became of each job's works. When a round as a whole fails, each job has one of its own."""

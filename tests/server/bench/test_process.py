@@ -34,6 +34,8 @@ def test_a_server_that_does_not_start_says_why():
 def test_rounds_are_read_from_metrics():
     """Count, rows of all phases together, and seconds."""
     metrics = Metrics()
-    metrics.round_finished(0.5, {"score": 3, "update": 4}, {"score": 9, "update": 9})
-    metrics.round_finished(0.25, {"generate": 2}, {"generate": 2})
+    metrics.batch_finished(0.4, {"score": 3, "update": 4}, {"score": 9, "update": 9})
+    metrics.batch_finished(0.1, {"generate": 2}, {"generate": 2})
+    metrics.round_finished(0.5)
+    metrics.round_finished(0.25)
     assert rounds_of(metrics.exposition()[0].decode()) == Rounds(2, 9.0, 0.75)

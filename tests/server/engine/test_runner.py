@@ -118,20 +118,20 @@ async def test_a_round_has_the_rows_that_it_may(tools, reader):
         await at_once(runner, [reading(reader, 1) for _ in range(10)], tools.caller())
 
         assert log.rounds == [4, 4, 2]
-        assert (runner.rounds.count, runner.rounds.rows) == (3, 10)
+    assert (runner.rounds.count, runner.rounds.rows) == (3, 10)
 
 
 async def test_rounds_are_counted_and_measured(tools, reader):
     """Rounds, rows and tokens, in the runner's own count and in the metrics, by what they were for."""
     async with running() as runner:
         await at_once(runner, [reading(reader, n) for n in (3, 1, 2)], tools.caller())
-        done, metrics = runner.rounds, runner.metrics
-        assert (done.count, done.rows) == (3, 6)
-        assert tools.value(metrics, "round_seconds_count") == 3
-        assert tools.value(metrics, "round_seconds_sum") == pytest.approx(done.seconds)
-        assert tools.value(metrics, "batch_size_sum", phase="score") == 6
-        assert tools.value(metrics, "batch_tokens_sum", phase="score") == 6
-        assert tools.value(metrics, "batch_size_sum", phase="update") == 0
+    done, metrics = runner.rounds, runner.metrics
+    assert (done.count, done.rows) == (3, 6)
+    assert tools.value(metrics, "round_seconds_count") == 3
+    assert tools.value(metrics, "round_seconds_sum") == pytest.approx(done.seconds)
+    assert tools.value(metrics, "batch_size_sum", phase="score") == 6
+    assert tools.value(metrics, "batch_tokens_sum", phase="score") == 6
+    assert tools.value(metrics, "batch_size_sum", phase="update") == 0
 
 
 async def test_a_text_is_continued_by_several_tokens_beside_a_segment(tools, reader):
