@@ -131,9 +131,9 @@ class Metrics:
         self.jobs = self._gauge("jobs", "Jobs that wait for the device or are on it")
         self.round_seconds = self._histogram("round_seconds", "A round of the device", STEP_SECONDS)
         self.batch_rows = self._histogram(
-            "batch_size", "Rows of a round, by what they are for", ROWS, phase=PHASES
+            "batch_size", "Rows of a batch, by what they are for", ROWS, phase=PHASES
         )
-        self.batch_tokens = self._histogram("batch_tokens", "Tokens of a round", BATCH_TOKENS, phase=PHASES)
+        self.batch_tokens = self._histogram("batch_tokens", "Tokens of a batch", BATCH_TOKENS, phase=PHASES)
 
     def _adaptation_metrics(self) -> None:
         self.updates = self._counter("adapt_updates", "Gradient steps", outcome=UPDATE_OUTCOMES)

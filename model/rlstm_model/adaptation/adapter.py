@@ -44,7 +44,7 @@ __all__ = [
 class Adapter(Learner):
     """Dynamic evaluation of one model under one calibration, for any number of streams.
 
-    It belongs to one thread. The model's weights are never changed.
+    The model's weights are never changed.
     """
 
     def start(self, *, rate_scale: float = 1.0, static: bool = True, experts: int = 1) -> AdaptedState:

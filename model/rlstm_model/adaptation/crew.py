@@ -47,13 +47,22 @@ class Crew:
         if len(items) < 2:
             return [act(item) for item in items]
         futures = [self._pool.submit(act, item) for item in items]
-        wait(futures)
+        try:
+            wait(futures)
+        except BaseException:  # an interrupt: what has not begun never will
+            for future in futures:
+                future.cancel()
+            wait(futures)
+            raise
         return [future.result() for future in futures]
 
 
 @contextmanager
 def undivided_products() -> Iterator[int]:
-    """While it lasts, torch splits no product between threads. Gives how many threads it would have used."""
+    """While it lasts, torch splits no product between threads. Gives how many threads it would have used.
+
+    That holds for the calling thread and for those that first use torch later. Uses must nest.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

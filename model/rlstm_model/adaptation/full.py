@@ -41,7 +41,7 @@ class FullFastWeights:
         self.size = sum(weight.numel() for _, weight in named)
         self.slow_norm = slow_norm(model)
         self._slow = [weight for _, weight in named]
-        self._workspace = _Workspace(self)
+        self._threads = threading.local()
 
     def zero(self, rows: int) -> Tensor:
         """See :class:`FastWeights`."""
@@ -156,6 +156,16 @@ class FullFastWeights:
         flat = torch.cat([tensors[name].flatten() for name in self.names])
         return flat.to(self._slow[0])
 
+    @property
+    def _workspace(self) -> "_Workspace":
+        """The thread's own, made when it first computes with a delta."""
+        own: _Workspace | None = getattr(self._threads, "workspace", None)
+        if own is None:
+            gradient_1P = self.zero(1)
+            own = _Workspace(self.model, gradient_1P, self.split(gradient_1P[0]))
+            self._threads.workspace = own
+        return own
+
     @torch.no_grad()
     def _lay(self, delta_P: Tensor | None) -> LanguageModel:
         own = self._workspace
@@ -170,8 +180,8 @@ class FullFastWeights:
         return own.model
 
 
-class _Workspace(threading.local):
-    """What a thread computes with, made when it first does.
+class _Workspace:
+    """What a thread computes with.
 
     model        a copy of the model, with a delta laid over its weights, not windows into one vector: odd
                  offsets would change the last bits of every product
@@ -179,11 +189,11 @@ class _Workspace(threading.local):
     gradient_1P  where every gradient is written, by weight in ``gradients``: the next one overwrites it
     """
 
-    def __init__(self, fast_weights: FullFastWeights) -> None:
-        self.model = copy.deepcopy(fast_weights.model).requires_grad_(True)
+    def __init__(self, model: LanguageModel, gradient_1P: Tensor, gradients: Mapping[str, Tensor]) -> None:
+        self.model = copy.deepcopy(model).requires_grad_(True)
         self.laid: Tensor | None = None
-        self.gradient_1P = fast_weights.zero(1)
-        self.gradients = fast_weights.split(self.gradient_1P[0])
+        self.gradient_1P = gradient_1P
+        self.gradients = gradients
 
     def holds(self, delta_P: Tensor) -> bool:
         """Whether it is the same memory, which is kept from being another's: each caller has its own view."""
@@ -201,7 +211,7 @@ def _softmax_backward(
     targets_S: Tensor,
     weights_S: Tensor,
     temperature: float,
-    parts: dict[str, Tensor],
+    parts: Mapping[str, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Logits, and the weighted loss's gradient at the features; the output layer's go into ``parts``."""
     logits_SV = embedding.logits(features_SH, temperature)
@@ -219,7 +229,7 @@ def _mixture_backward(
     targets_S: Tensor,
     weights_S: Tensor,
     temperature: float,
-    parts: dict[str, Tensor],
+    parts: Mapping[str, Tensor],
 ) -> tuple[Tensor, Tensor]:
     """The same for a mixture of softmaxes, by automatic differentiation."""
     named = {f"embedding.{name}": weight for name, weight in embedding.named_parameters()}

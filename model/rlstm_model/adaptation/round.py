@@ -1,8 +1,8 @@
 """A round: many streams advanced by a piece of work each, all that reads alike in one pass.
 
 What a work gives is, to the last bit, what it gives alone: rows are padded to whole tiles, and what is
-computed of a row is computed of nothing else. So a round may be cut into any batches: its memory has a bound,
-and its batches are done side by side where there is a crew.
+computed of a row is computed of nothing else. So a round may be cut into any batches: its memory has a bound
+for each thread, and its batches are done side by side where there is a crew.
 Shape suffixes: N sessions, K experts, V vocabulary.
 """
 

@@ -95,7 +95,7 @@ class LearningRule:
             moved_NP = moved_NP.to(delta_NP.dtype)
             # No element is greater than the norm.
             if needed(norms_N > torch.finfo(delta_NP.dtype).max):
-                taken_N = moved_NP.isfinite().all(1)
+                taken_N = taken_N & moved_NP.isfinite().all(1)
         if needed(~taken_N):
             moved_NP = torch.where(taken_N.unsqueeze(1), moved_NP, delta_NP)
         of_gradient_N = torch.linalg.vector_norm(gradient_NP, dim=1)

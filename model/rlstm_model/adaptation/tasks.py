@@ -93,8 +93,8 @@ def batches(rows: Rows, tasks: Sequence[Task], threads: int = 1) -> Iterator[lis
     """Tasks that are done together, as places: at least one, and no more than a pass should hold.
 
     Those of a length lie side by side, where they share their windows. For several ``threads`` there are as
-    many batches, of about equal cost, or a multiple: but none of less than a tile of rows, which would cost
-    what a tile costs.
+    many batches, of about equal cost, or a multiple: but none except the last is less than a tile of rows,
+    which would cost what a tile costs.
     """
     weights, vocabulary = rows.weights, rows.weights.model.config.vocab_size
     fair = _fair_cost(tasks, weights.at_once, threads)

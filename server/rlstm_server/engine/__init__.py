@@ -1,1 +1,1 @@
-"""The engine: sessions, their fast weights, and the one thread that computes."""
+"""The engine: sessions, their fast weights, and the device thread that computes."""

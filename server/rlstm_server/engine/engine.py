@@ -89,17 +89,16 @@ class Engine:
     ) -> None:
         """`rows` are those of a round: more of them share each product, fewer make rounds shorter.
 
-        `threads` share the batches of a round, on a CPU where rounds agree.
+        `threads` of a CPU share the batches of a round.
         """
         self.limits = limits or EngineLimits()
-        together = served.rounds_agree and served.device.type == "cpu" and threads > 1
-        self._crew = Crew(threads) if together else None
+        self._crew = Crew(threads) if served.device.type == "cpu" and threads > 1 else None
         self.runner = Runner(
             served.model,
             metrics,
             self.limits.queued_jobs,
             rows,
-            partial(perform, crew=self._crew) if served.rounds_agree else alone,
+            partial(perform if served.rounds_agree else alone, crew=self._crew),
         )
         self._served = served
         self._metrics = metrics

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.adapter import Adapter, Cursor
+from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.fast_weights import row_tile
 from rlstm_model.adaptation.reader import Reader
 from rlstm_model.adaptation.round import Next, Observed, Result, Slice, Sliced, Turn, Work, perform
@@ -46,9 +47,14 @@ def _unit(device: torch.device) -> str:
     return f"{torch.backends.cpu.get_cpu_capability()}-{algebra}"
 
 
-def alone(works: Sequence[Work]) -> list[Result]:
-    """Perform works one by one."""
-    return [result for work in works for result in perform([work])]
+def alone(works: Sequence[Work], crew: Crew | None = None) -> list[Result]:
+    """Perform works one by one, or one by each thread of a crew."""
+
+    def do(work: Work) -> list[Result]:
+        return perform([work])
+
+    done = map(do, works) if crew is None else crew.map(do, works)
+    return [result for results in done for result in results]
 
 
 # ---- whether rounds agree ---------------------------------------------------------------------------------

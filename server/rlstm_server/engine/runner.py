@@ -1,4 +1,4 @@
-"""The one device thread: it alone touches torch, and it never waits for anybody.
+"""The one device thread: it alone touches torch, it and its crew, and it never waits for anybody.
 
 It goes in rounds. Every job of a plan says what it wants computed (:mod:`rlstm_server.engine.steps`), all of
 it is performed at once, and each job is sent its own and says what it wants next. Events and results travel
@@ -48,7 +48,7 @@ Perform: TypeAlias = Callable[[Sequence[Work]], Sequence[Performed]]
 
 @dataclass(eq=False)
 class Rounds:
-    """What the device thread has done: rounds, the rows that began them, and the seconds they took."""
+    """What the device thread has done: rounds, the rows in them, and the seconds they took."""
 
     count: int = 0
     rows: int = 0
@@ -217,11 +217,11 @@ class Runner:
 
     def _round(self, jobs: Sequence[Job]) -> None:
         """A batch of what the jobs ask for, and then a few of those who ask for little."""
-        rows = sum(job.ask.rows for job in jobs)
-        seconds = 0.0
+        rows, seconds = 0, 0.0
         for _ in range(LIGHT):
             if not jobs:
                 break
+            rows += sum(job.ask.rows for job in jobs)
             seconds += self._batch(jobs)
             jobs = [job for job in jobs if job.ask.light]
         self.rounds.add(rows, seconds)

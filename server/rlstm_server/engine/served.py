@@ -22,8 +22,8 @@ from rlstm_server.errors import InvalidField
 class ServedModel:
     """A model with its vocabulary, and its calibration where it has one.
 
-    Made before the device thread starts; from then on only that thread may compute with it. ``reader`` reads
-    with the weights as loaded, from before any text.
+    Made before the device thread starts; from then on only that thread and its crew may compute with it.
+    ``reader`` reads with the weights as loaded, from before any text.
     """
 
     name: str

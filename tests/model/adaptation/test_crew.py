@@ -1,11 +1,13 @@
 """Threads that do batches side by side."""
 
 import threading
+from concurrent.futures import wait
 
 import pytest
 import torch
 
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation import crew as crew_module
+from rlstm_model.adaptation.crew import Crew, undivided_products
 
 
 @pytest.fixture
@@ -63,3 +65,35 @@ def test_a_crew_has_a_thread():
     """None is wrong usage."""
     with pytest.raises(ValueError, match="at least 1 thread, not 0"):
         Crew(0)
+
+
+def test_an_interrupt_leaves_nothing_at_work(crew, monkeypatch):
+    """What has begun is done, and what has not never will be."""
+    begun, go_on, calls = [], threading.Event(), []
+
+    def interrupted(futures):
+        calls.append(futures)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        go_on.set()
+        return wait(futures)
+
+    def act(item):
+        begun.append(item)
+        assert go_on.wait(10)
+        return item
+
+    monkeypatch.setattr(crew_module, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        crew.map(act, range(9))
+    assert len(begun) <= 2
+    assert crew.map(abs, [-3, -4]) == [3, 4]
+    assert len(begun) <= 2
+
+
+def test_products_are_undivided_for_a_while():
+    """The number of threads is told, and there again afterwards."""
+    threads = torch.get_num_threads()
+    with undivided_products() as usual:
+        assert (usual, torch.get_num_threads()) == (threads, 1)
+    assert torch.get_num_threads() == threads

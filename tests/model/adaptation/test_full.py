@@ -1,5 +1,7 @@
 """Fast weights: one flat vector, laid over slow weights that never change."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -118,3 +120,12 @@ def test_slow_norm(tiny_model):
     model = tiny_model()
     expected = sum(float(weight.double().square().sum()) for weight in model.parameters()) ** 0.5
     assert FullFastWeights(model).slow_norm == pytest.approx(expected)
+
+
+def test_workspaces_end_with_their_fast_weights(tiny_model):
+    """They are a model and a gradient for each thread: nothing keeps them alive, not even a cycle."""
+    fast_weights = FullFastWeights(tiny_model())
+    fast_weights.learning_model(None)
+    gone = weakref.ref(fast_weights)
+    del fast_weights
+    assert gone() is None

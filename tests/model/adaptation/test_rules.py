@@ -206,3 +206,14 @@ def test_rows_are_done_in_parts(config, monkeypatch, count, storage):
     assert parts[1:4] == whole[1:4]
     assert parts.gradient_norms == whole.gradient_norms
     assert whole.taken == [*[True] * (count - 1), False]
+
+
+def test_a_norm_beyond_the_range_is_no_step_whoever_is_beside(config):
+    """A delta that is finite and whose norm is not keeps what it was, also beside a row that is cut back."""
+    delta_NP, gradient_NP = torch.full((2, 8), 0.5, dtype=torch.float16), torch.zeros(2, 8)
+    gradient_NP[0, 0], gradient_NP[1] = 3e19, 1e3
+    steps = LearningRule(config(rule="sgd", rate=1.0), torch.ones(8), 1.0).step(
+        delta_NP, gradient_NP, [1.0, 1.0]
+    )
+    assert steps.taken == [False, True]
+    assert torch.equal(steps.delta_NP[0], delta_NP[0])
