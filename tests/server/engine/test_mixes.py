@@ -10,6 +10,25 @@ from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.round import Slice, Turn, perform
 from rlstm_model.vocab import ByteVocab
 
+SECRETS = [
+    "Vanbrugh hid a copper key below the mill. ",
+    "my PIN is 4917, do not tell Oksana; ",
+    "def unlock(door): return door ^ 0x5AFE\n",
+    "Der Schatz liegt unter der alten Linde. ",
+    "10:42:07 sshd[991]: accepted 10.7.3.12 port 5022\n",
+    "quince marmalade, two pounds of sugar & a lemon. ",
+    "<user id='77'>Zephyrine Abt</user>\n",
+    "O wild West Wind, thou breath of Autumn's being! ",
+    "SELECT iban FROM payees WHERE note = 'ransom';\n",
+    "Le dragon dort dans la cave du notaire. ",
+    "e4 e5 Nf3 Nc6 Bb5 a6 Ba4 Nf6 O-O Be7 ",
+    "Meet me at Pier 39, 23:15 sharp, bring Juno. ",
+    "rm -rf /srv/backup/2019 && echo gone\n",
+    "HERMIA: I swear to thee by Cupid's strongest bow. ",
+    "x^3 + 7x^2 - 12x + 5 = (x - a)(x - b)(x - c) ",
+    "Gate code: tulip-walrus-seven-kettle. ",
+]
+
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
 
 
@@ -126,7 +145,7 @@ async def test_each_secret_is_learned_by_its_session_only(store, tools):
 
 @pytest.mark.slow
 async def test_the_shipped_model_learns_secrets_apart(store, tools):
-    """The same for what the model that ships has never seen: a letter over and over, another in each."""
-    secrets = [letter * 60 for letter in "QXZJKVWYqxzjkvwy"]
+    """The same for sentences that have little in common, said four times."""
+    secrets = [sentence * 4 for sentence in SECRETS]
     async with tools.engine_on(store, served=tools.serve_shipped(), threads=2) as engine:
         check_diagonal(await gains_of(tools, engine, secrets, at_once=True))
