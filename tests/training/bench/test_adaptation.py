@@ -119,6 +119,7 @@ def test_memory_limits_what_is_read_at_once_and_no_number(bench, calibrated, mon
     assert list(bench.learning([])) == []
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_crew_changes_no_number(bench, calibrated, passages, shared_out):
     """Static reading and learning, several experts and all kinds."""
     methods = [[Method(rule=rule, experts=k) for k in (1, 4)] for rule in calibrated.choices]
