@@ -32,7 +32,7 @@ def test_outcomes_come_in_the_order_of_their_items(crew):
 def test_all_threads_are_at_work_at_once(crew):
     """Two items meet at a barrier that one alone never passes."""
     both = threading.Barrier(2)
-    crew.map(lambda _: both.wait(10), range(2))
+    assert sorted(crew.map(lambda _: both.wait(10), range(2))) == [0, 1]
 
 
 def test_each_thread_has_its_products_to_itself(crew):
