@@ -24,8 +24,9 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# A process for each core, of one thread: the models of the tests are too small to share.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow --timeout 3600
