@@ -23,12 +23,13 @@ from rlstm_model.adaptation.calibration import Calibrated
 from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
 from rlstm_model.adaptation.crew import undivided_products
 from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
-from rlstm_server.api import generate, operations, problems, score, sessions
+from rlstm_server.api import audit, copies, generate, operations, problems, score, sessions, snapshots
 from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.limits import ReceivingLayer
 from rlstm_server.api.tracing import TracingLayer
 from rlstm_server.engine.engine import Engine
+from rlstm_server.engine.export_keys import find_keys
 from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import ServerError, StartupError
@@ -61,7 +62,14 @@ def create_app(
     given is closed with the application.
     Entering the lifespan raises StartupError when something that the settings name is not there.
     """
-    routers = [score.router(), generate.router(), sessions.router(), operations.router()]
+    routers = [
+        score.router(),
+        generate.router(),
+        sessions.router(),
+        snapshots.router(),
+        copies.router(),
+        operations.router(),
+    ]
     metrics = Metrics(endpoints=_endpoints(routers))
     ring = load_keys(settings)
     parts = _Parts(
@@ -76,11 +84,12 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         middleware=[
-            Middleware(TracingLayer, metrics=metrics, respond=problems.respond),
-            Middleware(AuthLayer, ring=ring, host=settings.host),
+            Middleware(TracingLayer, metrics=metrics, respond=problems.respond, finished=audit.write_down),
+            Middleware(AuthLayer, ring=ring, host=settings.host, failed_logins=settings.limits.failed_logins),
             Middleware(ReceivingLayer, limits=settings.limits),
         ],
     )
+    app.state.metrics = metrics
     problems.install(app)
     for router in routers:
         app.include_router(router)
@@ -123,6 +132,7 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
             cache_bytes=settings.cache_bytes,
             rows=settings.rows,
             threads=settings.threads or usual_threads,
+            export_keys=await asyncio.to_thread(find_keys, settings, kept=where.startswith("embedded")),
         )
         engine.start()
         stack.push_async_callback(engine.close)
@@ -167,14 +177,20 @@ async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[Sessio
     """Give the store that the settings name, and a word for it. An embedded server ends with `stack`."""
     if settings.redis_url is not None:
         url = settings.redis_url.get_secret_value()
-        return RedisStore(url, allow_weaker=settings.allow_weaker), "redis"
+        shared = RedisStore(
+            url,
+            durability=settings.durability,
+            allow_weaker=settings.allow_weaker,
+            install=settings.install_functions,
+        )
+        return shared, "redis"
     if settings.durability == "memory":
         return MemoryStore(), "memory"
     embedded = EmbeddedValkey(settings.data_dir)
     await embedded.start()
     stack.push_async_callback(embedded.stop)
     _keep(stack, embedded.supervise())
-    return RedisStore(embedded.url), f"embedded in {settings.data_dir}"
+    return RedisStore(embedded.url, shared=False), f"embedded in {settings.data_dir}"
 
 
 def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
@@ -216,6 +232,7 @@ def _engine_limits(limits: Limits) -> EngineLimits:
         candidates=limits.candidates,
         max_tokens=limits.generate_tokens,
         queued_jobs=limits.queued_jobs,
+        reader_seconds=limits.send_seconds,
     )
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import faulthandler
 import gc
 import math
+import resource
 import signal
 import socket
 import sys
@@ -23,15 +25,18 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 
+from rlstm_server.api.connections import protocol
 from rlstm_server.api.dependencies import Services
 from rlstm_server.app import create_app
 from rlstm_server.engine.runner import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
-from rlstm_server.logs import configure_logs
+from rlstm_server.logs import catch_stray_faults, configure_logs
+from rlstm_server.metrics import Metrics
 from rlstm_server.settings import Settings, load_settings
 
-KEEP_ALIVE_SECONDS = 30
-HEADER_BYTES = 65_536
+OTHER_FILES = 256
+"""Open files that are no connections of clients."""
+
 FAREWELL_SECONDS = 1.5
 """What a stream that was ended by the drain gets to tell its reader so."""
 
@@ -45,15 +50,24 @@ def serve(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded store.")] = None,
     redis_url: Annotated[str | None, typer.Option(help="Redis or Valkey to use instead.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
-    durability: Annotated[str | None, typer.Option(help="fsync, or memory: nothing is kept [fsync].")] = None,
+    durability: Annotated[
+        str | None, typer.Option(help="fsync, replica, or memory: nothing is kept [fsync].")
+    ] = None,
     api_keys_file: Annotated[Path | None, typer.Option(help="JSON file of hashed keys.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
+    install_functions: Annotated[
+        bool | None, typer.Option(help="Install the store's functions, where its user may [yes].")
+    ] = None,
     allow_weaker: Annotated[
         bool | None, typer.Option("--allow-weaker", help="Accept a store that may lose acknowledged work.")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads that compute.")] = None,
     rows: Annotated[int | None, typer.Option(help="Rows of a round [256].")] = None,
     cache_bytes: Annotated[int | None, typer.Option(help="Memory for copies of sessions [512 MiB].")] = None,
+    audit_file: Annotated[Path | None, typer.Option(help="Where changing calls are written down.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(envvar="WEB_CONCURRENCY", help="Only 1: run more servers instead.")
+    ] = None,
 ) -> None:
     """Serve a model whose sessions go on learning. Every option is also an environment variable RLSTM_*."""
     try:
@@ -67,12 +81,15 @@ def serve(
             durability=durability,
             api_keys_file=api_keys_file,
             log_level=log_level,
+            install_functions=install_functions,
             allow_weaker=allow_weaker,
             threads=threads,
             rows=rows,
             cache_bytes=cache_bytes,
+            audit_file=audit_file,
+            workers=workers,
         )
-        configure_logs(settings.log_level)
+        configure_logs(settings.log_level, audit_file=settings.audit_file)
         run(settings)
     except StartupError as error:
         typer.echo(f"rlstm serve: {error.detail}", err=True)
@@ -86,14 +103,15 @@ def run(settings: Settings) -> None:
         StartupError: something that it needs is not there; nothing is left running.
     """
     with contextlib.closing(_bound_socket(settings)) as bound:
-        sys.setswitchinterval(SWITCH_SECONDS)
+        _prepare_process(settings)
         app = create_app(settings)
-        config = _uvicorn_config(app, settings)
+        config = _uvicorn_config(app, settings, app.state.metrics)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(_serve(app, config, settings, bound))
 
 
 async def _serve(app: FastAPI, config: uvicorn.Config, settings: Settings, bound: socket.socket) -> None:
+    catch_stray_faults(asyncio.get_running_loop())
     task = asyncio.current_task()
     ending = _Ending(on_early=task.cancel if task is not None else lambda: None)
     with ending.handled(), contextlib.suppress(asyncio.CancelledError):
@@ -153,19 +171,37 @@ class _Ending:
                 loop.remove_signal_handler(number)
 
 
-def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+def _uvicorn_config(app: FastAPI, settings: Settings, metrics: Metrics) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="h11",  # the one whose header size has a bound
-        h11_max_incomplete_event_size=HEADER_BYTES,
+        http=protocol(settings.limits, metrics),
         ws="none",
         lifespan="off",  # entered by us, so that its errors reach the person who started it
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_keep_alive=settings.limits.idle_seconds,
         timeout_graceful_shutdown=math.ceil(settings.limits.drain_seconds + FAREWELL_SECONDS),
     )
+
+
+def _prepare_process(settings: Settings) -> None:
+    """Set what belongs to the whole process, and to the store that it starts.
+
+    A crash is told by its places alone: a core file, or values of variables, could hold anybody's text.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = settings.limits.connections + OTHER_FILES
+    if most != resource.RLIM_INFINITY and needed > most:
+        raise StartupError(
+            f"RLSTM_LIMITS__CONNECTIONS: {settings.limits.connections:,} connections need {needed:,} open"
+            f" files, and this process may have {most:,}"
+        )
+    if files != resource.RLIM_INFINITY and needed > files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
 
 def _settle_memory() -> None:

@@ -6,6 +6,7 @@
     │   ├── InvalidTokens          400  ids outside the vocabulary
     │   ├── InvalidField           422  a field is wrong, unknown, missing or empty
     │   ├── IdempotencyMismatch    422  the key was used with another body
+    │   ├── ImportRejected         422  the file is no export that this server can take
     │   └── TooLarge               413  over a limit; both numbers are named
     ├── AccessError
     │   ├── Unauthorized           401  no key, or a wrong one
@@ -17,7 +18,9 @@
     │   ├── Conflict               409  lost the race three times
     │   ├── InFlight               409  the same key is being worked on right now
     │   ├── SessionExists          409  the name is taken
+    │   ├── SnapshotExists         409  the session has a snapshot of this name and another version
     │   ├── ModelMismatch          409  the state belongs to another model or calibration
+    │   ├── ExportDisabled         409  the server has no key to sign exports with
     │   └── VersionMoved           412  If-Match or min_version does not fit the current version
     ├── Unavailable                503  try again later
     │   ├── Overloaded                  a queue is full
@@ -25,6 +28,7 @@
     │   ├── StoreUnavailable            the store does not answer
     │   ├── StoreFull                   no room for new sessions
     │   └── DurabilityNotReached        committed, but no replica confirmed it
+    ├── SlowConsumer               408  the reader of a stream did not keep up
     ├── OutcomeUnknown             504  the commit may have happened: repeat with the same key
     ├── InternalFault              500  ours
     │   ├── StateCorrupt                the stored state cannot be used
@@ -92,6 +96,12 @@ class IdempotencyMismatch(InputError):
     """The idempotency key was already used with a different body."""
 
     code = "idempotency_mismatch"
+
+
+class ImportRejected(InputError):
+    """The bytes are no whole, signed export of a session of this tenant and this model."""
+
+    code = "import_rejected"
 
 
 class TooLarge(InputError):
@@ -173,10 +183,27 @@ class SessionExists(SessionError):
     code = "session_exists"
 
 
+class SnapshotExists(SessionError):
+    """The session has a snapshot of this name, of another version."""
+
+    code = "snapshot_exists"
+
+
 class ModelMismatch(SessionError):
     """The stored state belongs to another model, vocabulary or calibration."""
 
     code = "model_mismatch"
+
+
+class ExportDisabled(SessionError):
+    """Files are signed, and this server was given no key for that."""
+
+    code = "export_disabled"
+
+    def __init__(
+        self, detail: str = "this server has no key to sign exports with: RLSTM_EXPORT_KEY is not set"
+    ) -> None:
+        super().__init__(detail)
 
 
 class VersionMoved(SessionError):
@@ -224,6 +251,12 @@ class DurabilityNotReached(Unavailable):
 
     code = "durability_not_reached"
     applied: Applied = "yes"
+
+
+class SlowConsumer(ServerError):
+    """The reader of a stream did not take what was made for it; the work was ended."""
+
+    code = "slow_consumer"
 
 
 class OutcomeUnknown(ServerError):

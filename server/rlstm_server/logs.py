@@ -6,15 +6,37 @@ its class and the places it passed through: its message may quote what a user se
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
+import threading
 import traceback
 from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
 from typing import TextIO
 
+from rlstm_server.errors import StartupError
+
 LOGGER = "rlstm_server"
-FIELDS = ("request_id", "session_id", "tenant", "endpoint", "status", "seconds", "outcome", "code", "version")
+OURS = frozenset({LOGGER, "uvicorn"})
+AUDIT = f"{LOGGER}.audit"
+FIELDS = (
+    "request_id",
+    "tenant",
+    "key_id",
+    "endpoint",
+    "session_id",
+    "made",
+    "version_before",
+    "version",
+    "operation",
+    "status",
+    "seconds",
+    "outcome",
+    "code",
+)
 """What a line may carry besides its message, given as `extra`."""
 
 
@@ -27,7 +49,7 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
         }
         line.update((name, value) for name in FIELDS if (value := getattr(record, name, None)) is not None)
         if record.exc_info and record.exc_info[1] is not None:
@@ -42,12 +64,48 @@ def _places(error: BaseException) -> list[str]:
     return [f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} {frame.name}" for frame in frames]
 
 
-def configure_logs(level: str, *, stream: TextIO | None = None) -> None:
-    """Send the server's and uvicorn's records at or above `level` to standard error, or to `stream`."""
+def _message(record: logging.LogRecord) -> str:
+    """Give our own sentences whole, and of a library's what it wrote before it put values in."""
+    if record.name.split(".")[0] in OURS:
+        return record.getMessage()
+    return str(record.msg) if record.args else "a message that may hold values"
+
+
+def configure_logs(level: str, *, audit_file: Path | None = None, stream: TextIO | None = None) -> None:
+    """Send records at or above `level` to standard error, or to `stream`; libraries' warnings too.
+
+    The audit log goes to `audit_file`, which may be moved away while it is written, or beside the others. It
+    does not depend on the level. Raises StartupError when the file cannot be written.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
-    for name, least in ((LOGGER, level.upper()), ("uvicorn", "WARNING")):
+    for name, least in ((LOGGER, level.upper()), ("uvicorn", "WARNING"), (None, "WARNING")):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(least)
         logger.propagate = False
+    audit = logging.getLogger(AUDIT)
+    audit.setLevel(logging.INFO)
+    audit.handlers = [_file_handler(audit_file)] if audit_file is not None else []
+    audit.propagate = audit_file is None
+
+
+def _file_handler(path: Path) -> logging.Handler:
+    try:
+        path.touch(mode=0o600)
+        handler = WatchedFileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise StartupError(f"RLSTM_AUDIT_FILE: cannot write {path}: {error.strerror}") from None
+    handler.setFormatter(JsonFormatter())
+    return handler
+
+
+def catch_stray_faults(loop: asyncio.AbstractEventLoop) -> None:
+    """Log faults that nobody waits for as all others are: Python would print what their messages quote."""
+    loop.set_exception_handler(lambda _loop, context: _stray(context.get("exception")))
+    threading.excepthook = lambda fault: _stray(fault.exc_value)
+    sys.unraisablehook = lambda fault: _stray(fault.exc_value)
+
+
+def _stray(fault: BaseException | None) -> None:
+    logging.getLogger(LOGGER).error("a fault that nobody waited for", exc_info=fault)

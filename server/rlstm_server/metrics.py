@@ -16,6 +16,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 Outcome = Literal["ok", "client_error", "server_error", "cancelled", "rejected"]
 Rejection = Literal["queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down"]
+Cut = Literal["full", "slow_request", "slow_reader", "malformed"]
 Phase = Literal["score", "generate", "update"]
 MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
 
@@ -25,9 +26,28 @@ OTHER = "unknown"
 PHASES: tuple[Phase, ...] = ("score", "generate", "update")
 OUTCOMES = ("ok", "client_error", "server_error", "cancelled", "rejected")
 REJECTIONS = ("queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down")
+CUTS = ("full", "slow_request", "slow_reader", "malformed")
 UPDATE_OUTCOMES = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back")
 ENDINGS = ("closed", "idle_ttl", "max_age", "evicted", "store_lost", "error")
-STORE_OPERATIONS = ("create", "load", "commit", "delete", "list", "sweep", "ping")
+STORE_OPERATIONS = (
+    "create",
+    "load",
+    "commit",
+    "read_log",
+    "put_snapshot",
+    "get_snapshot",
+    "keep_snapshot",
+    "name_snapshot",
+    "named_snapshots",
+    "drop_snapshot",
+    "delete",
+    "find",
+    "list",
+    "count",
+    "sweep",
+    "usage",
+    "ping",
+)
 STORE_FAULTS = ("unavailable", "full", "timeout", "corrupt", "other")
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -161,7 +181,7 @@ class Metrics:
             "session_evictions",
             "Cached copies dropped",
             tier=("host",),
-            reason=("lru",),
+            reason=("lru", "gone", "moved"),
         )
         self.state_bytes = self._histogram(
             "session_state_bytes", "State of a session at a commit", STATE_BYTES
@@ -184,12 +204,22 @@ class Metrics:
             "States refused",
             reason=("missing", "checksum", "schema", "nonfinite", "model_mismatch"),
         )
+        self.snapshot_corrupt = self._counter("snapshot_corrupt", "Bases found damaged")
+        self.snapshots = self._counter(
+            "snapshots", "Bases written in the background", outcome=("kept", "late", "failed")
+        )
+        self.log_replays = self._counter(
+            "log_replays", "Logs done again", outcome=("exact", "approx", "differs")
+        )
+        self.log_replay_seconds = self._histogram("log_replay_seconds", "Doing a log again", STEP_SECONDS)
         self.replays = self._counter(
             "idempotent_replays", "Keys seen again", result=("replayed", "body_mismatch", "in_flight")
         )
 
     def _process_metrics(self) -> None:
         self.loop_lag_seconds = self._histogram("event_loop_lag_seconds", "Lateness of a timer", STEP_SECONDS)
+        self.connections = self._gauge("connections", "Open connections")
+        self.connections_cut = self._counter("connections_cut", "Connections ended by us", reason=CUTS)
         self.draining = self._gauge("draining", "1 while the server drains")
         self.build = Info("rlstm_build", "What runs here", registry=self.registry)
 

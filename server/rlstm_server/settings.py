@@ -26,8 +26,11 @@ from rlstm_server.errors import StartupError
 PREFIX = "RLSTM_"
 
 Device = Literal["auto", "cpu", "cuda"]
-Durability = Literal["fsync", "memory"]
+Durability = Literal["fsync", "replica", "memory"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+BODY_SHARE = 3 / 4
+"""How much of the memory for bodies one tenant may fill: the rest is for others who come."""
 
 
 class Limits(BaseModel):
@@ -38,8 +41,33 @@ class Limits(BaseModel):
     body_bytes: int = Field(
         default=8 * 2**20, ge=1024, le=2**30, description="One request body, counted as received."
     )
+    import_bytes: int = Field(
+        default=128 * 2**20, ge=1024, le=2**30, description="One exported session, counted as received."
+    )
+    bodies_bytes: int = Field(
+        default=256 * 2**20,
+        ge=1024,
+        le=2**40,
+        description="Bodies of all requests under way; one tenant's may fill three quarters.",
+    )
     receive_seconds: float = Field(
-        default=15.0, gt=0, le=600, description="Whole time a body may take to arrive."
+        default=15.0, gt=0, le=600, description="Whole time a request may take to arrive, headers and body."
+    )
+    send_seconds: float = Field(
+        default=10.0, gt=0, le=600, description="Silence of a reader, who has more to read, before he is cut."
+    )
+    idle_seconds: int = Field(
+        default=30, ge=1, le=3600, description="How long a connection is kept for another request."
+    )
+    connections: int = Field(default=4_096, ge=1, le=2**20, description="Open connections in total.")
+    connections_per_address: int = Field(
+        default=2_048, ge=1, le=2**20, description="Open connections from one address."
+    )
+    failed_logins: int = Field(
+        default=20,
+        ge=1,
+        le=2**20,
+        description="Wrong keys that one address may show at once; one more each second.",
     )
     score_items: int = Field(default=256, ge=1, le=4096, description="Texts in one /score.")
     score_tokens: int = Field(default=2**21, ge=1, le=2**28, description="Tokens of all items of one /score.")
@@ -59,6 +87,15 @@ class Limits(BaseModel):
         default=10.0, gt=0, le=600, description="Silence of an event stream before a comment."
     )
     drain_seconds: float = Field(default=6.0, gt=0, le=600, description="What open work gets after SIGTERM.")
+
+    @model_validator(mode="after")
+    def _leave_room_for_a_body(self) -> Limits:
+        for name, size in (("BODY_BYTES", self.body_bytes), ("IMPORT_BYTES", self.import_bytes)):
+            if size > BODY_SHARE * self.bodies_bytes:
+                raise ValueError(
+                    f"BODIES_BYTES must be so large that {name} ({size:,}) fit into three quarters"
+                )
+        return self
 
 
 class Settings(BaseSettings):
@@ -83,7 +120,9 @@ class Settings(BaseSettings):
     data_dir: Path = Field(
         default_factory=lambda: user_data_path("rlstm"), description="Home of the embedded store."
     )
-    redis_url: SecretStr | None = Field(default=None, description="A Redis or Valkey to keep sessions in.")
+    redis_url: SecretStr | None = Field(
+        default=None, description="A Redis or Valkey, Sentinels or a cluster to keep sessions in."
+    )
     device: Device = Field(default="auto", description="Where the model computes.")
     durability: Durability = Field(default="fsync", description="What an acknowledged change survives.")
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
@@ -92,7 +131,23 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = Field(
         default=None, description="JSON: sha256, tenant, scopes, quotas of each key."
     )
+    export_key: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
+        default=(),
+        description="What exported sessions are signed with: keys, comma separated. The first signs, all are"
+        " accepted. An embedded store has one of its own if unset.",
+    )
     log_level: LogLevel = Field(default="info", description="The least severe line written.")
+    audit_file: Path | None = Field(
+        default=None, description="Where changing calls are written down; beside the log if unset."
+    )
+    workers: int = Field(
+        default=1, description="Only 1: a process computes alone, more servers may share a store."
+    )
+    install_functions: bool = Field(
+        default=True,
+        description="Install the function library if the store's user may; else `rlstm store install`"
+        " must have done it.",
+    )
     allow_weaker: bool = Field(
         default=False, description="Start although the store keeps less than promised."
     )
@@ -118,7 +173,7 @@ class Settings(BaseSettings):
     )
     limits: Limits = Limits()
 
-    @field_validator("api_keys", mode="before")
+    @field_validator("api_keys", "export_key", mode="before")
     @classmethod
     def _split_keys(cls, value: object) -> object:
         if isinstance(value, str):
@@ -134,6 +189,23 @@ class Settings(BaseSettings):
                 raise ValueError("a key is at least 8 printable ASCII characters without spaces")
         return keys
 
+    @field_validator("export_key")
+    @classmethod
+    def _refuse_short_export_keys(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        if any(len(key.get_secret_value()) < 32 for key in keys):
+            raise ValueError("a key to sign with is at least 32 characters without a comma")
+        return keys
+
+    @field_validator("workers")
+    @classmethod
+    def _refuse_workers(cls, workers: int) -> int:
+        if workers != 1:
+            raise ValueError(
+                "one process computes, and must be the only one: for more, run several servers on one"
+                " RLSTM_REDIS_URL behind a proxy"
+            )
+        return workers
+
     @model_validator(mode="after")
     def _refuse_open_host(self) -> Settings:
         if not self.has_keys and not is_loopback(self.host):
@@ -141,6 +213,12 @@ class Settings(BaseSettings):
                 "without keys the server binds to 127.0.0.1 only: set RLSTM_API_KEYS or RLSTM_API_KEYS_FILE"
                 " to bind RLSTM_HOST elsewhere"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_replica_without_any(self) -> Settings:
+        if self.durability == "replica" and self.redis_url is None:
+            raise ValueError("RLSTM_DURABILITY: replica needs RLSTM_REDIS_URL: the embedded store has none")
         return self
 
     @property

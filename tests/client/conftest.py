@@ -33,6 +33,7 @@ class FakeServer:
     texts: dict[str, str] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
     operations: dict[str, tuple[bytes, Answer]] = field(default_factory=dict)
+    snapshots: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @staticmethod
     def frame(event: str, data: dict[str, Any]) -> bytes:
@@ -90,6 +91,8 @@ class FakeServer:
         return response
 
     def _route(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/sessions/import":
+            return self._made(request.content.decode().removeprefix("file "))
         body = json.loads(request.content or b"{}")
         match (request.method, *request.url.path.strip("/").split("/")):
             case ("GET", "info"):
@@ -113,9 +116,12 @@ class FakeServer:
         return _problem(404, "not_found", "there is no such route")
 
     def _create(self, body: dict[str, Any]) -> httpx.Response:
+        return self._made("", name=body.get("name"))
+
+    def _made(self, text: str, **members: Any) -> httpx.Response:
         session = f"s{len(self.texts)}"
-        self.texts[session] = ""
-        return _json(self._info(session) | {"name": body.get("name")}, 201)
+        self.texts[session] = text
+        return _json(self._info(session) | members, 201)
 
     def _page(self, cursor: str | None) -> httpx.Response:
         """Two sessions a page."""
@@ -142,7 +148,37 @@ class FakeServer:
                 return _json({"version": self._version(session), "candidates": _ranked(body["candidates"])})
             case "POST", ["reset"]:
                 return _json(self._info(session))
+            case "PATCH", []:
+                return _json(self._info(session) | body)
+            case "GET", ["export"]:
+                content = f"file {self.texts[session]}".encode()
+                return httpx.Response(
+                    200, headers={"content-type": "application/octet-stream"}, content=content
+                )
+            case "POST", ["fork"]:
+                ancestor = {"session": session, "version": self._version(session)}
+                return self._made(self._text_at(session, body.get("snapshot")), forked_from=ancestor)
+            case _, ["snapshots" | "restore", *_]:
+                return self._snapshots(method, session, verb[1:], body)
         return _problem(405, "method_not_allowed", "the route does not take this method")
+
+    def _text_at(self, session: str, snapshot: str | None) -> str:
+        return self.texts[session] if snapshot is None else self.snapshots[session][snapshot]
+
+    def _snapshots(self, method: str, session: str, name: list[str], body: dict[str, Any]) -> httpx.Response:
+        named = self.snapshots.setdefault(session, {})
+        if method == "DELETE":
+            named.pop(name[0], None)
+            return httpx.Response(204)
+        if method == "GET":
+            return _json({"snapshots": [_snapshot(name, text) for name, text in named.items()]})
+        if "name" in body:
+            named[body["name"]] = self.texts[session]
+            return _json(_snapshot(body["name"], named[body["name"]]), 201)
+        if body["snapshot"] not in named:
+            return _problem(404, "not_found", "the session has no such snapshot")
+        self.texts[session] = named[body["snapshot"]]
+        return _json(self._info(session))
 
     def _append(self, session: str, body: dict[str, Any], if_match: str | None) -> httpx.Response:
         version, text = self._version(session), body["text"]
@@ -222,6 +258,10 @@ def _item(index: int, item: dict[str, Any], body: dict[str, Any]) -> dict[str, A
         "totals": _totals(len(ids)),
         **(columns if body.get("scores", "tokens") == "tokens" else {}),
     }
+
+
+def _snapshot(name: str, text: str) -> dict[str, Any]:
+    return {"name": name, "version": 1, "position": len(text), "created_at": 1.0}
 
 
 def _totals(size: int) -> dict[str, Any]:
@@ -365,7 +405,7 @@ def address(server: FakeServer) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_DELETE = _do
+        do_GET = do_POST = do_DELETE = do_PATCH = _do
 
         def log_message(self, *_: Any) -> None:
             """Say nothing."""

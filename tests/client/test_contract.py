@@ -28,6 +28,9 @@ ANSWERS = [
     (models.SessionInfo, sessions.CreatedOut),
     (models.SessionTotals, sessions.SessionTotalsOut),
     (models.SessionPage, sessions.SessionsOut),
+    (models.Ancestor, sessions.AncestorOut),
+    (models.Snapshot, sessions.SnapshotOut),
+    (models.Snapshot, sessions.TakenOut),
     (models.AppendResult, sessions.AppendOut),
     (models.Ranking, sessions.CandidatesOut),
     (models.Candidate, sessions.RankedOut),
@@ -43,7 +46,34 @@ REQUESTS: list[tuple[list[Callable[..., Any]], Any]] = [
     ([_wire.append], sessions.AppendIn),
     ([_wire.score_candidates], sessions.CandidatesIn),
     ([_wire.reset_session], sessions.ResetIn),
+    ([_wire.update_session], sessions.UpdateIn),
+    ([_wire.take_snapshot], sessions.SnapshotIn),
+    ([_wire.restore_session], sessions.RestoreIn),
+    ([_wire.fork_session], sessions.ForkIn),
 ]
+routers = [pytest.importorskip(f"rlstm_server.api.{name}") for name in ("sessions", "snapshots", "copies")]
+SESSION_ROUTES = [
+    (method, route.path) for module in routers for route in module.router().routes for method in route.methods
+]
+ONE = "/sessions/{session_id}"
+CALLS: dict[tuple[str, str], Callable[[], Any]] = {
+    ("POST", "/sessions"): _wire.create_session,
+    ("GET", "/sessions"): _wire.list_sessions,
+    ("POST", "/sessions/import"): lambda: _wire.import_session(b"x"),
+    ("GET", ONE): lambda: _wire.get_session("s1"),
+    ("PATCH", ONE): lambda: _wire.update_session("s1", learning=False),
+    ("DELETE", ONE): lambda: _wire.delete_session("s1"),
+    ("POST", f"{ONE}/append"): lambda: _wire.append("s1", "a"),
+    ("POST", f"{ONE}/score"): lambda: _wire.score_candidates("s1", ["a"]),
+    ("POST", f"{ONE}/generate"): lambda: _wire.generate_in_session("s1", commit=True),
+    ("POST", f"{ONE}/reset"): lambda: _wire.reset_session("s1"),
+    ("POST", f"{ONE}/fork"): lambda: _wire.fork_session("s1"),
+    ("POST", f"{ONE}/snapshots"): lambda: _wire.take_snapshot("s1", "n1"),
+    ("GET", f"{ONE}/snapshots"): lambda: _wire.list_snapshots("s1"),
+    ("DELETE", f"{ONE}/snapshots/{{snapshot}}"): lambda: _wire.drop_snapshot("s1", "n1"),
+    ("POST", f"{ONE}/restore"): lambda: _wire.restore_session("s1", "n1"),
+    ("GET", f"{ONE}/export"): lambda: _wire.export_session("s1"),
+}
 BY_TOKENS = {"tokens"}  # ids in place of a text: the client's sessions take text
 
 
@@ -73,6 +103,33 @@ def test_every_argument_is_a_field_and_every_field_an_argument(
 
     assert arguments - NO_FIELDS - {"options"} <= known
     assert known - arguments <= BY_TOKENS
+
+
+@pytest.mark.parametrize("route", SESSION_ROUTES, ids=lambda route: f"{route[0]} {route[1]}")
+def test_every_session_route_has_a_call(route: tuple[str, str]) -> None:
+    """No route that this client cannot reach, and no call without a route."""
+    method, template = route
+    builds = CALLS.get(route)
+
+    assert builds is not None, "a route without a call"
+    call = builds()
+    assert (call.method, call.path) == (
+        method,
+        template.replace("{session_id}", "s1").replace("{snapshot}", "n1"),
+    )
+    assert call.keyed is (method in {"POST", "PATCH"} and not template.endswith("/score"))
+
+
+def test_every_call_has_a_route() -> None:
+    """What the table names is what the server has."""
+    assert set(CALLS) == set(SESSION_ROUTES)
+
+
+def test_a_key_may_be_as_long_here_as_there() -> None:
+    """Neither side refuses a key that the other takes."""
+    dependencies = pytest.importorskip("rlstm_server.api.dependencies")
+
+    assert dependencies.KEY.pattern == _wire._KEY.pattern
 
 
 def test_generation_in_a_session() -> None:

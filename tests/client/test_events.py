@@ -2,12 +2,16 @@
 
 import codecs
 import json
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlstm_client import _wire
+from rlstm_client._call import Call
 from rlstm_client._events import EventDecoder, EventReader, ServerSentEvent
 from rlstm_client.errors import (
     APIError,
@@ -36,6 +40,10 @@ LINES = st.sampled_from(
 STREAMS = st.lists(st.tuples(LINES, st.sampled_from(["\n", "\r", "\r\n"]))).map(
     lambda parts: "".join(line + end for line, end in parts).encode()
 )
+
+
+def call(choices: int = 1) -> Call[Any]:
+    return replace(_wire.generate("a", stream=True), request_id="r1", choices=choices)
 
 
 def reference(stream: bytes) -> list[ServerSentEvent]:
@@ -99,7 +107,7 @@ def test_bytes_that_are_no_text_do_not_stop_the_stream() -> None:
 
 def test_a_typed_stream() -> None:
     """Tokens and the end become typed events; new kinds of events and new fields do no harm."""
-    reader = EventReader("r1")
+    reader = EventReader(call())
     stream = (
         b": ping\n\n"
         b'event: token\ndata: {"text":"a","id":97,"index":1,"step":2,"logprob":-0.5,"novel":1}\n\n'
@@ -117,7 +125,7 @@ def test_a_typed_stream() -> None:
 
 def test_a_stream_without_its_end_is_an_error() -> None:
     """A connection that just stops is not taken for success."""
-    reader = EventReader("r1")
+    reader = EventReader(call())
     list(reader.feed(b'event: token\ndata: {"text":"a","id":97}\n\n'))
 
     with pytest.raises(StreamInterruptedError) as caught:
@@ -127,7 +135,7 @@ def test_a_stream_without_its_end_is_an_error() -> None:
 
 def test_every_choice_has_to_end() -> None:
     """The end of one of two choices is not the end of the stream."""
-    reader = EventReader("r1", choices=2)
+    reader = EventReader(call(choices=2))
     end = b'event: end\ndata: {"finish_reason":"stop"}\n\n'
     list(reader.feed(end))
     with pytest.raises(StreamInterruptedError):
@@ -141,7 +149,7 @@ def test_an_error_event_is_raised_after_what_came_before_it() -> None:
     """Tokens in the same chunk are handed out, then the typed error is raised with the server's own words."""
     document = {"type": "urn:rlstm:problem:draining", "status": 503, "detail": "going down", "applied": "yes"}
     chunk = b'event: token\ndata: {"text":"a","id":1}\n\nevent: error\ndata: %s\n\n'
-    events = EventReader("r1").feed(chunk % json.dumps(document).encode())
+    events = EventReader(call()).feed(chunk % json.dumps(document).encode())
 
     assert next(events) == TokenEvent(text="a", id=1)
     with pytest.raises(DrainingError) as caught:
@@ -152,7 +160,7 @@ def test_an_error_event_is_raised_after_what_came_before_it() -> None:
 def test_an_error_event_of_an_unknown_kind() -> None:
     """A type of a newer server is still an API error; without a status it is the server's fault."""
     with pytest.raises(APIError) as caught:
-        list(EventReader("r1").feed(b'event: error\ndata: {"type":"brand_new","detail":"d"}\n\n'))
+        list(EventReader(call()).feed(b'event: error\ndata: {"type":"brand_new","detail":"d"}\n\n'))
     assert caught.value.status == 500
     assert not isinstance(caught.value, InternalError)
 
@@ -161,4 +169,4 @@ def test_an_error_event_of_an_unknown_kind() -> None:
 def test_data_that_is_no_event(data: str) -> None:
     """A token event that is no object, or lacks its id, is named as unreadable."""
     with pytest.raises(UnreadableAnswerError):
-        list(EventReader("r1").feed(f"event: token\ndata: {data}\n\n".encode()))
+        list(EventReader(call()).feed(f"event: token\ndata: {data}\n\n".encode()))

@@ -122,6 +122,7 @@ def test_back_to_json() -> None:
 
     assert back == data | {
         "replayed": False,
+        "learn": True,
         "updates": 0,
         "pending": 0,
         "unit": "nats",

@@ -48,6 +48,13 @@ def sent(call: Call[Any]) -> tuple[str, str, Any]:
         ),
         (_wire.generate_in_session("s1", commit=True), ("POST", "/sessions/s1/generate", {"commit": True})),
         (_wire.reset_session("s1", what="both"), ("POST", "/sessions/s1/reset", {"what": "both"})),
+        (_wire.update_session("s1", learning=False), ("PATCH", "/sessions/s1", {"learning": False})),
+        (_wire.take_snapshot("s1", "n"), ("POST", "/sessions/s1/snapshots", {"name": "n"})),
+        (_wire.list_snapshots("s1"), ("GET", "/sessions/s1/snapshots", None)),
+        (_wire.drop_snapshot("s1", "n"), ("DELETE", "/sessions/s1/snapshots/n", None)),
+        (_wire.restore_session("s1", "n"), ("POST", "/sessions/s1/restore", {"snapshot": "n"})),
+        (_wire.fork_session("s1", snapshot="n"), ("POST", "/sessions/s1/fork", {"snapshot": "n"})),
+        (_wire.export_session("s1"), ("GET", "/sessions/s1/export", None)),
     ],
 )
 def test_what_is_sent(call: Call[Any], expected: tuple[str, str, Any]) -> None:

@@ -15,6 +15,15 @@ from rlstm_server.store.in_memory import MemoryStore
 
 KEY = {"authorization": "Bearer the-right-key"}
 
+BODIES = {
+    ("POST", "append"): {"text": "a"},
+    ("POST", "score"): {"candidates": [{"text": "a"}]},
+    ("POST", "snapshots"): {"name": "two"},
+    ("POST", "restore"): {"snapshot": "one"},
+    ("PATCH", "{session_id}"): {"learning": False},
+}
+"""What a route needs before it asks whose session it is."""
+
 
 def routes(app):
     """Every route that answers requests, with its method."""
@@ -30,9 +39,9 @@ async def started(app):
 
 async def test_every_route_is_closed_without_a_key_and_open_with_it(serve):
     """Only live and ready answer strangers; nothing that is there is hidden from the right key."""
-    async with serve(api_keys="the-right-key") as client:
+    async with serve(api_keys="the-right-key", limits={"failed_logins": 1_000}) as client:
         for method, template in routes(client.app):
-            path = template.replace("{session_id}", "0" * 32)
+            path = template.replace("{session_id}", "0" * 32).replace("{snapshot}", "one")
             for headers in ({}, {"authorization": "Bearer the-wrong-key"}):
                 answer = await client.request(method, path, headers=headers)
                 expected = 200 if path in OPEN_PATHS else 401
@@ -50,7 +59,7 @@ async def test_every_route_has_a_scope(serve):
 
 
 async def test_somebody_elses_session_is_not_there(serve, tmp_path):
-    """Two tenants: the other's id and an unknown id get the same answer, on every session route."""
+    """D9: the other tenant's id and an unknown id get the same answer, on every session route and method."""
     records = [
         {"sha256": hashlib.sha256(name.encode()).hexdigest(), "tenant": name, "scopes": ["sessions"]}
         for name in ("alice", "bob")
@@ -60,20 +69,21 @@ async def test_somebody_elses_session_is_not_there(serve, tmp_path):
     async with serve(api_keys_file=path) as client:
         alice, bob = ({"authorization": f"Bearer {name}"} for name in ("alice", "bob"))
         theirs = (await client.post("/sessions", json={"text": "secret"}, headers=alice)).json()["id"]
+        await client.post(f"/sessions/{theirs}/snapshots", json={"name": "one"}, headers=alice)
         for method, template in routes(client.app):
             if "{session_id}" not in template:
                 continue
-            body = {"text": "a"} if template.endswith("append") else {}
-            body = {"candidates": [{"text": "a"}]} if template.endswith("score") else body
+            body = BODIES.get((method, template.split("/")[-1]), {})
             answers = []
             for session in (theirs, "0" * 32):
-                url = template.replace("{session_id}", session)
+                url = template.replace("{session_id}", session).replace("{snapshot}", "one")
                 answer = await client.request(method, url, json=body, headers={**bob, "x-request-id": "same"})
                 answers.append((answer.status_code, answer.text))
             assert answers[0] == answers[1], template
-            assert answers[0][0] == 404
+            assert answers[0][0] == 404, template
         assert (await client.get("/sessions", headers=bob)).json()["sessions"] == []
-        assert (await client.get(f"/sessions/{theirs}", headers=alice)).status_code == 200
+        found = await client.get(f"/sessions/{theirs}/snapshots", headers=alice)
+        assert [snapshot["name"] for snapshot in found.json()["snapshots"]] == ["one"]
 
 
 async def test_the_openapi_document_describes_every_body(serve):
@@ -89,6 +99,9 @@ async def test_the_openapi_document_describes_every_body(serve):
         ("/sessions/{session_id}/score", "CandidatesIn"),
         ("/sessions/{session_id}/generate", "ContinueIn"),
         ("/sessions/{session_id}/reset", "ResetIn"),
+        ("/sessions/{session_id}/snapshots", "SnapshotIn"),
+        ("/sessions/{session_id}/restore", "RestoreIn"),
+        ("/sessions/{session_id}/fork", "ForkIn"),
     ):
         operation = document["paths"][path]["post"]
         reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rlstm_client.models import (
         Adaptation,
         Alternatives,
+        Ancestor,
         AppendResult,
         Candidate,
         Choice,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         SessionInfo,
         SessionPage,
         SessionTotals,
+        Snapshot,
         TokenEvent,
         Totals,
         WordScore,
@@ -62,6 +64,7 @@ _MODULES = ("errors", "models", "options")
 __all__ = [
     "Adaptation",
     "Alternatives",
+    "Ancestor",
     "AppendResult",
     "AsyncClient",
     "AsyncEventStream",
@@ -86,6 +89,7 @@ __all__ = [
     "SessionPage",
     "SessionTotals",
     "Sessions",
+    "Snapshot",
     "TokenEvent",
     "Totals",
     "WordScore",

@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from rlstm_client import _problems
@@ -11,21 +11,26 @@ from rlstm_client.errors import RequestError, UnreadableAnswerError
 
 T = TypeVar("T")
 
+OCTETS = "application/octet-stream"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Call(Generic[T]):
     """One request and the reader of its answer; sending it again sends the same key and the same body.
 
-    ``choices`` is how many end events a stream of its answer has.
+    ``choices`` is how many end events a stream of its answer has. A call that is ``resumable`` makes a text
+    that is kept as it comes: sent again, it goes on where it stopped.
     """
 
     method: str
     path: str
     read: Callable[[Any], T]
     content: bytes | None = None
+    content_type: str = "application/json"
     params: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     choices: int = 1
+    resumable: bool = False
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -34,10 +39,19 @@ class Call(Generic[T]):
         return "Idempotency-Key" in self.headers
 
     @property
+    def changes(self) -> bool:
+        """Whether the server may be another one afterwards."""
+        return self.keyed or self.method == "DELETE"
+
+    def after(self, event_id: str) -> "Call[T]":
+        """The same call, for what comes after an event of its stream."""
+        return replace(self, headers={**self.headers, "Last-Event-ID": event_id})
+
+    @property
     def all_headers(self) -> dict[str, str]:
         """The headers to send."""
-        json_type = {"Content-Type": "application/json"} if self.content is not None else {}
-        return {**json_type, **self.headers, "X-Request-Id": self.request_id}
+        content_type = {"Content-Type": self.content_type} if self.content is not None else {}
+        return {**content_type, **self.headers, "X-Request-Id": self.request_id}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +89,8 @@ def answer(call: Call[T], reply: Reply) -> T:
 def _body(reply: Reply) -> Any:
     if not reply.content:
         return None
+    if reply.headers.get("content-type", "") == OCTETS:
+        return reply.content
     if not reply.headers.get("content-type", "").startswith("application/json"):
         return reply.content.decode("utf-8", "replace")
     try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlstm_client import _problems, _read
+from rlstm_client._call import Call
 from rlstm_client.errors import StreamInterruptedError, UnreadableAnswerError
 from rlstm_client.models import EndEvent, Event
 
@@ -79,12 +80,36 @@ class EventDecoder:
 
 
 class EventReader:
-    """Turns the chunks of a ``generate`` stream into typed events, and its failures into errors."""
+    """Turns the chunks of a ``generate`` stream into typed events, and its failures into errors.
 
-    def __init__(self, request_id: str, choices: int = 1) -> None:
+    A stream may come over several connections, each of them opened with `call`.
+    """
+
+    def __init__(self, call: Call[Any]) -> None:
+        self._call = call
         self._decoder = EventDecoder()
-        self._request_id = request_id
-        self._open_choices = choices
+        self._open_choices = call.choices
+        self._begun = False
+        self._last_id = ""
+
+    @property
+    def call(self) -> Call[Any]:
+        """The call whose answer is the rest of the stream."""
+        return self._call.after(self._last_id) if self._last_id else self._call
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice has had its end."""
+        return self._open_choices <= 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether another connection may bring the rest, and none of it twice."""
+        return not self._begun or (self._call.resumable and bool(self._last_id))
+
+    def reconnected(self) -> None:
+        """Call this when a new connection was opened: what the last one left unfinished is dropped."""
+        self._decoder = EventDecoder()
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """Yield the events of this chunk; raise where the server reports an error.
@@ -97,6 +122,7 @@ class EventReader:
             event = self._typed(raw)
             if event is not None:
                 self._open_choices -= isinstance(event, EndEvent)
+                self._begun, self._last_id = True, raw.id or self._last_id
                 yield event
 
     def finish(self) -> None:
@@ -105,9 +131,9 @@ class EventReader:
         Raises:
             StreamInterruptedError: a choice had no end event, so the text may not be whole.
         """
-        if self._open_choices > 0:
+        if not self.complete:
             raise StreamInterruptedError(
-                "the stream broke off before its end", applied="unknown", request_id=self._request_id
+                "the stream broke off before its end", applied="unknown", request_id=self._call.request_id
             )
 
     def _typed(self, raw: ServerSentEvent) -> Event | None:
@@ -117,7 +143,7 @@ class EventReader:
             case "end":
                 return _read.end_event(_json(raw.data))
             case "error":
-                problem = {"request_id": self._request_id, **_json(raw.data)}
+                problem = {"request_id": self._call.request_id, **_json(raw.data)}
                 raise _problems.from_problem(_status(problem), problem)
         return None  # an event of a newer server
 

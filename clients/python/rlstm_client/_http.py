@@ -78,7 +78,7 @@ def no_answer(
     """Return the error for a call without an answer; one that reads cannot have changed anything."""
     where = f"{server.scheme}://{server.netloc.decode('ascii')}"
     sent = not isinstance(error, _NOTHING_WAS_SENT)
-    applied: Applied = "unknown" if sent and call.keyed else "no"
+    applied: Applied = "unknown" if sent and call.changes else "no"
     reason = str(error) or type(error).__name__
     if not sent:
         return CannotConnectError(f"cannot connect to {where}: {reason}")

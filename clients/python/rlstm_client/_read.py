@@ -33,8 +33,26 @@ def session_info(data: Any) -> models.SessionInfo:
         totals=_reader(models.SessionTotals),
         adaptation=_adaptation,
         metadata=_object,
+        forked_from=_reader(models.Ancestor),
         append=append_result,
     )
+
+
+def snapshot(data: Any) -> models.Snapshot:
+    """Read what is told of a named snapshot."""
+    return _read(models.Snapshot, data, totals=_reader(models.SessionTotals))
+
+
+def snapshots(data: Any) -> tuple[models.Snapshot, ...]:
+    """Read the answer of ``GET …/snapshots``."""
+    return _each(snapshot)(_object(data).get("snapshots"))
+
+
+def file(data: Any) -> bytes:
+    """Read an answer that is a file."""
+    if not isinstance(data, bytes):
+        raise UnreadableAnswerError("the answer is not the file it should be", applied="unknown")
+    return data
 
 
 def session_page(data: Any) -> models.SessionPage:

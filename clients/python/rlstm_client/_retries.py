@@ -1,7 +1,8 @@
 """When to send a call again, and after how long. Pure arithmetic: no clock, no sleep, no random source.
 
 A call may be repeated when the server cannot take it twice: it reads, or it carries an idempotency key, and
-the repetition has the same key and the same body. A stream is repeated only before its first event.
+the repetition has the same key and the same body. A stream is repeated before its first event; afterwards it
+goes on where the server keeps its text.
 """
 
 from dataclasses import dataclass
@@ -9,15 +10,26 @@ from typing import Any
 
 from rlstm_client._call import Call
 from rlstm_client.errors import (
+    DrainingError,
     GatewayError,
     InFlightError,
     NoAnswerError,
     OutcomeUnknownError,
+    OverloadedError,
     RLSTMError,
+    SlowConsumerError,
+    StoreUnavailableError,
     TimedOutError,
 )
 
 _WAIT_WHEN_TOLD = {409, 429, 503}
+_INTERRUPTIONS = (
+    DrainingError,
+    OverloadedError,
+    StoreUnavailableError,
+    SlowConsumerError,
+    OutcomeUnknownError,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +63,8 @@ class Retries:
 
 def repeatable(call: Call[Any], error: RLSTMError) -> bool:
     """Whether the same call may succeed later and cannot do harm."""
+    if call.resumable and isinstance(error, _INTERRUPTIONS):
+        return True
     if error.applied == "yes":
         return False
     if isinstance(error, TimedOutError):

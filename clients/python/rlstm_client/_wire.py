@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from rlstm_client import _read
-from rlstm_client._call import Call, encode, new_key
+from rlstm_client._call import OCTETS, Call, encode, new_key
 from rlstm_client.errors import RequestError
 from rlstm_client.models import (
     AppendResult,
@@ -21,12 +21,14 @@ from rlstm_client.models import (
     ServerInfo,
     SessionInfo,
     SessionPage,
+    Snapshot,
 )
 
 T = TypeVar("T")
 Fields = Mapping[str, Any]
 
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_KEY = re.compile(r"[\x21-\x7e]{1,200}")
+_SNAPSHOT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
@@ -126,14 +128,30 @@ def create_session(
 
 def list_sessions(*, cursor: str | None = None, limit: int | None = None) -> Call[SessionPage]:
     """Build ``GET /sessions``."""
-    given = {"cursor": cursor, "limit": limit}
-    params = {name: str(value) for name, value in given.items() if value is not None}
+    params = _params(cursor=cursor, limit=limit)
     return Call(method="GET", path="/sessions", params=params, read=_read.session_page)
 
 
-def get_session(session_id: str) -> Call[SessionInfo]:
+def get_session(session_id: str, *, min_version: int | None = None) -> Call[SessionInfo]:
     """Build ``GET /sessions/{id}``."""
-    return Call(method="GET", path=session_path(session_id), read=_read.session_info)
+    params = _params(min_version=min_version)
+    return Call(method="GET", path=session_path(session_id), params=params, read=_read.session_info)
+
+
+def update_session(
+    session_id: str,
+    *,
+    ttl_seconds: float | None = None,
+    metadata: Fields | None = None,
+    learning: bool | None = None,
+    if_match: int | None = None,
+    idempotency_key: str | None = None,
+) -> Call[SessionInfo]:
+    """Build ``PATCH /sessions/{id}``."""
+    body = {"ttl_seconds": ttl_seconds, "metadata": metadata, "learning": learning}
+    headers = _change_headers(idempotency_key, if_match)
+    call = _post(session_path(session_id), body, _read.session_info, headers)
+    return replace(call, method="PATCH")
 
 
 def delete_session(session_id: str) -> Call[None]:
@@ -187,7 +205,8 @@ def generate_in_session(
     body = generation_body(stream=stream, **options)
     body |= {"commit": commit, "learn_from_output": learn_from_output, "min_version": min_version}
     headers = _change_headers(idempotency_key, if_match) if commit else {}
-    return _post(session_path(session_id, "generate"), body, _read.generation, headers)
+    call = _post(session_path(session_id, "generate"), body, _read.generation, headers)
+    return replace(call, resumable=bool(commit))
 
 
 def reset_session(
@@ -202,11 +221,87 @@ def reset_session(
     return _post(path, {"what": what}, _read.session_info, _change_headers(idempotency_key, if_match))
 
 
+def take_snapshot(
+    session_id: str, name: str, *, if_match: int | None = None, idempotency_key: str | None = None
+) -> Call[Snapshot]:
+    """Build ``POST /sessions/{id}/snapshots``."""
+    path = session_path(session_id, "snapshots")
+    return _post(path, {"name": name}, _read.snapshot, _change_headers(idempotency_key, if_match))
+
+
+def list_snapshots(session_id: str, *, min_version: int | None = None) -> Call[Sequence[Snapshot]]:
+    """Build ``GET /sessions/{id}/snapshots``."""
+    path, params = session_path(session_id, "snapshots"), _params(min_version=min_version)
+    return Call(method="GET", path=path, params=params, read=_read.snapshots)
+
+
+def drop_snapshot(session_id: str, name: str) -> Call[None]:
+    """Build ``DELETE /sessions/{id}/snapshots/{name}``; dropping twice is no error."""
+    if not _SNAPSHOT.fullmatch(name):
+        raise RequestError(f"{name[:40]!r} is not the name of a snapshot")
+    return Call(method="DELETE", path=session_path(session_id, f"snapshots/{name}"), read=lambda _: None)
+
+
+def restore_session(
+    session_id: str, snapshot: str, *, if_match: int | None = None, idempotency_key: str | None = None
+) -> Call[SessionInfo]:
+    """Build ``POST /sessions/{id}/restore``."""
+    path, headers = session_path(session_id, "restore"), _change_headers(idempotency_key, if_match)
+    return _post(path, {"snapshot": snapshot}, _read.session_info, headers)
+
+
+def fork_session(
+    session_id: str,
+    *,
+    name: str | None = None,
+    snapshot: str | None = None,
+    ttl_seconds: float | None = None,
+    metadata: Fields | None = None,
+    min_version: int | None = None,
+    idempotency_key: str | None = None,
+) -> Call[SessionInfo]:
+    """Build ``POST /sessions/{id}/fork``."""
+    body = {
+        "name": name, "snapshot": snapshot, "ttl_seconds": ttl_seconds, "metadata": metadata,
+        "min_version": min_version,
+    }  # fmt: skip
+    return _post(session_path(session_id, "fork"), body, _read.session_info, _change_headers(idempotency_key))
+
+
+def export_session(session_id: str, *, min_version: int | None = None) -> Call[bytes]:
+    """Build ``GET /sessions/{id}/export``; the answer is a file."""
+    path, params = session_path(session_id, "export"), _params(min_version=min_version)
+    return Call(method="GET", path=path, params=params, read=_read.file)
+
+
+def import_session(
+    data: bytes,
+    *,
+    name: str | None = None,
+    ttl_seconds: float | None = None,
+    idempotency_key: str | None = None,
+) -> Call[SessionInfo]:
+    """Build ``POST /sessions/import`` for the bytes of an exported session."""
+    return Call(
+        method="POST",
+        path="/sessions/import",
+        params=_params(name=name, ttl_seconds=ttl_seconds),
+        read=_read.session_info,
+        content=data,
+        content_type=OCTETS,
+        headers=_change_headers(idempotency_key),
+    )
+
+
 def session_path(session_id: str, verb: str | None = None) -> str:
     """Return the path of a session's route; an id that no server can have made is a `RequestError`."""
     if not _SESSION_ID.fullmatch(session_id):
         raise RequestError(f"{session_id[:40]!r} is not a session id")
     return f"/sessions/{session_id}" + (f"/{verb}" if verb else "")
+
+
+def _params(**given: Any) -> dict[str, str]:
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def _post(
@@ -217,6 +312,6 @@ def _post(
 
 def _change_headers(key: str | None, if_match: int | None = None) -> dict[str, str]:
     if key is not None and not _KEY.fullmatch(key):
-        raise RequestError("an idempotency key is 1 to 255 visible ASCII characters")
+        raise RequestError("an idempotency key is 1 to 200 visible ASCII characters")
     headers = {"Idempotency-Key": key if key is not None else new_key()}
     return headers if if_match is None else {**headers, "If-Match": f'"{if_match}"'}

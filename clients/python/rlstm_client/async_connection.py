@@ -1,6 +1,7 @@
 """What carries the calls of the asyncio client. `connection` has the same shape, word for word."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -41,23 +42,29 @@ class AsyncConnection:
 
     async def send(self, call: Call[T]) -> T:
         """Send a call and return its typed answer."""
-        return await self._repeated(call, lambda: self._exchange(call))
-
-    async def stream(self, call: Call[Any]) -> "AsyncEventStream":
-        """Send a call and return its events; it is repeated only while no event has come."""
-        return await self._repeated(call, lambda: self._open(call))
-
-    async def _repeated(self, call: Call[Any], act: Callable[[], Awaitable[T]]) -> T:
         attempt = 1
         while True:
             try:
-                return await act()
+                return await self._exchange(call)
             except RLSTMError as error:
-                wait = self._retries.wait(call, error, attempt, self._chance())
-                if wait is None:
-                    raise
-            await self._sleep(wait)
+                await self._pause(call, error, attempt)
             attempt += 1
+
+    async def stream(self, call: Call[Any]) -> "AsyncEventStream":
+        """Send a call and return its events.
+
+        It is repeated while no event has come, and afterwards goes on where the server keeps the text.
+        """
+        events = AsyncEventStream(self, call)
+        await events._begin()
+        return events
+
+    async def _pause(self, call: Call[Any], error: RLSTMError, attempt: int) -> None:
+        """Wait before the next attempt; raise the error when there is none."""
+        wait = self._retries.wait(call, error, attempt, self._chance())
+        if wait is None:
+            raise error
+        await self._sleep(wait)
 
     async def _exchange(self, call: Call[T]) -> T:
         try:
@@ -66,7 +73,7 @@ class AsyncConnection:
             raise _http.no_answer(error, call, self._http.base_url) from error
         return answer(call, _http.reply(response))
 
-    async def _open(self, call: Call[Any]) -> "AsyncEventStream":
+    async def _open(self, call: Call[Any]) -> httpx.Response:
         try:
             response = await self._http.send(self._http.build_request(**_http.arguments(call)), stream=True)
             streams = _http.is_event_stream(response)
@@ -76,17 +83,26 @@ class AsyncConnection:
             raise _http.no_answer(error, call, self._http.base_url) from error
         if not streams:
             raise _http.no_stream(call, _http.reply(response))
-        events = AsyncEventStream(response, call)
-        await events._begin()
-        return events
+        return response
+
+    async def _chunks(self, call: Call[Any]) -> AsyncGenerator[bytes, None]:
+        """Send a call and yield the bytes of its stream as they come."""
+        response = await self._open(call)
+        try:
+            async for chunk in response.aiter_bytes():
+                yield chunk
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise _http.no_answer(error, call, response.url) from error
+        finally:
+            await response.aclose()
 
 
 class AsyncEventStream(AsyncIterator[Event]):
     """The events of one generation. Close it, or leave its ``async with``, to end the generation early."""
 
-    def __init__(self, response: httpx.Response, call: Call[Any]) -> None:
-        self._response = response
-        self._events = self._read(call)
+    def __init__(self, connection: AsyncConnection, call: Call[Any]) -> None:
+        self._connection = connection
+        self._events = self._read(EventReader(call))
         self._first: Event | None = None
 
     def __aiter__(self) -> Self:
@@ -110,17 +126,25 @@ class AsyncEventStream(AsyncIterator[Event]):
         await self._events.aclose()
 
     async def _begin(self) -> None:
-        """Wait for the first event: until it is here, the connection may send the call again."""
+        """Wait for the first event: what is refused is refused at once."""
         self._first = await anext(self._events)
 
-    async def _read(self, call: Call[Any]) -> AsyncGenerator[Event, None]:
-        reader = EventReader(call.request_id, call.choices)
-        try:
-            async for chunk in self._response.aiter_bytes():
-                for event in reader.feed(chunk):
-                    yield event
-            reader.finish()
-        except (httpx.HTTPError, httpx.StreamError) as error:
-            raise _http.no_answer(error, call, self._response.url) from error
-        finally:
-            await self._response.aclose()
+    async def _read(self, reader: EventReader) -> AsyncGenerator[Event, None]:
+        attempt = 1
+        while True:
+            reader.reconnected()
+            try:
+                async with aclosing(self._connection._chunks(reader.call)) as chunks:
+                    async for chunk in chunks:
+                        for event in reader.feed(chunk):
+                            attempt = 1
+                            yield event
+                reader.finish()
+                return
+            except RLSTMError as error:
+                if reader.complete:
+                    return
+                if not reader.goes_on:
+                    raise
+                await self._connection._pause(reader.call, error, attempt)
+            attempt += 1

@@ -1,19 +1,25 @@
 """Sessions of the asyncio client. `sessions` has the same shape, word for word."""
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Literal, Unpack, overload
 
-from rlstm_client import _wire
+from rlstm_client import _files, _wire
+from rlstm_client._files import PathOrFile
 from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer
 from rlstm_client.async_connection import AsyncConnection, AsyncEventStream
 from rlstm_client.errors import RLSTMError
-from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage, Unit
+from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage, Snapshot, Unit
 from rlstm_client.options import (
     AppendOptions,
+    ChangeOptions,
     CreateOptions,
+    ForkOptions,
+    ImportOptions,
     ResetOptions,
     SessionGenerateOptions,
     StreamAppendOptions,
+    UpdateOptions,
 )
 
 
@@ -34,9 +40,13 @@ class AsyncSession:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
-    async def info(self) -> SessionInfo:
-        """Return version, position, totals and the like."""
-        return await self._connection.send(_wire.get_session(self.id))
+    async def info(self, *, min_version: int | None = None) -> SessionInfo:
+        """Return version, position, totals and the like; ``min_version`` refuses an older session."""
+        return await self._connection.send(_wire.get_session(self.id, min_version=min_version))
+
+    async def update(self, **options: Unpack[UpdateOptions]) -> SessionInfo:
+        """Change the time to live, the metadata, or whether appends may learn."""
+        return await self._connection.send(_wire.update_session(self.id, **options))
 
     async def append(self, text: str, **options: Unpack[AppendOptions]) -> AppendResult:
         """Score a text, then learn from it. A long text travels in pieces; the answers come back as one.
@@ -126,6 +136,35 @@ class AsyncSession:
         """Forget the fast weights, the recurrent state, or both."""
         return await self._connection.send(_wire.reset_session(self.id, **options))
 
+    async def snapshot(self, name: str, **options: Unpack[ChangeOptions]) -> Snapshot:
+        """Give the present version a name to go back to; no version is made."""
+        return await self._connection.send(_wire.take_snapshot(self.id, name, **options))
+
+    async def snapshots(self, *, min_version: int | None = None) -> Sequence[Snapshot]:
+        """Return all named snapshots, oldest version first."""
+        return await self._connection.send(_wire.list_snapshots(self.id, min_version=min_version))
+
+    async def drop_snapshot(self, name: str) -> None:
+        """Remove a named snapshot; removing twice is no error."""
+        return await self._connection.send(_wire.drop_snapshot(self.id, name))
+
+    async def restore(self, snapshot: str, **options: Unpack[ChangeOptions]) -> SessionInfo:
+        """Go back to a named snapshot: state, position and totals are as then, the version is a new one."""
+        return await self._connection.send(_wire.restore_session(self.id, snapshot, **options))
+
+    async def fork(self, **options: Unpack[ForkOptions]) -> "AsyncSession":
+        """Make an independent copy of the session, as it is or as it was at a named snapshot."""
+        info = await self._connection.send(_wire.fork_session(self.id, **options))
+        return AsyncSession(self._connection, info.id, created=info)
+
+    async def export(self, to: PathOrFile, *, min_version: int | None = None) -> None:
+        """Write the session to a file, which `Sessions.import_session` reads.
+
+        What was at a path stays there until the whole session has arrived.
+        """
+        data = await self._connection.send(_wire.export_session(self.id, min_version=min_version))
+        await asyncio.to_thread(_files.write, data, to)
+
     async def delete(self) -> None:
         """Delete the session for good; deleting twice is no error."""
         return await self._connection.send(_wire.delete_session(self.id))
@@ -140,6 +179,12 @@ class AsyncSessions:
     async def create(self, **options: Unpack[CreateOptions]) -> AsyncSession:
         """Create a session."""
         info = await self._connection.send(_wire.create_session(**options))
+        return AsyncSession(self._connection, info.id, created=info)
+
+    async def import_session(self, source: PathOrFile, **options: Unpack[ImportOptions]) -> AsyncSession:
+        """Make a session of a file that `Session.export` wrote; it gets an id of its own."""
+        data = await asyncio.to_thread(_files.read, source)
+        info = await self._connection.send(_wire.import_session(data, **options))
         return AsyncSession(self._connection, info.id, created=info)
 
     def get(self, session_id: str) -> AsyncSession:

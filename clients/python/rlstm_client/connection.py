@@ -1,6 +1,7 @@
 """What carries the calls of the blocking client. `async_connection` has the same shape, word for word."""
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -41,23 +42,29 @@ class Connection:
 
     def send(self, call: Call[T]) -> T:
         """Send a call and return its typed answer."""
-        return self._repeated(call, lambda: self._exchange(call))
-
-    def stream(self, call: Call[Any]) -> "EventStream":
-        """Send a call and return its events; it is repeated only while no event has come."""
-        return self._repeated(call, lambda: self._open(call))
-
-    def _repeated(self, call: Call[Any], act: Callable[[], T]) -> T:
         attempt = 1
         while True:
             try:
-                return act()
+                return self._exchange(call)
             except RLSTMError as error:
-                wait = self._retries.wait(call, error, attempt, self._chance())
-                if wait is None:
-                    raise
-            self._sleep(wait)
+                self._pause(call, error, attempt)
             attempt += 1
+
+    def stream(self, call: Call[Any]) -> "EventStream":
+        """Send a call and return its events.
+
+        It is repeated while no event has come, and afterwards goes on where the server keeps the text.
+        """
+        events = EventStream(self, call)
+        events._begin()
+        return events
+
+    def _pause(self, call: Call[Any], error: RLSTMError, attempt: int) -> None:
+        """Wait before the next attempt; raise the error when there is none."""
+        wait = self._retries.wait(call, error, attempt, self._chance())
+        if wait is None:
+            raise error
+        self._sleep(wait)
 
     def _exchange(self, call: Call[T]) -> T:
         try:
@@ -66,7 +73,7 @@ class Connection:
             raise _http.no_answer(error, call, self._http.base_url) from error
         return answer(call, _http.reply(response))
 
-    def _open(self, call: Call[Any]) -> "EventStream":
+    def _open(self, call: Call[Any]) -> httpx.Response:
         try:
             response = self._http.send(self._http.build_request(**_http.arguments(call)), stream=True)
             streams = _http.is_event_stream(response)
@@ -76,17 +83,25 @@ class Connection:
             raise _http.no_answer(error, call, self._http.base_url) from error
         if not streams:
             raise _http.no_stream(call, _http.reply(response))
-        events = EventStream(response, call)
-        events._begin()
-        return events
+        return response
+
+    def _chunks(self, call: Call[Any]) -> Generator[bytes, None, None]:
+        """Send a call and yield the bytes of its stream as they come."""
+        response = self._open(call)
+        try:
+            yield from response.iter_bytes()
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise _http.no_answer(error, call, response.url) from error
+        finally:
+            response.close()
 
 
 class EventStream(Iterator[Event]):
     """The events of one generation. Close it, or leave its ``with`` block, to end the generation early."""
 
-    def __init__(self, response: httpx.Response, call: Call[Any]) -> None:
-        self._response = response
-        self._events = self._read(call)
+    def __init__(self, connection: Connection, call: Call[Any]) -> None:
+        self._connection = connection
+        self._events = self._read(EventReader(call))
         self._first: Event | None = None
 
     def __iter__(self) -> Self:
@@ -110,16 +125,25 @@ class EventStream(Iterator[Event]):
         self._events.close()
 
     def _begin(self) -> None:
-        """Wait for the first event: until it is here, the connection may send the call again."""
+        """Wait for the first event: what is refused is refused at once."""
         self._first = next(self._events)
 
-    def _read(self, call: Call[Any]) -> Generator[Event, None, None]:
-        reader = EventReader(call.request_id, call.choices)
-        try:
-            for chunk in self._response.iter_bytes():
-                yield from reader.feed(chunk)
-            reader.finish()
-        except (httpx.HTTPError, httpx.StreamError) as error:
-            raise _http.no_answer(error, call, self._response.url) from error
-        finally:
-            self._response.close()
+    def _read(self, reader: EventReader) -> Generator[Event, None, None]:
+        attempt = 1
+        while True:
+            reader.reconnected()
+            try:
+                with closing(self._connection._chunks(reader.call)) as chunks:
+                    for chunk in chunks:
+                        for event in reader.feed(chunk):
+                            attempt = 1
+                            yield event
+                reader.finish()
+                return
+            except RLSTMError as error:
+                if reader.complete:
+                    return
+                if not reader.goes_on:
+                    raise
+                self._connection._pause(reader.call, error, attempt)
+            attempt += 1

@@ -17,12 +17,16 @@
         ├── ForbiddenError         403      forbidden
         ├── NotFoundError          404      not_found
         ├── MethodNotAllowedError  405      method_not_allowed
-        ├── ReceiveTimeoutError    408      receive_timeout
+        ├── RequestTimeoutError    408
+        │   ├── ReceiveTimeoutError         receive_timeout
+        │   └── SlowConsumerError           slow_consumer
         ├── StateConflictError     409
         │   ├── ConflictError               conflict
+        │   ├── ExportDisabledError         export_disabled
         │   ├── InFlightError               in_flight
         │   ├── ModelMismatchError          model_mismatch
-        │   └── SessionExistsError          session_exists
+        │   ├── SessionExistsError          session_exists
+        │   └── SnapshotExistsError         snapshot_exists
         ├── GoneError              410
         │   ├── SessionDeletedError         session_deleted
         │   └── SessionExpiredError         session_expired
@@ -31,6 +35,7 @@
         ├── UnsupportedMediaError  415      unsupported_media_type
         ├── UnprocessableError     422
         │   ├── IdempotencyMismatchError    idempotency_mismatch
+        │   ├── ImportRejectedError         import_rejected
         │   └── InvalidFieldError           invalid_field
         ├── QuotaError             429      quota
         ├── ServerFaultError       500
@@ -199,11 +204,22 @@ class MethodNotAllowedError(APIError):
     type = "method_not_allowed"
 
 
-class ReceiveTimeoutError(APIError):
-    """The body took too long to arrive at the server."""
+class RequestTimeoutError(APIError):
+    """The server waited for this side, and gave up."""
 
     status = 408
+
+
+class ReceiveTimeoutError(RequestTimeoutError):
+    """The body took too long to arrive at the server."""
+
     type = "receive_timeout"
+
+
+class SlowConsumerError(RequestTimeoutError):
+    """The events of a stream were not read as fast as they have to be."""
+
+    type = "slow_consumer"
 
 
 class StateConflictError(APIError):
@@ -216,6 +232,12 @@ class ConflictError(StateConflictError):
     """Other replicas changed the session each time the server tried; nothing was applied."""
 
     type = "conflict"
+
+
+class ExportDisabledError(StateConflictError):
+    """The server has no key to sign exports with."""
+
+    type = "export_disabled"
 
 
 class InFlightError(StateConflictError):
@@ -234,6 +256,12 @@ class SessionExistsError(StateConflictError):
     """Another live session has this name."""
 
     type = "session_exists"
+
+
+class SnapshotExistsError(StateConflictError):
+    """The session has a snapshot of this name, of another version."""
+
+    type = "snapshot_exists"
 
 
 class GoneError(APIError):
@@ -291,6 +319,12 @@ class IdempotencyMismatchError(UnprocessableError):
     """The idempotency key was used with another body before."""
 
     type = "idempotency_mismatch"
+
+
+class ImportRejectedError(UnprocessableError):
+    """The file is no whole export of yours, or one of another model."""
+
+    type = "import_rejected"
 
 
 class InvalidFieldError(UnprocessableError):

@@ -189,11 +189,22 @@ class SessionTotals:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ancestor:
+    """Where the history of a fork or an import began; ``snapshot`` is that version's name, if it had one."""
+
+    session: str
+    version: int
+    snapshot: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class SessionInfo:
     """A session as the server describes it; ``append`` answers the text given at create.
 
     ``weights`` say how much each expert counts in the next prediction, ``norm_ratio`` how large the fast
-    weights are beside the loaded ones.
+    weights are beside the loaded ones; ``learning`` says whether appends may learn. Of a session that is
+    ``approx`` other numerics computed a part: its scores are the same to 1e-4 nats a token, not to the bit.
     """
 
     id: str
@@ -209,9 +220,27 @@ class SessionInfo:
     norm_ratio: float | None = None
     totals: SessionTotals = field(default_factory=SessionTotals)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    learning: bool = True
+    forked_from: Ancestor | None = None
+    approx: bool = False
     durability: str | None = None
     replayed: bool = False
     append: "AppendResult | None" = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A version of a session that was given a name, and where the session stood then."""
+
+    name: str
+    version: int
+    position: int
+    created_at: float | None = None
+    state_bytes: int | None = None
+    totals: SessionTotals = field(default_factory=SessionTotals)
+    durability: str | None = None
+    replayed: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -228,7 +257,8 @@ class SessionPage:
 class AppendResult:
     """The text as the session foresaw it, scored before it was learned, and the session afterwards.
 
-    ``updates`` counts the segments learned from, ``guards`` what kept that in bounds, by name, ``pending``
+    ``learn`` says whether the text could be learned from: the session's learning may be off. ``updates``
+    counts the segments learned from, ``guards`` what kept that in bounds, by name, ``pending``
     characters held back until their word is complete; ``durability`` says what the change survives, and
     ``weights`` and ``norm_ratio`` are the session's afterwards.
     """
@@ -237,6 +267,7 @@ class AppendResult:
     position: int
     durability: str | None = None
     replayed: bool = False
+    learn: bool = True
     updates: int = 0
     guards: Mapping[str, int] = field(default_factory=dict)
     weights: Sequence[float] = ()

@@ -96,6 +96,42 @@ class AppendOptions(StreamAppendOptions, total=False):
     idempotency_key: str  # names the whole text: repeat the append with it
 
 
+class UpdateOptions(TypedDict, total=False):
+    """Of `update`; what is left out stays as it is."""
+
+    ttl_seconds: float
+    metadata: Mapping[str, Any]  # in place of the old ones
+    learning: bool  # whether appends may learn
+    if_match: int
+    idempotency_key: str
+
+
+class ForkOptions(TypedDict, total=False):
+    """Of `fork`; what is left out is the source's, but for the name."""
+
+    name: str  # unique among your live sessions
+    snapshot: str  # the session as it was then, not as it is
+    ttl_seconds: float
+    metadata: Mapping[str, Any]
+    min_version: int  # refuse an older session
+    idempotency_key: str
+
+
+class ImportOptions(TypedDict, total=False):
+    """Of `sessions.import_session`."""
+
+    name: str
+    ttl_seconds: float
+    idempotency_key: str
+
+
+class ChangeOptions(TypedDict, total=False):
+    """Of `snapshot` and `restore`."""
+
+    if_match: int  # the version the session has to be at
+    idempotency_key: str
+
+
 class ResetOptions(TypedDict, total=False):
     """Of `reset`."""
 

@@ -3,17 +3,22 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Unpack, overload
 
-from rlstm_client import _wire
+from rlstm_client import _files, _wire
+from rlstm_client._files import PathOrFile
 from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer
 from rlstm_client.connection import Connection, EventStream
 from rlstm_client.errors import RLSTMError
-from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage, Unit
+from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage, Snapshot, Unit
 from rlstm_client.options import (
     AppendOptions,
+    ChangeOptions,
     CreateOptions,
+    ForkOptions,
+    ImportOptions,
     ResetOptions,
     SessionGenerateOptions,
     StreamAppendOptions,
+    UpdateOptions,
 )
 
 
@@ -34,9 +39,13 @@ class Session:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
-    def info(self) -> SessionInfo:
-        """Return version, position, totals and the like."""
-        return self._connection.send(_wire.get_session(self.id))
+    def info(self, *, min_version: int | None = None) -> SessionInfo:
+        """Return version, position, totals and the like; ``min_version`` refuses an older session."""
+        return self._connection.send(_wire.get_session(self.id, min_version=min_version))
+
+    def update(self, **options: Unpack[UpdateOptions]) -> SessionInfo:
+        """Change the time to live, the metadata, or whether appends may learn."""
+        return self._connection.send(_wire.update_session(self.id, **options))
 
     def append(self, text: str, **options: Unpack[AppendOptions]) -> AppendResult:
         """Score a text, then learn from it. A long text travels in pieces; the answers come back as one.
@@ -126,6 +135,35 @@ class Session:
         """Forget the fast weights, the recurrent state, or both."""
         return self._connection.send(_wire.reset_session(self.id, **options))
 
+    def snapshot(self, name: str, **options: Unpack[ChangeOptions]) -> Snapshot:
+        """Give the present version a name to go back to; no version is made."""
+        return self._connection.send(_wire.take_snapshot(self.id, name, **options))
+
+    def snapshots(self, *, min_version: int | None = None) -> Sequence[Snapshot]:
+        """Return all named snapshots, oldest version first."""
+        return self._connection.send(_wire.list_snapshots(self.id, min_version=min_version))
+
+    def drop_snapshot(self, name: str) -> None:
+        """Remove a named snapshot; removing twice is no error."""
+        return self._connection.send(_wire.drop_snapshot(self.id, name))
+
+    def restore(self, snapshot: str, **options: Unpack[ChangeOptions]) -> SessionInfo:
+        """Go back to a named snapshot: state, position and totals are as then, the version is a new one."""
+        return self._connection.send(_wire.restore_session(self.id, snapshot, **options))
+
+    def fork(self, **options: Unpack[ForkOptions]) -> "Session":
+        """Make an independent copy of the session, as it is or as it was at a named snapshot."""
+        info = self._connection.send(_wire.fork_session(self.id, **options))
+        return Session(self._connection, info.id, created=info)
+
+    def export(self, to: PathOrFile, *, min_version: int | None = None) -> None:
+        """Write the session to a file, which `Sessions.import_session` reads.
+
+        What was at a path stays there until the whole session has arrived.
+        """
+        data = self._connection.send(_wire.export_session(self.id, min_version=min_version))
+        _files.write(data, to)
+
     def delete(self) -> None:
         """Delete the session for good; deleting twice is no error."""
         return self._connection.send(_wire.delete_session(self.id))
@@ -140,6 +178,12 @@ class Sessions:
     def create(self, **options: Unpack[CreateOptions]) -> Session:
         """Create a session."""
         info = self._connection.send(_wire.create_session(**options))
+        return Session(self._connection, info.id, created=info)
+
+    def import_session(self, source: PathOrFile, **options: Unpack[ImportOptions]) -> Session:
+        """Make a session of a file that `Session.export` wrote; it gets an id of its own."""
+        data = _files.read(source)
+        info = self._connection.send(_wire.import_session(data, **options))
         return Session(self._connection, info.id, created=info)
 
     def get(self, session_id: str) -> Session:

@@ -173,7 +173,7 @@ class StateShape:
             raise StateMismatch(f"pending holds more tokens than the segment at position {position} has had")
         if last != (pending[-1] if pending else start_last):
             raise StateMismatch("last is not the newest token")
-        self._check(tensors, ["now", *(["start"] if pending else [])], lineup)
+        self._check(tensors, lineup, pending=bool(pending))
         device = self.recurrent.h.device
         now = Cursor(_state(tensors, "now", device), last)
         return AdaptedState(
@@ -190,18 +190,24 @@ class StateShape:
             rate_scale=fields.rate("rate_scale"),
         )
 
-    def _check(self, tensors: Mapping[str, Tensor], cursors: Sequence[str], lineup: Lineup) -> None:
+    def layout(self, lineup: Lineup, *, pending: bool) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and dtype of each tensor that a state may have; all but ``delta`` must be there."""
         layers, _, hidden = self.recurrent.h.shape
-        shapes = {f"{name}.{part}": [layers, lineup.rows, hidden] for name in cursors for part in "hc"}
-        for name in sorted(set(shapes) - set(tensors)):
+        recurrent = (layers, lineup.rows, hidden), self.recurrent.h.dtype
+        cursors = ("now", "start") if pending else ("now",)
+        named = {f"{name}.{part}": recurrent for name in cursors for part in "hc"}
+        return {**named, "delta": ((len(lineup.rates), self.weights), self.kept)}
+
+    def _check(self, tensors: Mapping[str, Tensor], lineup: Lineup, *, pending: bool) -> None:
+        layout = self.layout(lineup, pending=pending)
+        for name in sorted(set(layout) - set(tensors) - {"delta"}):
             raise StateMismatch(f"tensor {name} is missing")
-        shapes["delta"] = [len(lineup.rates), self.weights]
-        for name in sorted(set(tensors) - set(shapes)):
+        for name in sorted(set(tensors) - set(layout)):
             raise StateMismatch(f"tensor {name} is not part of this state")
         for name, tensor in tensors.items():
-            if list(tensor.shape) != shapes[name]:
-                raise StateMismatch(f"{name} has shape {list(tensor.shape)}, not {shapes[name]}")
-            dtype = self.kept if name == "delta" else self.recurrent.h.dtype
+            shape, dtype = layout[name]
+            if tuple(tensor.shape) != shape:
+                raise StateMismatch(f"{name} has shape {list(tensor.shape)}, not {list(shape)}")
             if tensor.dtype != dtype:
                 raise StateMismatch(f"{name} has dtype {tensor.dtype}, not {dtype}")
             if not bool(torch.isfinite(tensor).all()):

@@ -25,13 +25,14 @@ from rlstm_model.adaptation.adapted_state import (
 from rlstm_model.adaptation.learner import Learner
 from rlstm_model.adaptation.reader import Reader
 from rlstm_model.adaptation.restart import reset
-from rlstm_model.adaptation.round import Observed, Part, perform
+from rlstm_model.adaptation.round import Decisions, Observed, Part, perform
 from rlstm_model.vocab import check_ids
 
 __all__ = [
     "AdaptedState",
     "Adapter",
     "Cursor",
+    "Decisions",
     "Lineup",
     "NonFiniteState",
     "Observed",
@@ -85,13 +86,22 @@ class Adapter(Learner):
             state, done = observed.state, done + len(part.ids)
             yield observed
 
-    def part(self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0) -> Part:
+    def part(
+        self,
+        state: AdaptedState,
+        ids: Sequence[int],
+        *,
+        learn: bool = True,
+        top: int = 0,
+        decided: Decisions | None = None,
+    ) -> Part:
         """As many of ``ids``, tokens of the vocabulary, as the stream's unfinished segment has room for.
 
-        It is done in a round with others: :func:`~rlstm_model.adaptation.round.perform`.
+        It is done in a round with others: :func:`~rlstm_model.adaptation.round.perform`. ``decided``: what
+        the guards decided over the same part before, for them to do so again.
         """
         room = self.config.segment - state.position % self.config.segment
-        return Part(state, tuple(ids[:room]), learn, top, self)
+        return Part(state, tuple(ids[:room]), learn, top, self, decided)
 
     def reader(self, state: AdaptedState) -> Reader:
         """The stream's present experts, for inference."""
@@ -102,16 +112,20 @@ class Adapter(Learner):
         """Forget what was learned, or the text read so far, or both; see :func:`restart.reset`."""
         return reset(self, state, fast_weights=fast_weights, recurrent=recurrent)
 
-    def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> AdaptedState:
-        """A state from what :meth:`AdaptedState.tensors` and ``header`` gave.
-
-        Raises StateMismatch when shapes or fields are not this model's, NonFiniteState for NaN or infinity.
-        """
-        shape = StateShape(
+    @property
+    def shape(self) -> StateShape:
+        """What a stored state must look like to be this model's."""
+        return StateShape(
             recurrent=self.model.initial_state(1),
             weights=self.fast_weights.size,
             kept=self.fast_weights.zero(1).dtype,
             vocab_size=self.model.config.vocab_size,
             segment=self.config.segment,
         )
-        return shape.restore(tensors, header)
+
+    def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> AdaptedState:
+        """A state from what :meth:`AdaptedState.tensors` and ``header`` gave.
+
+        Raises StateMismatch when shapes or fields are not this model's, NonFiniteState for NaN or infinity.
+        """
+        return self.shape.restore(tensors, header)

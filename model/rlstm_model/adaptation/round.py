@@ -22,6 +22,7 @@ from rlstm_model.adaptation.restart import restart
 from rlstm_model.adaptation.rows import Rows
 from rlstm_model.adaptation.tasks import Task, batches, task_of
 from rlstm_model.adaptation.works import (
+    Decisions,
     Next,
     Observed,
     Part,
@@ -35,7 +36,19 @@ from rlstm_model.adaptation.works import (
     side_by_side,
 )
 
-__all__ = ["Next", "Observed", "Part", "Result", "Slice", "Sliced", "Turn", "Work", "follow", "perform"]
+__all__ = [
+    "Decisions",
+    "Next",
+    "Observed",
+    "Part",
+    "Result",
+    "Slice",
+    "Sliced",
+    "Turn",
+    "Work",
+    "follow",
+    "perform",
+]
 
 
 class _Broken(NamedTuple):
@@ -67,8 +80,8 @@ def perform(works: Sequence[Work], crew: Crew | None = None) -> list[Result]:
         error = refusal(work)
         if error is not None:
             results[i] = error
-    broken: dict[int, Sequence[bool]] = {}
-    whole = list(_batches(works, results.keys(), 1 if crew is None else crew.threads))
+    broken = {i: rows for i, work in enumerate(works) if i not in results and (rows := _known_broken(work))}
+    whole = list(_batches(works, results.keys() | broken.keys(), 1 if crew is None else crew.threads))
     done = map(_do, whole) if crew is None else crew.map(_do, whole)
     for batch, outcomes in zip(whole, done, strict=True):
         for i, outcome in zip(batch.places, outcomes, strict=True):
@@ -79,6 +92,14 @@ def perform(works: Sequence[Work], crew: Crew | None = None) -> list[Result]:
     if broken:
         results |= _again({i: work for i in broken if isinstance(work := works[i], Part)}, broken)
     return [results[i] for i in range(len(works))]
+
+
+def _known_broken(work: Work) -> Sequence[bool]:
+    """Which rows computed no distribution when a part was done before; empty for none."""
+    if not isinstance(work, Part) or work.decided is None or not work.decided.restarted:
+        return ()
+    static = [False] * (work.state.lineup.rows - len(work.decided.restarted))
+    return (*static, *work.decided.restarted)
 
 
 def follow(chosen: Sequence[tuple[Next, int]]) -> list[Cursor]:
@@ -182,6 +203,7 @@ def _observed(part: Part, done: Done, scored: Scored) -> Result | _Broken:
         guards=stepped.guards,
         gradient_norms=stepped.gradient_norms,
         norm_ratio=stepped.norm_ratio,
+        decisions=stepped.decisions,
     )
 
 
@@ -209,18 +231,30 @@ def _again(parts: Mapping[int, Part], broken: Mapping[int, Sequence[bool]]) -> d
     mended: dict[int, Part] = {}
     for i, part in parts.items():
         try:
-            mended[i] = replace(part, state=_mended(part, broken[i]))
+            mended[i] = _mended(part, broken[i])
         except NonFiniteState as error:
             results[i] = error
     for i, result in zip(mended, perform([*mended.values()]), strict=True):
         if isinstance(result, Observed):
-            result = replace(result, guards=("restarted",) * sum(broken[i]) + result.guards)
+            rows = tuple(broken[i][parts[i].state.lineup.learning])
+            result = replace(
+                result,
+                guards=("restarted",) * sum(rows) + result.guards,
+                decisions=replace(result.decisions, restarted=rows),
+            )
         results[i] = result
     return results
 
 
-def _mended(part: Part, broken: Sequence[bool]) -> AdaptedState:
-    lineup = part.state.lineup
+def _mended(part: Part, broken: Sequence[bool]) -> Part:
+    """A part whose broken rows have restarted. Where it was done before, no others may be broken now."""
+    lineup, decided = part.state.lineup, part.decided
     if lineup.static and broken[0]:
         raise NonFiniteState("the slow weights' state is not finite")
-    return restart(part.adapter, part.state, broken[lineup.learning], must_help=True)
+    if decided is None:
+        state = restart(part.adapter, part.state, broken[lineup.learning], must_help=True)
+        return replace(part, state=state)
+    if not decided.restarted:
+        raise NonFiniteState("a row computed no distribution where it did before")
+    state = restart(part.adapter, part.state, broken[lineup.learning])
+    return replace(part, state=state, decided=replace(decided, restarted=()))

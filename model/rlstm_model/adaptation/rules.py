@@ -28,14 +28,14 @@ class Steps(NamedTuple):
     delta_NP     after the step, in the deltas' precision; a row whose step was not finite keeps its own
     taken        whether the row's step was finite
     norm_ratios  of each delta to the slow weights, by their norms
-    projected    whether the row was cut back to the greatest norm
+    scales       what the row was multiplied with to be cut back to the greatest norm; 1 where it was not
     gradient_norms  of what was learned from
     """
 
     delta_NP: Tensor
     taken: list[bool]
     norm_ratios: list[float]
-    projected: list[bool]
+    scales: list[float]
     gradient_norms: list[float]
 
     @classmethod
@@ -43,6 +43,13 @@ class Steps(NamedTuple):
         """Those of all rows, in their order."""
         deltas, *lists = zip(*parts, strict=True)
         return cls(torch.cat(deltas), *(list(chain.from_iterable(values)) for values in lists))
+
+
+class Decided(NamedTuple):
+    """What is to become of a row whatever its numbers say: it did so before."""
+
+    taken: bool
+    scale: float
 
 
 class LearningRule:
@@ -68,19 +75,33 @@ class LearningRule:
         """Whether no step can ever change anything."""
         return self.config.rate == 0 and self.config.decay == 0
 
-    def step(self, delta_NP: Tensor, gradient_NP: Tensor, rate_scales: Sequence[float]) -> Steps:
+    def step(
+        self,
+        delta_NP: Tensor,
+        gradient_NP: Tensor,
+        rate_scales: Sequence[float],
+        decided: Sequence[Decided | None] | None = None,
+    ) -> Steps:
         """One step of every row, each with its own rate. The arguments are left as they are.
 
         Deltas may be kept in less precision than the gradients have, which is the one that is computed in.
+        ``decided``: for rows of which that is known, whether they take the step, and how they are cut back.
         """
         rows = len(delta_NP) if delta_NP.is_cuda else _rows_at_once(delta_NP.shape[1])
+        decided = decided or [None] * len(delta_NP)
         parts = [
-            self._step(delta_NP[own], gradient_NP[own], rate_scales[own])
+            self._step(delta_NP[own], gradient_NP[own], rate_scales[own], decided[own])
             for own in (slice(first, first + rows) for first in range(0, len(delta_NP), rows))
         ]
         return parts[0] if len(parts) == 1 else Steps.together(parts)
 
-    def _step(self, delta_NP: Tensor, gradient_NP: Tensor, rate_scales: Sequence[float]) -> Steps:
+    def _step(
+        self,
+        delta_NP: Tensor,
+        gradient_NP: Tensor,
+        rate_scales: Sequence[float],
+        decided: Sequence[Decided | None],
+    ) -> Steps:
         """The same for rows that are done at once."""
         # A factor beyond the dtype's range would raise; the largest within it ends as a step not taken.
         greatest = torch.finfo(gradient_NP.dtype).max
@@ -89,19 +110,21 @@ class LearningRule:
         norms_N = torch.linalg.vector_norm(moved_NP, dim=1)
         taken_N = norms_N.isfinite()
         beyond_N = (norms_N.double() > self._max_norm) & taken_N
-        if needed(beyond_N):
-            moved_NP = moved_NP * (self._max_norm / norms_N).clamp(max=1.0).unsqueeze(1)
+        scales_N = torch.where(beyond_N, (self._max_norm / norms_N).clamp(max=1.0), 1.0)
+        taken_N, scales_N = _followed(taken_N, scales_N, decided)
+        if needed(scales_N != 1):
+            moved_NP = moved_NP * scales_N.unsqueeze(1)
         if moved_NP.dtype != delta_NP.dtype:
             moved_NP = moved_NP.to(delta_NP.dtype)
             # No element is greater than the norm.
             if needed(norms_N > torch.finfo(delta_NP.dtype).max):
-                taken_N = taken_N & moved_NP.isfinite().all(1)
+                taken_N, _ = _followed(taken_N & moved_NP.isfinite().all(1), scales_N, decided)
         if needed(~taken_N):
             moved_NP = torch.where(taken_N.unsqueeze(1), moved_NP, delta_NP)
         of_gradient_N = torch.linalg.vector_norm(gradient_NP, dim=1)
-        taken, beyond, norms, gradient_norms = fetch(taken_N, taken_N & beyond_N, norms_N, of_gradient_N)
+        taken, scales, norms, gradient_norms = fetch(taken_N, scales_N, norms_N, of_gradient_N)
         ratios = [min(norm, self._max_norm) / self._slow_norm if self._slow_norm else 0.0 for norm in norms]
-        return Steps(moved_NP, [*map(bool, taken)], ratios, [*map(bool, beyond)], gradient_norms)
+        return Steps(moved_NP, [*map(bool, taken)], ratios, scales, gradient_norms)
 
     def _moved(self, delta_NP: Tensor, gradient_NP: Tensor, rates: Sequence[float]) -> Tensor:
         kept_NP = delta_NP
@@ -115,6 +138,16 @@ class LearningRule:
         if self._precision_P is None:
             return torch.addcmul(kept_NP, gradient_NP, rates_N1, value=-1)
         return torch.addcmul(kept_NP, gradient_NP * rates_N1, self._precision_P, value=-1)
+
+
+def _followed(taken_N: Tensor, scales_N: Tensor, decided: Sequence[Decided | None]) -> tuple[Tensor, Tensor]:
+    """Both, with what is decided already in its place."""
+    if not any(decided):
+        return taken_N, scales_N
+    known_N = send([own is not None for own in decided], torch.bool, taken_N.device)
+    own_N = send([own is not None and own.taken for own in decided], torch.bool, taken_N.device)
+    factors_N = send([1.0 if own is None else own.scale for own in decided], scales_N.dtype, scales_N.device)
+    return torch.where(known_N, own_N, taken_N), torch.where(known_N, factors_N, scales_N)
 
 
 def _rows_at_once(size: int) -> int:

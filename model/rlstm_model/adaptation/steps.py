@@ -12,7 +12,8 @@ from torch import Tensor
 
 from rlstm_model.adaptation.learner import Learner
 from rlstm_model.adaptation.rows import Taught
-from rlstm_model.adaptation.works import Part
+from rlstm_model.adaptation.rules import Decided
+from rlstm_model.adaptation.works import Decisions, Part
 
 MAX_BAD_STEPS = 3
 
@@ -23,7 +24,8 @@ class Stepped(NamedTuple):
     delta_KP        after it; the value that there was where no row took it
     bad_steps       for each row, steps skipped in a row
     lost            which rows have skipped too many, and must restart
-    updates, guards, gradient_norms, norm_ratio   see :class:`~rlstm_model.adaptation.works.Observed`
+    updates, guards, gradient_norms, norm_ratio, decisions   see
+                    :class:`~rlstm_model.adaptation.works.Observed`
     """
 
     delta_KP: Tensor | None
@@ -33,20 +35,21 @@ class Stepped(NamedTuple):
     guards: tuple[str, ...]
     gradient_norms: tuple[float, ...]
     norm_ratio: float | None
+    decisions: Decisions
 
 
 class _Figures(NamedTuple):
     """What became of rows, as numbers."""
 
     taken: list[bool]
-    projected: list[bool]
+    scales: list[float]
     norm_ratios: list[float]
     gradient_norms: list[float]
 
     def of(self, rows: slice) -> "_Figures":
         """Those of some rows."""
         return _Figures(
-            self.taken[rows], self.projected[rows], self.norm_ratios[rows], self.gradient_norms[rows]
+            self.taken[rows], self.scales[rows], self.norm_ratios[rows], self.gradient_norms[rows]
         )
 
 
@@ -57,8 +60,10 @@ def step(learner: Learner, parts: Sequence[Part], taught: Taught) -> Iterator[St
     if delta_NP is None:
         delta_NP = learner.fast_weights.zero(len(gradient_NP))
     rates = [min(part.state.rate_scale * rate, sys.float_info.max) for part in parts for rate in part.rates]
-    steps = learner.rule.step(delta_NP, gradient_NP, [*rates, *(len(gradient_NP) - len(rates)) * [0.0]])
-    figures = _Figures(steps.taken, steps.projected, steps.norm_ratios, steps.gradient_norms)
+    more = len(gradient_NP) - len(rates)
+    decided = [*(own for part in parts for own in _decided(part)), *more * [None]]
+    steps = learner.rule.step(delta_NP, gradient_NP, [*rates, *more * [0.0]], decided)
+    figures = _Figures(steps.taken, steps.scales, steps.norm_ratios, steps.gradient_norms)
     first = 0
     for part in parts:
         own = slice(first, first + len(part.rates))
@@ -66,12 +71,21 @@ def step(learner: Learner, parts: Sequence[Part], taught: Taught) -> Iterator[St
         first = own.stop
 
 
+def _decided(part: Part) -> Sequence[Decided | None]:
+    """What is known of the rows that learn, where the part was done before."""
+    if part.decided is None:
+        return [None] * len(part.rates)
+    skipped = part.decided.skipped or [False] * len(part.rates)
+    scales = part.decided.scales or [1.0] * len(part.rates)
+    return [Decided(not own, scale) for own, scale in zip(skipped, scales, strict=True)]
+
+
 def _stepped(part: Part, after_KP: Tensor, rows: _Figures) -> Stepped:
     bad_steps = [0 if ok else bad + 1 for ok, bad in zip(rows.taken, part.state.bad_steps, strict=True)]
     lost = tuple(bad == MAX_BAD_STEPS for bad in bad_steps)
     guards = [
         *("step_skipped" for taken in rows.taken if not taken),
-        *("projected" for projected in rows.projected if projected),
+        *("projected" for scale, taken in zip(rows.scales, rows.taken, strict=True) if taken and scale != 1),
         *("restarted" for row in lost if row),
     ]
     ratios = [ratio for ratio, taken in zip(rows.norm_ratios, rows.taken, strict=True) if taken]
@@ -83,6 +97,7 @@ def _stepped(part: Part, after_KP: Tensor, rows: _Figures) -> Stepped:
         guards=tuple(guards),
         gradient_norms=tuple(norm for norm in rows.gradient_norms if math.isfinite(norm)),
         norm_ratio=max(ratios, default=None),
+        decisions=Decisions.of(rows.taken, rows.scales),
     )
 
 

@@ -3,6 +3,7 @@
 Shape suffixes: K experts, V vocabulary, P fast weights.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -33,11 +34,34 @@ class FrozenExperts:
     cursor: Cursor
 
 
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """What guards decided over a part, for each of the rows that learn; empty where it was so for none.
+
+    restarted  computed no distribution, and was read again without fast weights
+    skipped    whose step was not finite, so that it kept its own fast weights
+    scales     what its fast weights were cut back by after the step: 1 where they were not too great
+    """
+
+    restarted: tuple[bool, ...] = ()
+    skipped: tuple[bool, ...] = ()
+    scales: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, taken: Sequence[bool], scales: Sequence[float]) -> "Decisions":
+        """Those over a step."""
+        return cls(
+            skipped=() if all(taken) else tuple(not ok for ok in taken),
+            scales=() if all(scale == 1 for scale in scales) else tuple(scales),
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """The next tokens of a stream: at least one, and none beyond the end of its segment.
 
-    ``learn``: whether they may be learned from; ``top`` alternatives are wanted of each.
+    ``learn``: whether they may be learned from; ``top`` alternatives are wanted of each. ``decided``: what
+    the guards decided when the same part was done before; they do as then, whatever they would decide now.
     """
 
     state: AdaptedState
@@ -45,6 +69,7 @@ class Part:
     learn: bool
     top: int
     adapter: Learner
+    decided: Decisions | None = None
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -111,6 +136,17 @@ def refusal(work: Work) -> ValueError | None:
         segment = work.adapter.config.segment
         if work.state.position % segment + len(work.ids) > segment:
             return ValueError("a part ends where its segment does")
+        return _unfit(work)
+    return None
+
+
+def _unfit(part: Part) -> ValueError | None:
+    """Why decisions are none that could have been taken over a part."""
+    rows, decided = len(part.rates), part.decided or Decisions()
+    if any(len(own) not in (0, rows) for own in (decided.restarted, decided.skipped, decided.scales)):
+        return ValueError(f"decisions are over the {rows} rows that learn")
+    if not all(0 <= scale <= 1 for scale in decided.scales):
+        return ValueError("fast weights are cut back by a factor of 0 to 1")
     return None
 
 
@@ -124,6 +160,7 @@ class Observed:
     guards           what was kept from happening: "step_skipped", "projected", "restarted", once a row
     gradient_norms   of the rows whose segment ended here and was learned from, where they are finite
     norm_ratio       of the fast weights to the slow ones after the step, the greatest of all rows
+    decisions        of the guards, to be followed when the part is done again
     """
 
     state: AdaptedState
@@ -133,6 +170,7 @@ class Observed:
     guards: tuple[str, ...] = ()
     gradient_norms: tuple[float, ...] = ()
     norm_ratio: float | None = None
+    decisions: Decisions = Decisions()
 
 
 class Sliced(NamedTuple):

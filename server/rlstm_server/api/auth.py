@@ -16,9 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rlstm_server.api.limits import OPEN_PATHS, TokenBucket
+from rlstm_server.api.failed_logins import FailedLogins
+from rlstm_server.api.limits import OPEN_PATHS
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import trace_of
+from rlstm_server.engine.quotas import UNLIMITED, Allowance, TokenBucket
 from rlstm_server.errors import Forbidden, ServerError, StartupError, Unauthorized
 from rlstm_server.settings import Settings, is_loopback
 
@@ -36,13 +38,39 @@ SCOPES: dict[str, ScopeName | None] = {
 
 PRINCIPAL = "rlstm.principal"
 DEFAULT_TENANT = "default"
+KEY_ID_DIGITS = 8
+
+Rate = Annotated[float | None, Field(gt=0, le=1e9)]
 
 
 class Quotas(BaseModel):
-    """What one key may use up."""
+    """What one key may use up in a second, and what its tenant may keep when the key asks for more."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-    requests_per_second: float | None = Field(default=None, gt=0, le=1e6)
+    requests_per_second: Rate = None
+    tokens_per_second: Rate = None
+    learned_tokens_per_second: Rate = None
+    generated_tokens_per_second: Rate = None
+    sessions: Annotated[int | None, Field(ge=0)] = None
+    stored_bytes: Annotated[int | None, Field(ge=0)] = None
+
+    def requests(self) -> TokenBucket | None:
+        """Start counting requests."""
+        return _bucket("requests", self.requests_per_second)
+
+    def allowance(self) -> Allowance:
+        """Start counting everything else."""
+        return Allowance(
+            tokens=_bucket("tokens", self.tokens_per_second),
+            learned=_bucket("tokens learned from", self.learned_tokens_per_second),
+            generated=_bucket("tokens generated", self.generated_tokens_per_second),
+            sessions=self.sessions,
+            stored_bytes=self.stored_bytes,
+        )
+
+
+def _bucket(what: str, rate: float | None) -> TokenBucket | None:
+    return None if rate is None else TokenBucket(what, rate)
 
 
 class KeyRecord(BaseModel):
@@ -57,11 +85,16 @@ class KeyRecord(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Who asks: the tenant, what the key allows, and what is left of its quota."""
+    """Who asks: the tenant, what the key allows, and what is left of its quotas.
+
+    `key_id` names the key in the audit log: the first digits of its digest.
+    """
 
     tenant: str = DEFAULT_TENANT
+    key_id: str | None = None
     scopes: frozenset[ScopeName] = ALL_SCOPES
     requests: TokenBucket | None = None
+    allowance: Allowance = UNLIMITED
 
 
 class KeyRing:
@@ -81,11 +114,12 @@ class KeyRing:
 
 
 def _principal(record: KeyRecord) -> Principal:
-    rate = record.quotas.requests_per_second
     return Principal(
         tenant=record.tenant,
+        key_id=record.sha256[:KEY_ID_DIGITS],
         scopes=frozenset(record.scopes),
-        requests=TokenBucket(rate) if rate is not None else None,
+        requests=record.quotas.requests(),
+        allowance=record.quotas.allowance(),
     )
 
 
@@ -128,8 +162,9 @@ def _records_of_file(settings: Settings) -> list[KeyRecord]:
 class AuthLayer:
     """Lets a request pass when its key may do what the path asks; says nothing about what exists."""
 
-    def __init__(self, app: ASGIApp, *, ring: KeyRing | None, host: str) -> None:
+    def __init__(self, app: ASGIApp, *, ring: KeyRing | None, host: str, failed_logins: int) -> None:
         self._app, self._ring, self._host = app, ring, host
+        self._failed = FailedLogins(failed_logins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -146,7 +181,7 @@ class AuthLayer:
             await answer(error, trace)(scope, receive, send)
             return
         scope[PRINCIPAL] = principal
-        trace.tenant = principal.tenant
+        trace.tenant, trace.key_id = principal.tenant, principal.key_id
         await self._app(scope, receive, send)
 
     def _admit(self, scope: Scope) -> Principal:
@@ -155,14 +190,20 @@ class AuthLayer:
         headers = Headers(scope=scope)
         if self._ring is None:
             return self._admit_local(headers)
-        principal = self._ring.find(_bearer(headers))
-        if principal is None:
-            raise Unauthorized("the key is not known")
+        principal = self._identify(self._ring, _bearer(headers), _address(scope))
         needed = SCOPES.get(scope["path"].strip("/").split("/")[0], "admin")
         if needed is not None and needed not in principal.scopes:
             raise Forbidden(f"this key lacks the scope {needed}")
         if principal.requests is not None:
             principal.requests.take()
+        return principal
+
+    def _identify(self, ring: KeyRing, key: bytes, address: str) -> Principal:
+        principal = ring.find(key)
+        if principal is None:
+            self._failed.failed(address)
+            raise Unauthorized("the key is not known")
+        self._failed.succeeded(address, principal.key_id or "")
         return principal
 
     def _admit_local(self, headers: Headers) -> Principal:
@@ -177,6 +218,12 @@ def _bearer(headers: Headers) -> bytes:
     if len(values) != 1 or not values[0].startswith("Bearer ") or len(values[0]) <= len("Bearer "):
         raise Unauthorized("send one header authorization: Bearer <key>")
     return values[0].removeprefix("Bearer ").encode("latin-1")
+
+
+def _address(scope: Scope) -> str:
+    """Give where the request comes from: behind a proxy that is trusted, what the proxy says."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _host_name(host: str) -> str:

@@ -26,7 +26,7 @@ class InvalidJson(InputError):
 
 
 class UnsupportedMediaType(InputError):
-    """The body is not declared as JSON."""
+    """The body is not declared as what the route reads."""
 
     code = "unsupported_media_type"
 
@@ -90,6 +90,14 @@ def _check_media_type(values: list[str]) -> None:
         raise UnsupportedMediaType("send the body with content-type: application/json")
     if message.get_content_charset("utf-8").lower() not in {"utf-8", "utf8"}:
         raise UnsupportedMediaType("send the body as UTF-8")
+
+
+def check_octets(values: list[str]) -> None:
+    """Raise UnsupportedMediaType unless a body is declared as plain bytes."""
+    message = email.message.Message()
+    message["content-type"] = values[0] if len(values) == 1 else ""
+    if message.get_content_type() != "application/octet-stream":
+        raise UnsupportedMediaType("send the file with content-type: application/octet-stream")
 
 
 def parse_strictly(body: bytes) -> Any:

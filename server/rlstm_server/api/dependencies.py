@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Depends, Header, Path, Request
+from fastapi import Depends, Header, Path, Query, Request
 
 from rlstm_server.api.auth import PRINCIPAL, Principal
 from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
@@ -62,7 +62,12 @@ async def _caller(request: Request) -> Caller:
     if not isinstance(principal, Principal):
         raise TypeError("the request did not pass the auth layer")
     endpoint = services_of(request).metrics.endpoint(endpoint_of(request.scope))
-    return Caller(tenant=principal.tenant, request_id=trace.request_id, endpoint=endpoint)
+    return Caller(
+        tenant=principal.tenant,
+        request_id=trace.request_id,
+        endpoint=endpoint,
+        allowance=principal.allowance,
+    )
 
 
 async def _session(
@@ -102,9 +107,25 @@ async def _if_match(
     return int(match[1])
 
 
+async def _last_event_id(
+    mark: Annotated[
+        str | None,
+        Header(
+            alias="last-event-id",
+            max_length=64,
+            description="Of a stream of kept text that broke off: the id of the last event that arrived. The same"
+            " request with the same key then streams what comes after it.",
+        ),
+    ] = None,
+) -> str | None:
+    return mark
+
+
+MinVersion = Annotated[int | None, Query(ge=0, lt=2**63, description="Refuse (412) an older session.")]
 ServicesDep = Annotated[Services, Depends(_services)]
 TraceDep = Annotated[Trace, Depends(_trace)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 SessionDep = Annotated[str, Depends(_session)]
 KeyDep = Annotated[str | None, Depends(_idempotency_key)]
 IfMatchDep = Annotated[int | None, Depends(_if_match)]
+LastEventIdDep = Annotated[str | None, Depends(_last_event_id)]

@@ -93,10 +93,14 @@ async def _timed(
 async def _frames(
     events: AsyncGenerator[GenerationEvent | None, None], describe: Describe, trace: Trace
 ) -> AsyncGenerator[bytes, None]:
+    last: GenerationEvent | None = None
     try:
         async with aclosing(events):
             async for event in events:
-                yield KEEPALIVE_COMMENT if event is None else _frame(_name(event), describe(event))
+                yield KEEPALIVE_COMMENT if event is None else _event_frame(event, describe)
+                last = event or last
+        if not isinstance(last, EndEvent):
+            raise InternalError("the events ended before the text did")
     except ServerError as error:
         problems.note(error, trace)
         yield _frame("error", problems.document(error, trace.request_id))
@@ -105,12 +109,14 @@ async def _frames(
         yield _frame("error", problems.document(InternalError(), trace.request_id))
 
 
-def _name(event: GenerationEvent) -> str:
-    return "end" if isinstance(event, EndEvent) else "token"
+def _event_frame(event: GenerationEvent, describe: Describe) -> bytes:
+    if isinstance(event, EndEvent):
+        return _frame("end", describe(event))
+    return _frame("token", describe(event), event.mark)
 
 
-def _frame(event: str, data: dict[str, Any]) -> bytes:
-    return format_sse_event(event=event, data_str=orjson.dumps(data).decode())
+def _frame(event: str, data: dict[str, Any], mark: str | None = None) -> bytes:
+    return format_sse_event(event=event, data_str=orjson.dumps(data).decode(), id=mark)
 
 
 class EventStream(Response):

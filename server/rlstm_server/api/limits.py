@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
+import contextlib
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlstm_server.api.bodies import BodyTimeout
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import Trace, trace_of
-from rlstm_server.errors import RateLimited, ServerError, TooLarge
-from rlstm_server.settings import Limits
+from rlstm_server.errors import Overloaded, ServerError, TooLarge
+from rlstm_server.settings import BODY_SHARE, Limits
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 """Asked by machines that judge the server: they need no key and wait for nobody."""
+
+IMPORT_PATH = "/sessions/import"
+"""Takes files, which may be larger than any other body."""
+
+ARRIVED = "rlstm.arrived"
+"""When the request's first byte came, by the event loop's clock; the connection says so."""
+
+
+PASS_OVER_BODIES = 4
+PASS_OVER_SECONDS = 1.0
+"""How much more of a body that is refused is received: of so many largest bodies, for so long."""
+
+
+class BodyRoom:
+    """Memory for the bodies of all requests under way, from their first byte to the end of the answer."""
+
+    def __init__(self, room_bytes: int) -> None:
+        self._room_bytes, self._taken_bytes = room_bytes, 0
+        self._tenants: dict[str, int] = {}
+
+    def take(self, tenant: str, count: int) -> None:
+        """Take room for some more bytes. Raises Overloaded where there is none."""
+        own = self._tenants.get(tenant, 0) + count
+        if self._taken_bytes + count > self._room_bytes or own > BODY_SHARE * self._room_bytes:
+            raise Overloaded("there is no room for another body: too many large ones at once", retry_after=1)
+        self._taken_bytes += count
+        self._tenants[tenant] = own
+
+    def give(self, tenant: str, count: int) -> None:
+        """Give room back."""
+        self._taken_bytes -= count
+        self._tenants[tenant] -= count
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
 
 
 class ReceivingLayer:
@@ -24,6 +58,7 @@ class ReceivingLayer:
 
     def __init__(self, app: ASGIApp, *, limits: Limits) -> None:
         self._app, self._limits = app, limits
+        self._room = BodyRoom(limits.bodies_bytes)
         self._turnstile = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,20 +66,41 @@ class ReceivingLayer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        body = _Body(self._limits, self._room, trace_of(scope).tenant or "")
+        try:
+            await self._take_in(body, scope, receive, send)
+        finally:
+            body.release()
+
+    async def _take_in(self, body: _Body, scope: Scope, receive: Receive, send: Send) -> None:
         trace = trace_of(scope)
         try:
-            body = await self._whole_body(Headers(scope=scope), receive)
+            content = await body.receive(scope, receive)
         except ServerError as error:
-            response = answer(error, trace)
-            response.headers["connection"] = "close"  # the rest of the body is not read
-            await response(scope, receive, send)
+            late = isinstance(error, BodyTimeout)
+            await self._refuse(answer(error, trace), receive, send, seconds=0 if late else PASS_OVER_SECONDS)
             return
-        if body is None:
+        if content is None:
             trace.cancelled = True
             return
         if scope["path"] not in OPEN_PATHS:
             await self._pass_turnstile()
-        await _Exchange(body, receive, send, trace).run(self._app, scope)
+        await _Exchange(content, receive, send, trace).run(self._app, scope)
+
+    async def _refuse(self, response: Response, receive: Receive, send: Send, *, seconds: float) -> None:
+        """Answer, pass over some more of the body, and close.
+
+        Most clients read an answer when they have sent all; closed before, they would hear of a broken
+        connection only.
+        """
+        response.headers["connection"] = "close"
+        headers = response.raw_headers
+        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body, "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await _pass_over(receive, PASS_OVER_BODIES * self._limits.body_bytes)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _pass_turnstile(self) -> None:
         """Let one request in with each turn of the event loop.
@@ -55,26 +111,67 @@ class ReceivingLayer:
         async with self._turnstile:
             await asyncio.sleep(0)
 
-    async def _whole_body(self, headers: Headers, receive: Receive) -> bytes | None:
-        """Give the body; None where the client left before its end."""
-        limit = self._limits.body_bytes
-        declared = headers.get("content-length", "0")
-        if declared.isdecimal() and int(declared) > limit:
-            raise TooLarge("body bytes", int(declared), limit)
-        parts = bytearray()
+
+async def _pass_over(receive: Receive, count: int) -> None:
+    """Receive so many bytes and forget them, if there are so many."""
+    while count > 0:
+        message = await receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return
+        count -= len(message.get("body", b""))
+
+
+class _Body:
+    """One body as it arrives: counted, timed, and accounted for until it is released."""
+
+    def __init__(self, limits: Limits, room: BodyRoom, tenant: str) -> None:
+        self._limits, self._room, self._tenant = limits, room, tenant
+        self._largest_bytes = limits.body_bytes
+        self._taken_bytes = 0
+
+    async def receive(self, scope: Scope, receive: Receive) -> bytes | None:
+        """Give the body; None where the client left before its end.
+
+        Raises TooLarge, Overloaded, BodyTimeout.
+        """
+        if scope["path"] == IMPORT_PATH:
+            self._largest_bytes = self._limits.import_bytes
+        declared = Headers(scope=scope).get("content-length", "0")
+        if declared.isdecimal():
+            self._check_size(int(declared))
+        deadline = scope.get(ARRIVED, asyncio.get_running_loop().time()) + self._limits.receive_seconds
         try:
-            async with asyncio.timeout(self._limits.receive_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    parts += message.get("body", b"")
-                    if len(parts) > limit:
-                        raise TooLarge("body bytes", len(parts), limit)
-                    if not message.get("more_body", False):
-                        return bytes(parts)
+            async with asyncio.timeout_at(deadline):
+                return await self._whole(receive)
         except TimeoutError:
-            raise BodyTimeout(f"the body took longer than {self._limits.receive_seconds:g} s") from None
+            raise BodyTimeout(
+                f"the request took longer than {self._limits.receive_seconds:g} s to arrive"
+            ) from None
+
+    def release(self) -> None:
+        """Give the room back: nobody reads the body any more."""
+        if self._taken_bytes:
+            self._room.give(self._tenant, self._taken_bytes)
+            self._taken_bytes = 0
+
+    async def _whole(self, receive: Receive) -> bytes | None:
+        parts = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            self._check_size(len(parts) + len(part))
+            if part:
+                self._room.take(self._tenant, len(part))
+                self._taken_bytes += len(part)
+                parts += part
+            if not message.get("more_body", False):
+                return bytes(parts)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._largest_bytes:
+            raise TooLarge("body bytes", size, self._largest_bytes)
 
 
 class _Exchange:
@@ -120,26 +217,3 @@ class _Exchange:
         while (await self._receive())["type"] != "http.disconnect":
             continue
         self._left.set()
-
-
-class TokenBucket:
-    """A quota of `rate` requests a second, of which one second's worth (at least one) may come at once."""
-
-    def __init__(self, rate: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rate, self._clock = rate, clock
-        self._capacity = max(1.0, rate)
-        self._level, self._filled_at = self._capacity, clock()
-
-    def take(self) -> None:
-        """Use one up.
-
-        Raises:
-            RateLimited: none is left; says when the next will be.
-        """
-        now = self._clock()
-        self._level = min(self._capacity, self._level + (now - self._filled_at) * self._rate)
-        self._filled_at = now
-        if self._level < 1.0:
-            wait = (1.0 - self._level) / self._rate
-            raise RateLimited(f"at most {self._rate:g} requests a second", retry_after=wait)
-        self._level -= 1.0

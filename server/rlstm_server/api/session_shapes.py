@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, model_validator
@@ -29,25 +30,31 @@ from rlstm_server.engine.messages import Candidate, CandidateWeights, ScoreDetai
 
 MAX_TTL_SECONDS = 366 * 86_400
 MAX_METADATA = 32
+NAME = r"^[A-Za-z0-9_-]{1,64}$"
+SNAPSHOT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Weight = Annotated[float, Field(ge=-1e6, le=1e6)]
 ScoresField = Annotated[ScoreDetail, Field(description="Per-token columns, sums only, or neither.")]
-MetadataValue = Annotated[str, Field(max_length=512)] | int | float | bool | None
+MetadataValue = (
+    Annotated[str, Field(max_length=512)] | Annotated[int, Field(ge=-(2**63), lt=2**63)] | float | bool | None
+)
+Metadata = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=64)], MetadataValue], Field(max_length=MAX_METADATA)
+]
+Name = Annotated[str, Field(pattern=NAME)]
+TTLSeconds = Annotated[float, Field(ge=1, le=MAX_TTL_SECONDS)]
+MinVersionField = Annotated[int | None, Field(ge=0, lt=2**63, description="Refuse (412) an older session.")]
 
 
 class CreateIn(Strict):
     """A new session; every field is optional."""
 
-    name: str | None = Field(
-        default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$", description="Unique among your sessions."
-    )
+    name: Name | None = Field(default=None, description="Unique among your sessions.")
     adaptation: AdaptationIn = Field(default=AdaptationIn(), description="How the session learns.")
-    ttl_seconds: float | None = Field(
-        default=None, ge=1, le=MAX_TTL_SECONDS, description="It expires this long after its last change."
+    ttl_seconds: TTLSeconds | None = Field(
+        default=None, description="It expires this long after its last change."
     )
-    metadata: dict[Annotated[str, Field(min_length=1, max_length=64)], MetadataValue] = Field(
-        default={}, max_length=MAX_METADATA, description="Your own notes; not looked at."
-    )
+    metadata: Metadata = Field(default={}, description="Your own notes; at most 16 kB, not looked at.")
     text: TextField = None
     tokens: TokensField = None
     scores: ScoresField = "tokens"
@@ -118,9 +125,7 @@ class CandidatesIn(Strict):
     candidates: list[CandidateIn] = Field(min_length=1)
     weights: WeightsIn = WeightsIn()
     unit: UnitField = "nats"
-    min_version: int | None = Field(
-        default=None, ge=0, lt=2**63, description="Refuse (412) an older session."
-    )
+    min_version: MinVersionField = None
 
 
 class ContinueIn(SamplingIn):
@@ -128,15 +133,49 @@ class ContinueIn(SamplingIn):
 
     commit: bool = Field(default=False, description="The text becomes part of the session.")
     learn_from_output: bool = Field(default=False, description="Also learn from it; needs `commit`.")
-    min_version: int | None = Field(
-        default=None, ge=0, lt=2**63, description="Refuse (412) an older session."
-    )
+    min_version: MinVersionField = None
 
     @model_validator(mode="after")
     def _check(self) -> ContinueIn:
         if self.learn_from_output and not self.commit:
             raise ValueError("learn_from_output needs commit")
         return self
+
+
+class UpdateIn(Strict):
+    """What to change; what is left out stays as it is. At least one field must be there."""
+
+    ttl_seconds: TTLSeconds | None = Field(
+        default=None, description="From now on it expires this long after its last change."
+    )
+    metadata: Metadata | None = Field(default=None, description="Your own notes, in place of the old ones.")
+    learning: bool | None = Field(
+        default=None, description="Whether appends may learn; off, they only read, whatever they ask for."
+    )
+
+
+class SnapshotIn(Strict):
+    """The name for the present version."""
+
+    name: Name = Field(description="Unique in the session.")
+
+
+class RestoreIn(Strict):
+    """Where to go back to."""
+
+    snapshot: Name = Field(description="The name of a snapshot of this session.")
+
+
+class ForkIn(Strict):
+    """A copy of a session; what is left out is the source's, but for the name."""
+
+    name: Name | None = Field(default=None, description="Unique among your sessions.")
+    snapshot: Name | None = Field(default=None, description="Copy the session as it was then, not as it is.")
+    ttl_seconds: TTLSeconds | None = Field(
+        default=None, description="It expires this long after its last change."
+    )
+    metadata: Metadata | None = Field(default=None, description="Your own notes.")
+    min_version: MinVersionField = None
 
 
 class ResetIn(Strict):
@@ -157,6 +196,38 @@ class SessionTotalsOut(Shape):
     guards: int = Field(description="Times that a guard acted.")
 
 
+class AncestorOut(Shape):
+    """Where a session's history began."""
+
+    session: str
+    version: int
+    snapshot: str | None = Field(description="The name of that version, if the fork asked for it by name.")
+
+
+class SnapshotOut(Shape):
+    """A named snapshot, and where the session stood when it was taken. Times are seconds since 1970."""
+
+    name: str
+    version: int
+    position: int
+    created_at: float
+    state_bytes: int
+    totals: SessionTotalsOut
+
+
+class TakenOut(SnapshotOut):
+    """A version that has a name now."""
+
+    durability: str
+    replayed: bool = Field(description="It had the name before.")
+
+
+class SnapshotsOut(Shape):
+    """A session's named snapshots, oldest version first."""
+
+    snapshots: list[SnapshotOut]
+
+
 class SessionOut(Shape):
     """A session as the store has it. Times are seconds since 1970."""
 
@@ -173,6 +244,11 @@ class SessionOut(Shape):
     norm_ratio: NormRatioField
     totals: SessionTotalsOut
     metadata: dict[str, JsonValue]
+    learning: bool = Field(description="Whether appends may learn.")
+    forked_from: AncestorOut | None = Field(description="Of a fork or an import: where its history began.")
+    approx: bool = Field(
+        description="Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit."
+    )
 
 
 class AppendOut(ColumnsOut):
@@ -183,6 +259,7 @@ class AppendOut(ColumnsOut):
     durability: str = Field(description="What the change survives: fsync, replica or memory.")
     replayed: bool = Field(description="The key was seen before: this is what happened then.")
     unit: UnitField
+    learn: bool = Field(description="Whether it could be learned from: asked for, and the session's is on.")
     updates: int = Field(description="Segments learned from.")
     guards: GuardsField
     weights: WeightsField

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from rlstm_server.api.answers import FACTORS, Unit, column_fields, identity, json_response, total_fields
+from rlstm_server.api.answers import FACTORS, json_response
 from rlstm_server.api.bodies import StrictRoute
-from rlstm_server.api.dependencies import CallerDep, IfMatchDep, KeyDep, ServicesDep, SessionDep, TraceDep
+from rlstm_server.api.dependencies import (
+    CallerDep,
+    IfMatchDep,
+    KeyDep,
+    LastEventIdDep,
+    MinVersion,
+    ServicesDep,
+    SessionDep,
+    TraceDep,
+)
 from rlstm_server.api.generate import STREAMED
 from rlstm_server.api.generate import respond as respond_events
+from rlstm_server.api.session_fields import append_fields, made_fields, session_fields
 from rlstm_server.api.session_shapes import (
     AppendIn,
     AppendOut,
@@ -24,18 +33,20 @@ from rlstm_server.api.session_shapes import (
     ResetIn,
     SessionOut,
     SessionsOut,
+    UpdateIn,
 )
 from rlstm_server.api.shapes import PROBLEMS, passage
 from rlstm_server.engine.messages import (
     AppendAnswer,
     AppendRequest,
     CandidatesRequest,
+    ChangeAnswer,
     CreateSession,
     ResetRequest,
     SessionGenerate,
-    SessionInfo,
-    SessionTotals,
+    UpdateRequest,
 )
+from rlstm_server.errors import InvalidField
 
 MAX_PAGE = 1000
 
@@ -60,10 +71,9 @@ async def create(body: CreateIn, services: ServicesDep, caller: CallerDep, key: 
     )
 
     def fields() -> dict[str, Any]:
-        document = identity(services.engine.identity) | _session_fields(made.info)
-        document |= {"durability": made.durability, "replayed": made.replayed}
+        document = made_fields(made, services.engine.identity)
         if made.append is not None:
-            document["append"] = _append_fields(made.append, body.unit)
+            document["append"] = append_fields(made.append, body.unit)
         return document
 
     return await json_response(
@@ -82,15 +92,40 @@ async def listing(
     """List your sessions, oldest first, a page at a time."""
     page = await services.engine.list_sessions(caller.tenant, limit, cursor)
     return await json_response(
-        lambda: {"sessions": [_session_fields(info) for info in page.sessions], "cursor": page.cursor},
+        lambda: {"sessions": [session_fields(info) for info in page.sessions], "cursor": page.cursor},
         tokens=len(page.sessions),
     )
 
 
-async def info(session: SessionDep, services: ServicesDep, caller: CallerDep) -> Response:
+async def info(
+    session: SessionDep, services: ServicesDep, caller: CallerDep, min_version: MinVersion = None
+) -> Response:
     """Tell where a session stands and what learning has saved it."""
-    found = await services.engine.session_info(caller.tenant, session)
-    return await json_response(lambda: _session_fields(found), tokens=0, version=found.version)
+    found = await services.engine.session_info(caller.tenant, session, min_version)
+    return await json_response(lambda: session_fields(found), tokens=0, version=found.version)
+
+
+async def update(
+    session: SessionDep,
+    body: UpdateIn,
+    services: ServicesDep,
+    caller: CallerDep,
+    key: KeyDep,
+    if_match: IfMatchDep,
+) -> Response:
+    """Change the time to live, the metadata, or whether appends may learn."""
+    answer = await services.engine.update(
+        UpdateRequest(
+            caller=caller,
+            session=session,
+            ttl_seconds=body.ttl_seconds,
+            metadata=body.metadata,
+            learning=body.learning,
+            key=key,
+            if_match=if_match,
+        )
+    )
+    return await changed(answer)
 
 
 async def append(
@@ -115,7 +150,7 @@ async def append(
         )
     )
     return await json_response(
-        lambda: _append_fields(answer, body.unit),
+        lambda: append_fields(answer, body.unit),
         tokens=_tokens(answer),
         timings=answer.timings,
         version=answer.version,
@@ -164,8 +199,12 @@ async def generate(
     trace: TraceDep,
     key: KeyDep,
     if_match: IfMatchDep,
+    last_event_id: LastEventIdDep,
 ) -> Response:
     """Continue the session's text with its own weights; keep it in the session where asked."""
+    if last_event_id is not None and not body.stream:
+        raise InvalidField("last-event-id", "last-event-id: needs stream")
+    trace.changes = body.commit
     events = services.engine.generate_in_session(
         SessionGenerate(
             caller=caller,
@@ -176,6 +215,7 @@ async def generate(
             key=key,
             if_match=if_match,
             min_version=body.min_version,
+            after=last_event_id,
         )
     )
     return await respond_events(events, body, services, trace)
@@ -193,11 +233,7 @@ async def reset(
     answer = await services.engine.reset(
         ResetRequest(caller=caller, session=session, scope=body.what, key=key, if_match=if_match)
     )
-    return await json_response(
-        lambda: _session_fields(answer.info) | {"durability": answer.durability, "replayed": answer.replayed},
-        tokens=0,
-        version=answer.info.version,
-    )
+    return await changed(answer)
 
 
 async def delete(session: SessionDep, services: ServicesDep, caller: CallerDep) -> Response:
@@ -206,62 +242,21 @@ async def delete(session: SessionDep, services: ServicesDep, caller: CallerDep) 
     return Response(status_code=204)
 
 
+async def changed(answer: ChangeAnswer) -> Response:
+    """Answer with a session after a change."""
+    return await json_response(
+        lambda: session_fields(answer.info) | {"durability": answer.durability, "replayed": answer.replayed},
+        tokens=0,
+        version=answer.info.version,
+    )
+
+
 def _tokens(answer: AppendAnswer | None) -> int:
     return len(answer.columns.ids) if answer is not None and answer.columns is not None else 0
 
 
-def _append_fields(answer: AppendAnswer, unit: Unit) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "version": answer.version,
-        "position": answer.position,
-        "durability": answer.durability,
-        "replayed": answer.replayed,
-        "unit": unit,
-    }
-    if answer.columns is not None:
-        fields |= column_fields(answer.columns, unit)
-    fields |= {"updates": answer.updates, "guards": answer.guards, "weights": answer.weights}
-    fields |= {"norm_ratio": answer.norm_ratio, "pending": answer.pending}
-    if answer.totals is not None:
-        fields["totals"] = total_fields(answer.totals, unit)
-    return fields | {"expires_at": answer.expires_at}
-
-
-def _session_fields(info: SessionInfo) -> dict[str, Any]:
-    return {
-        "id": info.id,
-        "name": info.name,
-        "version": info.version,
-        "position": info.position,
-        "pending": info.pending,
-        "created_at": info.created_at,
-        "expires_at": info.expires_at,
-        "state_bytes": info.state_bytes,
-        "adaptation": info.adaptation,
-        "weights": info.weights,
-        "norm_ratio": info.norm_ratio,
-        "totals": _session_totals(info.totals),
-        "metadata": dict(info.metadata),
-    }
-
-
-def _session_totals(totals: SessionTotals) -> dict[str, Any]:
-    return {
-        "tokens": totals.tokens,
-        "bytes": totals.bytes,
-        "static_bits": _bits(totals.static_nats),
-        "adapted_bits": _bits(totals.adapted_nats),
-        "gain": _bits(totals.gain),
-        "updates": totals.updates,
-        "guards": totals.guards,
-    }
-
-
-def _bits(nats: float | None) -> float | None:
-    return None if nats is None else nats / math.log(2)
-
-
-def _answers(status: int, model: Any) -> dict[int | str, dict[str, Any]]:
+def answers(status: int, model: Any) -> dict[int | str, dict[str, Any]]:
+    """Document what a route answers."""
     return {status: {"model": model}, **PROBLEMS}
 
 
@@ -269,12 +264,13 @@ def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(prefix="/sessions", route_class=StrictRoute, tags=["sessions"])
     add, one = routes.add_api_route, "/{session_id}"
-    add("", create, methods=["POST"], responses=_answers(201, CreatedOut), status_code=201)
-    add("", listing, methods=["GET"], responses=_answers(200, SessionsOut))
-    add(one, info, methods=["GET"], responses=_answers(200, SessionOut))
+    add("", create, methods=["POST"], responses=answers(201, CreatedOut), status_code=201)
+    add("", listing, methods=["GET"], responses=answers(200, SessionsOut))
+    add(one, info, methods=["GET"], responses=answers(200, SessionOut))
+    add(one, update, methods=["PATCH"], responses=answers(200, ChangedOut))
     add(one, delete, methods=["DELETE"], responses=PROBLEMS, status_code=204)
-    add(f"{one}/append", append, methods=["POST"], responses=_answers(200, AppendOut))
-    add(f"{one}/score", score, methods=["POST"], responses=_answers(200, CandidatesOut))
+    add(f"{one}/append", append, methods=["POST"], responses=answers(200, AppendOut))
+    add(f"{one}/score", score, methods=["POST"], responses=answers(200, CandidatesOut))
     add(f"{one}/generate", generate, methods=["POST"], responses=STREAMED)
-    add(f"{one}/reset", reset, methods=["POST"], responses=_answers(200, ChangedOut))
+    add(f"{one}/reset", reset, methods=["POST"], responses=answers(200, ChangedOut))
     return routes

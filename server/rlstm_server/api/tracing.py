@@ -20,30 +20,39 @@ from rlstm_server.metrics import Metrics, Outcome, Rejection
 
 KEY = "rlstm.trace"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+MADE = re.compile(r"/sessions/([a-z0-9]{1,64})")
+VERSION = re.compile(r'"([0-9]{1,18})"')
 QUIET = frozenset({"GET /health/live", "GET /health/ready", "GET /metrics"})
 """Endpoints that machines poll: their successes are logged at debug level only."""
 
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
+    "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
 
-Respond = Callable[[ServerError, str], Response]
-"""Writes an error as a response; the request id is its second argument."""
-
 
 @dataclass(kw_only=True)
 class Trace:
-    """What is known of one request so far. The layers and handlers fill it in as it goes."""
+    """What is known of one request so far. The layers and handlers fill it in as it goes.
+
+    made       the id of a session that the request made
+    version    of the session, as it was answered
+    changes    false where a handler that could change something was asked not to
+    """
 
     request_id: str
     started: float = field(default_factory=time.perf_counter)
     status: int | None = None
     tenant: str | None = None
+    key_id: str | None = None
     session_id: str | None = None
+    made: str | None = None
+    version: int | None = None
+    changes: bool = True
     problem: str | None = None
     rejection: Rejection | None = None
     fault: Exception | None = None
@@ -63,6 +72,13 @@ class Trace:
         return "client_error" if 400 <= self.status < 500 else "server_error"
 
 
+Respond = Callable[[ServerError, str], Response]
+"""Writes an error as a response; the request id is its second argument."""
+
+Finished = Callable[[Trace, Scope], None]
+"""Is told of every request that is over."""
+
+
 def trace_of(scope: Scope) -> Trace:
     """Give the trace of the request that `scope` belongs to."""
     trace = scope[KEY]
@@ -80,8 +96,8 @@ def endpoint_of(scope: Scope) -> str | None:
 class TracingLayer:
     """Traces every HTTP request; an exception that nobody answered becomes the fixed 500 document."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, respond: Respond) -> None:
-        self._app, self._metrics, self._respond = app, metrics, respond
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, respond: Respond, finished: Finished) -> None:
+        self._app, self._metrics, self._respond, self._finished = app, metrics, respond, finished
         self._log = logging.getLogger(f"{LOGGER}.requests")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,7 +110,9 @@ class TracingLayer:
         async def send_traced(message: Message) -> None:
             if message["type"] == "http.response.start":
                 trace.status = message["status"]
-                _add_headers(MutableHeaders(scope=message), trace)
+                headers = MutableHeaders(scope=message)
+                _read_headers(headers, trace)
+                _add_headers(headers, trace)
             await send(message)
 
         try:
@@ -117,6 +135,7 @@ class TracingLayer:
         if trace.rejection is not None:
             self._metrics.rejected.labels(trace.rejection).inc()
         self._write_line(trace, endpoint, seconds)
+        self._finished(trace, scope)
 
     def _write_line(self, trace: Trace, endpoint: str, seconds: float) -> None:
         level = logging.DEBUG if endpoint in QUIET and trace.outcome == "ok" else logging.INFO
@@ -136,6 +155,14 @@ class TracingLayer:
 def _request_id(headers: Headers) -> str:
     given = headers.get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+
+
+def _read_headers(headers: Headers, trace: Trace) -> None:
+    """Learn from an answer which session it made, and which version of a session it tells of."""
+    if made := MADE.fullmatch(headers.get("location", "")):
+        trace.made = made[1]
+    if tag := VERSION.fullmatch(headers.get("etag", "")):
+        trace.version = int(tag[1])
 
 
 def _add_headers(headers: MutableHeaders, trace: Trace) -> None:

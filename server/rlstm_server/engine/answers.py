@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import orjson
 
+from rlstm_server.engine.description import adaptation_choice, ancestor
 from rlstm_server.engine.messages import (
     AppendAnswer,
     Columns,
@@ -13,7 +14,6 @@ from rlstm_server.engine.messages import (
     Timings,
     Totals,
 )
-from rlstm_server.engine.snapshot import adaptation_choice
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.store.base import Limits
 
@@ -59,14 +59,15 @@ def append_answer(data: bytes) -> AppendAnswer:
         raise StateCorrupt("a stored answer lacks a field") from error
 
 
-def created_info(data: bytes) -> SessionInfo:
-    """Read the description of a created session. Raises StateCorrupt."""
+def session_info(data: bytes) -> SessionInfo:
+    """Read the description of a session after a change. Raises StateCorrupt."""
     content = parse(data)
     try:
         return SessionInfo(
             adaptation=adaptation_choice(content.pop("adaptation")),
             weights=tuple(content.pop("weights")),
             totals=SessionTotals(**content.pop("totals")),
+            forked_from=ancestor(content.pop("forked_from", None)),
             **content,
         )
     except (KeyError, TypeError) as error:

@@ -5,10 +5,11 @@ from functools import partial
 from typing import Any
 
 from rlstm_server.engine import answers, requests
+from rlstm_server.engine.billing import Bill, billed
+from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.messages import AppendAnswer, AppendRequest, EngineLimits
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import Change, Changed, Sessions, Staged
-from rlstm_server.engine.snapshot import SessionCopy
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import read_passage
@@ -37,12 +38,18 @@ class Appends:
         )
 
         async def work(operation: Operation[AppendAnswer]) -> AppendAnswer:
-            changed = await self.sessions.change(operation, change, partial(self._plan, request))
+            changed = await self.sessions.change(operation, change, partial(self._plan, request, bill))
             return await self._answer(key, changed)
 
-        return await self.sessions.enqueue(key, change.operation_id, work).wait()
+        with billed(request.caller.allowance) as bill:
+            answer = await self.sessions.enqueue(key, change.operation_id, work).wait()
+            if answer.replayed:
+                bill.refund()
+            return answer
 
-    async def _plan(self, request: AppendRequest, copy: SessionCopy) -> Steps[Any, Staged[AppendAnswer]]:
+    async def _plan(
+        self, request: AppendRequest, bill: Bill, copy: SessionCopy
+    ) -> Steps[Any, Staged[AppendAnswer]]:
         read = partial(
             read_passage,
             self.staging.served.vocab,
@@ -52,7 +59,9 @@ class Appends:
             final=request.final,
         )
         piece = await requests.off_loop(requests.size_of(request.passage), read)
-        return self.staging.append(copy, request, requests.check_append(piece, self.limits))
+        requests.check_append(piece, self.limits)
+        bill.charge(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
+        return self.staging.append(copy, request, piece)
 
     async def _answer(self, key: SessionKey, changed: Changed[AppendAnswer]) -> AppendAnswer:
         if changed.staged is not None and changed.expires_at_ms is not None:

@@ -3,8 +3,8 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.slots import Slots
-from rlstm_server.engine.snapshot import SessionCopy
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import SessionKey
 
@@ -36,6 +36,14 @@ class SessionCache:
         if copy is not None:
             self._copies.move_to_end(key)
         return copy
+
+    def copies(self) -> list[SessionCopy]:
+        """All copies, the least recently used first."""
+        return list(self._copies.values())
+
+    def holds(self, copy: SessionCopy) -> bool:
+        """Whether this very copy is the one that is kept of its session."""
+        return self._copies.get(copy.key) is copy
 
     def put(self, copy: SessionCopy) -> None:
         """Keep a copy in place of an older one of the same session; the least recently used go first.

@@ -1,24 +1,28 @@
-"""Making a session, and appending its first text."""
+"""Making a session of any origin, and appending the first text of a new one."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.appends import Appends
+from rlstm_server.engine.description import SessionCopy, SessionFacts, describe, info_of, session_info
+from rlstm_server.engine.holdings import Holdings
 from rlstm_server.engine.messages import (
     AdaptationChoice,
     AppendAnswer,
     AppendRequest,
+    Caller,
     CreatedSession,
     CreateSession,
 )
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.snapshot import SessionCopy, SessionFacts, describe, info_of, session_info
+from rlstm_server.engine.snapshot import SessionState, stored_bytes
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.text import read_passage
 from rlstm_server.errors import DurabilityNotReached, IdempotencyMismatch, ServerError
@@ -36,6 +40,26 @@ FIRST: Final = "#first"
 """What makes the operation id of the first append out of that of the creation."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NewSession:
+    """A session that is to be made: its state, and what is said of it.
+
+    repeatable  the operation id is the client's: a repeat finds what this made
+    brought     the state comes from elsewhere: from another session, or a file
+    shared      its memory is another session's too, so no copy of it can be kept
+    """
+
+    caller: Caller
+    key: SessionKey
+    operation_id: str
+    body_hash: bytes
+    state: SessionState
+    facts: SessionFacts
+    repeatable: bool
+    brought: bool = False
+    shared: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Creator:
     """Makes sessions; `default_ttl_seconds` is for those that name no time to live."""
@@ -43,6 +67,7 @@ class Creator:
     sessions: Sessions
     staging: Staging
     appends: Appends
+    holdings: Holdings
     default_ttl_seconds: float
 
     async def perform(self, request: CreateSession) -> CreatedSession:
@@ -51,9 +76,20 @@ class Creator:
         choice = self._choose(request)
         await requests.off_loop(requests.size_of(request.first), partial(self._check_first, request))
         operation_id = request.key or new_operation_id()
+        body_hash = creation_digest(request)
 
         async def work(operation: Operation[CreatedSession]) -> CreatedSession:
-            return await self._create(request, choice, operation_id, operation)
+            ran = await self.sessions.runner.run(self.staging.start(choice), request.caller)
+            new = NewSession(
+                caller=request.caller,
+                key=SessionKey(request.caller.tenant, new_session_id()),
+                operation_id=operation_id,
+                body_hash=body_hash,
+                state=ran.result,
+                facts=self.facts(request.name, request.ttl_seconds, request.metadata),
+                repeatable=request.key is not None,
+            )
+            return await self.make(new, operation)
 
         made = await self.sessions.start(work).wait()
         if request.first is None:
@@ -64,16 +100,60 @@ class Creator:
         )
         return replace(made, info=session_info(made.info.id, head), append=answer)
 
-    def _choose(self, request: CreateSession) -> AdaptationChoice:
-        """How the session learns. Raises InvalidField, and TooLarge for a state too large for a commit."""
-        served = self.staging.served
-        choice = served.choose(request.adaptation)
-        kind = f"{choice.kind} of {choice.coordinates:,} with {choice.experts} experts"
-        requests.within(
-            f"bytes of a session's state, {kind}",
-            served.state_bytes(choice),
-            self.appends.limits.state_bytes,
+    def facts(self, name: str | None, ttl_seconds: float | None, metadata: Mapping[str, Any]) -> SessionFacts:
+        """What is said of a session that is made now."""
+        seconds = self.default_ttl_seconds if ttl_seconds is None else ttl_seconds
+        return SessionFacts(
+            name=name,
+            created_at_ms=time.time_ns() // 1_000_000,
+            ttl_ms=int(seconds * 1000),
+            metadata=metadata,
         )
+
+    def check_size(self, choice: AdaptationChoice) -> None:
+        """Raise TooLarge for a session whose state could become too large to be kept."""
+        kind = f"{choice.kind} of {choice.coordinates:,} with {choice.experts} experts"
+        size, limit = self.staging.served.state_bytes(choice), self.appends.limits.state_bytes
+        requests.within(f"bytes of a session's state, {kind}", size, limit)
+
+    async def make(self, new: NewSession, operation: Operation[CreatedSession]) -> CreatedSession:
+        """Make a session of any origin.
+
+        Raises RateLimited for one too many of the tenant, SessionExists, StoreFull, IdempotencyMismatch.
+        """
+        size = stored_bytes(new.state)
+        room = self.holdings.room(
+            new.caller.tenant,
+            new.caller.allowance,
+            max(size, self.staging.served.state_bytes(new.state.choice)),
+            repeatable=new.repeatable,
+        )
+        async with room:
+            return await self._make(new, size, operation)
+
+    async def _make(self, new: NewSession, size: int, operation: Operation[CreatedSession]) -> CreatedSession:
+        creation = Creation(
+            key=new.key,
+            operation_id=new.operation_id,
+            body_hash=new.body_hash,
+            name=new.facts.name,
+            info=describe(new.state, new.facts, size),
+            state=await self.sessions.creation_state(new.key, new.state),
+            ttl_ms=new.facts.ttl_ms,
+            answer=b"{}",
+            brought=new.brought,
+        )
+        copy = SessionCopy(key=new.key, position=creation.position, state=new.state, facts=new.facts)
+        expected = info_of(copy, size, new.facts.created_at_ms + new.facts.ttl_ms)
+        outcome = await operation.commit(
+            self.sessions.store.create(replace(creation, answer=orjson.dumps(expected)))
+        )
+        return await self._settle(copy, size, outcome, keep=not new.shared)
+
+    def _choose(self, request: CreateSession) -> AdaptationChoice:
+        """How the session learns. Raises InvalidField, and TooLarge for a state too large to be kept."""
+        choice = self.staging.served.choose(request.adaptation)
+        self.check_size(choice)
         return choice
 
     def _check_first(self, request: CreateSession) -> None:
@@ -82,53 +162,26 @@ class Creator:
             piece = read_passage(self.staging.served.vocab, request.first, "", final=False)
             requests.check_append(piece, self.appends.limits)
 
-    async def _create(
-        self,
-        request: CreateSession,
-        choice: AdaptationChoice,
-        operation_id: str,
-        operation: Operation[CreatedSession],
+    async def _settle(
+        self, copy: SessionCopy, state_bytes: int, outcome: CreationOutcome, *, keep: bool
     ) -> CreatedSession:
-        key = SessionKey(request.caller.tenant, new_session_id())
-        ran = await self.sessions.runner.run(self.staging.start(key, choice), request.caller)
-        state, sealed = ran.result
-        seconds = self.default_ttl_seconds if request.ttl_seconds is None else request.ttl_seconds
-        facts = SessionFacts(
-            name=request.name,
-            created_at_ms=time.time_ns() // 1_000_000,
-            ttl_ms=int(seconds * 1000),
-            metadata=request.metadata,
-        )
-        creation = Creation(
-            key=key,
-            operation_id=operation_id,
-            body_hash=creation_digest(request),
-            name=request.name,
-            info=describe(state, facts, len(sealed)),
-            state=sealed,
-            ttl_ms=facts.ttl_ms,
-            answer=b"{}",
-        )
-        copy = SessionCopy(key=key, position=creation.position, state=state, facts=facts)
-        expected = info_of(copy, len(sealed), facts.created_at_ms + facts.ttl_ms)
-        outcome = await operation.commit(
-            self.sessions.store.create(replace(creation, answer=orjson.dumps(expected)))
-        )
-        return self._settle(copy, len(sealed), outcome)
-
-    def _settle(self, copy: SessionCopy, state_bytes: int, outcome: CreationOutcome) -> CreatedSession:
         metrics, durability = self.sessions.metrics, self.staging.durability
         if isinstance(outcome, CreationReplayed):
             metrics.replays.labels("replayed").inc()
-            stored = answers.created_info(outcome.answer)
-            return CreatedSession(info=stored, append=None, durability=durability, replayed=True)
+            stored = answers.session_info(outcome.answer)
+            made = SessionKey(copy.key.tenant, outcome.session_id)
+            head = await self.sessions.store.load_head(made, with_state=False)
+            # Only the store knows by its own clock when it was made.
+            info = replace(stored, created_at=head.created_at_ms / 1000, expires_at=head.expires_at_ms / 1000)
+            return CreatedSession(info=info, append=None, durability=durability, replayed=True)
         if not isinstance(outcome, Created):
             metrics.replays.labels("body_mismatch").inc()
             raise IdempotencyMismatch("the idempotency key was used with another request")
         metrics.sessions_created.inc()
-        facts = replace(copy.facts, created_at_ms=outcome.head.created_at_ms)
-        self.sessions.cache.put(replace(copy, facts=facts))
-        info = info_of(replace(copy, facts=facts), state_bytes, outcome.head.expires_at_ms)
+        copy = replace(copy, facts=replace(copy.facts, created_at_ms=outcome.head.created_at_ms))
+        if keep:
+            self.sessions.cache.put(copy)
+        info = info_of(copy, state_bytes, outcome.head.expires_at_ms)
         return CreatedSession(info=info, append=None, durability=durability, replayed=False)
 
     async def _append_first(self, request: CreateSession, operation_id: str, session: str) -> AppendAnswer:

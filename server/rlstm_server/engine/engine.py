@@ -6,7 +6,7 @@ is told in session.py.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -16,13 +16,23 @@ from rlstm_model.adaptation.round import perform
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends
+from rlstm_server.engine.billing import billed, paid
 from rlstm_server.engine.cache import SessionCache
+from rlstm_server.engine.cache_check import CacheCheck
+from rlstm_server.engine.changes import Changes
+from rlstm_server.engine.copies import Copies
 from rlstm_server.engine.creation import Creator
+from rlstm_server.engine.description import SessionCopy, session_info
+from rlstm_server.engine.ending import end_session
+from rlstm_server.engine.exports import ExportKeys
 from rlstm_server.engine.generation import continue_prompt
+from rlstm_server.engine.holdings import Holdings
+from rlstm_server.engine.loading import Loader
 from rlstm_server.engine.messages import (
     AdaptationChoice,
     AppendAnswer,
     AppendRequest,
+    Caller,
     CandidatesAnswer,
     CandidatesRequest,
     ChangeAnswer,
@@ -31,21 +41,29 @@ from rlstm_server.engine.messages import (
     EndEvent,
     EngineIdentity,
     EngineLimits,
+    ExportedSession,
+    ForkRequest,
     GenerateRequest,
     GenerationEvent,
+    ImportRequest,
     Passage,
     ResetRequest,
+    RestoreRequest,
     ScoreAnswer,
     ScoreItem,
     ScoreRequest,
     SessionGenerate,
     SessionInfo,
     SessionPage,
+    SessionSnapshot,
+    SnapshotAnswer,
+    SnapshotRequest,
     Timings,
+    UpdateRequest,
 )
 from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.named_snapshots import NamedSnapshots
 from rlstm_server.engine.numerics import alone
-from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.runner import ROWS, Runner
 from rlstm_server.engine.scoring import (
     ROWS_OF_REQUEST,
@@ -56,15 +74,15 @@ from rlstm_server.engine.scoring import (
     score_items_adapted,
 )
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.session import Change, Sessions, Staged
-from rlstm_server.engine.snapshot import SessionCopy, Snapshots, info_of, session_info
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.snapshot import Snapshots
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.streams import SessionStreams
 from rlstm_server.engine.text import Piece, read_passage
-from rlstm_server.errors import Draining, Gone, InvalidField
+from rlstm_server.errors import Draining, InvalidField, VersionMoved
 from rlstm_server.metrics import Metrics
-from rlstm_server.store.base import SessionStore, new_operation_id
+from rlstm_server.store.base import SessionStore
 
 CACHE_BYTES: Final = 512 * 2**20
 TTL_SECONDS: Final = 30 * 24 * 3600.0
@@ -86,10 +104,12 @@ class Engine:
         cache_bytes: int = CACHE_BYTES,
         rows: int = ROWS,
         threads: int = 1,
+        export_keys: ExportKeys | None = None,
     ) -> None:
         """`rows` are those of a round: more of them share each product, fewer make rounds shorter.
 
-        `threads` of a CPU share the batches of a round.
+        `threads` of a CPU share the batches of a round. Without `export_keys` no session leaves or comes as a
+        file.
         """
         self.limits = limits or EngineLimits()
         self._crew = Crew(threads) if served.device.type == "cpu" and threads > 1 else None
@@ -99,22 +119,30 @@ class Engine:
             self.limits.queued_jobs,
             rows,
             partial(perform if served.rounds_agree else alone, crew=self._crew),
+            self.limits,
         )
         self._served = served
         self._metrics = metrics
         self._store = MeteredStore(store, metrics)
         snapshots = Snapshots(served)
+        cache = SessionCache(cache_bytes, metrics, self.runner.slots)
+        self._cache_check = CacheCheck(self._store, cache)
         self.sessions = Sessions(
             self._store,
-            SessionCache(cache_bytes, metrics, self.runner.slots),
-            snapshots,
+            cache,
+            Loader(self._store, cache, snapshots, served, self.runner, metrics),
             self.runner,
             metrics,
             self.limits.queued_operations_per_session,
         )
         self._staging = Staging(served, snapshots, self._store)
         self._appends = Appends(self.sessions, self._staging, self.limits)
-        self._creator = Creator(self.sessions, self._staging, self._appends, TTL_SECONDS)
+        self._creator = Creator(
+            self.sessions, self._staging, self._appends, Holdings(self._store), TTL_SECONDS
+        )
+        self._snapshots = NamedSnapshots(self.sessions)
+        self._changes = Changes(self.sessions, self._staging, self._snapshots)
+        self._copies = Copies(self.sessions, self._creator, self._snapshots, export_keys)
         self._streams = SessionStreams(self.sessions, self._staging, self.limits)
         self._draining = False
 
@@ -131,13 +159,15 @@ class Engine:
     # ---- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the device thread."""
+        """Start the device thread, and the look after copies of sessions that have ended elsewhere."""
         self.runner.start()
+        self._cache_check.start()
 
     async def drain(self, seconds: float) -> None:
         """Take no new work, and give what is under way so long; what is left ends with Draining."""
         self._draining = True
         self._metrics.draining.set(1)
+        await self._cache_check.close()
         await asyncio.gather(self.sessions.drain(seconds), self.runner.drain(seconds))
 
     async def close(self, drain_seconds: float = 0.0) -> None:
@@ -173,7 +203,10 @@ class Engine:
         items = await requests.off_loop(size, partial(self._item_texts, request.items))
         choice = None if request.adaptation is None else self._served.choose(request.adaptation)
         rows = min(len(items), ROWS_OF_REQUEST)
-        ran = await self.runner.run(self._score_steps(choice, items, request.top), request.caller, rows)
+        with billed(request.caller.allowance) as bill:
+            count = sum(text.tokens for text in items)
+            bill.charge(tokens=count, learned=0 if choice is None else count)
+            ran = await self.runner.run(self._score_steps(choice, items, request.top), request.caller, rows)
         ran.result.tally.count(self._metrics)
         timings = Timings(queue=ran.queue, compute=ran.compute)
         return ScoreAnswer(items=ran.result.items, adaptation=choice, timings=timings)
@@ -188,7 +221,7 @@ class Engine:
 
     def _item_texts(self, items: tuple[ScoreItem, ...]) -> list[ItemText]:
         texts = [self._item_text(index, item) for index, item in enumerate(items)]
-        count = sum(len(text.piece.ids) + len(text.context.ids if text.context else ()) for text in texts)
+        count = sum(text.tokens for text in texts)
         requests.within("tokens of all items", count, self.limits.score_tokens)
         return texts
 
@@ -217,11 +250,14 @@ class Engine:
         seed = secrets.randbits(32) if request.settings.seed is None else request.settings.seed
         unfinished = prompt.after.unfinished if prompt else ()
         steps = continue_prompt(self._served.reader, self.vocab, ids, request.settings, seed, unfinished)
-        async with aclosing(self.runner.stream(steps, request.caller)) as events:
-            async for event in events:
-                if isinstance(event, EndEvent):
-                    self._metrics.tokens.labels("generated").inc(event.completion_tokens)
-                yield event
+        with billed(request.caller.allowance) as bill:
+            bill.charge(tokens=len(ids))
+            stream = paid(self.runner.stream(steps, request.caller), request.settings, bill)
+            async with aclosing(stream) as events:
+                async for event in events:
+                    if isinstance(event, EndEvent):
+                        self._metrics.tokens.labels("generated").inc(event.completion_tokens)
+                    yield event
 
     # ---- sessions -----------------------------------------------------------------------------------------
 
@@ -236,9 +272,11 @@ class Engine:
         sessions = tuple(session_info(listed.session_id, listed.head) for listed in page.sessions)
         return SessionPage(sessions=sessions, cursor=page.cursor)
 
-    async def session_info(self, tenant: str, session: str) -> SessionInfo:
+    async def session_info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
         """Describe a session."""
         head = await self._store.load_head(requests.session_key(tenant, session), with_state=False)
+        if min_version is not None and head.version < min_version:
+            raise VersionMoved(min_version, head.version)
         return session_info(session, head)
 
     async def append(self, request: AppendRequest) -> AppendAnswer:
@@ -257,7 +295,8 @@ class Engine:
         steps = rank_candidates(
             self._staging.adapter(copy.state), copy.state, request.candidates, pieces, request.weights
         )
-        with self.sessions.distrusting(key):
+        with self.sessions.distrusting(key), billed(request.caller.allowance) as bill:
+            bill.charge(tokens=sum(len(piece.ids) for piece in pieces))
             ran = await self.runner.run(steps, request.caller, min(len(pieces), ROWS_OF_REQUEST))
         self._metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
         timings = Timings(queue=ran.queue, compute=ran.compute)
@@ -277,45 +316,59 @@ class Engine:
         self._refuse_when_draining()
         streams = self._streams
         stream = streams.keep_text(request) if request.commit else streams.continue_text(request)
-        async with aclosing(stream) as events:
-            async for event in events:
-                yield event
+        with billed(request.caller.allowance) as bill:
+            learns = request.commit and request.learn_from_output
+            async with aclosing(paid(stream, request.settings, bill, learns=learns)) as events:
+                async for event in events:
+                    yield event
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
         """Forget fast weights, recurrent state, or both."""
         self._refuse_when_draining()
-        key = requests.session_key(request.caller.tenant, request.session)
-        change = Change(
-            key=key,
-            operation_id=request.key or new_operation_id(),
-            body_hash=requests.request_digest("reset", session=request.session, scope=request.scope),
-            caller=request.caller,
-            if_match=request.if_match,
-        )
+        return await self._changes.reset(request)
 
-        async def plan(copy: SessionCopy) -> Steps[Any, Staged[None]]:
-            return self._staging.reset(copy, request.scope)
+    async def update(self, request: UpdateRequest) -> ChangeAnswer:
+        """Change what was said of a session."""
+        self._refuse_when_draining()
+        return await self._changes.update(request)
 
-        async def work(operation: Operation[ChangeAnswer]) -> ChangeAnswer:
-            changed = await self.sessions.change(operation, change, plan)
-            durability = self._store.durability
-            if changed.staged is None or changed.copy is None or changed.expires_at_ms is None:
-                info = await self.session_info(request.caller.tenant, request.session)
-                return ChangeAnswer(info=info, durability=durability, replayed=True)
-            info = info_of(changed.copy, len(changed.staged.sealed), changed.expires_at_ms)
-            return ChangeAnswer(info=info, durability=durability, replayed=False)
+    async def restore(self, request: RestoreRequest) -> ChangeAnswer:
+        """Go back to a named snapshot."""
+        self._refuse_when_draining()
+        return await self._changes.restore(request)
 
-        return await self.sessions.enqueue(key, change.operation_id, work).wait()
+    async def take_snapshot(self, request: SnapshotRequest) -> SnapshotAnswer:
+        """Name the present version."""
+        self._refuse_when_draining()
+        return await self._snapshots.name(request)
+
+    async def list_snapshots(
+        self, tenant: str, session: str, min_version: int | None = None
+    ) -> Sequence[SessionSnapshot]:
+        """List a session's named snapshots."""
+        if min_version is not None:
+            await self.session_info(tenant, session, min_version)
+        return await self._snapshots.list(requests.session_key(tenant, session))
+
+    async def drop_snapshot(self, tenant: str, session: str, name: str) -> None:
+        """Remove a named snapshot."""
+        await self._snapshots.drop(requests.session_key(tenant, session), name)
+
+    async def fork(self, request: ForkRequest) -> CreatedSession:
+        """Copy a session."""
+        self._refuse_when_draining()
+        return await self._copies.fork(request)
+
+    async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
+        """Write a session as a file."""
+        self._refuse_when_draining()
+        return await self._copies.export(caller, session, min_version)
+
+    async def import_session(self, request: ImportRequest) -> CreatedSession:
+        """Make a session of a file."""
+        self._refuse_when_draining()
+        return await self._copies.import_session(request)
 
     async def delete(self, tenant: str, session: str) -> None:
         """End a session for good."""
-        key = requests.session_key(tenant, session)
-        try:
-            await self._store.load_head(key, with_state=False)
-        except Gone:
-            await self._store.delete(key)
-        else:
-            await self._store.delete(key)
-            self._metrics.sessions_ended.labels("closed").inc()
-        finally:
-            self.sessions.cache.drop(key)
+        await end_session(self.sessions, requests.session_key(tenant, session))

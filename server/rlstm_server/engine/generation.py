@@ -110,13 +110,13 @@ def _write(text: Continuation, *, prompt_tokens: int) -> Steps[GenerationEvent, 
     events: Sequence[GenerationEvent] = ()
     while text.finish_reason is None:
         following = yield from performed(text.turn, events)
-        events = token_events(text.choose(following), text.choice, shown)
+        events = _token_events(text.choose(following), text.choice, shown)
         shown += len(events)
     yield Ask((), [*events, _end(text, text.finish_reason, prompt_tokens, shown)])
     return shown
 
 
-def token_events(released: Sequence[Released], choice: int, first_index: int) -> list[TokenEvent]:
+def _token_events(released: Sequence[Released], choice: int, first_index: int) -> list[TokenEvent]:
     """Number released tokens, from `first_index`."""
     return [
         TokenEvent(choice=choice, index=index, id=token.id, text=token.text, logprob=token.logprob)

@@ -1,12 +1,13 @@
 """What the HTTP layer may ask of the engine."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine.messages import (
     AppendAnswer,
     AppendRequest,
+    Caller,
     CandidatesAnswer,
     CandidatesRequest,
     ChangeAnswer,
@@ -14,14 +15,22 @@ from rlstm_server.engine.messages import (
     CreateSession,
     EngineIdentity,
     EngineLimits,
+    ExportedSession,
+    ForkRequest,
     GenerateRequest,
     GenerationEvent,
+    ImportRequest,
     ResetRequest,
+    RestoreRequest,
     ScoreAnswer,
     ScoreRequest,
     SessionGenerate,
     SessionInfo,
     SessionPage,
+    SessionSnapshot,
+    SnapshotAnswer,
+    SnapshotRequest,
+    UpdateRequest,
 )
 
 
@@ -61,8 +70,8 @@ class EngineInterface(Protocol):
     async def list_sessions(self, tenant: str, limit: int, cursor: str | None) -> SessionPage:
         """List the tenant's sessions, a page at a time."""
 
-    async def session_info(self, tenant: str, session: str) -> SessionInfo:
-        """One session. Raises NotFound, Gone."""
+    async def session_info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
+        """One session. Raises NotFound, Gone, VersionMoved below `min_version`."""
 
     async def append(self, request: AppendRequest) -> AppendAnswer:
         """Score, then learn. Raises NotFound, Gone, VersionMoved, Conflict, IdempotencyMismatch, InFlight."""
@@ -75,6 +84,42 @@ class EngineInterface(Protocol):
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
         """Forget fast weights, recurrent state, or both."""
+
+    async def update(self, request: UpdateRequest) -> ChangeAnswer:
+        """Change the time to live, the metadata, or whether appends may learn; a version like any other."""
+
+    async def restore(self, request: RestoreRequest) -> ChangeAnswer:
+        """Go back to a named snapshot: its state, position and totals, under a new version.
+
+        Raises NotFound for an unknown snapshot; nothing happened then.
+        """
+
+    async def take_snapshot(self, request: SnapshotRequest) -> SnapshotAnswer:
+        """Name the present version; no version is made. Raises SnapshotExists, TooLarge for one too many."""
+
+    async def list_snapshots(
+        self, tenant: str, session: str, min_version: int | None = None
+    ) -> Sequence[SessionSnapshot]:
+        """A session's named snapshots, oldest version first."""
+
+    async def drop_snapshot(self, tenant: str, session: str, name: str) -> None:
+        """Remove a named snapshot; idempotent. Raises NotFound for the session."""
+
+    async def fork(self, request: ForkRequest) -> CreatedSession:
+        """Make an independent copy of a session, as it is or as it was at a named snapshot.
+
+        It has an id of its own, version 0, and the position of what it is a copy of. Raises NotFound, Gone
+        for the source or the snapshot, SessionExists, StoreFull.
+        """
+
+    async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
+        """Write a session as a signed file. Raises ExportDisabled, NotFound, Gone, VersionMoved."""
+
+    async def import_session(self, request: ImportRequest) -> CreatedSession:
+        """Make a session of a file that was exported for the same tenant and model.
+
+        Raises ExportDisabled, ImportRejected for whatever is wrong with the file, SessionExists, StoreFull.
+        """
 
     async def delete(self, tenant: str, session: str) -> None:
         """End a session for good; idempotent while its tombstone lives. Raises NotFound."""

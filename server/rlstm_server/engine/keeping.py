@@ -7,17 +7,19 @@ the next chunk chooses them again, from the same random numbers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Final
 
 import orjson
 
 from rlstm_server.engine import answers
+from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.generation import Continuation, continue_text
-from rlstm_server.engine.learning import Tally, read_piece
+from rlstm_server.engine.learning import Reading, Tally, read_piece
 from rlstm_server.engine.messages import FinishReason, GenerationEvent, GenerationSettings, Passage
 from rlstm_server.engine.session import Staged
-from rlstm_server.engine.snapshot import SessionCopy, SessionState
-from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.staging import Staging, reading_record
 from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.stops import Released, StopStrings
 from rlstm_server.engine.text import read_passage
@@ -72,48 +74,47 @@ def continuation(staging: Staging, state: SessionState, progress: Progress) -> C
     )
 
 
-def read_pending(
-    staging: Staging, state: SessionState, *, learn: bool
-) -> Steps[Any, tuple[SessionState, Tally]]:
-    """Read the word in progress, which generation ends; the state as it is when there is none."""
+def read_pending(staging: Staging, state: SessionState, *, learn: bool) -> Steps[Any, Reading | None]:
+    """Read the word in progress, which generation ends; None when there is none."""
     if not state.place.pending:
-        return state, Tally()
+        return None
     piece = read_passage(staging.served.vocab, Passage(text=""), "", place=state.place, final=True)
-    reading = yield from read_piece(staging.adapter(state), state, piece, learn=learn)
-    return reading.state, reading.tally
+    return (yield from read_piece(staging.adapter(state), state, piece, learn=learn))
 
 
 def keep_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps[Any, Staged[Chunk]]:
     """Write the next chunk of a text and read it into the session."""
-    state, before = yield from read_pending(staging, copy.state, learn=True)
+    pending = yield from read_pending(staging, copy.state, learn=copy.facts.learning)
+    state = copy.state if pending is None else pending.state
     text = continuation(staging, state, progress)
     released: list[Released] = []
     while len(released) < CHUNK and text.finish_reason is None:
         released += text.choose((yield from performed(text.turn)))
     tokens = _fitting(released)
-    state, tally = yield from _read_own(staging, state, tokens, learn=progress.learn)
-    state = staging.measured(state)
+    own = yield from _read_own(staging, state, tokens, learn=progress.learn and copy.facts.learning)
+    state = staging.measured(state if own is None else own.state)
+    readings = [reading for reading in (pending, own) if reading is not None]
     chunk = Chunk(
         tokens=tokens,
         finish_reason=text.finish_reason if len(tokens) == len(released) else None,
         position=state.adapted.position,
     )
     stored = _write(chunk)
-    record = {"op": "generate", "ids": [token.id for token in tokens], "learn": progress.learn}
     return staging.stage(
         copy,
         state,
-        record=record,
+        record=reading_record("generate", *(reading.record for reading in readings)),
         answer=chunk,
         stored=stored,
         summary=stored,
-        tally=before.followed_by(tally),
+        tally=reduce(Tally.followed_by, (reading.tally for reading in readings), Tally()),
     )
 
 
 def continue_session(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps[GenerationEvent, int]:
     """Continue a session's text and keep nothing; return the number of new tokens."""
-    state, _ = yield from read_pending(staging, copy.state, learn=False)
+    pending = yield from read_pending(staging, copy.state, learn=False)
+    state = copy.state if pending is None else pending.state
     return (yield from continue_text(continuation(staging, state, progress)))
 
 
@@ -155,10 +156,9 @@ def _fitting(released: Sequence[Released]) -> tuple[Released, ...]:
 
 def _read_own(
     staging: Staging, state: SessionState, tokens: Sequence[Released], *, learn: bool
-) -> Steps[Any, tuple[SessionState, Tally]]:
+) -> Steps[Any, Reading | None]:
     if not tokens:
-        return state, Tally()
+        return None
     ids = tuple(token.id for token in tokens)
     piece = read_passage(staging.served.vocab, Passage(tokens=ids), "", place=state.place)
-    reading = yield from read_piece(staging.adapter(state), state, piece, learn=learn, own=True)
-    return reading.state, reading.tally
+    return (yield from read_piece(staging.adapter(state), state, piece, learn=learn, own=True))

@@ -1,7 +1,7 @@
 """The store as the engine calls it: every call is timed, every fault is counted."""
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,10 +14,15 @@ from rlstm_server.store.base import (
     CreationOutcome,
     Durability,
     Head,
+    LogRecord,
+    NamedSnapshot,
     Page,
     Position,
     SessionKey,
     SessionStore,
+    SnapshotRef,
+    Stale,
+    Usage,
 )
 
 Answer = TypeVar("Answer")
@@ -54,6 +59,38 @@ class MeteredStore:
         """Apply one operation."""
         return await self._measured("commit", self.store.commit(commit))
 
+    async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
+        """Fetch the first records above a version."""
+        return await self._measured("read_log", self.store.read_log(key, after=after, limit=limit))
+
+    async def put_snapshot(self, key: SessionKey, state: bytes) -> SnapshotRef:
+        """Write a state beside the session."""
+        return await self._measured("put_snapshot", self.store.put_snapshot(key, state))
+
+    async def get_snapshot(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
+        """Read a state that was put."""
+        return await self._measured("get_snapshot", self.store.get_snapshot(key, snapshot))
+
+    async def keep_snapshot(self, key: SessionKey, position: Position, snapshot: SnapshotRef) -> bool:
+        """Make a snapshot the session's base."""
+        call = self.store.keep_snapshot(key, position, snapshot)
+        return await self._measured("keep_snapshot", call)
+
+    async def name_snapshot(
+        self, key: SessionKey, name: str, position: Position, info: bytes, snapshot: SnapshotRef
+    ) -> NamedSnapshot | Stale:
+        """Give the head's state a name."""
+        call = self.store.name_snapshot(key, name, position, info, snapshot)
+        return await self._measured("name_snapshot", call)
+
+    async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
+        """Fetch all named snapshots of a session."""
+        return await self._measured("named_snapshots", self.store.named_snapshots(key))
+
+    async def drop_snapshot(self, key: SessionKey, name: str) -> None:
+        """Remove a named snapshot."""
+        await self._measured("drop_snapshot", self.store.drop_snapshot(key, name))
+
     async def delete(self, key: SessionKey) -> None:
         """End a session."""
         await self._measured("delete", self.store.delete(key))
@@ -61,6 +98,22 @@ class MeteredStore:
     async def list(self, tenant: str, *, limit: int, cursor: str | None) -> Page:
         """Fetch a page of a tenant's sessions."""
         return await self._measured("list", self.store.list(tenant, limit=limit, cursor=cursor))
+
+    async def count(self, tenant: str) -> int:
+        """Count a tenant's sessions."""
+        return await self._measured("count", self.store.count(tenant))
+
+    async def find(self, tenant: str, name: str) -> str:
+        """Fetch the id of a tenant's session of that name."""
+        return await self._measured("find", self.store.find(tenant, name))
+
+    async def sweep(self) -> int:
+        """Bury sessions that have expired."""
+        return await self._measured("sweep", self.store.sweep())
+
+    async def usage(self) -> Usage:
+        """Say how full the store is."""
+        return await self._measured("usage", self.store.usage())
 
     async def _measured(self, operation: str, call: Awaitable[Answer]) -> Answer:
         began = time.perf_counter()

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -22,6 +22,7 @@ from rlstm_server.store.base import MAX_NAME_BYTES, MAX_TTL_MS, SessionKey
 
 SMALL: Final = 4_096
 MAX_RATE_SCALE: Final = 10.0
+MAX_METADATA_BYTES: Final = 16_384
 
 Result = TypeVar("Result")
 
@@ -75,13 +76,30 @@ def check_adaptation(asked: AdaptationRequest) -> None:
 
 
 def check_create(request: CreateSession) -> None:
-    """Raise InvalidField or InvalidText for a session that cannot be made."""
+    """Raise InvalidField, InvalidText or TooLarge for a session that cannot be made."""
     check_adaptation(request.adaptation)
-    if request.name is not None and not 1 <= len(_utf8(request.name)) <= MAX_NAME_BYTES:
+    check_facts(name=request.name, ttl_seconds=request.ttl_seconds, metadata=request.metadata)
+
+
+def check_facts(
+    *, name: str | None = None, ttl_seconds: float | None = None, metadata: Mapping[str, Any] | None = None
+) -> None:
+    """Raise InvalidField, InvalidText or TooLarge for what cannot be said of a session."""
+    if name is not None and not 1 <= len(_utf8(name)) <= MAX_NAME_BYTES:
         raise InvalidField("name", f"name must be 1 to {MAX_NAME_BYTES} bytes long")
-    seconds = request.ttl_seconds
-    if seconds is not None and not 0.001 <= seconds <= MAX_TTL_MS / 1000:
+    if ttl_seconds is not None and not 0.001 <= ttl_seconds <= MAX_TTL_MS / 1000:
         raise InvalidField("ttl_seconds", f"ttl_seconds must be 0.001 to {MAX_TTL_MS // 1000}")
+    if metadata is not None:
+        check_metadata(metadata)
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Raise TooLarge for metadata that are too long as JSON, InvalidText for a string that is no text."""
+    try:
+        size = len(orjson.dumps(metadata))
+    except TypeError as error:
+        raise InvalidText("metadata: a string holds a lone surrogate") from error
+    within("bytes of metadata", size, MAX_METADATA_BYTES)
 
 
 def _utf8(name: str) -> bytes:

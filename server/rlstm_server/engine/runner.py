@@ -20,8 +20,9 @@ from torch import nn
 
 from rlstm_model.adaptation.round import Result as Performed
 from rlstm_model.adaptation.round import Work, perform
+from rlstm_server.engine.backlog import Backlog, Paced
 from rlstm_server.engine.job import Job, Ran, Result
-from rlstm_server.engine.messages import Caller
+from rlstm_server.engine.messages import Caller, EngineLimits
 from rlstm_server.engine.scheduler import Outcome, Plan, Scheduler
 from rlstm_server.engine.slots import Slots
 from rlstm_server.engine.steps import Event, Steps, census
@@ -70,11 +71,12 @@ class Runner:
     capacity: int
     rows: int = ROWS
     perform: Perform = perform
+    limits: EngineLimits = field(default_factory=EngineLimits)
     slots: Slots = field(default_factory=Slots)
     rounds: Rounds = field(default_factory=Rounds)
     _jobs: dict[int, Job] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
-    _discarded: list[Job] = field(default_factory=list)
+    _discarded: list[Steps[Any, Any]] = field(default_factory=list)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _closing: bool = False
 
@@ -116,18 +118,29 @@ class Runner:
     async def stream(
         self, steps: Steps[Event, Any], caller: Caller, rows: int = 1
     ) -> AsyncGenerator[Event, None]:
-        """Run a job and iterate over its events as they come; leaving early cancels it. Raises Overloaded."""
-        arrived: asyncio.Queue[Sequence[Event] | None] = asyncio.Queue()
-        job = self._submit(steps, caller, rows, arrived.put_nowait)
-        job.future.add_done_callback(lambda _: arrived.put_nowait(None))
+        """Run a job and iterate over its events as they come; leaving early cancels it.
+
+        The job pauses while its reader is behind. Raises Overloaded, SlowConsumer.
+        """
+        backlog: Backlog[Event] = Backlog(self.limits)
+        paced, paused = Paced(steps, backlog), False
         try:
-            while (events := await arrived.get()) is not None:
-                for event in events:
-                    yield event
-            job.future.result()
+            while not paced.over:
+                if paused:
+                    paced.check_reader()
+                    backlog.go_on()
+                job = self._submit(paced.portion(), caller, rows, backlog.put, admitted=paused)
+                job.future.add_done_callback(lambda _: backlog.end())
+                try:
+                    while (event := await backlog.take()) is not None:
+                        yield event
+                    job.future.result()
+                finally:
+                    job.leave()
+                    self._cancel(job)
+                paused = True
         finally:
-            job.leave()
-            self._cancel(job)
+            self._discard_later(steps)
 
     async def drain(self, seconds: float) -> None:
         """Give the jobs there are so long to end."""
@@ -152,14 +165,20 @@ class Runner:
     # ---- the event loop's side ----------------------------------------------------------------------------
 
     def _submit(
-        self, steps: Steps[Any, Any], caller: Caller, rows: int, on_events: Callable[[Sequence[Any]], None]
+        self,
+        steps: Steps[Any, Any],
+        caller: Caller,
+        rows: int,
+        on_events: Callable[[Sequence[Any]], None],
+        *,
+        admitted: bool = False,
     ) -> Job:
         loop = asyncio.get_running_loop()
         job = Job(next(self._numbers), steps, caller, loop, loop.create_future(), on_events)
         with self._wake:
             if self._closing:
                 raise Draining("the server is shutting down")
-            self._scheduler.add(job.number, caller.tenant, rows)
+            self._scheduler.add(job.number, caller.tenant, rows, admitted=admitted)
             self._jobs[job.number] = job
             self._wake.notify()
         return job
@@ -167,8 +186,14 @@ class Runner:
     def _cancel(self, job: Job) -> None:
         with self._wake:
             if self._scheduler.cancel(job.number) and not self._scheduler.holds(job.number):
-                self._discarded.append(self._jobs.pop(job.number))
+                self._discarded.append(self._jobs.pop(job.number).steps)
                 self._wake.notify()
+
+    def _discard_later(self, steps: Steps[Any, Any]) -> None:
+        """Have a generator closed where its tensors were made."""
+        with self._wake:
+            self._discarded.append(steps)
+            self._wake.notify()
 
     # ---- the device thread's side -------------------------------------------------------------------------
 
@@ -258,16 +283,17 @@ class Runner:
         with self._wake:
             self._scheduler.update(outcome)
             gone = [self._jobs.pop(number) for number in plan.jobs if not self._scheduler.holds(number)]
-        _discard(gone)
+        _discard([job.steps for job in gone])
 
     def _refuse_rest(self) -> None:
         with self._wake:
             rest, self._jobs = list(self._jobs.values()), {}
+            discarded, self._discarded = self._discarded, []
             for job in rest:
                 self._scheduler.cancel(job.number)
         for job in rest:
             job.refuse(Draining("the server is shutting down"))
-        _discard(rest)
+        _discard(discarded + [job.steps for job in rest])
 
 
 def weights_digest(model: nn.Module) -> str:
@@ -279,7 +305,7 @@ def weights_digest(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _discard(jobs: Sequence[Job]) -> None:
-    """Close the generators here, where their tensors were made."""
-    for job in jobs:
-        job.steps.close()
+def _discard(generators: Sequence[Steps[Any, Any]]) -> None:
+    """Close generators here, where their tensors were made."""
+    for steps in generators:
+        steps.close()

@@ -93,15 +93,15 @@ class Scheduler:
         """Jobs that are waiting or running."""
         return len(self._jobs)
 
-    def add(self, job: int, tenant: str, rows: int = 1) -> None:
-        """Put a new job at the end of its tenant's line. Raises Overloaded when the queue is full."""
+    def add(self, job: int, tenant: str, rows: int = 1, *, admitted: bool = False) -> None:
+        """Put a new job at the end of its tenant's line. Raises Overloaded when the queue is full.
+
+        One that was `admitted` before, in an earlier part of the same work, is not refused.
+        """
         if job in self._jobs:
             raise ValueError(f"job {job} was added before")
-        if self.active >= self.capacity:
-            raise Overloaded(f"{self.capacity} jobs are waiting already", retry_after=1)
-        own = self._tenants.get(tenant)
-        if own is not None and own.jobs >= SHARE * self.capacity:
-            raise Overloaded(f"{own.jobs} jobs of this tenant are waiting already", retry_after=1)
+        if not admitted:
+            self._check_room(tenant)
         own = self._tenants.setdefault(tenant, _Tenant(self._now))
         own.jobs += 1
         self._books.added += 1
@@ -168,6 +168,13 @@ class Scheduler:
         _equal("tenants without jobs", [n for n, tenant in self._tenants.items() if not tenant.jobs], [])
         gone = self._books.finished + self._books.cancelled
         _equal("jobs added", self._books.added, gone + self.active)
+
+    def _check_room(self, tenant: str) -> None:
+        if self.active >= self.capacity:
+            raise Overloaded(f"{self.capacity} jobs are waiting already", retry_after=1)
+        own = self._tenants.get(tenant)
+        if own is not None and own.jobs >= SHARE * self.capacity:
+            raise Overloaded(f"{own.jobs} jobs of this tenant are waiting already", retry_after=1)
 
     def _take(self) -> int:
         """The next job of the tenant that had the fewest rows."""

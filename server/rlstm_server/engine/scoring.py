@@ -40,6 +40,11 @@ class ItemText:
     context: Piece | None
 
     @property
+    def tokens(self) -> int:
+        """All that are read."""
+        return len(self.piece.ids) + (len(self.context.ids) if self.context else 0)
+
+    @property
     def first_token(self) -> FirstToken:
         """What the first token is scored against."""
         return "bos" if self.context is None else "context"

@@ -4,29 +4,30 @@ A changing operation, step by step: the copy at hand is taken unasked (the commi
 computed on a staged state, and committed with its operation id. Committed: the staged state becomes the copy.
 Replayed: the stored answer is given, the staged state dropped. Stale: the session is loaded and the work done
 again. A reader who goes away cancels the work, but never a commit that is on its way.
+
+A commit brings a small state along. A large one it leaves to the log, with what it takes to do the operation
+again and the digest that must come of it; now and then a snapshot makes the log short again.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from rlstm_server.engine.cache import SessionCache
+from rlstm_server.engine.description import SessionCopy, SessionFacts, describe
 from rlstm_server.engine.learning import Tally
+from rlstm_server.engine.loading import Loader
 from rlstm_server.engine.messages import Caller, Timings
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.record import write_record
 from rlstm_server.engine.runner import Runner
-from rlstm_server.engine.snapshot import (
-    SessionCopy,
-    SessionFacts,
-    SessionState,
-    Snapshots,
-    describe,
-    session_facts,
-)
+from rlstm_server.engine.snapshot import SessionState, Snapshots, digest, is_inline, stored_bytes
+from rlstm_server.engine.snapshot_policy import Lead
+from rlstm_server.engine.snapshotter import Snapshotter
 from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import (
     Conflict,
@@ -39,6 +40,7 @@ from rlstm_server.errors import (
     Overloaded,
     ServerError,
     StateCorrupt,
+    StoreFull,
     StoreUnavailable,
     VersionMoved,
 )
@@ -47,35 +49,46 @@ from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
-    Head,
     Mismatch,
     Moved,
     Position,
     Replayed,
     SessionKey,
+    SnapshotDue,
+    SnapshotRef,
     Stale,
 )
 
 REDOS: Final = 3
 COMMIT_TRIES: Final = 3
 COMMIT_SECONDS: Final = 3.0
-FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite"}
-"""What is wrong with a state that cannot be used, by a word of the message; anything else is its schema."""
-
 Result = TypeVar("Result")
 Answer = TypeVar("Answer")
 
 
 class Staged(NamedTuple, Generic[Answer]):
-    """A change that is computed and not yet committed."""
+    """A change that is computed and not yet committed.
+
+    record  what was done (:mod:`rlstm_server.engine.record`)
+    whole   the record alone does not lead to the state: the commit brings it, however large it is
+    """
 
     state: SessionState
-    sealed: bytes
-    record: bytes
+    record: Mapping[str, Any]
     answer: Answer
     stored_answer: bytes
     summary: bytes
     tally: Tally
+    facts: SessionFacts
+    whole: bool = False
+
+
+class _Written(NamedTuple, Generic[Answer]):
+    """A staged change as a commit has it: its record, and the sealed state where that is small."""
+
+    staged: Staged[Answer]
+    record: bytes
+    sealed: bytes | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +127,7 @@ class _Actor:
     """The operations of one session: one has its turn, the others wait in the order they came."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    operation_ids: set[str] = field(default_factory=set)
+    operations: dict[str, Operation[Any]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -123,12 +136,16 @@ class Sessions:
 
     store: MeteredStore
     cache: SessionCache
-    snapshots: Snapshots
+    loader: Loader
     runner: Runner
     metrics: Metrics
     queued_operations: int
+    draining: bool = False
     _actors: dict[SessionKey, _Actor] = field(default_factory=dict)
     _operations: set[Operation[Any]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.snapshotter = Snapshotter(self.loader, self.store, self.cache, self.metrics)
 
     # ---- operations ---------------------------------------------------------------------------------------
 
@@ -144,30 +161,40 @@ class Sessions:
     ) -> Operation[Result]:
         """Put work into the session's queue. Raises InFlight for an operation that is in it, Overloaded."""
         actor = self._actors.setdefault(key, _Actor())
-        if operation_id in actor.operation_ids:
+        if operation_id in actor.operations:
             self.metrics.replays.labels("in_flight").inc()
             raise InFlight("an operation with this key is being worked on", retry_after=1)
-        if len(actor.operation_ids) >= self.queued_operations:
+        if len(actor.operations) >= self.queued_operations:
             raise Overloaded(
                 f"{self.queued_operations} operations of this session wait already", retry_after=1
             )
-        actor.operation_ids.add(operation_id)
 
         async def in_turn(operation: Operation[Result]) -> Result:
             async with actor.turn:
                 return await work(operation)
 
-        operation = self.start(in_turn)
+        operation = actor.operations[operation_id] = self.start(in_turn)
         operation.task.add_done_callback(lambda _: self._leave(key, actor, operation_id))
         return operation
 
     def _leave(self, key: SessionKey, actor: _Actor, operation_id: str) -> None:
-        actor.operation_ids.discard(operation_id)
-        if not actor.operation_ids and self._actors.get(key) is actor:
+        actor.operations.pop(operation_id, None)
+        if not actor.operations and self._actors.get(key) is actor:
             del self._actors[key]
+
+    def end(self, key: SessionKey, refusal: ServerError) -> None:
+        """Stop all operations of a session that has ended, but for a commit on its way; keep no copy of it."""
+        self.cache.drop(key)
+        actor = self._actors.get(key)
+        for operation in [] if actor is None else list(actor.operations.values()):
+            operation.abandon(refusal)
+            # A commit from just before the end makes a copy once more.
+            operation.task.add_done_callback(lambda _: self.cache.drop(key))
 
     async def drain(self, seconds: float) -> None:
         """Let operations finish for so long; stop the others, but for commits on their way."""
+        self.draining = True
+        await self.snapshotter.close()
         tasks = [operation.task for operation in self._operations]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
@@ -180,10 +207,10 @@ class Sessions:
     def check(self) -> None:
         """Raise ValueError unless actors and operations belong together and the cache's books balance."""
         self.cache.check()
-        queued = sum(len(actor.operation_ids) for actor in self._actors.values())
+        queued = sum(len(actor.operations) for actor in self._actors.values())
         if queued > len(self._operations):
             raise ValueError(f"{queued} operations are queued, {len(self._operations)} exist")
-        if any(not actor.operation_ids for actor in self._actors.values()):
+        if any(not actor.operations for actor in self._actors.values()):
             raise ValueError("an actor without operations was left behind")
 
     # ---- reading ------------------------------------------------------------------------------------------
@@ -196,35 +223,23 @@ class Sessions:
         return copy
 
     async def _load(self, key: SessionKey, caller: Caller, known: SessionCopy | None) -> SessionCopy:
-        began = time.perf_counter()
-        try:
-            head = await self.store.load_head(key, known=None if known is None else known.position)
-        except (Gone, NotFound):
-            self.cache.drop(key)
-            raise
-        if head.state is None and known is not None:
-            return known
-        copy = await self._restore(key, head, caller)
-        self.cache.put(copy)
-        self.metrics.load_seconds.observe(time.perf_counter() - began)
+        copy = await self.loader.load(key, caller, known)
+        self.snapshotter.consider(copy)
         return copy
 
-    async def _restore(self, key: SessionKey, head: Head, caller: Caller) -> SessionCopy:
-        if head.state is None:
-            raise StateCorrupt("the session has no state in the store")
-        try:
-            state = await self.runner.run(_opened(self.snapshots, key, head.version, head.state), caller)
-        except ServerError as error:
-            self._count_restore_failure(error)
-            raise
-        return SessionCopy(key=key, position=head.position, state=state.result, facts=session_facts(head))
+    async def open_snapshot(
+        self, key: SessionKey, snapshot: SnapshotRef, version: int, caller: Caller
+    ) -> SessionState:
+        """The state that was put for `key` at `version`. Raises StateCorrupt, ModelMismatch."""
+        return await self.loader.open_snapshot(key, snapshot, version, caller)
 
-    def _count_restore_failure(self, error: ServerError) -> None:
-        if isinstance(error, StateCorrupt):
-            reason = next((name for name, word in FAULTS.items() if word in error.detail), "schema")
-            self.metrics.restore_failures.labels(reason).inc()
-        elif error.code == "model_mismatch":
-            self.metrics.restore_failures.labels("model_mismatch").inc()
+    async def save(self, copy: SessionCopy) -> SnapshotRef:
+        """Put a copy's state beside its session, to be pointed to. Raises StoreFull."""
+        return await self.loader.save(copy.key, copy.position.version, copy.state)
+
+    async def creation_state(self, key: SessionKey, state: SessionState) -> bytes | SnapshotRef:
+        """What a session is created with: its state, the origin of a large one that is new, or its place."""
+        return await self.loader.creation_state(key, state)
 
     @contextmanager
     def distrusting(self, key: SessionKey) -> Iterator[None]:
@@ -252,19 +267,22 @@ class Sessions:
         for _ in range(1 + REDOS if change.redo else 1):
             operation.check()
             copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
-            steps = await compute(copy)
+            steps = _written(self.loader.snapshots, copy, await compute(copy))
             with self.distrusting(change.key):
                 ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
             began = time.perf_counter()
-            commit = _commit_of(change, copy, ran.result)
+            commit = await self._commit_of(change, copy, ran.result)
             outcome = await operation.commit(self._commit(commit))
+            if isinstance(outcome, SnapshotDue):
+                commit = replace(commit, state=await self._put(copy, ran.result.staged))
+                outcome = await operation.commit(self._commit(commit))
             store_seconds = time.perf_counter() - began
             timings = Timings(queue=ran.queue, compute=ran.compute, store=store_seconds)
             if isinstance(outcome, Stale):
                 self.cache.drop(change.key)
                 self.metrics.conflicts.labels("redone").inc()
                 continue
-            return self._settle(change, copy, ran.result, outcome, timings)
+            return self._settle(commit, copy, ran.result.staged, outcome, timings)
         self.metrics.conflicts.labels("refused").inc()
         raise Conflict("other servers changed the session at the same time", retry_after=1)
 
@@ -277,35 +295,73 @@ class Sessions:
                 outcome = await self.store.commit(commit)
             except OutcomeUnknown as error:
                 unknown = error
-            except StoreUnavailable as error:
+            except (Gone, NotFound) as error:
+                self.cache.drop(commit.key)
+                error.applied = "no" if unknown is None else "unknown"
+                raise
+            except (StoreUnavailable, StoreFull) as error:
                 if unknown is None:
                     raise
-                unknown.__cause__ = error
-            except (Gone, NotFound):
-                self.cache.drop(commit.key)
-                raise
+                unknown.__cause__ = error  # this try changed nothing, but the one before may have
             else:
-                return _own(commit, outcome) if unknown is not None else outcome
+                return await self._own(commit, outcome) if unknown is not None else outcome
             if time.monotonic() >= deadline:
                 break
         self.cache.drop(commit.key)
         raise unknown or OutcomeUnknown("the store did not say whether the change took effect")
 
+    async def _own(self, commit: Commit, outcome: CommitOutcome) -> CommitOutcome:
+        """After a commit of unknown outcome, a replay of exactly its position is that commit."""
+        if not isinstance(outcome, Replayed) or outcome.current != commit.position:
+            return outcome
+        try:
+            expires_at_ms = (await self.store.load_head(commit.key, with_state=False)).expires_at_ms
+        except ServerError:
+            expires_at_ms = int(time.time() * 1000) + commit.ttl_ms  # our clock is all that is left
+        return Committed(position=commit.position, expires_at_ms=expires_at_ms)
+
+    async def _commit_of(self, change: Change, copy: SessionCopy, written: _Written[Any]) -> Commit:
+        staged = written.staged
+        state: bytes | SnapshotRef | None = written.sealed
+        if state is None and staged.whole:
+            state = await self._put(copy, staged)
+        return Commit(
+            key=change.key,
+            operation_id=change.operation_id,
+            body_hash=change.body_hash,
+            if_match=change.if_match,
+            expects=copy.position,
+            record=written.record,
+            info=describe(staged.state, staged.facts, stored_bytes(staged.state)),
+            state=state,
+            ttl_ms=staged.facts.ttl_ms,
+            answer=staged.stored_answer,
+            summary=staged.summary,
+        )
+
+    async def _put(self, copy: SessionCopy, staged: Staged[Any]) -> SnapshotRef:
+        return await self.loader.save(copy.key, copy.position.version + 1, staged.state)
+
     def _settle(
         self,
-        change: Change,
+        commit: Commit,
         copy: SessionCopy,
         staged: Staged[Answer],
-        outcome: Committed | Replayed | Mismatch | Moved,
+        outcome: Committed | Replayed | Mismatch | Moved | SnapshotDue,
         timings: Timings,
     ) -> Changed[Answer]:
         match outcome:
             case Committed():
                 fresh = SessionCopy(
-                    key=change.key, position=outcome.position, state=staged.state, facts=copy.facts
+                    key=commit.key,
+                    position=outcome.position,
+                    state=staged.state,
+                    facts=staged.facts,
+                    lead=self._lead(commit, copy, staged, timings.compute),
                 )
                 self._count_commit(staged, timings)
                 self.cache.put(fresh)
+                self.snapshotter.consider(fresh)
                 return Changed(staged, None, fresh, outcome.expires_at_ms, timings)
             case Replayed():
                 self.metrics.replays.labels("replayed").inc()
@@ -316,13 +372,24 @@ class Sessions:
                 raise IdempotencyMismatch("the idempotency key was used with another request")
             case Moved():
                 if copy.position.version != outcome.current:
-                    self.cache.drop(change.key)
-                raise VersionMoved(change.if_match or 0, outcome.current)
+                    self.cache.drop(commit.key)
+                raise VersionMoved(commit.if_match or 0, outcome.current)
+            case SnapshotDue():
+                raise StoreUnavailable("the store keeps no more records, and took no snapshot")
+
+    def _lead(self, commit: Commit, copy: SessionCopy, staged: Staged[Any], seconds: float) -> Lead:
+        """How far the committed state is ahead of its base, which may be a newer one than the copy knows."""
+        if commit.state is not None:
+            return Lead(base=commit.position.version)
+        known = self.cache.get(copy.key)
+        lead = known.lead if known is not None and known.position == copy.position else copy.lead
+        tokens = staged.state.adapted.position - copy.state.adapted.position
+        return lead.plus(max(0, tokens), seconds)
 
     def _count_commit(self, staged: Staged[Any], timings: Timings) -> None:
         staged.tally.count(self.metrics)
         self.metrics.commit_seconds.observe(timings.store)
-        self.metrics.state_bytes.observe(len(staged.sealed))
+        self.metrics.state_bytes.observe(stored_bytes(staged.state))
         adapted = staged.state.adapted
         if adapted.lineup.experts > 1:
             self.metrics.static_weight.observe(adapted.weights[0])
@@ -332,31 +399,18 @@ class Sessions:
             self.cache.drop(copy.key)
 
 
-def _opened(snapshots: Snapshots, key: SessionKey, version: int, value: bytes) -> Steps[Any, SessionState]:
-    """Open a stored state on the device thread."""
-    yield from ()
-    return snapshots.open(key, version, value)
-
-
-def _commit_of(change: Change, copy: SessionCopy, staged: Staged[Any]) -> Commit:
-    facts: SessionFacts = copy.facts
-    return Commit(
-        key=change.key,
-        operation_id=change.operation_id,
-        body_hash=change.body_hash,
-        if_match=change.if_match,
-        expects=copy.position,
-        record=staged.record,
-        info=describe(staged.state, facts, len(staged.sealed)),
-        state=staged.sealed,
-        ttl_ms=facts.ttl_ms,
-        answer=staged.stored_answer,
-        summary=staged.summary,
+def _written(
+    snapshots: Snapshots, copy: SessionCopy, steps: Steps[Any, Staged[Answer]]
+) -> Steps[Any, _Written[Answer]]:
+    """Compute a change, and make of it what is committed. Raises StateCorrupt where that is not finite."""
+    staged = yield from steps
+    state = staged.state
+    record = write_record(
+        staged.record,
+        state.place,
+        state.totals,
+        numerics=snapshots.numerics,
+        state=(yield from digest(state)),
     )
-
-
-def _own(commit: Commit, outcome: CommitOutcome) -> CommitOutcome:
-    """After a commit of unknown outcome, a replay of exactly its position is that commit."""
-    if isinstance(outcome, Replayed) and outcome.current == commit.position:
-        return Committed(position=commit.position, expires_at_ms=int(time.time() * 1000) + commit.ttl_ms)
-    return outcome
+    version = copy.position.version + 1
+    return _Written(staged, record, snapshots.pack(copy.key, version, state) if is_inline(state) else None)

@@ -4,27 +4,40 @@
 
 The header holds what is no tensor: the kind and size of the fast weights, the adapter's counters and pending
 tokens, the watch over them, the sums over the session's life, and the place in its text. A state that was
-stored and opened again gives the same scores, bit for bit.
+stored and opened again gives the same scores, bit for bit. A new session's state follows from the header, so
+a large one is stored without tensors: an *origin*. A state's digest is of header and tensors, not of the
+bytes that it is stored as: these may be other ones with another version of a library.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import Tensor
 
 from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, StateMismatch
 from rlstm_model.adaptation.watch import Watch
-from rlstm_server.engine.messages import AdaptationChoice, SessionInfo, SessionTotals
+from rlstm_server.engine.messages import AdaptationChoice, SessionTotals
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.steps import Ask, Steps
 from rlstm_server.engine.text import START, Place
 from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
-from rlstm_server.store.base import Head, Position, SessionKey
+from rlstm_server.store.base import SessionKey
 from rlstm_server.store.sealing import Seal, seal, unseal
 
+INLINE_BYTES: Final = 256 << 10
+"""A state of at most so many bytes is part of every commit; a larger one is rebuilt from base and log."""
+
+PIECE_BYTES: Final = 8 << 20
+"""So much of a state is looked at between two rounds: the whole of a large one would hold up everybody."""
+
 _LENGTH_BYTES: Final = 4
+_DIGEST_BYTES: Final = 32
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +47,7 @@ class SessionState:
     choice      how it learns, from its creation to its end
     watch       over a single expert that learns beside the static row; of no meaning for others
     norm_ratio  of the fast weights to the slow ones, when the state was last committed
+    approx      whether other numerics had a part in it: scores agree with theirs, but not to the bit
     """
 
     adapted: AdaptedState
@@ -42,6 +56,7 @@ class SessionState:
     place: Place = START
     watch: Watch = field(default_factory=Watch)
     norm_ratio: float = 0.0
+    approx: bool = False
 
     @classmethod
     def before_text(cls, adapter: Adapter, choice: AdaptationChoice) -> "SessionState":
@@ -53,29 +68,15 @@ class SessionState:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionFacts:
-    """What was said when the session was made: it does not depend on the text."""
+class Contents(NamedTuple):
+    """What a state consists of: all that is no tensor, and the tensors, which lie in memory.
 
-    name: str | None
-    created_at_ms: int
-    ttl_ms: int
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    same_numerics  whether they were computed by the numbers that are computed here
+    """
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SessionCopy:
-    """One replica's copy of a session, and whose it is and at which place of its history."""
-
-    key: SessionKey
-    position: Position
-    state: SessionState
-    facts: SessionFacts
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the copy keeps in memory, but for small change."""
-        return self.state.adapted.nbytes
+    header: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    same_numerics: bool = True
 
 
 class Snapshots:
@@ -84,36 +85,64 @@ class Snapshots:
     def __init__(self, served: ServedModel) -> None:
         self._served = served
 
+    @property
+    def numerics(self) -> str:
+        """The identity of the numbers that are computed here."""
+        return self._served.numerics
+
     def pack(self, key: SessionKey, version: int, state: SessionState) -> bytes:
         """Seal the state of `key` at `version`. Raises StateCorrupt for a value that is not finite."""
-        tensors = state.adapted.tensors()
-        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-            raise StateCorrupt("the new state holds a value that is not finite")
-        header = {
-            "kind": state.choice.kind,
-            "coordinates": state.choice.coordinates,
-            "adapted": state.adapted.header(),
-            "watch": asdict(state.watch),
-            "norm_ratio": state.norm_ratio,
-            "totals": asdict(state.totals),
-            "place": asdict(state.place),
-        }
-        try:
-            text = json.dumps(header, allow_nan=False).encode()
-        except ValueError as error:
-            raise StateCorrupt("the new state's sums are not finite") from error
-        payload = b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, save(tensors)))
-        return seal(self._seal(key, version), payload)
+        return self.seal(key, version, contents_of(state))
 
     def open(self, key: SessionKey, version: int, value: bytes) -> SessionState:
         """The state that was packed. Raises StateCorrupt, ModelMismatch."""
-        payload = unseal(value, self._seal(key, version)).payload
+        return self.restore(self.unseal(key, version, value))
+
+    def origin(self, key: SessionKey, state: SessionState) -> bytes:
+        """Seal a state that is new, without its tensors: they follow from the rest."""
+        return self._sealed(key, 0, {**fields_of(state), "origin": True}, {})
+
+    def is_new(self, state: SessionState) -> bool:
+        """Whether nothing has happened to a state yet."""
+        if state.adapted.delta_KP is not None:
+            return False
+        adapter = self._served.adapter(state.choice.kind, state.choice.coordinates)
+        fresh = SessionState.before_text(adapter, state.choice)
+        tensors, own = fresh.adapted.tensors(), state.adapted.tensors()
+        return fields_of(state) == fields_of(fresh) and all(
+            torch.equal(tensor, own[name]) for name, tensor in tensors.items()
+        )
+
+    # ---- what any thread may do: it takes as long as a large state has bytes -------------------------------
+
+    def seal(self, key: SessionKey, version: int, contents: "Contents") -> bytes:
+        """Seal what `key` consists of at `version`. Raises StateCorrupt for a value that is not finite."""
+        if not all(bool(tensor.isfinite().all()) for tensor in contents.tensors.values()):
+            raise StateCorrupt("the new state holds a value that is not finite")
+        return self._sealed(key, version, contents.header, contents.tensors)
+
+    def unseal(self, key: SessionKey, version: int, value: bytes) -> "Contents":
+        """What was sealed for `key` at `version`. Raises StateCorrupt, ModelMismatch."""
+        unsealed = unseal(value, self._seal(key, version))
+        payload = memoryview(unsealed.payload)
         start = _LENGTH_BYTES + int.from_bytes(payload[:_LENGTH_BYTES], "little")
         try:
-            header = json.loads(payload[_LENGTH_BYTES:start])
-            tensors = {name: tensor.to(self._served.device) for name, tensor in load(payload[start:]).items()}
+            header = json.loads(bytes(payload[_LENGTH_BYTES:start]))
+            return Contents(header, load(bytes(payload[start:])), unsealed.same_numerics)
+        except (SafetensorError, ValueError) as error:
+            raise StateCorrupt("the stored state cannot be read") from error
+
+    # ---- the device thread's side -------------------------------------------------------------------------
+
+    def restore(self, contents: "Contents") -> SessionState:
+        """The state that consists of this, `approx` from now on if other numerics computed it.
+
+        Raises StateCorrupt, ModelMismatch.
+        """
+        header = contents.header
+        try:
             adapter = self._served.adapter(header["kind"], header["coordinates"])
-            adapted, place = adapter.restore(tensors, header["adapted"]), header["place"]
+            adapted, place = self._adapted(adapter, contents), header["place"]
             return SessionState(
                 adapted=adapted,
                 choice=AdaptationChoice.of(adapter.config, adapted.lineup, adapted.rate_scale),
@@ -121,13 +150,30 @@ class Snapshots:
                 place=replace(Place(**place), unfinished=tuple(place["unfinished"])),
                 watch=Watch(**header["watch"]),
                 norm_ratio=header["norm_ratio"],
+                approx=header["approx"] or not contents.same_numerics,
             )
         except InvalidField as error:
             raise ModelMismatch("the model has no rule for the session's kind of fast weights") from error
         except NonFiniteState as error:
             raise StateCorrupt("the stored state holds a value that is not finite") from error
-        except (StateMismatch, SafetensorError, ValueError, KeyError, TypeError) as error:
+        except (StateMismatch, ValueError, KeyError, TypeError) as error:
             raise StateCorrupt("the stored state cannot be read") from error
+
+    def _adapted(self, adapter: Adapter, contents: "Contents") -> AdaptedState:
+        fields = contents.header["adapted"]
+        if contents.header.get("origin") is True:
+            return adapter.start(
+                rate_scale=fields["rate_scale"], static=fields["static"], experts=fields["experts"]
+            )
+        tensors = {name: tensor.to(self._served.device) for name, tensor in contents.tensors.items()}
+        return adapter.restore(tensors, fields)
+
+    def _sealed(
+        self, key: SessionKey, version: int, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> bytes:
+        text, stored = _written(header), save(dict(tensors))
+        payload = b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, stored))
+        return seal(self._seal(key, version), payload)
 
     def _seal(self, key: SessionKey, version: int) -> Seal:
         return Seal.of(
@@ -139,83 +185,65 @@ class Snapshots:
         )
 
 
-def describe(state: SessionState, facts: SessionFacts, state_bytes: int) -> bytes:
-    """Write what a listing shows; `session_info` reads it."""
-    info = {
-        "position": state.adapted.position,
-        "state_bytes": state_bytes,
-        "adaptation": asdict(state.choice),
-        "weights": state.adapted.weights,
+def contents_of(state: SessionState) -> Contents:
+    """What a state consists of; from a device it is fetched, so the device thread does it."""
+    tensors = {name: tensor.contiguous().cpu() for name, tensor in state.adapted.tensors().items()}
+    return Contents(fields_of(state), tensors)
+
+
+def is_inline(state: SessionState) -> bool:
+    """Whether a state is small enough to be part of every commit."""
+    return stored_bytes(state) <= INLINE_BYTES
+
+
+def stored_bytes(state: SessionState) -> int:
+    """Bytes of a state's header and tensors."""
+    return len(_written(fields_of(state))) + state.adapted.nbytes
+
+
+def digest(state: SessionState) -> Steps[Any, str]:
+    """The BLAKE2b of a state's header and tensors, a piece between two rounds.
+
+    Raises StateCorrupt for a value that is not finite.
+    """
+    hashing = hashlib.blake2b(_written(fields_of(state)), digest_size=_DIGEST_BYTES)
+    done = 0
+    for name, tensor in sorted(state.adapted.tensors().items()):
+        hashing.update(json.dumps([name, str(tensor.dtype), [*tensor.shape]]).encode())
+        for piece in _pieces(tensor):
+            if not bool(piece.isfinite().all()):
+                raise StateCorrupt("the new state holds a value that is not finite")
+            done += piece.nbytes
+            hashing.update(piece.view(torch.uint8).numpy().data)
+            if done >= PIECE_BYTES:
+                done = 0
+                yield Ask()
+    return hashing.hexdigest()
+
+
+def _pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """The values of a tensor in their order, so many at once, in memory; a copy only where they were not."""
+    for piece in torch.split(tensor.detach().contiguous().view(-1), PIECE_BYTES // tensor.element_size()):
+        yield piece.cpu()
+
+
+def fields_of(state: SessionState) -> dict[str, Any]:
+    """All that is no tensor."""
+    return {
+        "kind": state.choice.kind,
+        "coordinates": state.choice.coordinates,
+        "adapted": state.adapted.header(),
+        "watch": asdict(state.watch),
         "norm_ratio": state.norm_ratio,
         "totals": asdict(state.totals),
-        "pending": len(state.place.pending),
-        "metadata": facts.metadata,
+        "place": asdict(state.place),
+        "approx": state.approx,
     }
-    return json.dumps(info).encode()
 
 
-def info_of(copy: SessionCopy, state_bytes: int, expires_at_ms: int) -> SessionInfo:
-    """Describe a copy that is at the head."""
-    return SessionInfo(
-        id=copy.key.session_id,
-        name=copy.facts.name,
-        version=copy.position.version,
-        position=copy.state.adapted.position,
-        created_at=copy.facts.created_at_ms / 1000,
-        expires_at=expires_at_ms / 1000,
-        state_bytes=state_bytes,
-        adaptation=copy.state.choice,
-        weights=copy.state.adapted.weights,
-        norm_ratio=copy.state.norm_ratio,
-        totals=copy.state.totals,
-        pending=len(copy.state.place.pending),
-        metadata=copy.facts.metadata,
-    )
-
-
-def session_info(session_id: str, head: Head) -> SessionInfo:
-    """Read a head's description. Raises StateCorrupt when it is none."""
-    info = _parse(head)
+def _written(header: Mapping[str, Any]) -> bytes:
+    """A header as JSON. Raises StateCorrupt for a number that is not finite."""
     try:
-        return SessionInfo(
-            id=session_id,
-            name=head.name,
-            version=head.version,
-            position=info["position"],
-            created_at=head.created_at_ms / 1000,
-            expires_at=head.expires_at_ms / 1000,
-            state_bytes=info["state_bytes"],
-            adaptation=adaptation_choice(info["adaptation"]),
-            weights=tuple(info["weights"]),
-            norm_ratio=info["norm_ratio"],
-            totals=SessionTotals(**info["totals"]),
-            pending=info["pending"],
-            metadata=info["metadata"],
-        )
-    except (KeyError, TypeError) as error:
-        raise StateCorrupt("the session's description lacks a field") from error
-
-
-def adaptation_choice(fields: Mapping[str, Any]) -> AdaptationChoice:
-    """Read a choice that was written as JSON. Raises KeyError or TypeError when it is none."""
-    return AdaptationChoice(**{**fields, "rates": tuple(fields["rates"])})
-
-
-def session_facts(head: Head) -> SessionFacts:
-    """What was said when the session was made. Raises StateCorrupt when the head's description is none."""
-    return SessionFacts(
-        name=head.name,
-        created_at_ms=head.created_at_ms,
-        ttl_ms=head.ttl_ms,
-        metadata=_parse(head).get("metadata", {}),
-    )
-
-
-def _parse(head: Head) -> dict[str, Any]:
-    try:
-        info = json.loads(head.info)
+        return json.dumps(header, allow_nan=False).encode()
     except ValueError as error:
-        raise StateCorrupt("the session's description cannot be read") from error
-    if not isinstance(info, dict):
-        raise StateCorrupt("the session's description is no object")
-    return info
+        raise StateCorrupt("the new state's sums are not finite") from error

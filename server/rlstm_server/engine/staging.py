@@ -1,29 +1,29 @@
 """Changes computed on a staged state: what a commit needs, made on the device thread."""
 
-import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
 from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.watch import Watch
 from rlstm_server.engine import answers
-from rlstm_server.engine.learning import Reading, Tally, read_piece
+from rlstm_server.engine.description import SessionCopy, SessionFacts, info_of
+from rlstm_server.engine.learning import Tally, read_piece
 from rlstm_server.engine.messages import (
     AdaptationChoice,
     AppendAnswer,
     AppendRequest,
     ResetScope,
+    SessionInfo,
     Timings,
 )
 from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.record import ReadingRecord
+from rlstm_server.engine.replay import measured, reset
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Staged
-from rlstm_server.engine.snapshot import SessionCopy, SessionState, Snapshots
+from rlstm_server.engine.snapshot import SessionState, Snapshots, stored_bytes
 from rlstm_server.engine.steps import Steps
-from rlstm_server.engine.text import Piece, Place
-from rlstm_server.store.base import SessionKey
+from rlstm_server.engine.text import Piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,20 +45,19 @@ class Staging:
 
     def measured(self, state: SessionState) -> SessionState:
         """A state that is to be committed, with the norm of its fast weights."""
-        return replace(state, norm_ratio=self.served.norm_ratio(state.choice, state.adapted))
+        return measured(self.served, state)
 
-    def start(self, key: SessionKey, choice: AdaptationChoice) -> Steps[Any, tuple[SessionState, bytes]]:
-        """The state of a new session, and the same sealed."""
+    def start(self, choice: AdaptationChoice) -> Steps[Any, SessionState]:
+        """The state of a new session."""
         yield from ()
-        adapter = self.served.adapter(choice.kind, choice.coordinates)
-        state = SessionState.before_text(adapter, choice)
-        return state, self.snapshots.pack(key, 0, state)
+        return SessionState.before_text(self.served.adapter(choice.kind, choice.coordinates), choice)
 
     def append(
         self, copy: SessionCopy, request: AppendRequest, piece: Piece
     ) -> Steps[Any, Staged[AppendAnswer]]:
-        """Score a piece, then learn from it."""
-        reading = yield from read_piece(self.adapter(copy.state), copy.state, piece, learn=request.learn)
+        """Score a piece, then learn from it, unless the session's learning is off."""
+        learn = request.learn and copy.facts.learning
+        reading = yield from read_piece(self.adapter(copy.state), copy.state, piece, learn=learn)
         state = self.measured(reading.state)
         answer = AppendAnswer(
             version=copy.position.version + 1,
@@ -74,63 +73,82 @@ class Staging:
             norm_ratio=state.norm_ratio,
             pending=len(state.place.pending),
             timings=Timings(),
+            learn=learn,
         )
         return self.stage(
             copy,
             state,
-            record=read_record("append", reading, learn=request.learn),
+            record=reading_record("append", reading.record),
             answer=answer,
             stored=answers.encode(answer),
             summary=answers.summarise(answer),
             tally=reading.tally,
         )
 
-    def reset(self, copy: SessionCopy, scope: ResetScope) -> Steps[Any, Staged[None]]:
+    def reset(self, copy: SessionCopy, scope: ResetScope) -> Steps[Any, Staged[SessionInfo]]:
         """Forget fast weights, recurrent state, or both; position and sums go on."""
         yield from ()
-        before, recurrent = copy.state, scope in ("recurrent", "both")
-        fast_weights = scope in ("fast_weights", "both")
-        adapted = self.adapter(before).reset(before.adapted, fast_weights=fast_weights, recurrent=recurrent)
-        state = self.measured(
-            replace(
-                before,
-                adapted=adapted,
-                place=_past_unread(before.place) if recurrent else before.place,
-                watch=Watch() if fast_weights else before.watch,
-            )
+        state = self.measured(reset(self.served, copy.state, scope))
+        return self._silent(copy, state, copy.facts, {"op": "reset", "scope": scope})
+
+    def update(self, copy: SessionCopy, facts: SessionFacts) -> Steps[Any, Staged[SessionInfo]]:
+        """Change what is said of the session; its state stays."""
+        yield from ()
+        record = {"op": "update", "ttl_ms": facts.ttl_ms, "learning": facts.learning}
+        return self._silent(copy, copy.state, facts, record)
+
+    def restore(
+        self, copy: SessionCopy, state: SessionState, version: int
+    ) -> Steps[Any, Staged[SessionInfo]]:
+        """Put the state of an earlier version in place of the present one."""
+        yield from ()
+        return self._silent(copy, state, copy.facts, {"op": "restore", "of": version}, whole=True)
+
+    def _silent(
+        self,
+        copy: SessionCopy,
+        state: SessionState,
+        facts: SessionFacts,
+        record: Mapping[str, Any],
+        *,
+        whole: bool = False,
+    ) -> Staged[SessionInfo]:
+        """A change without scores: its answer is the session afterwards, to expire when the store says."""
+        info = info_of(replace(copy, state=state, facts=facts), stored_bytes(state), 0)
+        info = replace(info, version=copy.position.version + 1)
+        return self.stage(
+            copy,
+            state,
+            record=record,
+            answer=info,
+            stored=answers.encode(info),
+            summary=answers.encode(replace(info, metadata={})),
+            tally=Tally(),
+            facts=facts,
+            whole=whole,
         )
-        record = {"op": "reset", "scope": scope}
-        return self.stage(copy, state, record=record, answer=None, stored=b"{}", summary=b"{}", tally=Tally())
 
     def stage(
         self,
         copy: SessionCopy,
         state: SessionState,
         *,
-        record: dict[str, Any],
+        record: Mapping[str, Any],
         answer: Any,
         stored: bytes,
         summary: bytes,
         tally: Tally,
+        facts: SessionFacts | None = None,
+        whole: bool = False,
     ) -> Staged[Any]:
-        """Seal the state after a change, and put its digest into the record."""
-        sealed = self.snapshots.pack(copy.key, copy.position.version + 1, state)
-        record["state"] = hashlib.blake2b(sealed, digest_size=32).hexdigest()
-        return Staged(state, sealed, orjson.dumps(record), answer, stored, summary, tally)
+        """The state after a change, to be committed.
+
+        `record` says what was done, as in :mod:`rlstm_server.engine.record`; `facts` replace the copy's.
+        `whole`: the record alone does not lead to the state, so the commit brings it, however large it is.
+        """
+        return Staged(state, record, answer, stored, summary, tally, facts or copy.facts, whole)
 
 
-def read_record(operation: str, reading: Reading, *, learn: bool) -> dict[str, Any]:
-    """What it takes to read the same tokens again: their ids, the learn flag, and what the guards decided."""
-    return {
-        "op": operation,
-        "ids": reading.columns.ids,
-        "learn": learn,
-        "guards": reading.tally.guards,
-        "pending": reading.state.place.pending,
-    }
-
-
-def _past_unread(place: Place) -> Place:
-    """The place behind text that will never become tokens."""
-    skipped = len(place.pending) + (1 if place.unfinished else 0)
-    return Place(characters=place.characters + skipped)
+def reading_record(operation: str, *readings: ReadingRecord) -> dict[str, Any]:
+    """What it takes to read the same tokens again."""
+    return {"op": operation, "readings": [reading.to_json() for reading in readings]}

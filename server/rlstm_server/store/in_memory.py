@@ -2,9 +2,19 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from rlstm_server.errors import Gone, InvalidField, NotFound, SessionExists, StoreFull
+from rlstm_server.errors import (
+    Gone,
+    InvalidField,
+    NotFound,
+    SessionExists,
+    SnapshotExists,
+    StateCorrupt,
+    StoreFull,
+    StoreUnavailable,
+    TooLarge,
+)
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
@@ -19,29 +29,22 @@ from rlstm_server.store.base import (
     Listed,
     LogRecord,
     Mismatch,
-    Moved,
+    NamedSnapshot,
     Page,
     Position,
-    Replayed,
     SessionKey,
+    SnapshotRef,
     Stale,
     Usage,
+    new_generation,
 )
 from rlstm_server.store.cursor import read_cursor, write_cursor
+from rlstm_server.store.history import History
 
 
 def wall_clock_ms() -> int:
     """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Operation:
-    version: int
-    at_ms: int
-    body_hash: bytes
-    answer: bytes | None
-    summary: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,22 +54,16 @@ class _Birth:
     body_hash: bytes
 
 
-@dataclass(kw_only=True, slots=True)
-class _Session:
-    head: Head
-    answer: bytes
-    log: list[LogRecord] = field(default_factory=list)
-    operations: dict[str, _Operation] = field(default_factory=dict)
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.head.state or b"") + len(self.head.info) + sum(len(r.record) for r in self.log)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Tomb:
     reason: str
     until_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Snapshot:
+    state: bytes
+    until_ms: int | None  # None: something points to it
 
 
 class MemoryStore:
@@ -88,10 +85,11 @@ class MemoryStore:
         self._limits = limits or Limits()
         self._clock_ms = clock_ms
         self._max_bytes = max_bytes
-        self._sessions: dict[SessionKey, _Session] = {}
+        self._sessions: dict[SessionKey, History] = {}
         self._tombs: dict[SessionKey, _Tomb] = {}
         self._names: dict[tuple[str, str], SessionKey] = {}
-        self._births: dict[tuple[str, str], _Birth] = {}
+        self._births: dict[str, dict[str, _Birth]] = {}
+        self._snapshots: dict[tuple[SessionKey, str], _Snapshot] = {}
 
     async def check(self) -> None:
         """Nothing can be wrong."""
@@ -102,7 +100,7 @@ class MemoryStore:
     async def create(self, creation: Creation) -> CreationOutcome:
         """Make a session at version 0."""
         tenant = creation.key.tenant
-        birth = self._births.get((tenant, creation.operation_id))
+        birth = self._births.get(tenant, {}).get(creation.operation_id)
         if birth is not None and not self._too_old(birth.at_ms):
             if birth.body_hash != creation.body_hash:
                 return Mismatch()
@@ -110,34 +108,98 @@ class MemoryStore:
             return CreationReplayed(session_id=birth.session_id, answer=made.answer)
         if creation.name is not None:
             self._raise_if_taken(tenant, creation.name)
-        self._make_room(len(creation.state) + len(creation.info), share=self._limits.create_below)
+        limits = self._limits
+        more = _nbytes(creation.state) + len(creation.info)
+        self._make_room(more, share=limits.import_below if creation.brought else limits.create_below)
+        self._take(creation.key, creation.state)
         return Created(head=self._bear(creation))
 
     async def load_head(
         self, key: SessionKey, *, known: Position | None = None, with_state: bool = True
     ) -> Head:
         """Return the newest version."""
-        head = self._living(key).head
-        return head if with_state and head.position != known else replace(head, state=None)
+        history = self._living(key)
+        return history.whole_head if with_state and history.head.position != known else history.head
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation."""
-        session = self._living(commit.key)
-        head = session.head
-        done = session.operations.get(commit.operation_id)
-        if done is not None and not self._too_old(done.at_ms):
-            return self._repeated(commit, done, head)
-        if commit.if_match is not None and commit.if_match != head.version:
-            return Moved(current=head.version)
-        if commit.expects != head.position:
-            return Stale(current=head.position)
-        self._make_room(len(commit.state) + len(commit.record) - len(head.state or b""), share=1.0)
-        self._apply(session, commit)
-        return Committed(position=commit.position, expires_at_ms=session.head.expires_at_ms)
+        history = self._living(commit.key)
+        refusal = history.refusal(commit, self._clock_ms())
+        if refusal is not None:
+            return refusal
+        freed = history.inline_bytes if isinstance(commit.state, bytes) else 0
+        self._make_room(_nbytes(commit.state) + len(commit.record) - freed, share=1.0)
+        self._take(commit.key, commit.state)
+        before = history.snapshots
+        history.apply(commit, self._clock_ms())
+        self._forget(commit.key, before - history.snapshots)
+        return Committed(position=commit.position, expires_at_ms=history.head.expires_at_ms)
 
     async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
         """Return the records kept with a version above `after`, oldest first."""
-        return [record for record in self._living(key).log if record.version > after][:limit]
+        return self._living(key).read_log(after, limit)
+
+    async def put_snapshot(self, key: SessionKey, state: bytes) -> SnapshotRef:
+        """Keep a state for a while."""
+        snapshot = SnapshotRef(generation=new_generation(), size=len(state))
+        self._make_room(len(state), share=1.0)
+        until_ms = self._clock_ms() + self._limits.snapshot_ms
+        self._snapshots[key, snapshot.generation] = _Snapshot(state=state, until_ms=until_ms)
+        return snapshot
+
+    async def get_snapshot(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
+        """Return a state that was put."""
+        found = self._find(key, snapshot)
+        if found is None:
+            raise StateCorrupt("a stored snapshot is not there whole")
+        return found.state
+
+    async def keep_snapshot(self, key: SessionKey, position: Position, snapshot: SnapshotRef) -> bool:
+        """Move the base forward."""
+        history = self._living(key)
+        if history.has_kept(position, snapshot):
+            return True
+        if not history.can_keep(position):
+            return False
+        self._take(key, snapshot)
+        before = history.snapshots
+        history.keep(position, snapshot)
+        self._forget(key, before - history.snapshots)
+        return True
+
+    async def name_snapshot(
+        self, key: SessionKey, name: str, position: Position, info: bytes, snapshot: SnapshotRef
+    ) -> NamedSnapshot | Stale:
+        """Name the present state."""
+        new = NamedSnapshot(
+            name=name, version=position.version, created_at_ms=self._clock_ms(), info=info, state=snapshot
+        )
+        history = self._living(key)
+        old = history.named.get(name)
+        if old is not None and old.state == snapshot:
+            return old
+        if position != history.head.position:
+            return Stale(current=history.head.position)
+        if old is not None:
+            if old.version == position.version:
+                return old
+            raise SnapshotExists("another version of the session has a snapshot of this name")
+        if len(history.named) >= self._limits.named_snapshots:
+            raise TooLarge("named snapshots", len(history.named) + 1, self._limits.named_snapshots)
+        self._take(key, snapshot)
+        history.named[name] = new
+        return new
+
+    async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
+        """Return all named snapshots, oldest version first."""
+        named = self._living(key).named.values()
+        return sorted(named, key=lambda one: (one.version, one.created_at_ms, one.name))
+
+    async def drop_snapshot(self, key: SessionKey, name: str) -> None:
+        """Remove a named snapshot."""
+        dropped = self._living(key).named.pop(name, None)
+        if dropped is not None:
+            self._forget(key, {dropped.state})
 
     async def delete(self, key: SessionKey) -> None:
         """End the session."""
@@ -167,13 +229,13 @@ class MemoryStore:
         after = read_cursor(cursor)
         due = self._clock_ms()
         rows = sorted(
-            (session.head.created_at_ms, key.session_id, session.head)
-            for key, session in self._sessions.items()
-            if key.tenant == tenant and session.head.expires_at_ms > due
+            (history.head.created_at_ms, key.session_id, history.head)
+            for key, history in self._sessions.items()
+            if key.tenant == tenant and history.head.expires_at_ms > due
         )
         rows = [row for row in rows if row[:2] > after][:limit]
         return Page(
-            sessions=tuple(Listed(session_id=i, head=replace(head, state=None)) for _, i, head in rows),
+            sessions=tuple(Listed(session_id=i, head=head) for _, i, head in rows),
             cursor=write_cursor(*rows[-1][:2]) if len(rows) == limit else None,
         )
 
@@ -182,29 +244,30 @@ class MemoryStore:
         return sum(key.tenant == tenant for key in self._sessions)
 
     async def sweep(self, *, limit: int = 100) -> int:
-        """Bury what is due."""
+        """Bury what is due, and forget what nobody can ask for any more."""
         now = self._clock_ms()
-        due = [key for key, session in self._sessions.items() if session.head.expires_at_ms <= now]
+        due = [key for key, history in self._sessions.items() if history.head.expires_at_ms <= now]
         for key in due[:limit]:
             self._bury(key, "session_expired")
         self._tombs = {key: tomb for key, tomb in self._tombs.items() if tomb.until_ms > now}
-        self._births = {key: birth for key, birth in self._births.items() if not self._too_old(birth.at_ms)}
+        births = {tenant: self._remembered(made) for tenant, made in self._births.items()}
+        self._births = {tenant: made for tenant, made in births.items() if made}
+        self._snapshots = {place: one for place, one in self._snapshots.items() if not _is_over(one, now)}
         return len(due[:limit])
 
     async def usage(self) -> Usage:
         """Add up all sessions."""
-        used = sum(session.nbytes for session in self._sessions.values())
-        return Usage(used_bytes=used, max_bytes=self._max_bytes, evicted_keys=0)
+        return Usage(used_bytes=self._used_bytes(), max_bytes=self._max_bytes, evicted_keys=0)
 
     async def close(self) -> None:
         """Keep everything: the store may be used again."""
 
-    def _living(self, key: SessionKey) -> _Session:
+    def _living(self, key: SessionKey) -> History:
         now = self._clock_ms()
-        session = self._sessions.get(key)
-        if session is not None and session.head.expires_at_ms > now:
-            return session
-        if session is not None:
+        history = self._sessions.get(key)
+        if history is not None and history.head.expires_at_ms > now:
+            return history
+        if history is not None:
             self._bury(key, "session_expired")
         tomb = self._tombs.get(key)
         if tomb is None or tomb.until_ms <= now:
@@ -212,66 +275,46 @@ class MemoryStore:
         raise Gone(tomb.reason)
 
     def _bury(self, key: SessionKey, reason: str) -> None:
-        session = self._sessions.pop(key)
-        if session.head.name is not None:
-            self._names.pop((key.tenant, session.head.name), None)
+        history = self._sessions.pop(key)
+        self._forget(key, history.snapshots)
+        if history.head.name is not None:
+            self._names.pop((key.tenant, history.head.name), None)
         self._tombs[key] = _Tomb(reason=reason, until_ms=self._clock_ms() + self._limits.tombstone_ms)
 
     def _bear(self, creation: Creation) -> Head:
-        now = self._clock_ms()
-        head = Head(
-            position=creation.position,
-            name=creation.name,
-            info=creation.info,
-            state=creation.state,
-            created_at_ms=now,
-            expires_at_ms=now + creation.ttl_ms,
-            ttl_ms=creation.ttl_ms,
-        )
-        key = creation.key
-        self._sessions[key] = _Session(head=head, answer=creation.answer)
-        self._births[key.tenant, creation.operation_id] = _Birth(
+        now, key = self._clock_ms(), creation.key
+        history = self._sessions[key] = History(creation, self._limits, now)
+        births = self._births.setdefault(key.tenant, {})
+        births.pop(creation.operation_id, None)  # one that came back after its time is the newest
+        births[creation.operation_id] = _Birth(
             session_id=key.session_id, at_ms=now, body_hash=creation.body_hash
         )
+        if len(births) > self._limits.operations:
+            del births[next(iter(births))]
         if creation.name is not None:
             self._names[key.tenant, creation.name] = key
-        self._forget_births(key.tenant)
-        return head
+        return history.whole_head
 
-    def _forget_births(self, tenant: str) -> None:
-        own = [birth for birth in self._births if birth[0] == tenant]
-        for birth in own[: -self._limits.operations]:
-            del self._births[birth]
+    def _find(self, key: SessionKey, snapshot: SnapshotRef) -> _Snapshot | None:
+        found = self._snapshots.get((key, snapshot.generation))
+        if found is None or _is_over(found, self._clock_ms()) or len(found.state) != snapshot.size:
+            return None
+        return found
 
-    def _apply(self, session: _Session, commit: Commit) -> None:
-        limits, now, version = self._limits, self._clock_ms(), commit.position.version
-        answer = commit.answer if len(commit.answer) <= limits.answer_bytes else None
-        session.log.append(LogRecord(version=version, operation_id=commit.operation_id, record=commit.record))
-        del session.log[: -limits.log_records]
-        session.operations[commit.operation_id] = _Operation(
-            version=version, at_ms=now, body_hash=commit.body_hash, answer=answer, summary=commit.summary
-        )
-        oldest = version - limits.operations
-        session.operations = {i: done for i, done in session.operations.items() if done.version > oldest}
-        session.head = replace(
-            session.head,
-            position=commit.position,
-            info=commit.info,
-            state=commit.state,
-            expires_at_ms=now + commit.ttl_ms,
-            ttl_ms=commit.ttl_ms,
-        )
+    def _take(self, key: SessionKey, state: bytes | SnapshotRef | None) -> None:
+        if not isinstance(state, SnapshotRef):
+            return
+        found = self._find(key, state)
+        if found is None or found.until_ms is None:
+            raise StoreUnavailable("the snapshot is not there whole any more; nothing changed, try again")
+        self._snapshots[key, state.generation] = replace(found, until_ms=None)
 
-    def _repeated(self, commit: Commit, done: _Operation, head: Head) -> Replayed | Mismatch:
-        if done.body_hash != commit.body_hash:
-            return Mismatch()
-        recent = done.version > head.version - self._limits.answers
-        return Replayed(
-            version=done.version,
-            answer=done.answer if recent else None,
-            summary=done.summary,
-            current=head.position,
-        )
+    def _forget(self, key: SessionKey, snapshots: set[SnapshotRef]) -> None:
+        for snapshot in snapshots:
+            self._snapshots.pop((key, snapshot.generation), None)
+
+    def _remembered(self, births: dict[str, _Birth]) -> dict[str, _Birth]:
+        return {operation: birth for operation, birth in births.items() if not self._too_old(birth.at_ms)}
 
     def _raise_if_taken(self, tenant: str, name: str) -> None:
         owner = self._names.get((tenant, name))
@@ -286,7 +329,18 @@ class MemoryStore:
     def _too_old(self, at_ms: int) -> bool:
         return at_ms + self._limits.operation_age_ms <= self._clock_ms()
 
+    def _used_bytes(self) -> int:
+        snapshots = sum(len(one.state) for one in self._snapshots.values())
+        return snapshots + sum(history.nbytes for history in self._sessions.values())
+
     def _make_room(self, more: int, *, share: float) -> None:
-        used = sum(session.nbytes for session in self._sessions.values()) if self._max_bytes else 0
-        if self._max_bytes and used + more > share * self._max_bytes:
+        if self._max_bytes and self._used_bytes() + more > share * self._max_bytes:
             raise StoreFull("the store has no room; live sessions stay as they are")
+
+
+def _nbytes(state: bytes | SnapshotRef | None) -> int:
+    return len(state) if isinstance(state, bytes) else 0
+
+
+def _is_over(snapshot: _Snapshot, now_ms: int) -> bool:
+    return snapshot.until_ms is not None and snapshot.until_ms <= now_ms

@@ -1,32 +1,25 @@
 """RedisStore: sessions in Redis 7 or Valkey, shared by any number of replicas.
 
-functions.lua does everything that must be atomic; this file only speaks to it. Creating a session touches
-keys of the session and of the tenant, which may lie on different machines, so it takes three steps, each safe
-to repeat: place the session under an expiry, claim its name and operation id, then make it permanent. A crash
-in between leaves nothing but hints that point nowhere, and whoever meets one removes it.
+functions.lua does everything that must be atomic; this file, and those of creations and snapshots, only speak
+to it. No reply is large: a state in one piece has a limit, and logs and snapshots are read piece by piece.
 """
 
+import logging
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from rlstm_server.errors import (
-    Gone,
-    InvalidField,
-    NotFound,
-    OutcomeUnknown,
-    SessionExists,
-    StoreFull,
-    StoreUnavailable,
-)
+from rlstm_server.errors import Gone, InvalidField, NotFound, StateCorrupt, StoreFull, StoreUnavailable
+from rlstm_server.logs import LOGGER
 from rlstm_server.store.base import (
+    CHAIN_BYTES,
+    Base,
     Commit,
     CommitOutcome,
     Committed,
-    Created,
     Creation,
     CreationOutcome,
-    CreationReplayed,
     Durability,
     Head,
     Limits,
@@ -34,28 +27,44 @@ from rlstm_server.store.base import (
     LogRecord,
     Mismatch,
     Moved,
+    NamedSnapshot,
     Page,
     Position,
     Replayed,
     SessionKey,
+    SnapshotDue,
+    SnapshotRef,
     Stale,
     Usage,
+    first_position,
+    next_position,
 )
 from rlstm_server.store.cursor import read_cursor, write_cursor
-from rlstm_server.store.redis_check import check_settings, install_functions
-from rlstm_server.store.redis_functions import RedisFunctions, session_key, tenant_key
-from rlstm_server.store.redis_link import Argument, RedisLink, Reply
+from rlstm_server.store.redis_check import (
+    check_functions,
+    check_settings,
+    ensure_functions,
+    find_concerns,
+    read_servers,
+)
+from rlstm_server.store.redis_creation import RedisCreations
+from rlstm_server.store.redis_functions import LIBRARY, RedisFunctions, tenant_key
+from rlstm_server.store.redis_link import RedisLink, Replicas, Reply
+from rlstm_server.store.redis_server import Argument
+from rlstm_server.store.redis_snapshots import RedisSnapshots, read, written
 
 _TENANTS: Final = "rlstm:tenants"
-_CREATE_TRIES: Final = 3
 
 
 class RedisStore:
-    """Sessions in the server at `url` (redis://, rediss:// or unix://).
+    """Sessions in the servers at `url` (see `redis_address`).
 
     timeout_s       how long one try of a command may take; each gets two
-    allow_weaker    accept, in `check`, a server that can lose acknowledged operations; `durability` says so
-    install         let `check` install the function library (needs a user who may)
+    durability      what a change must survive; with ``replica`` it is told once a replica has it, too
+    allow_weaker    accept, in `check`, a store that can lose acknowledged operations; `durability` says so
+    install         let `check` install the function library, where the store's user may
+    shared          others can reach the store: `check` warns of what they could do
+    replica_s       how long a replica may take to have a change
     """
 
     def __init__(
@@ -65,44 +74,55 @@ class RedisStore:
         limits: Limits | None = None,
         timeout_s: float = 1.5,
         connections: int = 8,
+        durability: Durability = "fsync",
         allow_weaker: bool = False,
         install: bool = True,
+        shared: bool = True,
+        replica_s: float = 1.0,
     ) -> None:
         self._link = RedisLink(url, timeout_s=timeout_s, connections=connections)
-        self._functions = RedisFunctions(self._link)
         self._limits = limits or Limits()
+        self._functions = RedisFunctions(self._link)
+        self._creations = RedisCreations(self._link, self._functions, self._limits)
+        self._snapshots = RedisSnapshots(self._link, self._functions, self._limits)
+        self._wanted = durability
         self._allow_weaker = allow_weaker
         self._install = install
+        self._shared = shared
+        self._replicas = Replicas(number=1, within_s=replica_s, mark=f"{LIBRARY}_mark")
         self._durability: Durability = "memory"
 
     @property
     def durability(self) -> Durability:
-        """What `check` found: ``fsync``, or ``memory`` for a server that may lose the last operations."""
+        """What `check` found: as asked for, or less where `allow_weaker` accepted that."""
         return self._durability
 
     async def check(self) -> None:
         """Check settings and function library; on errors.StartupError, which names all faults, close."""
         try:
-            self._durability = await check_settings(self._link, allow_weaker=self._allow_weaker)
-            await install_functions(self._link, install=self._install)
+            servers = await read_servers(self._link)
+            self._durability = await check_settings(
+                self._link, servers, wanted=self._wanted, allow_weaker=self._allow_weaker
+            )
+            await (ensure_functions if self._install else check_functions)(self._link)
+            for concern in await find_concerns(self._link) if self._shared else ():
+                logging.getLogger(LOGGER).warning(concern)
         except BaseException:
             await self.close()
             raise
+        if self._durability == "replica":
+            self._link.wait_for_replicas(self._replicas)
 
     async def ping(self) -> None:
         """Return if the store answers. Raises errors.StoreUnavailable."""
-        await self._link.call("PING", changes=False)
+        await self._link.call_all("PING")
 
     async def create(self, creation: Creation) -> CreationOutcome:
-        """Place the session, claim its name and operation, make it permanent."""
-        await self._admit()
+        """Make a session, in three steps."""
+        limits = self._limits
+        await self._admit(limits.import_below if creation.brought else limits.create_below)
         await self._link.call("SADD", _TENANTS, creation.key.tenant, changes=False)
-        for _ in range(_CREATE_TRIES):
-            head = await self._place(creation)
-            outcome = await self._claim(creation, head)
-            if outcome is not None:
-                return outcome
-        raise StoreUnavailable("the store changed under the creation of a session; try again")
+        return await self._creations.create(creation)
 
     async def load_head(
         self, key: SessionKey, *, known: Position | None = None, with_state: bool = True
@@ -126,7 +146,8 @@ class RedisStore:
             commit.position.chain,
             commit.record,
             commit.info,
-            commit.state,
+            commit.state if isinstance(commit.state, bytes) else b"",
+            written(commit.state),
             commit.ttl_ms,
             commit.answer,
             commit.summary,
@@ -135,6 +156,7 @@ class RedisStore:
             limits.answers,
             limits.answer_bytes,
             limits.log_records,
+            limits.log_bytes,
             limits.tombstone_ms,
         )
         try:
@@ -149,18 +171,46 @@ class RedisStore:
         return _commit_outcome(commit, reply)
 
     async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
-        """Return the records kept with a version above `after`, oldest first."""
-        reply = await self._functions.session(
-            "read_log", key, after, limit, self._limits.tombstone_ms, changes=False
-        )
-        fields = reply.content[1:]
-        rows = zip(fields[::3], fields[1::3], fields[2::3], strict=True)
-        return [LogRecord(version=int(v), operation_id=o.decode(), record=r) for v, o, r in rows]
+        """Return the records kept with a version above `after`, oldest first, some at a time."""
+        records, is_cut = await self._read_log(key, after, limit)
+        while is_cut and len(records) < limit:
+            last = records[-1].version
+            more, is_cut = await self._read_log(key, last, limit - len(records))
+            # behind a gap: what lay between was dropped meanwhile, and so was what came before
+            records = more if more and more[0].version > last + 1 else [*records, *more]
+        return records
+
+    async def put_snapshot(self, key: SessionKey, state: bytes) -> SnapshotRef:
+        """Write a state in chunks, if there is room for all of it."""
+        await self._admit(1.0, more=len(state))
+        return await self._snapshots.put(key, state)
+
+    async def get_snapshot(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
+        """Read a state, chunk by chunk."""
+        return await self._snapshots.get(key, snapshot)
+
+    async def keep_snapshot(self, key: SessionKey, position: Position, snapshot: SnapshotRef) -> bool:
+        """Move the base forward, in one round trip."""
+        return await self._snapshots.keep(key, position, snapshot)
+
+    async def name_snapshot(
+        self, key: SessionKey, name: str, position: Position, info: bytes, snapshot: SnapshotRef
+    ) -> NamedSnapshot | Stale:
+        """Give the present state a name, in one round trip."""
+        return await self._snapshots.name(key, name, position, info, snapshot)
+
+    async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
+        """Return all that have a name."""
+        return await self._snapshots.named(key)
+
+    async def drop_snapshot(self, key: SessionKey, name: str) -> None:
+        """Remove one that has a name."""
+        await self._snapshots.drop(key, name)
 
     async def delete(self, key: SessionKey) -> None:
         """End the session, then remove the hints that lead to it."""
         reply = await self._functions.session("delete", key, self._limits.tombstone_ms, changes=True)
-        await self._release(key, reply.content[1])
+        await self._creations.release(key, reply.content[1])
 
     async def find(self, tenant: str, name: str) -> str:
         """Return the id behind the name, if the session is there."""
@@ -171,7 +221,7 @@ class RedisStore:
         try:
             await self.load_head(key, with_state=False)
         except (Gone, NotFound):
-            await self._release(key, name.encode())
+            await self._creations.release(key, name.encode())
             raise NotFound from None
         return key.session_id
 
@@ -205,103 +255,31 @@ class RedisStore:
         return buried
 
     async def usage(self) -> Usage:
-        """Read the server's memory figures."""
-        reply = await self._link.call("INFO", "memory", "stats", changes=False)
-        lines = reply.content.decode().splitlines()
-        fields = dict(line.split(":", 1) for line in lines if ":" in line)
-        return Usage(
-            used_bytes=int(fields["used_memory"]),
-            max_bytes=int(fields["maxmemory"]),
-            evicted_keys=int(fields["evicted_keys"]),
-        )
+        """Read the memory figures of the fullest server."""
+        servers = (await self._link.call_all("INFO")).values()
+        return max(map(_usage, servers), key=lambda usage: usage.used_bytes / (usage.max_bytes or math.inf))
 
     async def close(self) -> None:
         """Close all connections."""
         await self._link.close()
 
-    async def _admit(self) -> None:
+    async def _admit(self, share: float, more: int = 0) -> None:
         usage = await self.usage()
-        if usage.max_bytes and usage.used_bytes > self._limits.create_below * usage.max_bytes:
-            raise StoreFull("the store has no room for new sessions; live sessions stay as they are")
+        if usage.max_bytes and usage.used_bytes + more > share * usage.max_bytes:
+            raise StoreFull("the store has no room for this; live sessions stay as they are")
 
-    async def _place(self, creation: Creation) -> Head:
-        position = creation.position
+    async def _read_log(self, key: SessionKey, after: int, limit: int) -> tuple[Sequence[LogRecord], bool]:
+        """Return a chunk of the log, and whether more may follow."""
+        limits = self._limits
         reply = await self._functions.session(
-            "create",
-            creation.key,
-            position.chain,
-            (creation.name or "").encode(),
-            creation.info,
-            creation.state,
-            creation.ttl_ms,
-            creation.answer,
-            self._limits.provisional_ms,
-            changes=False,  # nobody knows of it yet
+            "read_log", key, after, limit, limits.chunk_bytes, limits.tombstone_ms, changes=False
         )
-        return Head(
-            position=position,
-            name=creation.name,
-            info=creation.info,
-            state=creation.state,
-            created_at_ms=int(reply.content[1]),
-            expires_at_ms=int(reply.content[2]),
-            ttl_ms=creation.ttl_ms,
-        )
-
-    async def _claim(self, creation: Creation, head: Head) -> CreationOutcome | None:
-        """Claim and confirm; None when a claim that led nowhere was removed and all must be tried again."""
-        key = creation.key
-        reply = await self._functions.tenant(
-            "claim",
-            key.tenant,
-            creation.operation_id.encode(),
-            creation.body_hash.hex(),
-            key.session_id,
-            (creation.name or "").encode(),
-            head.created_at_ms,
-            head.expires_at_ms,
-            self._limits.operations,
-            self._limits.operation_age_ms,
-            changes=True,
-        )
-        word = reply.content[0]
-        if word == b"OK":
-            return await self._make_permanent(creation, head)
-        await self._link.call("UNLINK", session_key(key, "head"), changes=False)
-        if word == b"MISMATCH":
-            return Mismatch()
-        other = SessionKey(key.tenant, reply.content[1].decode())
-        if word == b"TAKEN":
-            await self._raise_if_taken(creation, other)
-            return None
-        answer = await self._confirm(creation, other)
-        return None if answer is None else CreationReplayed(session_id=other.session_id, answer=answer)
-
-    async def _make_permanent(self, creation: Creation, head: Head) -> Created | None:
-        try:
-            answer = await self._confirm(creation, creation.key)
-        except StoreUnavailable as error:
-            raise OutcomeUnknown(
-                "the store did not confirm the new session; repeat with the same key"
-            ) from error
-        return None if answer is None else Created(head=head)
-
-    async def _confirm(self, creation: Creation, key: SessionKey) -> bytes | None:
-        """Make a placed session permanent; None, and its hints removed, when it is not there any more."""
-        try:
-            reply = await self._functions.session("confirm", key, self._limits.tombstone_ms, changes=True)
-        except NotFound:
-            await self._release(key, (creation.name or "").encode(), creation.operation_id)
-            return None
-        return bytes(reply.content[1])
-
-    async def _raise_if_taken(self, creation: Creation, other: SessionKey) -> None:
-        try:
-            await self.load_head(other, with_state=False)
-        except (Gone, NotFound):
-            await self._release(other, (creation.name or "").encode())
-            return
-        raise SessionExists("another session has this name")
+        _, is_cut, version, chain, *fields = reply.content
+        rows = [fields[start : start + 5] for start in range(0, len(fields), 5)]
+        head = Position(int(version), chain)
+        check_log(rows, first_position(key), head, is_end=is_cut == b"0" and len(rows) < limit)
+        records = [LogRecord(version=int(v), operation_id=o.decode(), record=r) for v, o, r, _, _ in rows]
+        return records, is_cut == b"1"
 
     async def _recall(self, commit: Commit) -> Reply:
         return await self._functions.session(
@@ -312,13 +290,13 @@ class RedisStore:
             self._limits.operation_age_ms,
             self._limits.answers,
             self._limits.tombstone_ms,
-            changes=False,
+            changes=True,  # an earlier try may have been
         )
 
     async def _listed(self, key: SessionKey) -> Listed | None:
         try:
             head = await self.load_head(key, with_state=False)
-        except (Gone, NotFound):
+        except (Gone, NotFound, StateCorrupt):
             return None
         return Listed(session_id=key.session_id, head=head)
 
@@ -327,33 +305,61 @@ class RedisStore:
             "load", key, self._limits.tombstone_ms, 0, "", b"", changes=False
         )
         fields = reply.content
-        if fields[0] == b"OK":
-            await self._reindex(key, fields[4])
+        if fields[0] in (b"OK", b"FORM"):
+            await self._reindex(key, fields[4] if fields[0] == b"OK" else fields[1])
             return False
-        await self._release(key, fields[3] if fields[0] == b"GONE" else b"")
+        await self._creations.release(key, fields[3] if fields[0] == b"GONE" else b"")
         return True
 
     async def _reindex(self, key: SessionKey, expires_at_ms: bytes) -> None:
         with suppress(StoreUnavailable):  # a hint: the sweeper comes later than it could
             await self._functions.tenant("reindex", key.tenant, key.session_id, expires_at_ms, changes=False)
 
-    async def _release(self, key: SessionKey, name: bytes, operation_id: str = "") -> None:
-        with suppress(StoreUnavailable):  # a hint: whoever meets it next removes it
-            await self._functions.tenant(
-                "release", key.tenant, key.session_id, name, operation_id.encode(), changes=False
-            )
+
+def check_log(rows: Sequence[Sequence[bytes]], first: Position, head: Position, *, is_end: bool) -> None:
+    """Follow the running hash through a piece of a log, from version 0 and to the head if it reaches them.
+
+    Raises errors.StateCorrupt if a record was changed, left out, or belongs to another history.
+    """
+    at: Position | None = None
+    for version, _, record, before, after in rows:
+        expected = first if int(version) == 1 else at
+        found = Position(int(version) - 1, before) if len(before) == CHAIN_BYTES else None
+        at = next_position(found, record) if found else None
+        if at is None or at.chain != after or expected not in (None, found):
+            raise StateCorrupt("a stored record is damaged, or not of this session")
+    if at and at != head and (is_end or at.version == head.version):
+        raise StateCorrupt("the stored records do not lead to the session's version")
+
+
+def _usage(info: bytes) -> Usage:
+    lines = info.decode().splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return Usage(
+        used_bytes=int(fields["used_memory"]),
+        max_bytes=int(fields["maxmemory"]),
+        evicted_keys=int(fields["evicted_keys"]),
+    )
 
 
 def _head(reply: Sequence[Any]) -> Head:
-    _, version, chain, created_at, expires_at, ttl, name, info, state = reply
+    _, version, chain, created_at, expires_at, ttl, name, info, *bases = reply
     return Head(
         position=Position(int(version), chain),
         name=name.decode() or None,
         info=info,
-        state=state or None,
+        base=_base(*bases) if bases else None,
         created_at_ms=int(created_at),
         expires_at_ms=int(expires_at),
         ttl_ms=int(ttl),
+    )
+
+
+def _base(version: bytes, snapshot: bytes, state: bytes, *previous: bytes) -> Base:
+    return Base(
+        version=int(version),
+        state=read(snapshot) if snapshot else state,
+        previous=_base(*previous) if previous else None,
     )
 
 
@@ -377,5 +383,7 @@ def _commit_outcome(commit: Commit, reply: Reply) -> CommitOutcome:
             return Mismatch()
         case b"MOVED":
             return Moved(current=int(fields[1]))
+        case b"SNAPSHOT_DUE":
+            return SnapshotDue()
         case _:
             return Stale(current=Position(int(fields[1]), fields[2]))

@@ -1,14 +1,23 @@
-"""What a Redis or Valkey server must be like before sessions are trusted to it."""
+"""What Redis or Valkey servers must be like before sessions are trusted to them.
+
+Every primary is asked, and all faults are named at once. What the store's user may do beyond what sessions
+need is no fault but a warning: each right is tried by a command that is refused for its arguments, after the
+server has looked at the rights. KEYS has no such form; to try it would hold up a store of many sessions.
+"""
 
 import hashlib
+from collections.abc import Awaitable, Mapping
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from redis.exceptions import NoPermissionError
 
 from rlstm_server.errors import InternalError, ServerError, StartupError
 from rlstm_server.store.base import Durability
-from rlstm_server.store.redis_link import RedisLink
+from rlstm_server.store.redis_functions import LIBRARY
+from rlstm_server.store.redis_link import Link
 
-LIBRARY: Final = "rlstm_v1"
+MIN_VERSION: Final = (7, 0)
 _PARAMETERS: Final = (
     "appendonly",
     "appendfsync",
@@ -16,6 +25,27 @@ _PARAMETERS: Final = (
     "maxmemory-policy",
     "maxmemory",
 )
+_NOT_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "FLUSHALL": ("FLUSHALL", "rlstm"),
+    "CONFIG SET": ("CONFIG", "SET", "rlstm", "rlstm"),
+    "EVAL": ("EVAL", "", "rlstm"),
+    "FUNCTION LOAD": ("FUNCTION", "LOAD", "rlstm"),
+}
+_NOT_NEEDED_KEYED: Final[Mapping[str, tuple[str, ...]]] = {
+    "RESTORE": ("RESTORE", "rlstm:{check}", "rlstm", "rlstm"),
+    "keys of others": ("GET", "not-of-rlstm"),
+}
+
+
+class Server(NamedTuple):
+    """What one primary says of itself."""
+
+    name: str
+    version: tuple[int, ...]
+    product: str
+    is_primary: bool
+    in_cluster: bool
+    replicas: int
 
 
 def library_code() -> str:
@@ -23,7 +53,7 @@ def library_code() -> str:
     return (files("rlstm_server.store") / "functions.lua").read_text(encoding="utf-8")
 
 
-def weaknesses(settings: dict[str, str]) -> list[str]:
+def weaknesses(settings: Mapping[str, str]) -> list[str]:
     """Return what is wrong with a server's settings, one sentence each.
 
     >>> weaknesses({"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no",
@@ -44,65 +74,155 @@ def weaknesses(settings: dict[str, str]) -> list[str]:
     return found
 
 
-async def check_settings(link: RedisLink, *, allow_weaker: bool) -> Durability:
-    """Return how durable the server is.
+async def read_servers(link: Link) -> list[Server]:
+    """Ask every primary what it is. Raises StartupError when one cannot be asked, or can never do."""
+    try:
+        replies = await link.call_all("INFO")
+    except InternalError as error:
+        raise StartupError("the store does not let this user ask what it is (INFO)") from error
+    except ServerError as error:
+        raise StartupError(f"no session store to start with: {error.detail}") from error
+    servers = [_server(name, reply) for name, reply in replies.items()]
+    for server in servers:
+        if server.version < MIN_VERSION:
+            raise StartupError(f"the store is {server.product}: Redis 7.0 or Valkey is needed")
+        if server.in_cluster and not link.is_cluster:
+            raise StartupError(
+                "the store is a cluster: its address must start with cluster:// or clusters://"
+            )
+        if not server.is_primary:
+            raise StartupError("the store's address leads to a replica, which takes no changes")
+    return servers
 
-    Raises StartupError unless its settings are right or `allow_weaker`.
+
+async def check_settings(
+    link: Link, servers: list[Server], *, wanted: Durability, allow_weaker: bool
+) -> Durability:
+    """Return how durable a change is on all of them.
+
+    Raises StartupError unless all are set up for what is wanted, or `allow_weaker`.
     """
     settings = await _read_settings(link)
-    found = weaknesses(settings)
+    found = [sentence for each in settings.values() for sentence in weaknesses(each)]
+    alone = [server for server in servers if not server.replicas]
+    if wanted == "replica" and alone:
+        found.append("no replica is connected: durability replica cannot be reached")
     if found and not allow_weaker:
-        listed = "; ".join(found)
+        listed = "; ".join(dict.fromkeys(found))
         raise StartupError(f"the store would not keep what it promises (allow_weaker accepts that): {listed}")
     names = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
-    lossless = tuple(settings.get(name) for name in names) == ("yes", "always", "no")
-    return "fsync" if lossless else "memory"
+    if any(tuple(each.get(name) for name in names) != ("yes", "always", "no") for each in settings.values()):
+        return "memory"
+    return "replica" if wanted == "replica" and not alone else "fsync"
 
 
-async def install_functions(link: RedisLink, *, install: bool) -> None:
-    """Make sure the server has exactly our library. Raises StartupError if it has not and may not get it."""
-    code = library_code()
-    found = await _installed_code(link)
-    if found == code:
-        return
-    if not install:
-        raise StartupError(
-            f"the store has no function library {LIBRARY}; an administrator must install functions.lua"
-            if found is None
-            else f"the store's function library {LIBRARY} differs from this server's: it is {_digest(found)},"
-            f" expected {_digest(code)}; run one release everywhere, or let an administrator replace it"
-        )
+async def install_functions(link: Link) -> None:
+    """Give every primary exactly our library. Raises StartupError where that is refused."""
     try:
-        await link.call("FUNCTION", "LOAD", "REPLACE", code, changes=False)
+        await link.call_all("FUNCTION", "LOAD", "REPLACE", library_code())
     except ServerError as error:
         raise StartupError(
-            f"the function library {LIBRARY} cannot be installed (Redis 7 or Valkey, and a user who may"
-            " FUNCTION LOAD, are needed)"
+            f"the function library {LIBRARY} cannot be installed: a user who may FUNCTION LOAD is needed"
         ) from error
 
 
-async def _read_settings(link: RedisLink) -> dict[str, str]:
+async def check_functions(link: Link) -> None:
+    """Make sure that every primary has exactly our library. Raises StartupError where it has not."""
+    code = library_code()
+    for found in (await _installed_code(link)).values():
+        if found is None:
+            raise StartupError(
+                f"the store has no function library {LIBRARY}:"
+                " an administrator must run `rlstm store install`"
+            )
+        if found != code:
+            raise StartupError(
+                f"the store's function library {LIBRARY} differs from this server's: it is {_digest(found)},"
+                f" expected {_digest(code)}; run one release everywhere, or let an administrator run"
+                " `rlstm store install`"
+            )
+
+
+async def ensure_functions(link: Link) -> None:
+    """Install our library where it is missing or differs, if this user may; else say who must."""
+    code = library_code()
+    if all(found == code for found in (await _installed_code(link)).values()):
+        return
     try:
-        return {name: await _read_setting(link, name) for name in _PARAMETERS}
+        await install_functions(link)
+    except StartupError as refused:
+        try:
+            await check_functions(link)
+        except StartupError as error:
+            raise StartupError(f"{error.detail} ({refused.detail})") from refused
+
+
+async def find_concerns(link: Link) -> list[str]:
+    """Return what does not weaken the promises but lets others break them, one sentence each."""
+    found = []
+    rights = [name for name, command in _NOT_NEEDED.items() if await _may(link.call_all(*command))]
+    for name, keyed in _NOT_NEEDED_KEYED.items():
+        if await _may(link.call(*keyed, changes=False)):
+            rights.append(name)
+    if rights:
+        found.append(f"the store's user has rights that sessions do not need: {', '.join(rights)}")
+    if not link.is_private:
+        found.append("the store is on another machine and reached without TLS")
+    return found
+
+
+async def _may(attempt: Awaitable[Any]) -> bool:
+    """Whether a command got past the user's rights: it was refused for something else, or answered."""
+    try:
+        await attempt
+    except ServerError as error:
+        return isinstance(error, InternalError) and not isinstance(error.__cause__, NoPermissionError)
+    return True
+
+
+def _server(name: str, reply: bytes) -> Server:
+    lines = reply.decode(errors="replace").splitlines()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    version = fields.get("redis_version", "0")
+    product = f"Valkey {fields['valkey_version']}" if "valkey_version" in fields else f"Redis {version}"
+    online = [value for key, value in fields.items() if key.startswith("slave") and "state=online" in value]
+    return Server(
+        name=name,
+        version=tuple(int(part) for part in version.split(".") if part.isdigit()),
+        product=product,
+        is_primary=fields.get("role") == "master",
+        in_cluster=fields.get("cluster_enabled") == "1",
+        replicas=len(online),
+    )
+
+
+async def _read_settings(link: Link) -> dict[str, dict[str, str]]:
+    try:
+        replies = await link.call_all("CONFIG", "GET", *_PARAMETERS)
     except InternalError as error:
         raise StartupError("the store does not let this user read its settings (CONFIG GET)") from error
     except ServerError as error:
         raise StartupError(f"no session store to start with: {error.detail}") from error
+    return {name: _pairs(reply) for name, reply in replies.items()}
 
 
-async def _read_setting(link: RedisLink, name: str) -> str:
-    pair = (await link.call("CONFIG", "GET", name, changes=False)).content
-    return pair[1].decode() if pair else ""
+def _pairs(reply: list[bytes]) -> dict[str, str]:
+    words = [word.decode() for word in reply]
+    return dict(zip(words[::2], words[1::2], strict=True))
 
 
-async def _installed_code(link: RedisLink) -> str | None:
+async def _installed_code(link: Link) -> dict[str, str | None]:
     try:
-        reply = await link.call("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE", changes=False)
+        replies = await link.call_all("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
     except ServerError as error:
-        raise StartupError("the store cannot list its functions: Redis 7 or Valkey is needed") from error
-    if not reply.content:
+        raise StartupError("the store does not let this user list its functions (FUNCTION LIST)") from error
+    return {name: _code(reply) for name, reply in replies.items()}
+
+
+def _code(reply: list[Any]) -> str | None:
+    if not reply:
         return None
-    fields: list[Any] = reply.content[0]
+    fields: list[Any] = reply[0]
     return str(dict(zip(fields[::2], fields[1::2], strict=True))[b"library_code"].decode())
 
 

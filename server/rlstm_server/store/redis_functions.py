@@ -2,11 +2,14 @@
 
 from typing import Final
 
-from rlstm_server.errors import Gone, NotFound
+from rlstm_server.errors import Gone, NotFound, StateCorrupt, StoreUnavailable
 from rlstm_server.store.base import SessionKey
-from rlstm_server.store.redis_link import Argument, RedisLink, Reply
+from rlstm_server.store.redis_link import Link, Reply
+from rlstm_server.store.redis_server import Argument
 
-_SESSION_PARTS: Final = ("head", "log", "ops", "tomb")
+LIBRARY: Final = "rlstm_v2"
+"""Releases whose functions differ have libraries of their own, side by side on one server."""
+_SESSION_PARTS: Final = ("head", "log", "ops", "tomb", "named")
 _TENANT_PARTS: Final = ("names", "index", "ids", "creations")
 
 
@@ -23,22 +26,33 @@ def tenant_key(tenant: str, part: str) -> str:
 class RedisFunctions:
     """The functions of the library, over `link`. Each has the same effect once or twice."""
 
-    def __init__(self, link: RedisLink) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
 
     async def session(self, name: str, key: SessionKey, *arguments: Argument, changes: bool) -> Reply:
-        """Call a function of one session. Raises errors.Gone, errors.NotFound."""
+        """Call a function of one session.
+
+        Raises errors.Gone, errors.NotFound, errors.StateCorrupt for a session that another release stored,
+        errors.StoreUnavailable for a snapshot that cannot be pointed to, and errors.DurabilityNotReached.
+        """
         reply = await self.session_or_absence(name, key, *arguments, changes=changes)
-        if reply.content[0] == b"NOT_FOUND":
-            raise NotFound
-        if reply.content[0] == b"GONE":
-            raise Gone(reply.content[1].decode())
+        match reply.content[0]:
+            case b"NOT_FOUND":
+                raise NotFound
+            case b"GONE":
+                raise Gone(reply.content[1].decode())
+            case b"FORM":
+                raise StateCorrupt("the session is stored in a form that this release cannot read")
+            case b"NO_SNAPSHOT":
+                raise StoreUnavailable("the snapshot is not there whole any more; nothing changed, try again")
+            case b"OK" | b"REPLAY":
+                reply.require_replicas()
         return reply
 
     async def session_or_absence(
         self, name: str, key: SessionKey, *arguments: Argument, changes: bool
     ) -> Reply:
-        """Call a function of one session; the reply may begin with GONE or NOT_FOUND."""
+        """Call a function of one session; the reply may begin with GONE, NOT_FOUND, FORM or NO_SNAPSHOT."""
         keys = tuple(session_key(key, part) for part in _SESSION_PARTS)
         return await self._call(name, keys, arguments, changes)
 
@@ -51,5 +65,5 @@ class RedisFunctions:
         self, name: str, keys: tuple[str, ...], arguments: tuple[Argument, ...], changes: bool
     ) -> Reply:
         return await self._link.call(
-            "FCALL", f"rlstm_v1_{name}", len(keys), *keys, *arguments, changes=changes
+            "FCALL", f"{LIBRARY}_{name}", len(keys), *keys, *arguments, changes=changes
         )

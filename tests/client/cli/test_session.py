@@ -49,6 +49,30 @@ def test_a_life(session: Any, server: Any, tmp_path: Path) -> None:
     assert "the session is gone" in session("info", made, code=1)
 
 
+def test_copies(session: Any, tmp_path: Path) -> None:
+    """Versions are named and gone back to; forks and imports print their ids."""
+    made, file = session("create").strip(), tmp_path / "session.rlstm"
+    session("append", made, "abc")
+    assert "here" in session("snapshot", made, "here")
+    session("append", made, "def")
+    assert json.loads(session("snapshots", made, "--json"))["snapshots"][0]["position"] == 3
+    assert json.loads(session("restore", made, "here", "--json"))["position"] == 3
+    fork = session("fork", made, "--snapshot", "here", "--name", "twin").strip()
+    assert json.loads(session("info", fork, "--json"))["position"] == 3
+    assert str(file) in session("export", made, str(file))
+    copy = session("import", str(file)).strip()
+    assert json.loads(session("info", copy, "--json"))["position"] == 3
+    assert session("snapshot", made, "here", "--drop") == "dropped here\n"
+    assert "no such snapshot" in session("restore", made, "here", code=1)
+
+
+def test_settings(session: Any, server: Any) -> None:
+    """Only what is named is changed."""
+    made = session("create").strip()
+    assert "off" in session("set", made, "--no-learning", "--ttl", "60")
+    assert json.loads(server.requests[-1].content) == {"ttl_seconds": 60.0, "learning": False}
+
+
 def test_how_it_learns(session: Any, server: Any) -> None:
     """What is asked for is sent; what is used, the experts' weights and the guards are printed."""
     options = ("--kind", "subspace", "--coordinates", "1234", "--experts", "2", "--rate-scale", "0.5")

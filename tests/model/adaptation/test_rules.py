@@ -51,7 +51,7 @@ def take_step(config, rms, delta, gradient, rate_scale=1.0, slow_norm=NO_LIMIT, 
     if not steps.taken[0]:
         assert torch.equal(steps.delta_NP, delta_1P)
         return None
-    return Step(steps.delta_NP[0], steps.norm_ratios[0], steps.projected[0])
+    return Step(steps.delta_NP[0], steps.norm_ratios[0], steps.scales[0] != 1)
 
 
 @given(

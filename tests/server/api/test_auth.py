@@ -4,6 +4,7 @@ import json
 import httpx
 import pytest
 
+from rlstm_server.api import failed_logins
 from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.tracing import KEY, Trace
 from rlstm_server.errors import StartupError
@@ -18,14 +19,19 @@ async def passed(scope, receive, send):
     await send({"type": "http.response.body", "body": scope["rlstm.principal"].tenant.encode()})
 
 
-async def ask(settings, method="GET", path="/info", host="localhost", headers=()):
-    layer = AuthLayer(passed, ring=load_keys(settings), host=settings.host)
+def layer(settings, failed_logins=20):
+    """The layer that these settings make, under one that traces."""
+    inner = AuthLayer(passed, ring=load_keys(settings), host=settings.host, failed_logins=failed_logins)
 
     async def app(scope, receive, send):
         scope[KEY] = Trace(request_id="r")
-        await layer(scope, receive, send)
+        await inner(scope, receive, send)
 
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), timeout=5) as client:
+    return app
+
+
+async def ask(settings, method="GET", path="/info", host="localhost", headers=()):
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(layer(settings)), timeout=5) as client:
         return await client.request(method, f"http://{host}{path}", headers=list(headers))
 
 
@@ -130,19 +136,14 @@ async def test_a_key_of_the_file_brings_its_tenant(key_file):
 
 async def test_a_quota_refuses_with_a_time(key_file):
     """The second request within a second of a key that may make one is 429 with Retry-After."""
-    settings = key_file(quotas={"requests_per_second": 0.5})
-    layer = AuthLayer(passed, ring=load_keys(settings), host=settings.host)
-
-    async def app(scope, receive, send):
-        scope[KEY] = Trace(request_id="r")
-        await layer(scope, receive, send)
-
+    app = layer(key_file(quotas={"requests_per_second": 0.5}))
     headers = {"authorization": f"Bearer {SECRET}"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a") as client:
         first = await client.get("/info", headers=headers)
         second = await client.get("/info", headers=headers)
     assert (first.status_code, second.status_code) == (200, 429)
     assert second.headers["retry-after"] == "2"
+    assert second.json()["detail"] == "requests: 1 used, at most 0.5 a second allowed"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,7 @@ async def test_a_quota_refuses_with_a_time(key_file):
         ('[{"sha256":"canary","tenant":"a"}]', "0.sha256"),
         ('[{"sha256":"%s","tenant":"A/B"}]' % ("0" * 64), "0.tenant"),
         ('[{"sha256":"%s","tenant":"a","scopes":["root"]}]' % ("0" * 64), "0.scopes.0"),
-        ('[{"sha256":"%s","tenant":"a","quotas":{"bytes":1}}]' % ("0" * 64), "0.quotas.bytes"),
+        ('[{"sha256":"%s","tenant":"a","quotas":{"words":1}}]' % ("0" * 64), "0.quotas.words"),
     ],
 )
 def test_a_bad_keys_file_is_refused_by_place(tmp_path, content, named):
@@ -193,6 +194,80 @@ async def test_a_websocket_is_closed():
     async def send(message):
         sent.append(message)
 
-    layer = AuthLayer(passed, ring=None, host="127.0.0.1")
+    layer = AuthLayer(passed, ring=None, host="127.0.0.1", failed_logins=1)
     await layer({"type": "websocket", "path": "/", "headers": []}, None, send)
     assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+@pytest.fixture
+def login(key_file):
+    """Show a key from an address to a layer that allows two wrong ones at once; gives the status."""
+    app = layer(key_file(), failed_logins=2)
+
+    async def show(key, address):
+        transport = httpx.ASGITransport(app, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+            return (await client.get("/info", headers={"authorization": f"Bearer {key}"})).status_code
+
+    return show
+
+
+async def test_wrong_keys_are_few(login):
+    """After some, an address is told to wait; another one is not."""
+    assert [await login("wrong", "10.0.0.1") for _ in range(3)] == [401, 401, 429]
+    assert await login("wrong", "10.0.0.2") == 401
+
+
+async def test_a_guess_that_fits_does_not_stand_out(login):
+    """From an address that guesses, a right key that it never used is refused as the wrong ones are."""
+    for _ in range(2):
+        await login("wrong", "10.0.0.1")
+    assert await login(SECRET, "10.0.0.1") == 429
+
+
+async def test_whoever_shares_an_address_with_a_guesser_is_served(login):
+    """A key that worked there before goes on working."""
+    assert await login(SECRET, "10.0.0.1") == 200
+    for _ in range(3):
+        await login("wrong", "10.0.0.1")
+    assert await login(SECRET, "10.0.0.1") == 200
+
+
+async def test_addresses_of_one_holder_are_one(login):
+    """Whoever has an IPv6 network may choose among its addresses; a mapped IPv4 address is one of many."""
+    assert [await login("wrong", f"2001:db8::{n}") for n in range(3)] == [401, 401, 429]
+    assert await login("wrong", "2001:db8:0:1::1") == 401
+    assert [await login("wrong", f"::ffff:10.0.0.{n}") for n in range(3)] == [401] * 3
+
+
+async def test_the_table_of_addresses_has_an_end(monkeypatch, login):
+    """The oldest are forgotten, however many there are."""
+    monkeypatch.setattr(failed_logins, "ADDRESSES", 8)
+    for n in range(100):
+        await login("wrong", f"10.0.0.{n}")
+    assert [await login("wrong", "10.0.0.99") for _ in range(2)] == [401, 429]
+    assert [await login("wrong", "10.0.0.1") for _ in range(2)] == [401, 401]
+
+
+def test_quotas_become_what_the_engine_charges(key_file):
+    """Each of the file's quotas is counted; a key without any may do as it likes."""
+    quotas = {
+        "requests_per_second": 1,
+        "tokens_per_second": 2,
+        "learned_tokens_per_second": 3,
+        "generated_tokens_per_second": 4,
+        "sessions": 5,
+        "stored_bytes": 6,
+    }
+    limited = load_keys(key_file(quotas=quotas)).find(SECRET.encode())
+    allowance = limited.allowance
+    assert None not in (limited.requests, allowance.tokens, allowance.learned, allowance.generated)
+    assert (allowance.sessions, allowance.stored_bytes) == (5, 6)
+    free = load_keys(key_file()).find(SECRET.encode())
+    assert (free.requests, free.allowance.tokens, free.allowance.sessions) == (None, None, None)
+
+
+def test_a_key_is_named_by_its_digest(key_file):
+    """The first digits, which say nothing of the key."""
+    principal = load_keys(key_file()).find(SECRET.encode())
+    assert principal.key_id == hashlib.sha256(SECRET.encode()).hexdigest()[:8]

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -111,6 +112,26 @@ async def test_an_unexpected_fault_says_only_the_request_id():
     assert found[-1][1]["type"].endswith(":internal")
     assert isinstance(trace.fault, RuntimeError)
     assert trace.outcome == "server_error"
+
+
+async def test_events_that_end_before_their_text_are_an_error():
+    """Whatever ends a source without its end event: no stream ends in silence."""
+    found = await frames(Source(token(0)))
+    assert [name for name, _ in found] == ["token", "error"]
+    assert found[-1][1]["type"].endswith(":internal")
+
+
+async def test_a_mark_is_the_id_of_its_event():
+    """By it a reader says what he has; events without one have no id."""
+    response = await stream(Source(replace(token(0), mark="0.0.0.ab"), token(1), END), Trace(request_id="r"))
+    sent = []
+
+    async def send(message):
+        sent.append(message.get("body", b""))
+
+    await response({"type": "http"}, None, send)
+    assert [b"id: 0.0.0.ab\n" in frame for frame in sent if frame] == [True, False, False]
+    assert not any(b"id:" in frame for frame in sent[2:])
 
 
 async def test_a_stream_left_early_closes_its_source():

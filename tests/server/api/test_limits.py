@@ -1,11 +1,11 @@
 import asyncio
+import time
 
 import httpx
 import pytest
 
-from rlstm_server.api.limits import ReceivingLayer, TokenBucket
+from rlstm_server.api.limits import ARRIVED, ReceivingLayer
 from rlstm_server.api.tracing import KEY, Trace
-from rlstm_server.errors import RateLimited
 from rlstm_server.settings import Limits
 
 LIMITS = Limits(body_bytes=1024, receive_seconds=0.2)
@@ -133,19 +133,72 @@ async def test_a_fault_of_the_application_passes_through():
         await run_layer(fails, [WHOLE])
 
 
-def test_a_bucket_refuses_what_exceeds_its_rate():
-    """One second's worth at once, then as it refills; the refusal says when."""
-    now = 0.0
-    bucket = TokenBucket(2.0, clock=lambda: now)
-    bucket.take()
-    bucket.take()
-    with pytest.raises(RateLimited) as refused:
-        bucket.take()
-    assert refused.value.retry_after_seconds == pytest.approx(0.5)
-    now = 0.5
-    bucket.take()
-    now = 100.0
-    for _ in range(2):
-        bucket.take()
-    with pytest.raises(RateLimited):
-        bucket.take()
+HALF = {"type": "http.request", "body": b"x" * 600, "more_body": True}
+
+
+async def test_there_is_room_for_so_many_bodies():
+    """All at once, and of one tenant; what ends gives its room back, however it ends."""
+    layer = ReceivingLayer(echo, limits=Limits(body_bytes=1024, import_bytes=1024, bodies_bytes=2000))
+    leave = asyncio.Event()
+    sent = []
+
+    def request(tenant, *messages):
+        """Run a request whose client sends these messages, and leaves when told."""
+        coming = list(messages)
+        trace = Trace(request_id="r", tenant=tenant)
+
+        async def receive():
+            if coming:
+                return coming.pop(0)
+            await leave.wait()
+            return GONE
+
+        async def send(message):
+            sent.append(message.get("status"))
+
+        scope = {"type": "http", "path": "/score", "method": "POST", "headers": [], KEY: trace}
+        return asyncio.ensure_future(layer(scope, receive, send))
+
+    whole = {"type": "http.request", "body": b"x" * 600, "more_body": False}
+    waiting = [request("a", HALF), request("a", HALF)]
+    await asyncio.sleep(0.01)
+    await request("a", whole)
+    await request("b", whole)
+    await request("b", HALF | {"body": b"x" * 900}, whole)
+    assert [status for status in sent if status] == [503, 200, 503]
+    leave.set()
+    await asyncio.gather(*waiting)
+    for tenant in "ab":
+        await request(tenant, whole)
+    assert [status for status in sent if status] == [503, 200, 503, 200, 200]
+
+
+async def test_the_deadline_counts_from_the_first_byte_of_the_request():
+    """Time that the headers took is not given again for the body."""
+    began = time.monotonic()
+    arrived = asyncio.get_running_loop().time() - 0.15
+    trace = Trace(request_id="r")
+    scope = {"type": "http", "path": "/", "method": "POST", "headers": [], KEY: trace, ARRIVED: arrived}
+    statuses = []
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    await ReceivingLayer(echo, limits=LIMITS)(scope, asyncio.Event().wait, send)
+    assert statuses[0] == 408
+    assert time.monotonic() - began < 0.15
+
+
+async def test_a_body_that_is_refused_is_passed_over_for_a_while():
+    """So that a client who reads the answer after sending gets it; but not without end."""
+    count = 0
+
+    async def endless():
+        nonlocal count
+        while True:
+            count += 1
+            yield b"x" * 512
+
+    answer = await post(endless())
+    assert answer.status_code == 413
+    assert count * 512 < 8 * 1024

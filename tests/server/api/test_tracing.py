@@ -12,7 +12,7 @@ from rlstm_server.metrics import Metrics
 
 
 async def ask(app, metrics=None, **headers):
-    layer = TracingLayer(app, metrics=metrics or Metrics(), respond=respond)
+    layer = TracingLayer(app, metrics=metrics or Metrics(), respond=respond, finished=lambda *_: None)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(layer), base_url="http://a") as client:
         return await client.get("/canary", headers=headers)
 
@@ -40,6 +40,10 @@ async def test_every_answer_carries_the_security_headers():
     answer = await ask(fine, origin="https://evil.example")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert "server" not in answer.headers
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 

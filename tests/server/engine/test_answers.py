@@ -93,7 +93,7 @@ def test_a_created_session_comes_back():
         metadata={"k": [1, None]},
     )
 
-    assert answers.created_info(answers.encode(info)) == info
+    assert answers.session_info(answers.encode(info)) == info
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff"])
@@ -102,4 +102,4 @@ def test_what_is_no_answer_is_corrupt(data):
     with pytest.raises(StateCorrupt):
         answers.append_answer(data)
     with pytest.raises(StateCorrupt):
-        answers.created_info(data)
+        answers.session_info(data)

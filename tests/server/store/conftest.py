@@ -1,6 +1,7 @@
 """Every store under one roof: a kit makes stores of one kind and lets time pass for them."""
 
 import asyncio
+import re
 import shutil
 import time
 import uuid
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from rlstm_server.store.base import (
     Commit,
@@ -24,6 +26,7 @@ from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.in_memory import MemoryStore
 from rlstm_server.store.in_redis import RedisStore
 
+DEPLOY = Path(__file__).parents[3] / "deploy" / "redis"
 HOUR_MS = 3_600_000
 
 
@@ -97,13 +100,21 @@ async def _install(url: str) -> None:
     await store.close()
 
 
+def with_few_rights(url: str) -> str:
+    """Return the address for the user that `deploy/redis` gives to servers, whose rights must be enough."""
+    [rights] = re.findall(r"^user rlstm (.*)$", (DEPLOY / "users.acl").read_text(), re.MULTILINE)
+    with Redis.from_url(url, protocol=2) as admin:
+        admin.execute_command("ACL", "SETUSER", "rlstm", "reset", *rights.split())
+    return url.replace("unix://", "unix://rlstm:RLSTM-PASSWORD@")
+
+
 @pytest.fixture(params=["memory", "valkey", "redis"])
 def kit(request: pytest.FixtureRequest) -> Kit:
     """A kind of store: in memory, the embedded Valkey, Debian's Redis."""
     if request.param == "memory":
         return memory_kit()
     fixture = "embedded_url" if request.param == "valkey" else "debian_url"
-    return redis_kit(request.param, request.getfixturevalue(fixture))
+    return redis_kit(request.param, with_few_rights(request.getfixturevalue(fixture)))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ async def test_a_commit_moves_the_session_on(store, build):
 
     head = await store.load_head(key)
     assert outcome == Committed(position=next_position(start, b"\x00r"), expires_at_ms=head.expires_at_ms)
-    assert (head.position, head.info, head.state) == (outcome.position, b'{"n":1}', b"state 1")
+    assert (head.position, head.info, head.base.state) == (outcome.position, b'{"n":1}', b"state 1")
     [record] = await store.read_log(key, after=0)
     assert (record.version, record.operation_id, record.record) == (1, "key", b"\x00r")
 
@@ -39,7 +39,7 @@ async def test_a_commit_on_an_old_version_is_stale(store, build):
     outcome = await store.commit(build.commit(key, start, state=b"other"))
 
     assert outcome == Stale(current=first.position)
-    assert (await store.load_head(key)).state == b"state 1"
+    assert (await store.load_head(key)).base.state == b"state 1"
 
 
 async def test_a_commit_on_another_history_is_stale(store, build):
@@ -170,7 +170,7 @@ async def test_concurrent_commits_each_take_effect_once(store, build):
     async def append(number: int) -> int:
         while True:
             head = await store.load_head(key)
-            state = head.state + b"," + str(number).encode()
+            state = head.base.state + b"," + str(number).encode()
             outcome = await store.commit(
                 build.commit(key, head.position, operation_id=f"key {number}", state=state)
             )
@@ -180,7 +180,7 @@ async def test_concurrent_commits_each_take_effect_once(store, build):
     versions = await asyncio.gather(*(append(number) for number in range(50)))
 
     assert sorted(versions) == list(range(1, 51))
-    applied = (await store.load_head(key)).state.split(b",")[1:]
+    applied = (await store.load_head(key)).base.state.split(b",")[1:]
     assert sorted(map(int, applied)) == list(range(50))
     assert [r.version for r in await store.read_log(key, after=0)] == list(range(1, 51))
 

@@ -1,6 +1,7 @@
-"""Any sequence of calls does on each store what it does on a model of sixty lines."""
+"""Any sequence of calls does on each store what it does on a plain model."""
 
 import asyncio
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,156 +14,195 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rlstm_server.errors import Gone, NotFound, SessionExists
-from rlstm_server.store.base import (
-    Committed,
-    Created,
-    CreationReplayed,
-    Limits,
-    Mismatch,
-    Moved,
-    Replayed,
-    Stale,
-)
+from rlstm_server.errors import ServerError, StateCorrupt
+from rlstm_server.store.base import Limits, NamedSnapshot, Position, SnapshotRef, new_generation
 
-LIMITS = Limits(operations=3, answers=2, answer_bytes=8, log_records=2)
+from .conftest import memory_kit, redis_kit
+from .store_model import Model
+
+LIMITS = Limits(
+    operations=3, answers=2, answer_bytes=8, log_records=3, log_bytes=8, named_snapshots=2, chunk_bytes=4
+)
 IDS = st.sampled_from(["a", "b", "c", "d", "e"])
 NAMES = st.sampled_from([None, "x", "y"])
 BODIES = st.sampled_from([b"1" * 32, b"2" * 32])
-
-
-class Model:
-    """What should happen, in plain lists."""
-
-    def __init__(self):
-        self.sessions = []  # dicts: key, name, ended, positions, done (operation, body, answer, version)
-        self.births = []  # (operation, body, session)
-
-    def create(self, creation):
-        """Say what a creation gives."""
-        for operation, body, session in self.births[-LIMITS.operations :]:
-            if operation == creation.operation_id:
-                if body != creation.body_hash:
-                    return Mismatch()
-                if session["ended"]:
-                    return Gone(session["ended"])
-                return CreationReplayed(session_id=session["key"].session_id, answer=session["answer"])
-        if creation.name and any(s["name"] == creation.name and not s["ended"] for s in self.sessions):
-            return SessionExists("")
-        session = {"key": creation.key, "name": creation.name, "ended": None, "answer": creation.answer}
-        session |= {"positions": [creation.position], "done": [], "state": creation.state}
-        self.sessions.append(session)
-        self.births.append((creation.operation_id, creation.body_hash, session))
-        return Created
-
-    def commit(self, session, commit):
-        """Say what a commit gives."""
-        if session["ended"]:
-            return Gone(session["ended"])
-        head = session["positions"][-1]
-        for operation, body, answer, summary, version in session["done"][-LIMITS.operations :]:
-            if operation == commit.operation_id:
-                if body != commit.body_hash:
-                    return Mismatch()
-                kept = version > head.version - LIMITS.answers and len(answer) <= LIMITS.answer_bytes
-                return Replayed(
-                    version=version, answer=answer if kept else None, summary=summary, current=head
-                )
-        if commit.if_match not in (None, head.version):
-            return Moved(current=head.version)
-        if commit.expects != head:
-            return Stale(current=head)
-        session["positions"].append(commit.position)
-        version = commit.position.version
-        session["state"] = commit.state
-        entry = (commit.operation_id, commit.body_hash, commit.answer, commit.summary, version)
-        session["done"].append(entry)
-        return Committed
+STATES = st.binary(min_size=1, max_size=10)
+SELDOM = st.sampled_from([False] * 9 + [True])
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Calls store and model alike. `kit` and `build` are set in a subclass."""
+    """Calls store and model alike. `kit`, `build` and `counter` are set in a subclass."""
 
-    kit = build = None
+    kit = build = counter = None
 
     def __init__(self):
         super().__init__()
         self.runner = asyncio.Runner()
         self.store = self.kit.make(LIMITS)
-        self.model = Model()
+        self.model = Model(LIMITS)
         self.tenant_build = type(self.build)(self.build.tenant + str(next(self.counter)))
+        self.touched = []
 
     def outcome(self, call):
         """Return what a call returns or raises."""
         try:
             return self.runner.run(call)
-        except (Gone, NotFound, SessionExists) as error:
+        except ServerError as error:
             return error
 
     def agree(self, expected, found):
         """Fail unless the store did what the model says."""
         if isinstance(expected, type):
             assert isinstance(found, expected), found
-        elif isinstance(expected, Gone):
-            assert (type(found), found.reason) == (Gone, expected.reason)
         elif isinstance(expected, Exception):
-            assert type(found) is type(expected)
+            assert type(found) is type(expected), found
+            assert getattr(found, "reason", None) == getattr(expected, "reason", None)
         else:
             assert found == expected
 
     def pick(self, data):
-        """Draw a session, dead or alive."""
-        return data.draw(st.sampled_from(self.model.sessions))
+        """Draw a session, dead or alive, to be looked at afterwards."""
+        alive = [session for session in self.model.sessions if not session.ended]
+        anyone = not alive or data.draw(SELDOM)
+        session = data.draw(st.sampled_from(self.model.sessions if anyone else alive))
+        self.touched = [session]
+        return session
 
-    @rule(operation=IDS, body=BODIES, name=NAMES)
-    def create(self, operation, body, name):
+    def draw_position(self, data, session, back):
+        """Draw a place in the session's history, seldom one in another."""
+        position = session.positions[max(0, len(session.positions) - 1 - back)]
+        return Position(position.version, b"z" * 32) if data.draw(SELDOM) else position
+
+    def draw_snapshot(self, data, session):
+        """Draw a snapshot: mostly one put just now, else any of any session, one cut short, or none."""
+        if data.draw(SELDOM):
+            return SnapshotRef(generation=new_generation(), size=3)
+        if self.model.snapshots and data.draw(SELDOM):
+            return data.draw(st.sampled_from([ref for _, ref, _ in self.model.snapshots]))
+        ref = self.put(session, data.draw(STATES))
+        return SnapshotRef(generation=ref.generation, size=ref.size + 1) if data.draw(SELDOM) else ref
+
+    def put(self, session, state):
+        """Put a snapshot."""
+        ref = self.runner.run(self.store.put_snapshot(session.key, state))
+        self.model.snapshots.append((session, ref, state))
+        return ref
+
+    @precondition(lambda self: len(self.model.sessions) < 4)
+    @rule(
+        operation=IDS, body=BODIES, name=NAMES, state=STATES, in_chunks=st.booleans(), brought=st.booleans()
+    )
+    def create(self, operation, body, name, state, in_chunks, brought):
         """Create, perhaps again, perhaps under a name that is taken."""
-        creation = self.tenant_build.creation(operation_id=operation, body_hash=body, name=name)
+        creation = self.tenant_build.creation(
+            operation_id=operation, body_hash=body, name=name, state=state, brought=brought
+        )
+        if in_chunks:
+            ref = self.runner.run(self.store.put_snapshot(creation.key, state))
+            creation = self.tenant_build.creation(
+                key=creation.key, operation_id=operation, body_hash=body, name=name, state=ref
+            )
+        before = len(self.model.sessions)
         self.agree(self.model.create(creation), self.outcome(self.store.create(creation)))
+        self.touched = self.model.sessions[before:]
+        if in_chunks and self.touched:
+            self.model.snapshots.append((self.touched[0], ref, state))
 
     @precondition(lambda self: self.model.sessions)
     @rule(
         data=st.data(),
         operation=IDS,
         body=BODIES,
-        back=st.integers(0, 2),
-        if_match=st.none() | st.integers(0, 4),
+        back=st.sampled_from([0, 0, 0, 1, 2]),
+        if_match=st.sampled_from([None, None, None, 0, 1, 2, 3]),
         answer=st.binary(max_size=12),
-        record=st.binary(max_size=2),
+        record=st.binary(max_size=4),
+        kind=st.sampled_from(["inline", "log", "log", "chunks"]),
     )
-    def commit(self, data, operation, body, back, if_match, answer, record):
-        """Commit, perhaps again, perhaps on an old version."""
+    def commit(self, data, operation, body, back, if_match, answer, record, kind):
+        """Commit, perhaps again, perhaps on an old version, with a state of any kind or none."""
         session = self.pick(data)
-        expects = session["positions"][max(0, len(session["positions"]) - 1 - back)]
+        states = {"inline": lambda: data.draw(STATES), "log": lambda: None}
         commit = self.tenant_build.commit(
-            session["key"],
-            expects,
+            session.key,
+            self.draw_position(data, session, back),
             operation_id=operation,
             body_hash=body,
             if_match=if_match,
             answer=answer,
             record=record,
+            state=states.get(kind, lambda: self.draw_snapshot(data, session))(),
         )
         self.agree(self.model.commit(session, commit), self.outcome(self.store.commit(commit)))
 
+    @precondition(lambda self: any(not s.ended for s in self.model.sessions))
+    @rule(
+        data=st.data(), kinds=st.lists(st.sampled_from(["log", "log", "log", "inline", "chunks"]), max_size=5)
+    )
+    def go_on(self, data, kinds):
+        """Commit a few operations that have nothing against them, but perhaps a full log."""
+        session = data.draw(st.sampled_from([s for s in self.model.sessions if not s.ended]))
+        self.touched = [session]
+        for number, kind in enumerate(kinds):
+            state = b"s%d" % number if kind == "inline" else None
+            if kind == "chunks":
+                state = self.put(session, b"state in chunks")
+            record = data.draw(st.binary(max_size=5))
+            commit = self.tenant_build.commit(session.key, session.head, record=record, state=state)
+            self.agree(self.model.commit(session, commit), self.outcome(self.store.commit(commit)))
+
     @precondition(lambda self: self.model.sessions)
+    @rule(data=st.data(), back=st.integers(0, 3))
+    def keep(self, data, back):
+        """Move the base forward, perhaps to where it is, or to a place that never was."""
+        session = self.pick(data)
+        position, ref = self.draw_position(data, session, back), self.draw_snapshot(data, session)
+        expected = self.model.keep(session, position, ref)
+        self.agree(expected, self.outcome(self.store.keep_snapshot(session.key, position, ref)))
+        if expected is True:  # the same again
+            self.agree(True, self.outcome(self.store.keep_snapshot(session.key, position, ref)))
+
+    @precondition(lambda self: self.model.sessions)
+    @rule(data=st.data(), name=st.sampled_from("pqr"), back=st.sampled_from([0, 0, 0, 1]))
+    def name_snapshot(self, data, name, back):
+        """Name a snapshot, perhaps again."""
+        session = self.pick(data)
+        position, ref = self.draw_position(data, session, back), self.draw_snapshot(data, session)
+        arguments = (name, position, b"info|" + name.encode(), ref)
+        expected = self.model.name_snapshot(session, *arguments)
+        self.agree(expected, self.outcome(self.store.name_snapshot(session.key, *arguments)))
+        if expected is NamedSnapshot:
+            self.agree(expected, self.outcome(self.store.name_snapshot(session.key, *arguments)))
+
+    @precondition(lambda self: self.model.sessions)
+    @rule(data=st.data(), name=st.sampled_from("pqr"))
+    def drop_snapshot(self, data, name):
+        """Drop a named snapshot, if it is there."""
+        session = self.pick(data)
+        self.agree(self.model.drop(session, name), self.outcome(self.store.drop_snapshot(session.key, name)))
+
+    @precondition(lambda self: len(self.model.sessions) > 1)
     @rule(data=st.data())
     def delete(self, data):
         """Delete, perhaps again."""
         session = self.pick(data)
-        expected = Gone(session["ended"]) if session["ended"] == "session_expired" else None
-        session["ended"] = session["ended"] or "deleted"
-        self.agree(expected, self.outcome(self.store.delete(session["key"])))
+        found = self.outcome(self.store.delete(session.key))
+        if session.ended == "session_expired":
+            assert found.reason == "session_expired"
+        else:
+            assert found is None
+        self.model.end(session, "deleted")
 
-    @precondition(lambda self: any(not s["ended"] for s in self.model.sessions))
+    @precondition(lambda self: sum(not s.ended for s in self.model.sessions) > 1)
     @rule(data=st.data())
     def expire(self, data):
         """Let a session expire."""
-        session = data.draw(st.sampled_from([s for s in self.model.sessions if not s["ended"]]))
-        commit = self.tenant_build.commit(session["key"], session["positions"][-1], ttl_ms=1)
+        session = data.draw(st.sampled_from([s for s in self.model.sessions if not s.ended]))
+        self.touched = [session]
+        commit = self.tenant_build.commit(session.key, session.head, ttl_ms=1)
         self.agree(self.model.commit(session, commit), self.outcome(self.store.commit(commit)))
         self.kit.wait(3)
-        session["ended"] = "session_expired"
+        self.model.end(session, "session_expired")
 
     @rule()
     def sweep(self):
@@ -170,45 +210,70 @@ class StoreMachine(RuleBasedStateMachine):
         self.runner.run(self.store.sweep())
 
     @invariant()
-    def heads_logs_and_listing_agree(self):
-        """What can be read is what was committed."""
-        for session in self.model.sessions:
-            head = self.outcome(self.store.load_head(session["key"]))
-            if session["ended"]:
-                self.agree(Gone(session["ended"]), head)
-                continue
-            assert (head.position, head.state) == (session["positions"][-1], session["state"])
-            log = self.runner.run(self.store.read_log(session["key"], after=0))
-            kept = session["done"][-LIMITS.log_records :]
-            assert [(r.version, r.operation_id) for r in log] == [(d[4], d[0]) for d in kept]
-        listed = {
-            one.session_id for one in self.runner.run(self.store.list(self.tenant_build.tenant)).sessions
-        }
-        assert listed == {s["key"].session_id for s in self.model.sessions if not s["ended"]}
+    def what_was_touched_agrees(self):
+        """What can be read of a session is what was committed to it."""
+        for session in self.touched:
+            self.look_at(session)
+        self.touched = []
+
+    def look_at(self, session):
+        """Compare all that can be read of a session."""
+        key, read = session.key, self.outcome(self.store.load_head(session.key))
+        if session.ended:
+            assert read.reason == session.ended
+        else:
+            assert (read.position, read.base) == (session.head, session.base)
+            log = self.runner.run(self.store.read_log(key, after=0))
+            assert [(r.version, r.operation_id, r.record) for r in log] == [
+                (version, done.operation_id, done.record) for version, done in session.log
+            ]
+            named = self.runner.run(self.store.named_snapshots(key))
+            assert {n.name: (n.version, n.info, n.state) for n in named} == session.named
+        for owner, ref, state in self.model.snapshots:
+            if owner is session:
+                lives = ref.generation not in self.model.dropped
+                found = self.outcome(self.store.get_snapshot(key, ref))
+                self.agree(state if lives else StateCorrupt(""), found)
 
     def teardown(self):
-        """Give back connections and loop."""
+        """Look at everything once more, then give back connections and loop."""
+        for session in self.model.sessions:
+            self.look_at(session)
+        listed = self.runner.run(self.store.list(self.tenant_build.tenant)).sessions
+        alive = {s.key.session_id for s in self.model.sessions if not s.ended}
+        assert {one.session_id for one in listed} == alive
         self.runner.run(self.store.close())
         self.runner.close()
 
 
-def run_programs(kit, build, examples):
+def run_programs(kit, build, programs):
+    """Run so many random programs; fails at the first difference."""
     attributes = {"kit": kit, "build": build, "counter": iter(range(1_000_000))}
     machine = type("Machine", (StoreMachine,), attributes)
     checks = list(HealthCheck)
     given = settings(
-        max_examples=examples, stateful_step_count=25, deadline=None, suppress_health_check=checks
+        max_examples=programs, stateful_step_count=25, deadline=None, suppress_health_check=checks
     )
     run_state_machine_as_test(machine, settings=given)
 
 
 def test_stores_do_what_the_model_does(kit, build):
-    """Random programs of creations, commits, deletions, expiries and sweeps give the model's outcomes."""
-    run_programs(kit, build, examples=60 if kit.kind == "memory" else 12)
+    """Random programs of all calls that change something give the model's outcomes."""
+    run_programs(kit, build, programs=60 if kit.kind == "memory" else 12)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_stores_do_what_the_model_does_at_length(kit, build):
-    """The same, for two thousand programs in memory and three hundred on a server."""
-    run_programs(kit, build, examples=2_000 if kit.kind == "memory" else 300)
+@pytest.mark.faults
+@pytest.mark.timeout(3_600)
+def test_stores_do_what_the_model_does_at_length(embedded_url, debian_url, build):
+    """The same, for thousands of programs on each store (RLSTM_PROGRAMS says how many)."""
+    programs = int(os.environ.get("RLSTM_PROGRAMS", "2000"))
+    kits = [memory_kit(), redis_kit("valkey", embedded_url), redis_kit("redis", debian_url)]
+    differences = []
+    for kit in kits:
+        try:
+            run_programs(kit, type(build)(build.tenant + kit.kind), programs)
+        except Exception as difference:
+            differences.append(difference)
+
+    print(f"\n{len(kits)} stores x {programs:,} programs: {len(differences)} differences")
+    assert not differences, ExceptionGroup("stores that differ from the model", differences)

@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from rlstm_server.errors import StartupError, StoreUnavailable
+from rlstm_server.errors import OutcomeUnknown, StartupError, StoreUnavailable
+from rlstm_server.store import embedded
 from rlstm_server.store.embedded import EmbeddedValkey, find_binary
 from rlstm_server.store.in_redis import RedisStore
 
@@ -125,7 +127,7 @@ async def test_data_outlive_a_stop(tmp_path, build):
     head = await store.load_head(key)
 
     assert not exists(pid)
-    assert (head.position, head.state) == (at, b"state 1")
+    assert (head.position, head.base.state) == (at, b"state 1")
     await store.close()
     await second.stop()
 
@@ -167,6 +169,36 @@ async def test_a_killed_store_comes_back_with_its_data(server, build):
         assert (await store.load_head(key)).position == at
     assert not await server.ensure_running()
     await store.close()
+
+
+async def test_a_full_disk_loses_nothing(tmp_path, build, monkeypatch):
+    """When the log cannot grow the store refuses or ends, and all that it acknowledged is there later."""
+    limited = "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))"
+    monkeypatch.setattr("rlstm_server.store.embedded._SHIM", "import resource\n" + limited + embedded._SHIM)
+    full = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
+    await full.start()
+    store = RedisStore(full.url, timeout_s=20)
+    await store.check()
+    key, at = await build.session(store)
+    acknowledged = 0
+    with suppress(StoreUnavailable, OutcomeUnknown):
+        while acknowledged < 1_000:
+            at = (await store.commit(build.commit(key, at, state=bytes(20_000)))).position
+            acknowledged = at.version
+    await store.close()
+    await full.stop()
+
+    monkeypatch.undo()
+    roomy = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
+    await roomy.start()
+    store = RedisStore(roomy.url)
+    present = (await store.load_head(key)).version
+
+    print(f"disk full: acknowledged {acknowledged}, present {present}")
+    assert 0 < acknowledged < 15
+    assert present in (acknowledged, acknowledged + 1)
+    await store.close()
+    await roomy.stop()
 
 
 async def test_supervision_needs_nobody(server, build):

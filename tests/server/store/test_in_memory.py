@@ -3,7 +3,7 @@
 import pytest
 
 from rlstm_server.errors import Gone, StoreFull
-from rlstm_server.store.base import Committed, Replayed
+from rlstm_server.store.base import Committed, Created, Limits, Replayed
 from rlstm_server.store.in_memory import MemoryStore
 
 
@@ -23,6 +23,43 @@ async def test_a_full_store_refuses_before_anything_changed(build):
     assert (await store.load_head(key)).version == 1
     assert isinstance(await store.commit(done), Replayed)
     assert isinstance(await store.commit(build.commit(key, at, state=b"x" * 9_000)), Committed)
+
+
+async def test_what_is_brought_is_refused_later_than_what_is_new(build):
+    """Between the two limits there is room for a fork or an import, and none for a fresh session."""
+    store = MemoryStore(max_bytes=10_000)
+    key, start = await build.session(store)
+    await store.commit(build.commit(key, start, state=b"x" * 8_100))
+
+    with pytest.raises(StoreFull):
+        await store.create(build.creation())
+    assert isinstance(await store.create(build.creation(brought=True)), Created)
+    with pytest.raises(StoreFull):
+        await store.create(build.creation(brought=True, state=b"x" * 1_000))
+
+
+async def test_a_snapshot_needs_room(build):
+    """A state that does not fit is not put; one that nothing points to makes room by itself."""
+    now = [0]
+    store = MemoryStore(max_bytes=10_000, clock_ms=lambda: now[0])
+    key, _ = await build.session(store)
+    await store.put_snapshot(key, b"x" * 9_000)
+
+    with pytest.raises(StoreFull):
+        await store.put_snapshot(key, b"x" * 9_000)
+    now[0] = Limits().snapshot_ms
+    await store.sweep()
+
+    assert await store.put_snapshot(key, b"x" * 9_000)
+
+
+async def test_creations_cost_the_same_however_many_there_were(build):
+    """What is remembered of creations is dropped one by one, in the order of their time."""
+    store = MemoryStore(limits=Limits(operations=3))
+    for number in range(5):
+        await store.create(build.creation(operation_id=f"key {number}"))
+
+    assert list(store._births[build.tenant]) == ["key 2", "key 3", "key 4"]
 
 
 async def test_it_says_that_it_forgets():

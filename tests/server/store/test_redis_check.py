@@ -6,7 +6,8 @@ from redis import Redis
 from rlstm_server.errors import StartupError
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.in_redis import RedisStore
-from rlstm_server.store.redis_check import library_code, weaknesses
+from rlstm_server.store.redis_check import library_code, read_servers, weaknesses
+from rlstm_server.store.redis_functions import LIBRARY
 
 GOOD = {
     "appendonly": "yes",
@@ -70,13 +71,13 @@ async def test_a_good_server_gets_the_library(own_server, admin):
     await store.check()
 
     assert store.durability == "fsync"
-    assert admin.function_list(library="rlstm_v1")
+    assert admin.function_list(library=LIBRARY)
     await store.close()
 
 
 async def test_a_missing_library_is_refused_where_it_may_not_be_installed(own_server):
     """Without the right to install it, the error says what is missing."""
-    with pytest.raises(StartupError, match="no function library rlstm_v1"):
+    with pytest.raises(StartupError, match=r"no function library rlstm_v.*rlstm store install"):
         await RedisStore(own_server.url, install=False).check()
 
 
@@ -104,6 +105,60 @@ async def test_a_user_without_rights_gets_a_clear_error(own_server, admin):
 
     with pytest.raises(StartupError, match="FUNCTION LOAD"):
         await RedisStore(f"{own_server.url}?username=reader&password=pw").check()
+
+
+class OldServer:
+    """Answers like a server of another version."""
+
+    is_cluster = False
+
+    def __init__(self, info: str) -> None:
+        self._info = info.encode()
+
+    async def call_all(self, *command: object) -> dict[str, bytes]:
+        """Answer INFO."""
+        return {"old:6379": self._info}
+
+
+@pytest.mark.parametrize("version", ["6.2.14", "5.0.7", "6.999.0"])
+async def test_an_old_server_is_refused_by_its_version(version):
+    """A server without functions is named with its version, before anything else is asked of it."""
+    with pytest.raises(StartupError, match=f"the store is Redis {version}: Redis 7.0 or Valkey"):
+        await read_servers(OldServer(f"redis_version:{version}\r\nrole:master\r\n"))
+
+
+@pytest.mark.parametrize("version", ["7.0.0", "7.0.15", "7.2.4", "8.6.3", "10.0.0"])
+async def test_a_server_that_is_new_enough_is_taken(version):
+    """Versions are compared as numbers, not as text."""
+    [server] = await read_servers(OldServer(f"redis_version:{version}\r\nrole:master\r\n"))
+    assert server.product == f"Redis {version}"
+
+
+async def test_rights_that_nobody_needs_are_warned_of(own_server, caplog):
+    """A user who could end all sessions may serve, with a warning that names what he may; ours alone may."""
+    store = RedisStore(own_server.url)
+    await store.check()
+    assert "FLUSHALL, CONFIG SET, EVAL, FUNCTION LOAD, RESTORE, keys of others" in caplog.text
+    caplog.clear()
+    alone = RedisStore(own_server.url, shared=False)
+    await alone.check()
+
+    assert not caplog.records
+    await store.close()
+    await alone.close()
+
+
+async def test_trying_rights_changes_nothing(own_server, admin):
+    """What is tried to learn the rights is refused for its arguments: data, settings and functions stay."""
+    admin.set("other", "kept")
+    before = admin.config_get("*"), admin.acl_list()
+    store = RedisStore(own_server.url)
+    await store.check()
+
+    assert (admin.config_get("*"), admin.acl_list()) == before
+    assert admin.get("other") == b"kept"
+    assert [library[1] for library in admin.function_list()] == [LIBRARY.encode()]
+    await store.close()
 
 
 async def test_no_server_at_the_start_is_a_startup_error(tmp_path):

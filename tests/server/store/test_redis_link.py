@@ -1,37 +1,25 @@
 """Failures get their honest names."""
 
 import asyncio
+import os
+import random
 import socket
 
 import pytest
 from redis import Redis
 
-from rlstm_server.errors import InternalError, StartupError, StoreUnavailable
+from rlstm_server.errors import InternalError, StoreUnavailable
 from rlstm_server.store.redis_link import RedisLink
 
 
-@pytest.mark.parametrize(
-    "url", ["", "localhost:6379", "http://localhost", "valkey+unix:///tmp/x", "redis://h:port"]
-)
-def test_an_address_that_is_none_is_refused(url):
-    """The error says which addresses there are and repeats nothing of this one, which may hold a password."""
-    with pytest.raises(StartupError, match="address"):
-        RedisLink(url)
-
-
-@pytest.mark.parametrize("url", ["redis://h:1/0", "rediss://u:p@h:1", "unix:///tmp/s.sock"])
-def test_three_kinds_of_address(url):
-    """TCP, TLS and Unix sockets."""
-    RedisLink(url)
-
-
 async def test_the_library_below_never_sends_again(embedded_url):
-    """Its own retries are off, also when the address asks for them."""
-    link = RedisLink(f"{embedded_url}?retry_on_timeout=true")
-    await link.call("PING", changes=False)
+    """Its own retries are off, and so are its time-outs, which would cut short what ours allow."""
+    link = RedisLink(embedded_url)
+    await link.call_all("PING")
 
-    [connection] = link._pool._available_connections
+    [connection] = link._topology._server._idle
     assert connection.retry.get_retries() == 0
+    assert connection.socket_timeout is None
     await link.close()
 
 
@@ -51,7 +39,7 @@ async def test_a_lost_library_is_named(embedded_url):
     link = RedisLink(embedded_url)
 
     with pytest.raises(StoreUnavailable, match="function library"):
-        await link.call("FCALL", "rlstm_v1_nothing", 0, changes=True)
+        await link.call("FCALL", "rlstm_v0_nothing", 1, "rlstm:{a}:b", changes=True)
 
     await link.close()
 
@@ -61,7 +49,7 @@ async def test_a_wrong_password_is_unavailable(embedded_url):
     link = RedisLink(f"{embedded_url}?username=nobody&password=secret")
 
     with pytest.raises(StoreUnavailable) as refused:
-        await link.call("PING", changes=False)
+        await link.call_all("PING")
 
     assert "secret" not in str(refused.value)
     await link.close()
@@ -75,7 +63,7 @@ async def test_a_server_that_never_answers_the_handshake_is_unavailable(tmp_path
         link = RedisLink(f"unix://{tmp_path}/silent.sock?password=secret", timeout_s=0.02)
 
         with pytest.raises(StoreUnavailable):
-            await asyncio.wait_for(link.call("PING", changes=True), 5)
+            await asyncio.wait_for(link.call("SET", "test:key", 1, changes=True), 5)
 
         await link.close()
 
@@ -91,4 +79,99 @@ async def test_a_server_that_takes_no_writes_is_unavailable(embedded_url):
         finally:
             admin.config_set("min-replicas-to-write", 0)
 
+    await link.close()
+
+
+async def test_a_wait_for_a_connection_has_an_end(embedded_url):
+    """While all connections are taken, others wait for so long and no longer; nothing of theirs is sent."""
+    link = RedisLink(embedded_url, connections=1, queue_s=0.05)
+    holding = asyncio.create_task(link.call("BLPOP", "test:never", 0.5, changes=False))
+    await asyncio.sleep(0.1)
+
+    with pytest.raises(StoreUnavailable, match="more to do"):
+        await link.call("SET", "test:queued", 1, changes=True)
+
+    assert (await holding).content is None
+    assert (await link.call("EXISTS", "test:queued", changes=False)).content == 0
+    await link.close()
+
+
+async def test_a_large_command_lengthens_the_wait(embedded_url):
+    """Who brings much waits longer: the one before may bring as much."""
+    link = RedisLink(embedded_url, connections=1, queue_s=0.05)
+    holding = asyncio.create_task(link.call("BLPOP", "test:never", 0.5, changes=False))
+    await asyncio.sleep(0.1)
+
+    reply = await link.call("SET", "test:large", bytes(8 << 20), changes=True)
+
+    assert reply.content == b"OK"
+    await holding
+    await link.close()
+
+
+async def test_a_connection_that_the_server_closed_is_not_used(embedded_url):
+    """A server that was started again is found at the first try, and nothing is in doubt."""
+    link = RedisLink(embedded_url)
+    await link.call("SET", "test:key", 1, changes=True)
+    with Redis.from_url(embedded_url, protocol=2) as admin:
+        admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await asyncio.sleep(0.05)
+
+    assert (await link.call("SET", "test:key", 2, changes=True)).resent is False
+    await link.close()
+
+
+async def test_a_replica_is_no_place_for_changes(embedded_url):
+    """READONLY is not the request's fault: nothing was applied, and another server may take it."""
+    link = RedisLink(embedded_url)
+    with Redis.from_url(embedded_url, protocol=2) as admin:
+        admin.replicaof("127.0.0.1", 1)
+        try:
+            with pytest.raises(StoreUnavailable, match="READONLY"):
+                await link.call("SET", "test:key", 1, changes=True)
+        finally:
+            admin.replicaof("NO", "ONE")
+    await link.close()
+
+
+CANCELS = int(os.environ.get("RLSTM_CANCELS", "2000"))
+
+
+@pytest.mark.timeout(900)
+async def test_cancelled_at_any_moment(embedded_url, build):
+    """Calls that are cut short at random moments leave no reply to others and no connection behind.
+
+    RLSTM_CANCELS=100000 is the long form.
+    """
+    link = RedisLink(embedded_url, timeout_s=20, queue_s=20, connections=8)
+    rolls = random.Random(1)
+    cancelled = wrong = 0
+
+    async def caller(number: int) -> None:
+        nonlocal cancelled, wrong
+        while cancelled < CANCELS:
+            word = f"{number}-{rolls.random()}".encode()
+            key = f"rlstm:{{{build.tenant}}}:{number}"
+            within_s = rolls.choice((0.0, rolls.random() * 0.001, rolls.random() * 0.01))
+            try:
+                set_ = await asyncio.wait_for(
+                    link.call("SET", key, word, "GET", "PX", 60_000, changes=True), within_s
+                )
+                got = await asyncio.wait_for(link.call("GET", key, changes=False), within_s)
+            except TimeoutError:
+                cancelled += 1
+                continue
+            before = set_.content
+            wrong += got.content != word or not (before is None or before.startswith(f"{number}-".encode()))
+
+    await asyncio.gather(*(caller(number) for number in range(32)))
+    server = link._topology._server
+    leaked = len(server._open) - len(server._idle) + 8 - server._permits._value
+    with Redis.from_url(embedded_url, protocol=2) as admin:
+        held = sum(f"{build.tenant}" in str(client) for client in admin.client_list())
+    leaked += max(0, len(server._open) - 8) + held
+
+    print(f"{cancelled:,} cancels: {wrong} wrong replies, {leaked} leaked connections")
+    assert (wrong, leaked) == (0, 0)
+    assert cancelled >= CANCELS
     await link.close()

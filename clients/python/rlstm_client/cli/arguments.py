@@ -24,6 +24,14 @@ SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's
 IfMatch = Annotated[
     int | None, typer.Option("--if-match", metavar="VERSION", help="Refuse if the session is not at it.")
 ]
+SnapshotName = Annotated[str, typer.Argument(metavar="NAME", help="The snapshot's name.")]
+SessionName = Annotated[
+    str | None, typer.Option("--name", help="A name of your own, unique among your sessions.")
+]
+TTL = Annotated[float | None, typer.Option("--ttl", metavar="SECONDS", help="Expire when unused so long.")]
+Metadata = Annotated[
+    list[str] | None, typer.Option("--metadata", metavar="NAME=VALUE", help="A note of yours.")
+]
 IdempotencyKey = Annotated[
     str | None,
     typer.Option("--key", metavar="KEY", help="Repeated with the same key, the command takes effect once."),

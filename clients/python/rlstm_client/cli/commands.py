@@ -47,8 +47,14 @@ BENCHES = (
     Command(name="gpu", help="Minutes on one GPU: what is learned, beside an LSTM.", extra="training"),
 )
 
+STORES = (
+    Command(name="install", help="Install the function library on a shared store.", extra="server"),
+    Command(name="check", help="Say whether a store keeps what sessions are promised.", extra="server"),
+)
+
 COMMANDS = (
     Command(name="serve", help="Serve a model and its sessions over HTTP.", extra="server"),
+    Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
     Command(name="train", help="Train a model by a recipe.", extra="training"),
     Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),

@@ -11,7 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from rlstm_client._read import to_json
-from rlstm_client.models import Adaptation, AppendResult, Ranking, ScoredItem, SessionInfo, Totals
+from rlstm_client.models import (
+    Adaptation,
+    Ancestor,
+    AppendResult,
+    Ranking,
+    ScoredItem,
+    SessionInfo,
+    Snapshot,
+    Totals,
+)
 
 _MOST_TOKEN_CHARACTERS = 24
 
@@ -96,6 +105,8 @@ def print_session(info: SessionInfo) -> None:
             ("bits saved", totals.gain),
             ("updates", totals.updates),
             ("state bytes", info.state_bytes),
+            ("learning", None if info.learning else "off"),
+            ("forked from", _ancestor(info.forked_from)),
             ("adaptation", _adaptation(info.adaptation)),
             ("weights of the experts", _rounded(info.weights)),
             ("norm of the fast weights", info.norm_ratio),
@@ -104,6 +115,15 @@ def print_session(info: SessionInfo) -> None:
             *((f"metadata {name}", str(value)) for name, value in info.metadata.items()),
         ]
     )
+
+
+def print_snapshots(snapshots: Iterable[Snapshot]) -> None:
+    """Print one line a named snapshot."""
+    rows = [
+        (each.name, each.version, each.position, each.totals.gain, _moment(each.created_at))
+        for each in snapshots
+    ]
+    print_table("", ("name", "version", "position", "bits saved", "taken"), rows)
 
 
 def print_sessions(sessions: Iterable[SessionInfo]) -> None:
@@ -168,6 +188,13 @@ def _adaptation(given: Adaptation | None) -> str | None:
     if given.rates:
         parts.append("rates " + ", ".join(f"{rate:.3g}" for rate in given.rates))
     return "; ".join([*parts, *([] if given.static else ["no static row"])])
+
+
+def _ancestor(given: Ancestor | None) -> str | None:
+    if given is None:
+        return None
+    name = f" ({given.snapshot})" if given.snapshot else ""
+    return f"{given.session} at version {given.version}{name}"
 
 
 def _listed(counts: Mapping[str, int]) -> str | None:

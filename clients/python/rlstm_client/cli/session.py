@@ -1,7 +1,8 @@
 """`rlstm session …`: streams of text with a memory of their own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -13,7 +14,7 @@ from rlstm_client.cli.exits import CommandError
 from rlstm_client.cli.generate import print_events, print_generation
 from rlstm_client.cli.texts import text_as_it_comes, whole_text
 from rlstm_client.client import Client
-from rlstm_client.models import AppendResult
+from rlstm_client.models import AppendResult, SessionInfo, Snapshot
 from rlstm_client.sessions import Session
 
 app = typer.Typer(
@@ -29,14 +30,14 @@ _SEND_AT_ONCE = 1
 @app.command()
 def create(
     *,
-    name: Annotated[str | None, typer.Option(help="A name of your own, unique among your sessions.")] = None,
+    name: arguments.SessionName = None,
     kind: arguments.KindOption = None,
     coordinates: arguments.Coordinates = None,
     experts: arguments.Experts = None,
     rate_scale: arguments.RateScale = None,
     no_static: arguments.NoStatic = False,
-    ttl: Annotated[float | None, typer.Option(metavar="SECONDS", help="Expire when unused so long.")] = None,
-    metadata: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A note of yours.")] = None,
+    ttl: arguments.TTL = None,
+    metadata: arguments.Metadata = None,
     key: arguments.IdempotencyKey = None,
     as_json: arguments.Json = False,
     url: arguments.Url = DEFAULT_URL,
@@ -47,15 +48,11 @@ def create(
         "name": name,
         "adaptation": arguments.adaptation(kind, coordinates, experts, rate_scale, no_static),
         "ttl_seconds": ttl,
-        "metadata": dict(_pair(entry) for entry in metadata) if metadata else None,
+        "metadata": _notes(metadata),
         "idempotency_key": key,
     }
     with Client(url, api_key=api_key) as client:
-        session = client.sessions.create(**options)
-    if as_json:
-        output.print_json(session.created)
-    else:
-        output.write(session.id + "\n")
+        _print_made(client.sessions.create(**options), as_json=as_json)
 
 
 @app.command("list")
@@ -81,11 +78,7 @@ def info(
 ) -> None:
     """Show where a session stands and what learning has saved."""
     with _session(url, api_key, session_id) as session:
-        found = session.info()
-    if as_json:
-        output.print_json(found)
-    else:
-        output.print_session(found)
+        _print_session(session.info(), as_json=as_json)
 
 
 @app.command()
@@ -193,11 +186,144 @@ def reset(
     """Forget what was learned, what was read, or both; totals and position go on."""
     options: dict[str, Any] = {"what": what, "if_match": if_match, "idempotency_key": key}
     with _session(url, api_key, session_id) as session:
-        after = session.reset(**options)
-    if as_json:
-        output.print_json(after)
-    else:
-        output.print_session(after)
+        _print_session(session.reset(**options), as_json=as_json)
+
+
+@app.command("set")
+def update(
+    session_id: arguments.SessionId,
+    *,
+    ttl: arguments.TTL = None,
+    metadata: arguments.Metadata = None,
+    learning: Annotated[
+        bool | None, typer.Option("--learning/--no-learning", help="Whether appends may learn.")
+    ] = None,
+    if_match: arguments.IfMatch = None,
+    key: arguments.IdempotencyKey = None,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Change how long a session lives unused, its notes, or whether it learns. Notes replace the old ones."""
+    options: dict[str, Any] = {
+        "ttl_seconds": ttl,
+        "metadata": _notes(metadata),
+        "learning": learning,
+        "if_match": if_match,
+        "idempotency_key": key,
+    }
+    with _session(url, api_key, session_id) as session:
+        _print_session(session.update(**options), as_json=as_json)
+
+
+@app.command()
+def snapshot(
+    session_id: arguments.SessionId,
+    name: arguments.SnapshotName,
+    *,
+    drop: Annotated[bool, typer.Option("--drop", help="Remove the snapshot of this name instead.")] = False,
+    if_match: arguments.IfMatch = None,
+    key: arguments.IdempotencyKey = None,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Give the present version a name to go back to."""
+    options: dict[str, Any] = {"if_match": if_match, "idempotency_key": key}
+    with _session(url, api_key, session_id) as session:
+        if drop:
+            session.drop_snapshot(name)
+            output.write(f"dropped {name}\n")
+        else:
+            _print_snapshots([session.snapshot(name, **options)], as_json=as_json)
+
+
+@app.command()
+def snapshots(
+    session_id: arguments.SessionId,
+    *,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """List a session's named snapshots, oldest version first."""
+    with _session(url, api_key, session_id) as session:
+        _print_snapshots(session.snapshots(), as_json=as_json)
+
+
+@app.command()
+def restore(
+    session_id: arguments.SessionId,
+    name: arguments.SnapshotName,
+    *,
+    if_match: arguments.IfMatch = None,
+    key: arguments.IdempotencyKey = None,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Go back to a named snapshot: all is as it was then, under a new version."""
+    options: dict[str, Any] = {"if_match": if_match, "idempotency_key": key}
+    with _session(url, api_key, session_id) as session:
+        _print_session(session.restore(name, **options), as_json=as_json)
+
+
+@app.command()
+def fork(
+    session_id: arguments.SessionId,
+    *,
+    name: arguments.SessionName = None,
+    snapshot: Annotated[
+        str | None, typer.Option(metavar="NAME", help="As it was then, not as it is.")
+    ] = None,
+    ttl: arguments.TTL = None,
+    metadata: arguments.Metadata = None,
+    key: arguments.IdempotencyKey = None,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Make an independent copy of a session and print its id."""
+    options: dict[str, Any] = {
+        "name": name,
+        "snapshot": snapshot,
+        "ttl_seconds": ttl,
+        "metadata": _notes(metadata),
+        "idempotency_key": key,
+    }
+    with _session(url, api_key, session_id) as session:
+        _print_made(session.fork(**options), as_json=as_json)
+
+
+@app.command()
+def export(
+    session_id: arguments.SessionId,
+    file: Annotated[Path, typer.Argument(help="Where to; what is there is replaced.")],
+    *,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Write a session to a signed file, which `import` reads."""
+    with _session(url, api_key, session_id) as session:
+        session.export(file)
+    output.write(f"exported {session_id} to {file}\n")
+
+
+@app.command("import")
+def import_session(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="What `export` wrote.")],
+    *,
+    name: arguments.SessionName = None,
+    ttl: arguments.TTL = None,
+    key: arguments.IdempotencyKey = None,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Make a session of an exported file and print its id."""
+    options: dict[str, Any] = {"name": name, "ttl_seconds": ttl, "idempotency_key": key}
+    with Client(url, api_key=api_key) as client:
+        _print_made(client.sessions.import_session(file, **options), as_json=as_json)
 
 
 @app.command()
@@ -225,6 +351,31 @@ def _print_append(answer: AppendResult, *, as_json: bool) -> None:
         output.print_json(answer)
     else:
         output.print_append(answer, answer.unit)
+
+
+def _print_made(session: Session, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(session.created)
+    else:
+        output.write(session.id + "\n")
+
+
+def _print_session(info: SessionInfo, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(info)
+    else:
+        output.print_session(info)
+
+
+def _print_snapshots(snapshots: Sequence[Snapshot], *, as_json: bool) -> None:
+    if as_json:
+        output.print_json({"snapshots": snapshots})
+    else:
+        output.print_snapshots(snapshots)
+
+
+def _notes(entries: list[str] | None) -> dict[str, str] | None:
+    return dict(_pair(entry) for entry in entries) if entries else None
 
 
 def _pair(entry: str) -> tuple[str, str]:

@@ -9,7 +9,6 @@ from rlstm_server.engine.messages.shared import Caller, Columns, Passage, Timing
 from rlstm_server.engine.messages.stateless import GenerationSettings
 
 ScoreDetail = Literal["none", "totals", "tokens"]
-ResetScope = Literal["fast_weights", "recurrent", "both"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +29,23 @@ class SessionTotals:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ancestor:
+    """Where a session's history began: at a version, perhaps a named one, of another session."""
+
+    session: str
+    version: int
+    snapshot: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SessionInfo:
     """A session in the store. Times are seconds since 1970; ``pending`` counts held-back characters.
 
-    weights     of the mixture: how much each expert counts in the next prediction
-    norm_ratio  of the fast weights to the slow ones, by their norms: the greatest of all experts
+    weights      of the mixture: how much each expert counts in the next prediction
+    norm_ratio   of the fast weights to the slow ones, by their norms: the greatest of all experts
+    learning     whether its appends may learn
+    forked_from  of a fork, or of an import
+    approx       some of it was computed by other numerics: the same to 1e-4 nats a token, not to the bit
     """
 
     id: str
@@ -50,6 +61,9 @@ class SessionInfo:
     totals: SessionTotals
     pending: int
     metadata: Mapping[str, Any]
+    learning: bool = True
+    forked_from: Ancestor | None = None
+    approx: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +112,8 @@ class AppendAnswer:
     """What an append did. A replay older than the stored answers has totals but no columns.
 
     ``guards`` counts what was kept from happening, by name; ``weights`` and ``norm_ratio`` are those of the
-    session afterwards, as in :class:`SessionInfo`.
+    session afterwards, as in :class:`SessionInfo`. ``learn`` says whether the text could be learned from: it
+    was to be, and the session's learning is on.
     """
 
     version: int
@@ -114,6 +129,7 @@ class AppendAnswer:
     norm_ratio: float
     pending: int
     timings: Timings
+    learn: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +193,10 @@ class CandidatesAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionGenerate:
-    """Continue a session. ``commit`` keeps the text, ``learn_from_output`` also learns from it."""
+    """Continue a session. ``commit`` keeps the text, ``learn_from_output`` also learns from it.
+
+    ``after`` is the mark of the last event that the reader of a kept text has: he gets what comes after it.
+    """
 
     caller: Caller
     session: str
@@ -187,23 +206,4 @@ class SessionGenerate:
     key: str | None = None
     if_match: int | None = None
     min_version: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResetRequest:
-    """Forget the fast weights, the recurrent state, or both; totals and position go on."""
-
-    caller: Caller
-    session: str
-    scope: ResetScope
-    key: str | None = None
-    if_match: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangeAnswer:
-    """The outcome of a change without scores."""
-
-    info: SessionInfo
-    durability: str
-    replayed: bool
+    after: str | None = None

@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from rlstm_server.engine.quotas import UNLIMITED, Allowance
+
 
 @dataclass(frozen=True, kw_only=True)
 class Passage:
@@ -20,12 +22,14 @@ class Passage:
 class Caller:
     """Who asks: the tenant that owns what is made, and the request's id for the log.
 
-    ``endpoint`` is the route's template from a closed set; it labels the queue-time metric.
+    ``endpoint`` is the route's template from a closed set; it labels the queue-time metric. ``allowance`` is
+    what the caller's key may use up.
     """
 
     tenant: str
     request_id: str
     endpoint: str = "unknown"
+    allowance: Allowance = UNLIMITED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +96,9 @@ class EngineLimits:
     """Everything that multiplies has a limit; going over one is TooLarge, naming both numbers.
 
     `state_bytes` are those that a session may come to: every commit writes its state whole. One tenant may
-    fill three quarters of `queued_jobs`: those of a thousand sessions fit.
+    fill three quarters of `queued_jobs`: those of a thousand sessions fit. When `reader_events` or
+    `reader_bytes` wait for the reader of a stream, no more are made before he has taken them all, for which he
+    has `reader_seconds`.
     """
 
     append_tokens: int = 65_536
@@ -109,6 +115,9 @@ class EngineLimits:
     state_bytes: int = 16 * 2**20
     queued_jobs: int = 2_048
     queued_operations_per_session: int = 64
+    reader_events: int = 256
+    reader_bytes: int = 2**20
+    reader_seconds: float = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)

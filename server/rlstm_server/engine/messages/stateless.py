@@ -84,13 +84,17 @@ class GenerateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenEvent:
-    """One new token. ``text`` is what it completes: empty in the middle of a character."""
+    """One new token. ``text`` is what it completes: empty in the middle of a character.
+
+    ``mark`` names the event to a reader who may want to go on after it; None where nobody can.
+    """
 
     choice: int
     index: int
     id: int
     text: str
     logprob: float
+    mark: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,134 @@
+"""Sessions made from another: forks, and files that travel."""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rlstm_server.engine import requests
+from rlstm_server.engine.creation import Creator, NewSession
+from rlstm_server.engine.exports import (
+    Exported,
+    ExportKeys,
+    ExportSpec,
+    Signed,
+    open_export,
+    read_session,
+    write_export,
+)
+from rlstm_server.engine.messages import (
+    Ancestor,
+    Caller,
+    CreatedSession,
+    ExportedSession,
+    ForkRequest,
+    ImportRequest,
+)
+from rlstm_server.engine.named_snapshots import NamedSnapshots
+from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.steps import Steps
+from rlstm_server.errors import ExportDisabled
+from rlstm_server.store.base import SessionKey, new_operation_id, new_session_id
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Makes sessions from others; `keys` is None where files are not signed, and so not taken."""
+
+    sessions: Sessions
+    creator: Creator
+    snapshots: NamedSnapshots
+    keys: ExportKeys | None
+
+    async def fork(self, request: ForkRequest) -> CreatedSession:
+        """Copy a session. See EngineInterface.fork."""
+        requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds, metadata=request.metadata)
+        source = requests.session_key(request.caller.tenant, request.session)
+        body_hash = requests.request_digest(
+            "fork",
+            session=request.session,
+            snapshot=request.snapshot,
+            name=request.name,
+            ttl_seconds=request.ttl_seconds,
+            metadata=request.metadata,
+        )
+
+        async def work(operation: Operation[CreatedSession]) -> CreatedSession:
+            copy = await self.sessions.read(source, request.caller, request.min_version)
+            state, ancestor = copy.state, Ancestor(session=request.session, version=copy.position.version)
+            if request.snapshot is not None:
+                state, ancestor = await self._earlier(source, request.snapshot, request.caller)
+            metadata = copy.facts.metadata if request.metadata is None else request.metadata
+            ttl_ms = copy.facts.ttl_ms
+            facts = self.creator.facts(request.name, request.ttl_seconds or ttl_ms / 1000, metadata)
+            new = self._new(request, body_hash, state)
+            facts = replace(facts, learning=copy.facts.learning, forked_from=ancestor)
+            return await self.creator.make(replace(new, facts=facts, shared=True), operation)
+
+        return await self.sessions.start(work).wait()
+
+    async def export(self, caller: Caller, session: str, min_version: int | None) -> ExportedSession:
+        """Write a session as a file. See EngineInterface.export."""
+        keys = self._signing_keys()
+        copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
+        # A state is never written to, so its bytes can be read beside the device thread.
+        export = await asyncio.to_thread(write_export, copy, self.creator.staging.served, keys)
+        return ExportedSession(
+            session=session, version=copy.position.version, size=export.size, pieces=export.pieces
+        )
+
+    async def import_session(self, request: ImportRequest) -> CreatedSession:
+        """Make a session of a file. See EngineInterface.import_session."""
+        keys = self._signing_keys()
+        requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds)
+        spec = ExportSpec(tenant=request.caller.tenant, served=self.creator.staging.served)
+        signed, digest = await asyncio.to_thread(_examined, request.data, keys)
+        body_hash = requests.request_digest(
+            "import", data=digest, name=request.name, ttl_seconds=request.ttl_seconds
+        )
+
+        async def work(operation: Operation[CreatedSession]) -> CreatedSession:
+            ran = await self.sessions.runner.run(_read(signed, spec), request.caller)
+            exported = ran.result
+            self.creator.check_size(exported.state.choice)
+            facts = self.creator.facts(request.name, request.ttl_seconds, exported.metadata)
+            facts = replace(facts, learning=exported.learning, forked_from=exported.ancestor)
+            new = self._new(request, body_hash, exported.state)
+            return await self.creator.make(replace(new, facts=facts), operation)
+
+        return await self.sessions.start(work).wait()
+
+    async def _earlier(self, key: SessionKey, name: str, caller: Caller) -> tuple[SessionState, Ancestor]:
+        snapshot = await self.snapshots.find(key, name)
+        state = await self.snapshots.open(key, snapshot, caller)
+        return state, Ancestor(session=key.session_id, version=snapshot.version, snapshot=name)
+
+    def _new(self, request: ForkRequest | ImportRequest, body_hash: bytes, state: SessionState) -> NewSession:
+        return NewSession(
+            caller=request.caller,
+            key=SessionKey(request.caller.tenant, new_session_id()),
+            operation_id=request.key or new_operation_id(),
+            body_hash=body_hash,
+            state=state,
+            facts=self.creator.facts(request.name, request.ttl_seconds, {}),
+            repeatable=request.key is not None,
+            brought=True,
+        )
+
+    def _signing_keys(self) -> ExportKeys:
+        if self.keys is None:
+            raise ExportDisabled
+        return self.keys
+
+
+def _examined(data: bytes, keys: ExportKeys) -> tuple[Signed, str]:
+    """Verify a file, and take its digest."""
+    return open_export(data, keys), hashlib.sha256(data).hexdigest()
+
+
+def _read(signed: Signed, spec: ExportSpec) -> Steps[Any, Exported]:
+    """Read a verified file on the device thread."""
+    yield from ()
+    return read_session(signed, spec)

@@ -1,0 +1,317 @@
+"""Exports: a session as one signed file, and back.
+
+    magic and version (16) | header length (4, little-endian) | header (JSON) | safetensors | HMAC-SHA256 (32)
+
+The signature covers all that is before it. A file belongs to its tenant, its model and the
+calibration. `read_export` is a function of bytes: nothing is believed before the signature is verified, and
+nothing allocated before the names, shapes and types of all tensors are those that the served model has.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from rlstm_model.adaptation.adapted_state import Lineup, StateShape
+from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, StateMismatch
+from rlstm_model.adaptation.watch import Watch
+from rlstm_model.vocab import InvalidToken
+from rlstm_server.engine.description import SessionCopy
+from rlstm_server.engine.messages import AdaptationChoice, Ancestor, SessionTotals
+from rlstm_server.engine.requests import MAX_RATE_SCALE, check_metadata, within
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.snapshot import SessionState, fields_of
+from rlstm_server.engine.text import Place
+from rlstm_server.errors import ImportRejected, InputError, InvalidField
+
+MAGIC: Final = b"rlstm session 1\n"
+MAX_HEADER_BYTES: Final = 65_536
+PIECE_BYTES: Final = 256 << 10
+_LENGTH_BYTES: Final = 4
+_TENSORS_LENGTH_BYTES: Final = 8
+_SIGNATURE_BYTES: Final = 32
+_ROUNDING: Final = 1.001
+"""What a norm may be beyond its bound, when it is taken in another order."""
+
+_DTYPES: Final = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+}
+
+_Parsed = TypeVar("_Parsed")
+_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+_Word = Annotated[StrictStr, Field(max_length=1024)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class _Totals(_Strict):
+    tokens: _Count
+    bytes: _Count
+    adapted_nats: float
+    static_nats: float | None
+    updates: _Count
+    guards: _Count
+
+
+class _Watch(_Strict):
+    excess: float
+    segment: float
+    frozen: _Count
+    freeze: Annotated[int, Field(ge=1, lt=1 << 63)]
+
+
+class _Place(_Strict):
+    characters: _Count
+    pending: str
+    unfinished: list[_Count]
+
+
+class _State(_Strict):
+    kind: _Word
+    coordinates: _Count
+    adapted: dict[str, Any]
+    watch: _Watch
+    norm_ratio: float
+    totals: _Totals
+    place: _Place
+    approx: bool
+
+
+class _Header(_Strict):
+    tenant: _Word
+    fingerprint: _Word
+    adaptation_fingerprint: _Word
+    numerics: _Word
+    session: Annotated[StrictStr, Field(pattern=r"^[a-z0-9]{1,64}$")]
+    version: _Count
+    learning: bool
+    metadata: dict[str, str | int | float | bool | None]
+    bytes: _Count
+    state: _State
+
+
+class _Tensor(_Strict):
+    dtype: _Word
+    shape: list[_Count]
+    data_offsets: Annotated[list[_Count], Field(min_length=2, max_length=2)]
+
+
+_TENSORS: Final[TypeAdapter[dict[str, _Tensor]]] = TypeAdapter(dict[str, _Tensor])
+
+
+@dataclass(frozen=True)
+class ExportKeys:
+    """Keys that files are signed with: the first signs, any verifies."""
+
+    keys: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        if not self.keys or not all(self.keys):
+            raise ValueError("there must be a key, and none may be empty")
+
+    def sign(self) -> "hmac.HMAC":
+        """A signature to be fed the file."""
+        return hmac.new(self.keys[0], digestmod=hashlib.sha256)
+
+    def verifies(self, data: memoryview, signature: bytes) -> bool:
+        """Whether one of the keys signed this. Every key is tried, each in constant time."""
+        valid = False
+        for key in self.keys:
+            signed = hmac.new(key, data, hashlib.sha256).digest()
+            valid = hmac.compare_digest(signed, signature) or valid
+        return valid
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExportSpec:
+    """What a file has to fit: the tenant it is to be imported for, and the served model."""
+
+    tenant: str
+    served: ServedModel
+
+
+class Exported(NamedTuple):
+    """A session as a file has it."""
+
+    state: SessionState
+    ancestor: Ancestor
+    learning: bool
+    metadata: Mapping[str, Any]
+
+
+class Signed(NamedTuple):
+    """A file whose signature is right: its header, and its tensors."""
+
+    header: bytes
+    tensors: memoryview
+
+
+class Export(NamedTuple):
+    """A file that is to be written: how long it will be, and its pieces, to be read once."""
+
+    size: int
+    pieces: Iterator[bytes]
+
+
+def write_export(copy: SessionCopy, served: ServedModel, keys: ExportKeys) -> Export:
+    """Write a session as a file. Raises TooLarge for more text held back than a header can have."""
+    tensors = save({name: tensor.contiguous() for name, tensor in copy.state.adapted.tensors().items()})
+    header = _Header(
+        tenant=_tenant_digest(copy.key.tenant),
+        fingerprint=served.fingerprint,
+        adaptation_fingerprint=served.adaptation_fingerprint or "",
+        numerics=served.numerics,
+        session=copy.key.session_id,
+        version=copy.position.version,
+        learning=copy.facts.learning,
+        metadata=dict(copy.facts.metadata),
+        bytes=len(tensors),
+        state=_State.model_validate(fields_of(copy.state), strict=False),
+    )
+    text = header.model_dump_json().encode()
+    within("bytes of the export's header", len(text), MAX_HEADER_BYTES)
+    front = b"".join((MAGIC, len(text).to_bytes(_LENGTH_BYTES, "little"), text))
+    return Export(len(front) + len(tensors) + _SIGNATURE_BYTES, _signed_pieces(front, tensors, keys))
+
+
+def read_export(data: bytes, keys: ExportKeys, spec: ExportSpec) -> Exported:
+    """The session in a file. Raises ImportRejected for every fault, and nothing else."""
+    return read_session(open_export(data, keys), spec)
+
+
+def open_export(data: bytes, keys: ExportKeys) -> Signed:
+    """Verify a file's signature, and only then look into it. Raises ImportRejected."""
+    whole = memoryview(data)
+    if not keys.verifies(whole[:-_SIGNATURE_BYTES], bytes(whole[-_SIGNATURE_BYTES:])):
+        raise ImportRejected("the file is no whole export that this server signed")
+    start = len(MAGIC) + _LENGTH_BYTES
+    length = int.from_bytes(whole[len(MAGIC) : start], "little")
+    end = len(data) - _SIGNATURE_BYTES
+    if bytes(whole[: len(MAGIC)]) != MAGIC or length > MAX_HEADER_BYTES or start + length > end:
+        raise ImportRejected("the file is no export of this version")
+    return Signed(bytes(whole[start : start + length]), whole[start + length : end])
+
+
+def read_session(signed: Signed, spec: ExportSpec) -> Exported:
+    """The session in a file that was signed here. Raises ImportRejected."""
+    header = _parsed(TypeAdapter(_Header), signed.header)
+    if header.tenant != _tenant_digest(spec.tenant):
+        raise ImportRejected("the file is no export of yours")
+    served = spec.served
+    if header.fingerprint != served.fingerprint:
+        raise ImportRejected("the session belongs to another model")
+    if header.adaptation_fingerprint != (served.adaptation_fingerprint or ""):
+        raise ImportRejected("the session belongs to another calibration of the model")
+    if header.bytes != len(signed.tensors):
+        raise ImportRejected("the tensors have not the length that the header states")
+    try:
+        check_metadata(header.metadata)
+    except InputError:
+        raise ImportRejected("the metadata are too long, or no text") from None
+    return Exported(
+        state=replace(
+            _read_state(header.state, signed.tensors, served),
+            approx=header.state.approx or header.numerics != served.numerics,
+        ),
+        ancestor=Ancestor(session=header.session, version=header.version),
+        learning=header.learning,
+        metadata=header.metadata,
+    )
+
+
+def _read_state(stored: _State, tensors: memoryview, served: ServedModel) -> SessionState:
+    try:
+        adapter = served.adapter(stored.kind, stored.coordinates)  # type: ignore[arg-type]
+        adapted = _read_adapted(adapter, stored, tensors)
+        served.vocab.validate(stored.place.unfinished)
+        choice = AdaptationChoice.of(adapter.config, adapted.lineup, adapted.rate_scale)
+    except NonFiniteState:
+        raise ImportRejected("the state holds a value that is not finite") from None
+    except (StateMismatch, SafetensorError, InvalidField, InvalidToken, ValueError, TypeError):
+        raise ImportRejected("the state does not fit the model") from None
+    norm_ratio = served.norm_ratio(choice, adapted)
+    if adapted.rate_scale > MAX_RATE_SCALE or not norm_ratio <= adapter.config.max_norm_ratio * _ROUNDING:
+        raise ImportRejected("the state is out of bounds")
+    if (stored.totals.static_nats is None) == adapted.lineup.static:
+        raise ImportRejected("the sums do not fit the state")
+    return SessionState(
+        adapted=adapted,
+        choice=choice,
+        totals=SessionTotals(**stored.totals.model_dump()),
+        place=Place(
+            characters=stored.place.characters,
+            pending=stored.place.pending,
+            unfinished=tuple(stored.place.unfinished),
+        ),
+        watch=Watch(**stored.watch.model_dump()),
+        norm_ratio=norm_ratio,
+    )
+
+
+def _read_adapted(adapter: Adapter, stored: _State, tensors: memoryview) -> AdaptedState:
+    lineup = Lineup(experts=_required(stored.adapted, "experts"), static=_required(stored.adapted, "static"))
+    _check_layout(adapter.shape, lineup, bool(stored.adapted.get("pending")), tensors)
+    device = adapter.model.embedding.input.device
+    loaded: dict[str, Tensor] = load(bytes(tensors))
+    return adapter.restore({name: tensor.to(device) for name, tensor in loaded.items()}, stored.adapted)
+
+
+def _check_layout(shape: StateShape, lineup: Lineup, pending: bool, tensors: memoryview) -> None:
+    """Raise ImportRejected unless the tensors are the model's, one behind the other, and nothing else."""
+    start = _TENSORS_LENGTH_BYTES + int.from_bytes(tensors[:_TENSORS_LENGTH_BYTES], "little")
+    if not _TENSORS_LENGTH_BYTES < start <= min(len(tensors), MAX_HEADER_BYTES):
+        raise ImportRejected("the tensors have no header")
+    stored = _parsed(_TENSORS, bytes(tensors[_TENSORS_LENGTH_BYTES:start]))
+    layout = shape.layout(lineup, pending=pending)
+    if not set(layout) - {"delta"} <= set(stored) <= set(layout):
+        raise ImportRejected("the tensors are not those of the model")
+    at = 0
+    for name, tensor in sorted(stored.items(), key=lambda named: named[1].data_offsets):
+        size, dtype = layout[name]
+        stop = at + dtype.itemsize * torch.Size(size).numel()
+        found = (tuple(tensor.shape), tensor.dtype, tensor.data_offsets)
+        if found != (size, _DTYPES.get(dtype), [at, stop]):
+            raise ImportRejected("a tensor has not the shape or type that the model has")
+        at = stop
+    if start + at != len(tensors):
+        raise ImportRejected("the tensors have not the length that the model has")
+
+
+def _parsed(schema: TypeAdapter[_Parsed], text: bytes) -> _Parsed:
+    try:
+        return schema.validate_json(text)
+    except ValidationError:
+        raise ImportRejected("a header cannot be read") from None
+
+
+def _required(fields: Mapping[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise StateMismatch(f"the header lacks {name}")
+    return fields[name]
+
+
+def _signed_pieces(front: bytes, tensors: bytes, keys: ExportKeys) -> Iterator[bytes]:
+    signature = keys.sign()
+    signature.update(front)
+    yield front
+    for start in range(0, len(tensors), PIECE_BYTES):
+        piece = tensors[start : start + PIECE_BYTES]
+        signature.update(piece)
+        yield piece
+    yield signature.digest()
+
+
+def _tenant_digest(tenant: str) -> str:
+    return hashlib.sha256(b"rlstm tenant\0" + tenant.encode()).hexdigest()

@@ -1,0 +1,77 @@
+"""From an old state to a newer one: the operations of the log are done again, one after the other.
+
+Nothing is decided again (:mod:`rlstm_server.engine.record`), and after each operation the digest of the state
+is compared with the one from then. The same numerics give the same bits, so a state that differs there is
+damaged, or came from a fault of ours. Where other numerics had a part in it, a state that is finite is taken,
+and marked `approx`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from rlstm_model.adaptation.watch import Watch
+from rlstm_server.engine.learning import read_again
+from rlstm_server.engine.messages import ResetScope
+from rlstm_server.engine.record import Record, read_record
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.snapshot import SessionState, digest
+from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.text import Place
+from rlstm_server.errors import StateCorrupt
+
+
+class ReplayDiffers(StateCorrupt):
+    """The log, done again by the same numerics, led to another state."""
+
+
+class Rebuilt(NamedTuple):
+    """A state of the log. `exact`: only our own numerics computed since the base, so its bits are known."""
+
+    state: SessionState
+    exact: bool
+
+
+def replay(served: ServedModel, rebuilt: Rebuilt, records: Iterable[bytes]) -> Steps[Any, Rebuilt]:
+    """Do operations again, in their order, on the device thread. Raises StateCorrupt, ReplayDiffers."""
+    for stored in records:
+        record = read_record(stored)
+        state = yield from _again(served, rebuilt.state, record)
+        exact = rebuilt.exact and record.numerics == served.numerics
+        found = yield from digest(state if exact else replace(state, approx=True))
+        if exact and found != record.state:
+            raise ReplayDiffers("the session's log leads to another state than it did")
+        rebuilt = Rebuilt(state if exact else replace(state, approx=True), exact)
+    return rebuilt
+
+
+def reset(served: ServedModel, state: SessionState, scope: ResetScope) -> SessionState:
+    """Forget fast weights, recurrent state, or both; position and sums go on."""
+    recurrent, fast_weights = scope in ("recurrent", "both"), scope in ("fast_weights", "both")
+    adapter = served.adapter(state.choice.kind, state.choice.coordinates)
+    return replace(
+        state,
+        adapted=adapter.reset(state.adapted, fast_weights=fast_weights, recurrent=recurrent),
+        place=_past_unread(state.place) if recurrent else state.place,
+        watch=Watch() if fast_weights else state.watch,
+    )
+
+
+def measured(served: ServedModel, state: SessionState) -> SessionState:
+    """A state with the norm of its fast weights, as it is committed."""
+    return replace(state, norm_ratio=served.norm_ratio(state.choice, state.adapted))
+
+
+def _again(served: ServedModel, state: SessionState, record: Record) -> Steps[Any, SessionState]:
+    adapter = served.adapter(state.choice.kind, state.choice.coordinates)
+    for reading in record.readings:
+        state = yield from read_again(adapter, state, reading)
+    if record.scope is not None:
+        state = reset(served, state, record.scope)
+    return measured(served, replace(state, place=record.place, totals=record.totals))
+
+
+def _past_unread(place: Place) -> Place:
+    """The place behind text that will never become tokens."""
+    skipped = len(place.pending) + (1 if place.unfinished else 0)
+    return Place(characters=place.characters + skipped)

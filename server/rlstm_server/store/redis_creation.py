@@ -1,0 +1,136 @@
+"""Creating a session in Redis, whose keys and those of its tenant may lie on different machines.
+
+So it takes three steps, each safe to repeat: place the session under an expiry, claim its name and operation
+id, then make it permanent. A crash in between leaves nothing but hints that point nowhere, and whoever meets
+one removes it.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+from rlstm_server.errors import NotFound, OutcomeUnknown, SessionExists, StoreUnavailable
+from rlstm_server.store.base import (
+    Base,
+    Created,
+    Creation,
+    CreationOutcome,
+    CreationReplayed,
+    Head,
+    Limits,
+    Mismatch,
+    SessionKey,
+)
+from rlstm_server.store.redis_functions import RedisFunctions, session_key
+from rlstm_server.store.redis_link import Link
+from rlstm_server.store.redis_snapshots import written
+
+_TRIES: Final = 3
+
+
+class RedisCreations:
+    """Creations, and the hints of a tenant that lead to its sessions."""
+
+    def __init__(self, link: Link, functions: RedisFunctions, limits: Limits) -> None:
+        self._link = link
+        self._functions = functions
+        self._limits = limits
+
+    async def create(self, creation: Creation) -> CreationOutcome:
+        """Place the session, claim its name and operation, make it permanent."""
+        for _ in range(_TRIES):
+            head = await self.place(creation)
+            outcome = await self._claim(creation, head)
+            if outcome is not None:
+                return outcome
+        raise StoreUnavailable("the store changed under the creation of a session; try again")
+
+    async def release(self, key: SessionKey, name: bytes, operation_id: str = "") -> None:
+        """Remove the hints that lead to a session which is not there."""
+        with suppress(StoreUnavailable):  # a hint: whoever meets it next removes it
+            await self._functions.tenant(
+                "release", key.tenant, key.session_id, name, operation_id.encode(), changes=False
+            )
+
+    async def place(self, creation: Creation) -> Head:
+        """Write the session; it vanishes by itself unless it is made permanent."""
+        position, state = creation.position, creation.state
+        reply = await self._functions.session(
+            "create",
+            creation.key,
+            position.chain,
+            (creation.name or "").encode(),
+            creation.info,
+            state if isinstance(state, bytes) else b"",
+            written(state),
+            creation.ttl_ms,
+            creation.answer,
+            self._limits.provisional_ms,
+            changes=False,  # nobody knows of it yet
+        )
+        return Head(
+            position=position,
+            name=creation.name,
+            info=creation.info,
+            base=Base(version=0, state=state),
+            created_at_ms=int(reply.content[1]),
+            expires_at_ms=int(reply.content[2]),
+            ttl_ms=creation.ttl_ms,
+        )
+
+    async def _claim(self, creation: Creation, head: Head) -> CreationOutcome | None:
+        """Claim and confirm; None when a claim that led nowhere was removed and all must be tried again."""
+        key = creation.key
+        reply = await self._functions.tenant(
+            "claim",
+            key.tenant,
+            creation.operation_id.encode(),
+            creation.body_hash.hex(),
+            key.session_id,
+            (creation.name or "").encode(),
+            head.created_at_ms,
+            head.expires_at_ms,
+            self._limits.operations,
+            self._limits.operation_age_ms,
+            changes=True,
+        )
+        word = reply.content[0]
+        if word == b"OK":
+            created = await self._make_permanent(creation, head)
+            reply.require_replicas()
+            return created
+        await self._link.call("UNLINK", session_key(key, "head"), changes=False)
+        if word == b"MISMATCH":
+            return Mismatch()
+        other = SessionKey(key.tenant, reply.content[1].decode())
+        if word == b"TAKEN":
+            await self._raise_if_taken(creation, other)
+            return None
+        answer = await self._confirm(creation, other)
+        reply.require_replicas()
+        return None if answer is None else CreationReplayed(session_id=other.session_id, answer=answer)
+
+    async def _make_permanent(self, creation: Creation, head: Head) -> Created | None:
+        try:
+            answer = await self._confirm(creation, creation.key)
+        except StoreUnavailable as error:
+            raise OutcomeUnknown(
+                "the store did not confirm the new session; repeat with the same key"
+            ) from error
+        return None if answer is None else Created(head=head)
+
+    async def _confirm(self, creation: Creation, key: SessionKey) -> bytes | None:
+        """Make a placed session permanent; None, and its hints removed, when it is not there any more."""
+        try:
+            reply = await self._functions.session("confirm", key, self._limits.tombstone_ms, changes=True)
+        except NotFound:
+            await self.release(key, (creation.name or "").encode(), creation.operation_id)
+            return None
+        return bytes(reply.content[1])
+
+    async def _raise_if_taken(self, creation: Creation, other: SessionKey) -> None:
+        reply = await self._functions.session_or_absence(
+            "load", other, self._limits.tombstone_ms, 0, "", b"", changes=False
+        )
+        if reply.content[0] not in (b"GONE", b"NOT_FOUND"):
+            raise SessionExists("another session has this name")
+        await self.release(other, (creation.name or "").encode())

@@ -1,0 +1,82 @@
+"""`rlstm store …`: what an administrator does once for a store that servers share.
+
+Sessions need a user who may do little; the function library is installed by one who may more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Annotated, Any
+
+import typer
+
+from rlstm_server.errors import ServerError
+from rlstm_server.settings import Durability
+from rlstm_server.store.redis_check import (
+    check_functions,
+    check_settings,
+    find_concerns,
+    install_functions,
+    read_servers,
+)
+from rlstm_server.store.redis_functions import LIBRARY
+from rlstm_server.store.redis_link import RedisLink
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        envvar="RLSTM_REDIS_URL",
+        show_envvar=True,
+        help="redis://, rediss://, unix://, sentinel(s):// or cluster(s)://; best given by the environment,"
+        " since others on this machine can see arguments.",
+    ),
+]
+Wanted = Annotated[str, typer.Option("--durability", help="fsync, or replica: a replica must be there too.")]
+
+
+def install(url: Url) -> None:
+    """Install this release's function library on every primary; those of other releases stay."""
+    _run("install", _install(url))
+
+
+def check(url: Url, durability: Wanted = "fsync") -> None:
+    """Say whether servers would trust the store, as the user of the address; change nothing."""
+    if durability not in ("fsync", "replica"):
+        raise typer.BadParameter("must be fsync or replica", param_hint="--durability")
+    _run("check", _check(url, "replica" if durability == "replica" else "fsync"))
+
+
+async def _install(url: str) -> None:
+    link = RedisLink(url)
+    try:
+        servers = await read_servers(link)
+        await install_functions(link)
+    finally:
+        await link.close()
+    for server in servers:
+        typer.echo(f"{server.name}: {server.product}, {LIBRARY} installed")
+
+
+async def _check(url: str, wanted: Durability) -> None:
+    link = RedisLink(url)
+    try:
+        servers = await read_servers(link)
+        for server in servers:
+            typer.echo(f"{server.name}: {server.product}, {server.replicas} replicas")
+        durability = await check_settings(link, servers, wanted=wanted, allow_weaker=False)
+        await check_functions(link)
+        concerns = await find_concerns(link)
+    finally:
+        await link.close()
+    for concern in concerns:
+        typer.echo(f"warning: {concern}")
+    typer.echo(f"a change survives: {durability}")
+
+
+def _run(name: str, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(work)
+    except ServerError as error:
+        typer.echo(f"rlstm store {name}: {error.detail}", err=True)
+        raise typer.Exit(1) from None

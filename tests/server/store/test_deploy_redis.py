@@ -1,0 +1,167 @@
+"""`deploy/redis` as it is: its settings pass the check, its user can do what sessions need and no more."""
+
+import re
+from importlib.resources import files
+
+import pytest
+from redis import Redis
+from redis.exceptions import NoPermissionError
+from typer.testing import CliRunner
+
+from rlstm_client.cli.main import build
+from rlstm_server.errors import StartupError
+from rlstm_server.store.base import Limits
+from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_check import find_concerns
+from rlstm_server.store.redis_link import RedisLink
+
+from . import servers
+from .conftest import DEPLOY
+from .servers import PASSWORDS
+
+FORBIDDEN = {
+    "FLUSHALL": ("FLUSHALL",),
+    "KEYS": ("KEYS", "*"),
+    "CONFIG SET": ("CONFIG", "SET", "appendfsync", "no"),
+    "EVAL": ("EVAL", "return 1", 0),
+    "RESTORE": ("RESTORE", "rlstm:{a/b}:head", 0, b"payload"),
+    "another's key": ("GET", "session:1"),
+    "FUNCTION LOAD": ("FUNCTION", "LOAD", "REPLACE", "#!lua name=rlstm_v9\n"),
+}
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis"])
+def deployed(request, tmp_path_factory):
+    """A server as `deploy/redis` sets it up."""
+    folder = tmp_path_factory.mktemp(f"deployed-{request.param}")
+    with servers.running(servers.deployed(servers.program(request.param), folder)) as [server]:
+        yield server
+
+
+def address(server, user):
+    return f"redis://{user}:{PASSWORDS[user.upper()]}@127.0.0.1:{server.port}"
+
+
+def as_admin(server):
+    return address(server, "admin")
+
+
+def as_server(server):
+    return address(server, "rlstm")
+
+
+def rlstm(*arguments):
+    return CliRunner().invoke(build(), arguments)
+
+
+@pytest.fixture(scope="module")
+def installed(deployed):
+    """The server after an administrator's `rlstm store install`."""
+    assert rlstm("store", "install", as_admin(deployed)).exit_code == 0
+    return deployed
+
+
+def test_an_administrator_must_install_the_functions_first(deployed):
+    """Before that a server refuses to start and names the command, whether it may install or not."""
+    with deployed.admin() as admin:
+        admin.function_flush()
+
+    said = rlstm("store", "check", as_server(deployed))
+
+    assert said.exit_code == 1
+    assert "rlstm store install" in said.stderr
+
+
+async def test_the_check_passes_as_the_servers_user(installed):
+    """Settings, version, library: all is as promised, and the user has no right too many."""
+    store = RedisStore(as_server(installed), install=True)
+    await store.check()
+    link = RedisLink(as_server(installed))
+
+    assert store.durability == "fsync"
+    assert await find_concerns(link) == []
+    await link.close()
+    await store.close()
+
+
+def test_the_command_says_what_it_found(installed):
+    """`rlstm store check` names server and version; what an administrator could do is a warning."""
+    said = rlstm("store", "check", as_server(installed))
+    warned = rlstm("store", "check", as_admin(installed))
+
+    assert said.exit_code == warned.exit_code == 0
+    assert re.search(r"127\.0\.0\.1:\d+: (Valkey 9|Redis 7)", said.stdout)
+    assert "a change survives: fsync" in said.stdout
+    assert "warning" not in said.stdout
+    assert "FLUSHALL, CONFIG SET, EVAL, FUNCTION LOAD, RESTORE, keys of others" in warned.stdout
+
+
+def test_a_command_that_fails_repeats_no_password(deployed):
+    """The exit code says that it failed, and the sentence says why."""
+    said = rlstm("store", "check", f"redis://rlstm:canary@127.0.0.1:{deployed.port}")
+
+    assert said.exit_code == 1
+    assert "user or password" in said.stderr
+    assert "canary" not in said.stderr + said.stdout
+
+
+def test_seven_things_are_denied(installed):
+    """Who takes over a server cannot end, read or fill more of the store than sessions."""
+    denied = []
+    with Redis.from_url(as_server(installed), protocol=2) as client:
+        for name, command in FORBIDDEN.items():
+            with pytest.raises(NoPermissionError):
+                client.execute_command(*command)
+            denied.append(name)
+
+    print(f"{len(denied)}/{len(FORBIDDEN)} denied")
+    assert len(denied) == 7
+
+
+async def test_nobody_comes_in_without_a_name(installed):
+    """The user that every connection starts as is off."""
+    with pytest.raises(StartupError, match="user or password"):
+        await RedisStore(f"redis://127.0.0.1:{installed.port}").check()
+
+
+async def test_the_whole_life_of_a_session(installed, build):
+    """Every call of the store works for the servers' user."""
+    store = RedisStore(as_server(installed), limits=Limits(log_records=4))
+    key, at = await build.session(store, name="one")
+    for _ in range(6):
+        at = (await store.commit(build.commit(key, at))).position
+    snapshot = await store.put_snapshot(key, b"s" * 600_000)
+    named = await store.name_snapshot(key, "here", at, b"{}", snapshot)
+
+    assert await store.get_snapshot(key, named.state) == b"s" * 600_000
+    assert len(await store.named_snapshots(key)) == 1
+    await store.drop_snapshot(key, "here")
+    assert await store.keep_snapshot(key, at, await store.put_snapshot(key, b"t")) is False
+    assert len(await store.read_log(key, after=0)) == 4
+    assert await store.find(build.tenant, "one") == key.session_id
+    assert await store.count(build.tenant) == len((await store.list(build.tenant)).sessions) == 1
+    assert (await store.usage()).max_bytes == 1 << 30
+    await store.delete(key)
+    await store.sweep()
+    await store.ping()
+    await store.close()
+
+
+def test_the_users_rights_are_those_that_the_code_needs():
+    """Every command of the functions, and none that nothing uses, stands in the file."""
+    code = (files("rlstm_server.store") / "functions.lua").read_text()
+    store = "".join(
+        path.read_text() for path in files("rlstm_server.store").iterdir() if path.name.endswith(".py")
+    )
+    used = set(re.findall(r"redis\.call\('([A-Z]+)'", code))
+    used |= set(re.findall(r'link\.call\(\s*"([A-Z]+)"', store)) | {
+        "FCALL",
+        "WAIT",
+        "ROLE",
+        "ASKING",
+        "SELECT",
+    }
+    used |= {"INFO", "PING", "CONFIG|GET", "FUNCTION|LIST", "CLUSTER|SLOTS"}
+    [line] = re.findall(r"^user rlstm .*$", (DEPLOY / "users.acl").read_text(), re.MULTILINE)
+
+    assert {right.upper() for right in re.findall(r"\+(\S+)", line)} == used

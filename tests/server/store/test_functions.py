@@ -1,0 +1,123 @@
+"""The functions by themselves: arguments are checked before anything is written, keys may be missing."""
+
+import re
+
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
+from rlstm_server.store.redis_check import library_code
+from rlstm_server.store.redis_functions import LIBRARY, session_key, tenant_key
+
+CHAIN, HASH = b"c" * 32, "b" * 64
+SESSION_PARTS = ("head", "log", "ops", "tomb", "named")
+TENANT_PARTS = ("names", "index", "ids", "creations")
+
+# name: right arguments, then by place what is wrong there
+SESSION_FUNCTIONS = {
+    "create": (
+        [CHAIN, "", b"info", b"state", "", 1000, b"answer", 1000],
+        {0: ["", "short"], 3: [""], 4: ["a:1", "A:1"], 5: ["0", "x", "-1"], 7: ["0", "1.5"]},
+    ),
+    "commit": (
+        [b"op", HASH, "", 0, CHAIN, CHAIN, b"record", b"info", b"state", "", 1000, b"answer", b"summary",
+         1024, 1000, 8, 100, 1024, 1000, 1000],
+        {0: ["", "x" * 256], 1: ["", "zz", "z" * 64], 2: ["-1", "x"], 3: ["", "x"], 4: ["short"],
+         5: ["short"], 9: ["a:1", "a", ":", "a:0"], 10: ["0", "1.5"], 13: ["0"], 14: ["0"],
+         15: ["0"], 16: ["x"], 17: ["0"], 18: ["0"], 19: ["", "9" * 17]},
+    ),
+    "put_chunk": (
+        ["a1", 0, b"chunk", 1000],
+        {0: ["", "A", "a:b", "a" * 33, "a}b"], 1: ["", "-1", "x"], 2: [""], 3: ["0", ""]},
+    ),
+    "keep": (
+        [1, CHAIN, "a:1", 1024, 1000, 1000],
+        {0: ["", "x"], 1: ["short"], 2: ["", "a"], 3: ["0"], 4: ["0"], 5: ["0"]},
+    ),
+    "name_snapshot": (
+        [b"name", 0, CHAIN, b"info", "a:1", 16, 1000],
+        {0: ["", "x" * 256], 1: ["x"], 2: ["short"], 4: ["", "a:x"], 5: ["0"], 6: ["0"]},
+    ),
+    "load": ([1000, 1, "", b""], {0: ["0", "x"]}),
+    "recall": ([b"op", HASH, 1000, 8, 1000], {2: ["0"], 3: ["0"], 4: ["x"]}),
+    "read_log": ([0, 10, 1000, 1000], {0: ["x", "-1"], 1: ["0"], 2: ["0"], 3: ["0"]}),
+    "drop": ([b"name", 1000], {1: ["0"]}),
+    "confirm": ([1000], {0: ["0", "x"]}),
+    "named": ([1000], {0: ["0"]}),
+    "delete": ([1000], {0: ["0", "x"]}),
+    "mark": ([], {}),
+}  # fmt: skip
+TENANT_FUNCTIONS = {
+    "claim": (
+        [b"op", HASH, "a" * 32, "", 1, 1, 1024, 1000],
+        {0: ["", "x" * 256], 1: ["zz"], 2: ["", "a|b"], 4: ["x"], 5: ["x"], 6: ["0"], 7: ["0"]},
+    ),
+    "release": (["a" * 32, "", ""], {}),
+    "reindex": (["a" * 32, 1], {1: ["x"]}),
+    "due": ([10], {0: ["0", "x"]}),
+    "page": ([0, "", 10], {0: ["x"], 2: ["0"]}),
+}
+WITHOUT_KEYS = {
+    "create": b"OK", "put_chunk": b"OK", "claim": b"OK", "release": b"OK", "reindex": b"OK", "due": b"OK",
+    "page": b"OK", "mark": b"OK",
+}  # fmt: skip
+
+
+@pytest.fixture
+def admin(embedded_url):
+    """A direct connection to the shared server."""
+    with Redis.from_url(embedded_url, protocol=2) as client:
+        yield client
+
+
+def all_functions(build):
+    """Return name, keys, right arguments and wrong ones of every function."""
+    key = build.creation().key
+    of_session = [session_key(key, part) for part in SESSION_PARTS]
+    of_tenant = [tenant_key(build.tenant, part) for part in TENANT_PARTS]
+    tables = ((SESSION_FUNCTIONS, of_session), (TENANT_FUNCTIONS, of_tenant))
+    return [(name, keys, *row) for table, keys in tables for name, row in table.items()]
+
+
+def test_every_function_is_tried_here(build):
+    """The table above has all of the library's, under names that carry its number."""
+    registered = re.findall(r"^register\('(\w+)'", library_code(), re.MULTILINE)
+
+    assert sorted(registered) == sorted(name for name, *_ in all_functions(build))
+    assert library_code().startswith(f"#!lua name={LIBRARY}\n")
+    assert f"'{LIBRARY}_' .. name" in library_code()
+
+
+@pytest.mark.parametrize("name", [*SESSION_FUNCTIONS, *TENANT_FUNCTIONS])
+def test_a_function_checks_its_arguments_first(admin, build, name):
+    """A wrong argument, one too few or one too many is refused by the server, before anything is written."""
+    [(keys, right, wrong)] = [row for tried, *row in all_functions(build) if tried == name]
+    cases = [[*right, "more"], right[:-1]] if len(right) > 1 else []
+    cases += [[*right[:at], value, *right[at + 1 :]] for at, values in wrong.items() for value in values]
+    for arguments in cases:
+        with pytest.raises(ResponseError, match="INVALID"):
+            admin.fcall(f"{LIBRARY}_{name}", len(keys), *keys, *arguments)
+    assert list(admin.scan_iter(f"*{build.tenant}*")) == []
+
+
+def test_no_function_fails_without_its_keys(admin, build):
+    """Where nothing is stored each says so, or begins to store."""
+    for name, keys, right, _ in all_functions(build):
+        fresh = [key.replace(build.tenant, build.tenant + name.replace("_", "")) for key in keys]
+
+        reply = admin.fcall(f"{LIBRARY}_{name}", len(fresh), *fresh, *right)
+
+        assert reply[0] == WITHOUT_KEYS.get(name, b"NOT_FOUND"), name
+
+
+def test_a_release_with_another_library_works_beside(admin):
+    """What another release has installed under its own number stays, and stays callable."""
+    older = library_code().replace(LIBRARY, "rlstm_v0")
+    admin.function_load(older, replace=True)
+
+    admin.function_load(library_code(), replace=True)
+
+    assert admin.fcall("rlstm_v0_due", 4, *(tenant_key("nobody", part) for part in TENANT_PARTS), 1) == [
+        b"OK"
+    ]
+    admin.function_delete("rlstm_v0")

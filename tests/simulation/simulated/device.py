@@ -1,0 +1,231 @@
+"""The device of the simulation: the real runner and scheduler without a thread, and a model that counts.
+
+Everything the server does with a model stays as it is, its adapters, states, seals and jobs; what is replaced
+is the arithmetic of one round (:mod:`fold`), and the thread that waits for work.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+
+from rlstm_model.adaptation.adapted_state import AdaptedState, Cursor
+from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
+from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.works import Next, Observed, Part, Result, Slice, Sliced, Turn, Work
+from rlstm_model.config import ModelConfig
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.scoring import TokenScores
+from rlstm_model.state import State
+from rlstm_model.vocab import CharVocab
+from rlstm_server.engine.runner import Runner
+from rlstm_server.engine.served import ServedModel
+from simulated import fold
+from simulated.fold import Fold
+from simulated.loop import SimulatedLoop
+
+VOCAB: Final = CharVocab.build("abcdefghij.")
+ROUND_SECONDS: Final = 0.01
+
+
+class FoldAdapter(Adapter):
+    """An adapter whose streams are folds."""
+
+    def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
+        """Forget."""
+        done = fold_of(state).reset(self.bos_id, fast_weights=fast_weights, recurrent=recurrent)
+        start = self.before_text(state.lineup) if recurrent else state.start
+        return state_of(done, state, start, self.fast_weights.size)
+
+
+@cache
+def served() -> ServedModel:
+    """The served model, with a small kind of fast weights and a large one."""
+    model = LanguageModel(ModelConfig(vocab_size=VOCAB.size, hidden_size=1, num_layers=1))
+    model.eval().requires_grad_(False)
+    full = AdaptationConfig(
+        kind="full",
+        coordinates=model.config.num_parameters,
+        rule="sgd",
+        rate=0.1,
+        segment=fold.SEGMENT,
+        reduction="mean",
+        statistics_batch=1,
+        statistics_segments=1,
+    )
+    small = replace(full, kind="output_bias", coordinates=VOCAB.size)
+    statistics = GradientStatistics(full_P=torch.ones(model.config.num_parameters))
+    calibrated = Calibrated(model=model, statistics=statistics, choices=(small, full), fingerprint="c")
+    made = ServedModel(name="fold", fingerprint="f", model=model, vocab=VOCAB, calibrated=calibrated)
+    adapters = {
+        rule: FoldAdapter(model, calibrated.choose(rule.kind, rule.coordinates), bos_id=VOCAB.bos_id)
+        for rule in made.rules
+    }
+    object.__setattr__(made, "_adapters", adapters)
+    return made
+
+
+# ---- states that are folds --------------------------------------------------------------------------------
+
+
+def fold_of(state: AdaptedState) -> Fold:
+    """The fold that a state is. Raises ValueError for tensors that are parts of two states."""
+    return Fold(
+        last=state.now.last,
+        read=_number(state.now.state.h),
+        learned=0 if state.delta_KP is None else _number(state.delta_KP),
+        position=state.position,
+        pending=tuple(zip(state.pending, state.pending_learn, strict=True)),
+    )
+
+
+def state_of(done: Fold, before: AdaptedState, start: Cursor, size: int) -> AdaptedState:
+    """The state of a fold whose unfinished segment began at `start`, with fast weights of that size."""
+    now = Cursor(_filled(before.now.state, done.read), done.last)
+    mixture, read = before.mixture, done.position - before.position
+    if mixture is not None:
+        mixture = mixture._replace(tokens_N=mixture.tokens_N + read)
+    delta = torch.full((len(before.lineup.rates), size), float(done.learned)) if done.learned else None
+    return replace(
+        before,
+        delta_KP=delta,
+        now=now,
+        start=start if done.pending else now,
+        mixture=mixture,
+        pending=tuple(token for token, _ in done.pending),
+        pending_learn=tuple(learn for _, learn in done.pending),
+        position=done.position,
+        updates=before.updates + (delta is not None and done.learned != _learned(before)),
+    )
+
+
+def _learned(state: AdaptedState) -> int:
+    return 0 if state.delta_KP is None else _number(state.delta_KP)
+
+
+def _number(tensor: torch.Tensor) -> int:
+    first, *others = tensor.flatten().tolist()
+    if any(value != first for value in others):
+        raise ValueError("a tensor holds parts of two states")
+    return int(first)
+
+
+def _filled(like: State, value: int) -> State:
+    return State(torch.full(like.h.shape, float(value)), torch.zeros(like.c.shape))
+
+
+# ---- rounds -----------------------------------------------------------------------------------------------
+
+
+def perform(works: Sequence[Work], crew: object = None) -> list[Result]:
+    """Do each work by counting."""
+    return [_do(work) for work in works]
+
+
+def _do(work: Work) -> Result:
+    if isinstance(work, Part):
+        return _observe(work)
+    learned = 0 if work.reader.delta_KP is None else _number(work.reader.delta_KP)
+    at = Fold(last=work.cursor.last, read=_number(work.cursor.state.h), learned=learned)
+    if isinstance(work, Slice):
+        scores = []
+        for token in work.ids:
+            scores.append(fold.logprob(at.value, learned, token))
+            at = replace(at, read=at.value, last=token)
+        return Sliced(_scores(scores), Cursor(_filled(work.cursor.state, at.read), at.last, work.cursor.mixture))
+    return _turn(work, at)
+
+
+def _observe(part: Part) -> Observed:
+    before = fold_of(part.state)
+    done, scores = before.after(part.ids, learn=part.learn)
+    state = state_of(done, part.state, part.state.start, part.adapter.fast_weights.size)
+    static = torch.tensor(_static(before, part.ids)) if part.state.lineup.static else None
+    return Observed(
+        state=state,
+        scores=_scores(scores),
+        static_logprobs=static,
+        updates=int(done.learned != before.learned),
+    )
+
+
+def _static(at: Fold, ids: Sequence[int]) -> list[float]:
+    scores, value = [], at.value
+    for token in ids:
+        scores.append(fold.static_logprob(value, token))
+        value = fold.step(value, token)
+    return scores
+
+
+def _turn(turn: Turn, at: Fold) -> Next:
+    shares = fold.weights(at.value, at.learned, VOCAB.size)
+    whole = sum(shares)
+    log_probs_V = torch.tensor([math.log(share / whole) for share in shares])
+    experts_1KV = log_probs_V.expand(1, turn.cursor.state.batch, -1)
+    return Next(log_probs_V, experts_1KV, _filled(turn.cursor.state, at.value), turn.cursor)
+
+
+def _scores(logprobs: Sequence[float]) -> TokenScores:
+    count = len(logprobs)
+    ones = torch.ones(count, dtype=torch.int64)
+    return TokenScores(logprobs=torch.tensor(logprobs), ranks=ones, entropies=torch.zeros(count))
+
+
+# ---- the thread that there is none of ---------------------------------------------------------------------
+
+
+class _Idle(Exception):
+    """There is nothing to do."""
+
+
+class Device:
+    """Stands where a runner has the condition that its thread waits on: it runs a round when it is notified.
+
+    A round takes time: what is submitted meanwhile is in the next one, and so are cancellations.
+    """
+
+    def __init__(self, runner: Runner, loop: SimulatedLoop) -> None:
+        self._runner, self._loop = runner, loop
+        self._due = False
+
+    @classmethod
+    def of(cls, runner: Runner, loop: SimulatedLoop) -> None:
+        """Give a runner, which was not started, a device."""
+        runner._wake = cls(runner, loop)
+
+    def __enter__(self) -> None:
+        """Nobody else is there."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nobody else is there."""
+
+    def notify(self) -> None:
+        """There is work."""
+        if not self._due:
+            self._due = True
+            self._loop.call_later(ROUND_SECONDS, self._round)
+
+    def wait(self, seconds: float) -> Any:
+        """Where the thread would wait, the round is over."""
+        raise _Idle
+
+    def _round(self) -> None:
+        self._due = False
+        runner = self._runner
+        try:
+            plan = runner._next_plan()
+        except _Idle:
+            runner.slots.wipe()
+            return
+        if plan is None:
+            runner._refuse_rest()
+            return
+        runner._learn(plan, runner._execute(plan))
+        self.notify()

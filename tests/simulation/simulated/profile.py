@@ -1,0 +1,93 @@
+"""What kind of world a seed makes: how many take part, what goes wrong in it, and how often."""
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from rlstm_server.engine.messages import EngineLimits
+from rlstm_server.engine.snapshot_policy import SnapshotPolicy
+from rlstm_server.store.base import Durability, Limits
+
+Mode = Literal["inline", "log"]
+Aim = tuple[str, str, int]
+"""A crash or pause at the moment when the n-th call of this kind reaches this phase."""
+
+AIMS = (
+    *(("commit", phase) for phase in ("sent", "applied", "answered", "over")),
+    *(("create", phase) for phase in ("sent", "applied", "answered", "over")),
+    *(("load_head", phase) for phase in ("sent", "applied", "answered", "over")),
+    *(("delete", phase) for phase in ("sent", "applied")),
+    *(("name_snapshot", phase) for phase in ("sent", "applied")),
+    *(("put_snapshot", phase) for phase in ("sent", "applied", "over")),
+    *(("keep_snapshot", phase) for phase in ("sent", "applied")),
+    *(("read_log", phase) for phase in ("applied", "over")),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """See the module. Rates are shares of all messages, times are seconds.
+
+    fuses     steps of a replica after which it crashes, or pauses
+    aims      calls at which one does
+    events    what happens to the store, and to whole replicas, and when
+    crowd     whether everybody appends to one session all the time, through any replica
+    sticky    whether clients keep to one replica while it is up, as behind a proxy that hashes
+    """
+
+    mode: Mode
+    replicas: int
+    clients: int
+    wishes: int
+    rate: float
+    slow_s: float
+    fuses: tuple[int, ...]
+    aims: tuple[Aim, ...]
+    events: tuple[tuple[float, str], ...]
+    pauses: float
+    skewed: bool
+    crowd: bool
+    sticky: bool
+    ttl_s: float | None
+    durability: Durability
+    cache_bytes: int
+    limits: Limits
+    engine_limits: EngineLimits
+    policy: SnapshotPolicy
+
+    @classmethod
+    def of(cls, draw: random.Random) -> "Profile":
+        """Draw one."""
+        calm = draw.random() < 0.15
+        kinds = ["down", "down", "full", "drain", "failover"]
+        events = () if calm else tuple(draw.choice(kinds) for _ in range(draw.choice((0, 0, 1, 1, 2))))
+        fuses = () if calm else tuple(draw.randint(3, 150) for _ in range(draw.choice((0, 1, 1, 2))))
+        aims = () if calm else tuple(_aim(draw) for _ in range(draw.choice((0, 1, 1, 2))))
+        crowd = draw.random() < 0.05
+        mode: Mode = draw.choice(("inline", "inline", "log"))
+        return cls(
+            mode=mode,
+            replicas=3 if crowd else draw.choice((1, 2, 2, 3)),
+            clients=4 if crowd else draw.choice((2, 2, 3)),
+            wishes=draw.randint(3, 5),
+            rate=0.0 if calm else draw.choice((0.0, 0.05, 0.15, 0.3)),
+            slow_s=draw.choice((0.005, 0.02, 0.1)),
+            fuses=fuses,
+            aims=aims,
+            events=tuple((draw.uniform(0.1, 4.0), kind) for kind in events),
+            pauses=draw.choice((0.0, 0.3, 0.7)),
+            crowd=crowd,
+            skewed=draw.random() < 0.3,
+            sticky=not crowd and draw.random() < 0.4,
+            ttl_s=draw.choice((None, None, None, None, 4.0)),
+            durability=draw.choice(("fsync", "fsync", "replica")),
+            cache_bytes=draw.choice((1 << 20, 1 << 20, 1 << 20, 300)),
+            limits=Limits(answers=2, answer_bytes=1_000, log_records=draw.choice((4, 1_024))),
+            policy=SnapshotPolicy(seconds=0.0, least_tokens=draw.choice((4, 12)), most_records=draw.choice((2, 4))),
+            engine_limits=EngineLimits(queued_operations_per_session=draw.choice((64, 64, 2))),
+        )
+
+
+def _aim(draw: random.Random) -> Aim:
+    name, phase = draw.choice(AIMS)
+    return name, phase, draw.randint(1, 6)

@@ -1,0 +1,53 @@
+"""One seed: a world is built, lived through and checked."""
+
+import random
+from dataclasses import dataclass, field
+
+from rlstm_server.engine.snapshot import INLINE_BYTES
+from simulated.checker import Checker, Verdict
+from simulated.loop import Stuck
+from simulated.virtual import virtual
+from simulated.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What came of a seed. `trace` tells what happened, line by line."""
+
+    seed: int
+    verdict: Verdict
+    rows: frozenset[str]
+    trace: str = field(repr=False)
+    steps: int = 0
+
+
+def run(seed: int) -> Run:
+    """Live through one seed."""
+    world = World(seed)
+    inline_bytes = INLINE_BYTES if world.profile.mode == "inline" else 0
+    with virtual(world.loop, random.Random(seed + 2), inline_bytes):
+        checker = Checker(world)
+        try:
+            world.loop.run(_life(world, checker))
+        except Stuck as error:
+            checker.verdict.stuck.append(str(error))
+    return Run(
+        seed=seed,
+        verdict=checker.verdict,
+        rows=frozenset(world.watch.hit),
+        trace=_told(world) if checker.verdict.problems else "",
+        steps=world.loop.steps,
+    )
+
+
+async def _life(world: World, checker: Checker) -> None:
+    world.build()
+    await world.run()
+    checker.check()
+    await world.end()
+    checker.check_end()
+
+
+def _told(world: World) -> str:
+    lines = (f"{at:8.3f}  {event:<9} {what!s:<34} {more}" for at, event, (what, more) in world.trace)
+    return "\n".join(lines)

@@ -1,0 +1,286 @@
+"""The simulated world: clients, replicas and one store, what is known of them, and what goes wrong.
+
+Everything in it follows from the seed. When the clients have had their wishes, all faults end, what is still
+unknown is asked for until it is known, and every replica must serve every session.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from rlstm_server.metrics import Metrics
+from rlstm_server.store.base import SessionKey
+from simulated.clients import MAKES, READS, TENANT, Client, work_of
+from simulated.loop import SimulatedLoop, on
+from simulated.matrix import Watch
+from simulated.network import Call, Network
+from simulated.profile import Profile
+from simulated.replica import Replica
+from simulated.storage import Storage
+from simulated.told import Attempt, Intent
+
+QUIET_S: Final = 15.0
+"""So long after the last fault every message has arrived."""
+
+_METRICS: Final = Metrics()
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.profile = Profile.of(self.draw)
+        self.loop = SimulatedLoop(random.Random(seed + 1))
+        self.storage = Storage(self.loop, self.profile.limits, self.profile.durability)
+        self.sessions: list[str] = []
+        self.floors: dict[str | None, int] = {}
+        self.exports: list[bytes] = []
+        self.intents: list[Intent] = []
+        self.trace: list[tuple[float, str, Any]] = []
+        self.wrong: list[str] = []
+        self.at_peace = False
+        self._aims: Counter[tuple[str, str]] = Counter()
+
+    # ---- the course of things -------------------------------------------------------------------------------
+
+    def build(self) -> None:
+        """Start everything; clocks and random bits are the seed's by now."""
+        profile, draw = self.profile, self.draw
+        self.network = Network(self.loop, self.storage, random.Random(draw.random()), profile.rate, self.see)
+        self.network.slow_s = profile.slow_s
+        self.replicas = [self._replica(f"r{number}") for number in range(profile.replicas)]
+        self.watch = Watch(self)
+        for fuse in profile.fuses:
+            self._set_fuse(draw.choice(self.replicas), fuse)
+
+    async def run(self) -> None:
+        """From the first wish to the last."""
+        draw, profile = self.draw, self.profile
+        clients = [
+            Client(f"c{number}", self, random.Random(draw.random())) for number in range(profile.clients)
+        ]
+        events = [asyncio.ensure_future(self._event(at, kind)) for at, kind in profile.events]
+        await asyncio.gather(*(client.live(profile.wishes) for client in clients))
+        for event in events:
+            event.cancel()
+        await self._make_peace()
+        await self._ask_again(clients[0])
+        await self._everybody_serves(clients[0])
+
+    async def end(self) -> None:
+        """Stop every replica as SIGTERM does."""
+        for replica in self.replicas:
+            replica.check()
+            await replica.drain(5.0)
+
+    # ---- what clients see -----------------------------------------------------------------------------------
+
+    def replica_for(self, intent: Intent, draw: random.Random) -> Replica:
+        """Where a request goes: to one that seems to be up, and with a good proxy always to the same."""
+        up = [replica for replica in self.replicas if replica.host.alive] or self.replicas
+        if self.profile.sticky and intent.session is not None and draw.random() < 0.9:
+            return up[self.sessions.index(intent.session) % len(up)]
+        return draw.choice(up)
+
+    def asked(self, attempt: Attempt) -> None:
+        """A request leaves a client."""
+        self.note("ask", attempt, attempt.replica)
+
+    def told(self, attempt: Attempt) -> None:
+        """A client was told something: from now on nobody may say less."""
+        self.note("told", attempt, attempt.error or attempt.outcome)
+        self.watch.told(attempt)
+        intent, answer = attempt.intent, attempt.answer
+        if intent.kind == "export" and attempt.outcome == "answered":
+            self.exports.append(answer[1])
+        if intent.kind in MAKES and attempt.outcome == "answered":
+            if intent.kind == "create":
+                intent.session = answer.info.id
+            if answer.info.id not in self.sessions:
+                self.sessions.append(answer.info.id)
+        version = version_told(attempt)
+        if version is not None:
+            self.floors[intent.session] = max(self.floors.get(intent.session, 0), version)
+
+    def see(self, event: str, call: Call) -> None:
+        """Something happened to a message; some crashes are aimed at such moments."""
+        self.note(event, call, call.host.name)
+        self.watch.seen(event, call)
+        if self.at_peace or event not in ("sent", "applied", "answered", "over"):
+            return
+        self._aims[call.name, event] += 1
+        if (call.name, event, self._aims[call.name, event]) in self.profile.aims:
+            replica = next((one for one in self.replicas if one.host is call.host), None)
+            if replica is not None and replica.up:
+                self._strike(replica)
+
+    def note(self, event: str, what: Any, more: Any = "") -> None:
+        """One line of the trace."""
+        self.trace.append((self.loop.time(), event, (what, more)))
+
+    # ---- what goes wrong ------------------------------------------------------------------------------------
+
+    def _replica(self, name: str) -> Replica:
+        replica = Replica(
+            name,
+            self.loop,
+            self.network,
+            metrics=_METRICS,
+            cache_bytes=self.profile.cache_bytes,
+            limits=self.profile.engine_limits,
+            policy=self.profile.policy,
+        )
+        if self.profile.skewed:
+            replica.host.skew_s = replica.skew_s = self.draw.uniform(-3600.0, 3600.0)
+        return replica
+
+    def _set_fuse(self, replica: Replica, steps: int) -> None:
+        replica.host.fuse = steps
+        replica.host.burn = lambda: self._strike(replica)
+
+    def _strike(self, replica: Replica) -> None:
+        """Crash a replica, or stop it for a while."""
+        later = partial(self.loop.call_later, context=on(None))
+        if self.draw.random() < self.profile.pauses:
+            self.note("pause", replica.host.name)
+            self.watch.paused(replica)
+            replica.pause()
+            later(self.draw.choice((0.2, 2.0, 6.0)), self._go_on, replica)
+        else:
+            self.crash(replica)
+            later(self.draw.uniform(0.05, 2.0), self._start, replica)
+
+    def crash(self, replica: Replica) -> None:
+        """Kill a replica."""
+        self.note("crash", replica.host.name)
+        self.watch.crashed(replica)
+        for call in self.network.in_flight(replica.host):
+            if call.phase == "sent" and self.draw.random() < 0.5:
+                call.dropped = True
+                self.watch.dropped(call)
+        replica.crash()
+
+    def _start(self, replica: Replica) -> None:
+        if not replica.host.alive:
+            replica.start()
+            self.note("start", replica.host.name)
+
+    def _go_on(self, replica: Replica) -> None:
+        if replica.host.paused:
+            self.note("go on", replica.host.name)
+            replica.go_on()
+
+    async def _event(self, at: float, kind: str) -> None:
+        await asyncio.sleep(at)
+        self.note("event", kind)
+        draw, storage = self.draw, self.storage
+        if kind == "down":
+            storage.down = True
+            await self._and_then(draw.uniform(0.2, 5.0), "up")
+            storage.down = False
+        elif kind == "full":
+            storage.fill()
+            await self._and_then(draw.uniform(0.5, 3.0), "room")
+            storage.make_room()
+        elif kind == "drain":
+            await self._restart(draw.choice(self.replicas))
+        elif kind == "failover":
+            if storage.durability == "fsync":
+                storage.hold_back()
+            await self._and_then(draw.uniform(0.2, 2.0), "failover")
+            self._fail_over()
+
+    async def _and_then(self, seconds: float, event: str) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self.storage.down = False
+            raise
+        self.note("event", event)
+
+    async def _restart(self, replica: Replica) -> None:
+        if not replica.up:
+            return
+        self.watch.draining(replica)
+        await replica.drain(self.draw.choice((0.0, 0.1, 2.0)))
+        self._start(replica)
+
+    def _fail_over(self) -> None:
+        lost = self.storage.fail_over()
+        self.watch.failed_over(lost)
+        for session in list(self.floors):
+            history = [c for c in self.storage.applied if c.key.session_id == session and not c.lost]
+            newest = max((c.after.version for c in history if c.after is not None), default=0)
+            self.floors[session] = min(self.floors[session], newest)
+
+    # ---- peace ----------------------------------------------------------------------------------------------
+
+    async def _make_peace(self) -> None:
+        self.note("event", "peace")
+        self.at_peace = True
+        self.storage.down = False
+        self.storage.make_room()
+        self.network.rate = 0.0
+        self.storage.catch_up()
+        for replica in self.replicas:
+            replica.host.fuse = 0
+            self._go_on(replica)
+            self._start(replica)
+        await asyncio.sleep(QUIET_S)
+        for replica in self.replicas:  # one may have been about to start, or draining
+            self._start(replica)
+            if replica.draining:
+                await replica.drain(0.0)
+                self._start(replica)
+
+    async def _ask_again(self, client: Client) -> None:
+        """Nothing that has a key stays unknown."""
+        for intent in self.intents:
+            if intent.attempts and intent.key is not None and not intent.settled and intent.kind not in READS:
+                await client.pursue(intent)
+                if not intent.settled:
+                    self.wrong.append(f"{intent.name} is never settled")
+
+    async def _everybody_serves(self, client: Client) -> None:
+        """Each replica that remembers a session, or any one, appends to it at the first try; another reads it."""
+        for session in list(self.sessions):
+            knowing = [one for one in self.replicas if SessionKey(TENANT, session) in one.engine.sessions.cache._copies]
+            for replica in knowing or [self.draw.choice(self.replicas)]:
+                await self._must_serve(replica, client.intent("append", session, keyed=True))
+            reader = self.draw.choice(self.replicas)
+            reader.engine.sessions.cache.drop(SessionKey(TENANT, session))
+            await self._must_serve(reader, client.intent("rank", session, keyed=False))
+
+    async def _must_serve(self, replica: Replica, intent: Intent) -> None:
+        if intent.kind == "append":
+            intent.request = replace(intent.request, if_match=None)
+        floor = self.floors.get(intent.session, 0)
+        attempt = Attempt(intent, intent.request, replica.name, self.loop.time(), floor=floor)
+        intent.attempts.append(attempt)
+        self.asked(attempt)
+        await replica.ask(attempt, work_of(attempt))
+        self.told(attempt)
+        code = "" if attempt.error is None else attempt.error.code
+        if attempt.outcome != "answered" and code not in ("gone", "not_found"):
+            self.wrong.append(f"{attempt}: in peace {replica.name} says {attempt.error!r}")
+
+
+def version_told(attempt: Attempt) -> int | None:
+    """The newest version that an answer speaks of."""
+    answer = attempt.answer
+    if attempt.events:
+        ends = [getattr(event, "version", None) for event in attempt.events]
+        return max((version for version in ends if version is not None), default=None)
+    match attempt.intent.kind:
+        case "append" | "rank" | "info":
+            return None if answer is None else answer.version
+        case "create" | "reset" | "update" | "restore":
+            return None if answer is None else answer.info.version
+        case "export":
+            return None if answer is None else answer[0]
+        case _:
+            return None
