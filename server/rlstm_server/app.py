@@ -26,6 +26,7 @@ from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
 from rlstm_server.api import audit, copies, generate, operations, problems, score, sessions, snapshots
 from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.dependencies import Services
+from rlstm_server.api.document import Application
 from rlstm_server.api.limits import ReceivingLayer
 from rlstm_server.api.tracing import TracingLayer
 from rlstm_server.engine.engine import Engine
@@ -75,7 +76,8 @@ def create_app(
     parts = _Parts(
         settings=settings, metrics=metrics, checkpoint=checkpoint, calibrated=calibrated, store=store
     )
-    app = FastAPI(
+    app = Application(
+        keyed=ring is not None,
         title="rlstm",
         summary="Recurrent language models that go on learning while they serve",
         version=VERSION,

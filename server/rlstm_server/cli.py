@@ -37,6 +37,9 @@ from rlstm_server.settings import Settings, load_settings
 OTHER_FILES = 256
 """Open files that are no connections of clients."""
 
+UNSENT_BYTES = 16_384
+"""What the system holds of an answer before it is sent, apart from what is on its way."""
+
 FAREWELL_SECONDS = 1.5
 """What a stream that was ended by the drain gets to tell its reader so."""
 
@@ -191,7 +194,8 @@ def _prepare_process(settings: Settings) -> None:
     A crash is told by its places alone: a core file, or values of variables, could hold anybody's text.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
-    faulthandler.enable()
+    if sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = settings.limits.connections + OTHER_FILES
@@ -220,6 +224,9 @@ def _bound_socket(settings: Settings) -> socket.socket:
         raise StartupError(f"RLSTM_HOST: {host} is no address of this machine: {error.strerror}") from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        # Connections inherit it: a reader who takes nothing is noticed before megabytes pile up for him.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     try:
         bound.bind(address)
     except OSError as error:

@@ -279,9 +279,10 @@ class StateCorrupt(InternalFault):
 
 
 class InternalError(InternalFault):
-    """An unexpected exception failed this request, and only this request."""
+    """An unexpected exception failed this request, and only this request; nobody knows how far it got."""
 
     code = "internal_error"
+    applied: Applied = "unknown"
 
     def __init__(self, detail: str = "an unexpected fault; it was logged with the request id") -> None:
         super().__init__(detail)

@@ -105,6 +105,16 @@ def test_text_that_is_no_text_is_never_sent(client: Any, server: Any) -> None:
     assert server.texts[session.id] == ""
 
 
+def test_a_key_too_long_for_the_last_piece_is_found_before_the_first(client: Any, server: Any) -> None:
+    """The pieces' keys are longer than the text's: nothing is half sent."""
+    session = client.sessions.create()
+    with pytest.raises(errors.RequestError):
+        session.append(LONG, idempotency_key="k" * 200)
+
+    assert server.texts[session.id] == ""
+    session.append("short", idempotency_key="k" * 200)
+
+
 def test_a_stream_of_texts(client: Any, server: Any) -> None:
     """Texts from an iterable are gathered into pieces and answered one by one."""
     session = client.sessions.create()

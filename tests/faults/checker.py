@@ -1,11 +1,10 @@
 """The verdict: what clients were told, held against the log and the state that a store is left with.
 
-Each log is done again, undisturbed, on a fresh engine with a store in memory: every answer that a client was
-given, every probe and every byte of the state must come out the same.
+Each log is done again, undisturbed, on a fresh server with a store in memory: every answer that a client was
+given, every read, the probe and every byte of the state must come out the same.
 """
 
 import asyncio
-import hashlib
 import json
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -14,23 +13,23 @@ from dataclasses import dataclass, field
 import httpx
 
 from rlstm_server.app import create_app
-from rlstm_server.engine.messages import Caller
 from rlstm_server.errors import Gone, NotFound
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.in_memory import MemoryStore
 from rlstm_server.store.in_redis import RedisStore
-from tests.faults.load import PROBE
+
+from .replay import Replay, probe, state_bytes
 
 TENANT = "default"
 AT_ONCE = 8
+PAGE = 500
 
 
 @dataclass
 class Verdict:
     """What is wrong with what is left, one sentence each."""
 
-    acknowledged: int = 0
     lost: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
@@ -44,12 +43,11 @@ class Verdict:
 
 @asynccontextmanager
 async def application(checkpoint, store):
-    """Give an application on `store` in this process, and a client of it."""
+    """Give a client of an application on `store` in this process; its engine is the client's `engine`."""
     app = create_app(Settings(model=str(checkpoint), threads=1), store=store)
-    transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
     ):
         client.engine = app.state.services.engine
         yield client
@@ -57,43 +55,45 @@ async def application(checkpoint, store):
 
 async def judge(history, url, checkpoint):
     """Give the verdict over the store at `url`."""
-    store = RedisStore(url)
-    await store.check()
-    verdict = Verdict(acknowledged=history.acknowledged, wrong=list(history.wrong))
+    store, verdict = RedisStore(url), Verdict(wrong=list(history.wrong))
     async with application(checkpoint, store) as left, application(checkpoint, MemoryStore()) as fresh:
         judging = _Judging(history, verdict, store, left, fresh)
         await judging.check_creations()
         turns = asyncio.Semaphore(AT_ONCE)
 
-        async def one(told):
+        async def check(told):
             async with turns:
                 await judging.check_session(told)
 
-        await asyncio.gather(*(one(told) for told in history.sessions.values()))
+        await asyncio.gather(*(check(told) for told in history.sessions.values()))
     return verdict
 
 
 @dataclass
 class _Judging:
+    """`left` is a client of the service as it was left, `fresh` of one that was never disturbed."""
+
     history: object
     verdict: Verdict
     store: object
     left: object
     fresh: object
-    logs: dict = field(default_factory=dict)
+    _logs: dict = field(default_factory=dict)
 
     async def check_creations(self):
         """No creation made two sessions, and none is there that nobody asked for."""
         made, cursor = [], None
-        while True:
-            page = (await self.left.get("/sessions", params={"limit": 1000} | ({"cursor": cursor} if cursor else {}))).json()
-            made += page["sessions"]
-            cursor = page["cursor"]
-            if cursor is None:
+        while made == [] or cursor is not None:
+            page = await self.left.get("/sessions", params={"limit": PAGE} | ({"cursor": cursor} if cursor else {}))
+            made += page.json()["sessions"]
+            cursor = page.json()["cursor"]
+            if not made:
                 break
-        keys = Counter(session["metadata"]["asked"] for session in made)
-        self.verdict.twice += [f"the creation {key} made {count} sessions" for key, count in keys.items() if count > 1]
-        self.verdict.wrong += [f"nobody asked for the creation {key}" for key in keys if key not in self.history.creations]
+        for key, count in Counter(session["metadata"]["asked"] for session in made).items():
+            if count > 1:
+                self.verdict.twice.append(f"the creation {key} made {count} sessions")
+            if key not in self.history.creations:
+                self.verdict.wrong.append(f"nobody asked for the creation {key}")
 
     async def check_session(self, told):
         """Hold one session against all that was said of it."""
@@ -104,21 +104,22 @@ class _Judging:
             return
         if told.deleted:
             self.verdict.lost.append(f"the end of {told.id}: it is there")
-        log = await self.log_of(told)
+        log = await self._log(told)
         if [record.version for record in log] != list(range(1, head.version + 1)):
-            self.verdict.lost.append(f"records of {told.id}: {len(log)} of {head.version} are there, or not in order")
+            self.verdict.lost.append(f"records of {told.id}: {len(log)} of {head.version} are there")
             return
         self._check_operations(told, log)
-        await self._check_replay(told, log, head.version)
+        await self._check_snapshots(told)
+        await self._check_replay(told, log)
 
-    async def log_of(self, told):
+    async def _log(self, told):
         """The records of a session, oldest first."""
-        if told.id not in self.logs:
+        if told.id not in self._logs:
             log, key = [], SessionKey(TENANT, told.id)
-            while records := await self.store.read_log(key, after=log[-1].version if log else 0, limit=500):
+            while records := await self.store.read_log(key, after=log[-1].version if log else 0, limit=PAGE):
                 log += records
-            self.logs[told.id] = log
-        return self.logs[told.id]
+            self._logs[told.id] = log
+        return self._logs[told.id]
 
     def _check_end(self, told, end):
         if not told.deleting:
@@ -133,107 +134,82 @@ class _Judging:
             if record.operation_id in found:
                 self.verdict.twice.append(f"{record.operation_id} is in the log of {told.id} twice")
             found[record.operation_id] = record
-        asked_for = Counter(name.split("#")[0] for name in found)
         for asked in told.asked.values():
             if asked.kind == "generate":
                 self._check_generated(asked, found)
             else:
-                self._check_record(asked, found.get(asked.key))
-        for key in asked_for:
-            if key not in told.asked and f"{key}#first" not in told.asked and key not in self.history.creations:
-                self.verdict.wrong.append(f"nobody asked for {key} in the log of {told.id}")
+                self._check_record(told, asked, found.get(asked.key))
+        for name in found:
+            key = name.partition("#")[0]
+            if key not in told.asked and key not in self.history.creations:
+                self.verdict.wrong.append(f"nobody asked for {name} in the log of {told.id}")
 
-    def _check_record(self, asked, record):
+    def _check_record(self, told, asked, record):
         if asked.outcome == "acknowledged" and (record is None or record.version != asked.version):
             where = "not in the log" if record is None else f"at version {record.version}"
             self.verdict.lost.append(f"{asked.key}, acknowledged at version {asked.version}, is {where}")
-        if asked.outcome == "refused" and record is not None:
+        if record is None:
+            return
+        if asked.outcome == "refused":
             self.verdict.wrong.append(f"{asked.key} was said not to be applied, and is at {record.version}")
-        if record is not None and asked.kind == "append":
-            if json.loads(record.record)["ids"] != list(asked.body["text"].encode()):
-                self.verdict.wrong.append(f"the record of {asked.key} is of another text")
+        content = json.loads(record.record)
+        if asked.kind == "append" and _ids(content) != list(asked.body["text"].encode()):
+            self.verdict.wrong.append(f"the record of {asked.key} is of another text")
+        if asked.kind == "restore" and content["of"] != told.snapshots[asked.body["snapshot"]]:
+            self.verdict.wrong.append(f"the record of {asked.key} is of another snapshot")
 
     def _check_generated(self, asked, found):
         """The chunks of a kept text are what its reader was shown, whole once it was acknowledged."""
-        kept, number = [], 0
+        kept, number, last = [], 0, None
         while (record := found.get(f"{asked.key}#{number}")) is not None:
-            kept += json.loads(record.record)["ids"]
-            number += 1
-        if asked.outcome == "acknowledged":
-            last = found.get(f"{asked.key}#{number - 1}")
-            if kept != asked.reply["ids"] or last.version != asked.version:
-                self.verdict.lost.append(f"text of {asked.key}: {len(kept)} of {len(asked.reply['ids'])} are kept")
+            kept += _ids(json.loads(record.record))
+            number, last = number + 1, record.version
+        if asked.outcome == "acknowledged" and (kept, last) != (asked.reply["ids"], asked.version):
+            self.verdict.lost.append(f"text of {asked.key}: {len(kept)} of {len(asked.reply['ids'])} tokens kept")
         if kept[: len(asked.seen)] != asked.seen:
             self.verdict.lost.append(f"text of {asked.key} that its reader saw")
         if asked.outcome == "refused" and number:
             self.verdict.wrong.append(f"{asked.key} was said not to be applied, and {number} chunks are kept")
 
-    # ---- doing it again -----------------------------------------------------------------------------------
+    async def _check_snapshots(self, told):
+        page = await self.left.get(f"/sessions/{told.id}/snapshots")
+        found = {snapshot["name"]: snapshot["version"] for snapshot in page.json()["snapshots"]}
+        for name, version in told.snapshots.items():
+            if found.get(name) != version:
+                self.verdict.lost.append(f"the snapshot {name} of {told.id}")
 
-    async def _check_replay(self, told, log, version):
+    async def _check_replay(self, told, log):
         """The undisturbed replay gives each answer, each read, the probe and the state, to the last bit."""
-        session = await self._begin_again(told)
-        answers = {
-            asked.version: asked
-            for asked in told.asked.values()
-            if asked.kind == "append" and asked.outcome == "acknowledged"
-        }
+        replay = await self._begin_again(told)
+        answers = {asked.version: asked for asked in told.acknowledged("append")}
         reads = {}
         for read in told.reads:
             reads.setdefault(read.version, set()).add(read.logprob)
-        for record in log[:version]:
-            await self._check_reads(told, session, record.version - 1, reads)
-            logprobs = await self._do_again(session, record)
-            asked = answers.get(record.version)
-            if asked is not None and asked.reply.get("logprobs", logprobs) != logprobs:
-                self.verdict.wrong.append(f"the answer to {asked.key} has other scores than its replay")
-        await self._check_reads(told, session, version, reads)
-        probes = [await self._probe(client, told_id) for client, told_id in ((self.left, told.id), (self.fresh, session))]
-        digests = [await self._digest(client, told_id) for client, told_id in ((self.left, told.id), (self.fresh, session))]
-        if probes[0] != probes[1] or digests[0] != digests[1]:
-            self.verdict.digests.append(f"{told.id} at version {version} is not what its log makes of it")
+        for version in range(len(log) + 1):
+            if version:
+                logprobs = await replay.do(log[version - 1])
+                asked = answers.get(version)
+                if asked is not None and asked.reply.get("logprobs", logprobs) != logprobs:
+                    self.verdict.wrong.append(f"the answer to {asked.key} has other scores than its replay")
+            if version in reads and reads[version] != {await probe(self.fresh, replay.session)}:
+                self.verdict.wrong.append(f"a read of {told.id} at {version} has other scores than its replay")
+        same_probe = await probe(self.left, told.id) == await probe(self.fresh, replay.session)
+        if not same_probe or await state_bytes(self.left, told.id) != await state_bytes(
+            self.fresh, replay.session
+        ):
+            self.verdict.digests.append(f"{told.id} at version {len(log)} is not what its log makes of it")
 
     async def _begin_again(self, told):
-        """A new session that stands where the session began: for a fork, after its parent's first records."""
+        """A session that stands where `told` began: of a fork, after its parent's first records."""
+        wanted = {json.loads(record.record).get("of") for record in await self._log(told)}
         if told.parent is None:
-            body = {"adaptation": told.creation["adaptation"]}
-            return (await self.fresh.post("/sessions", json=body)).json()["id"]
+            return await Replay.begin(self.fresh, told.creation["adaptation"], wanted)
         parent, version = told.parent
-        session = await self._begin_again(parent)
-        for record in (await self.log_of(parent))[:version]:
-            await self._do_again(session, record)
-        return session
+        before = await self._begin_again(parent)
+        for record in (await self._log(parent))[:version]:
+            await before.do(record)
+        return await before.fork(wanted)
 
-    async def _do_again(self, session, record):
-        """Do what a record says; gives the scores of what was read."""
-        content = json.loads(record.record)
-        match content["op"]:
-            case "append" | "generate":
-                if not content["ids"]:
-                    return []
-                body = {"tokens": content["ids"], "learn": content["learn"]}
-                path = f"/sessions/{session}/append"
-            case "reset":
-                body, path = {"what": content["scope"]}, f"/sessions/{session}/reset"
-        answer = await self.fresh.post(path, json=body)
-        if answer.status_code != 200:
-            raise AssertionError(f"a record could not be done again: {answer.text}")
-        return answer.json().get("logprobs", [])
 
-    async def _check_reads(self, told, session, version, reads):
-        if version in reads and reads[version] != {await self._probe(self.fresh, session)}:
-            self.verdict.wrong.append(f"a read of {told.id} at version {version} has other scores than its replay")
-
-    async def _probe(self, client, session):
-        answer = await client.post(f"/sessions/{session}/score", json={"candidates": [{"text": PROBE}]})
-        return answer.json()["candidates"][0]["logprob"]
-
-    async def _digest(self, client, session):
-        """A hash of everything that a session's scores depend on, whichever session it is."""
-        caller = Caller(tenant=TENANT, request_id="", endpoint="")
-        copy = await client.engine.sessions.read(SessionKey(TENANT, session), caller)
-        digest = hashlib.sha256(json.dumps(copy.state.adapted.header(), sort_keys=True).encode())
-        for name, tensor in sorted(copy.state.adapted.tensors().items()):
-            digest.update(name.encode())
-            digest.update(tensor.contiguous().cpu().numpy().tobytes())
-        return digest.hexdigest()
+def _ids(content):
+    return [token for reading in content["readings"] for token in reading["ids"]]

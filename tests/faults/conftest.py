@@ -1,12 +1,17 @@
-"""How much is done: `RLSTM_FAULTS=short` is what CI does in a minute, else all of it; RLSTM_KILLS overrides."""
+"""How much is done: `RLSTM_FAULTS=short` is what CI does in a minute, else all of it."""
 
+import asyncio
 import os
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.faults.replicas import fork_server
-from tests.faults.stores import StoreProcess, program
+from ..server.store.servers import Server, program
+from ..server.store.servers import free_port as some_free_port
+from . import replicas
+from .history import History
+from .nemesis import Nemesis
 
 
 @dataclass(frozen=True)
@@ -18,45 +23,81 @@ class Sizes:
     pauses: int
     network_faults: int
     stalls: int
-    longest_stall_seconds: float
+    stall_seconds: float
+
+    @property
+    def store_kills(self):
+        """One in ten of the first."""
+        return max(1, self.kills // 10)
+
+    @property
+    def other_store_kills(self):
+        """One in ten of the others."""
+        return max(1, self.other_kills // 10)
 
 
-FULL = Sizes(
-    kills=200, other_kills=50, pauses=70, network_faults=500, stalls=12, longest_stall_seconds=8.0
-)
-SHORT = Sizes(kills=10, other_kills=5, pauses=4, network_faults=25, stalls=2, longest_stall_seconds=2.0)
+FULL = Sizes(kills=200, other_kills=50, pauses=70, network_faults=500, stalls=12, stall_seconds=8.0)
+SHORT = Sizes(kills=10, other_kills=5, pauses=4, network_faults=40, stalls=2, stall_seconds=2.0)
 
 
 @pytest.fixture(scope="session")
 def sizes():
-    """Give how much is to be done."""
+    """Give how much is to be done; RLSTM_KILLS says otherwise of kills."""
     chosen = SHORT if os.environ.get("RLSTM_FAULTS") == "short" else FULL
-    kills = os.environ.get("RLSTM_KILLS")
-    if kills is None:
-        return chosen
-    return Sizes(**vars(chosen) | {"kills": int(kills), "other_kills": int(kills)})
+    kills = int(os.environ.get("RLSTM_KILLS", chosen.kills))
+    return replace(chosen, kills=kills, other_kills=min(kills, chosen.other_kills))
 
 
 @pytest.fixture(scope="session")
 def context():
-    """Give the fork server's context; one for all tests."""
+    """Give the context that forks replicas; one for all tests."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    return fork_server()
+    return replicas.fork_server()
+
+
+@dataclass(frozen=True)
+class Service:
+    """Replicas on one store, what breaks them, and what their clients are told."""
+
+    store: Server
+    replicas: replicas.Replicas
+    nemesis: Nemesis
+    history: History
 
 
 @pytest.fixture
-def store_of(tmp_path):
-    """Give what makes a store by name, `valkey` or `redis`; ended afterwards. Skips where it is not there."""
-    made = []
+def serve(context, tiny_checkpoint, tmp_path):
+    """Give what runs a service, to be entered with `async with`.
 
-    def make(name, **options):
-        binary = program(name)
-        if binary is None:
-            pytest.skip(f"there is no {name}-server here")
-        store = StoreProcess(binary, tmp_path / f"store-{len(made)}", **options)
-        made.append(store)
-        return store
+    kind       of the store: `valkey` (the packaged one) or `redis` (the system's)
+    address    where replicas look for the store, if not where it is
+    prepare    what each replica does to itself before it serves
+    """
 
-    yield make
-    for store in made:
-        store.close()
+    @asynccontextmanager
+    async def running(
+        kind="valkey", *, seats=3, seed=7, address=None, prepare=None, environment=None, settings=None, **options
+    ):
+        folder = tmp_path / f"{kind}-store"
+        options = {"enable-debug-command": "local", "maxmemory": 512 << 20, **options}
+        store = Server(program(kind), folder, environment=environment, **options)
+        try:
+            await asyncio.to_thread(store.start)
+            chosen = {
+                "model": str(tiny_checkpoint),
+                "port": 0,
+                "threads": 1,
+                "redis_url": address or store.url,
+            } | (settings or {})
+            async with replicas.running(context, tmp_path, chosen, seats, prepare=prepare) as fleet:
+                yield Service(store, fleet, Nemesis(fleet, store, seed), History())
+        finally:
+            store.close()
+
+    return running
+
+
+@pytest.fixture
+def free_port():
+    """Give a port for a store that somebody must know before it starts."""
+    return some_free_port()

@@ -37,38 +37,53 @@ class Told:
     """One session as its clients know it.
 
     parent      of a fork: the session, and the version that it was taken at
+    snapshots   names of versions, acknowledged
     deleting    somebody asked for its end; `deleted`: and was told that it has come
+    forked      somebody asked for a fork of it
     newest      the newest version that anybody was told of
     """
 
     id: str
     creation: dict
-    parent: tuple["Told", int] | None = None
+    parent: "tuple[Told, int] | None" = None
     asked: dict[str, Asked] = field(default_factory=dict)
+    snapshots: dict[str, int] = field(default_factory=dict)
     reads: list[Read] = field(default_factory=list)
     deleting: bool = False
     deleted: bool = False
+    forked: bool = False
     newest: int = 0
+
+    def acknowledged(self, kind):
+        """The operations of a kind that somebody was told have happened."""
+        return [one for one in self.asked.values() if one.outcome == "acknowledged" and one.kind == kind]
 
 
 class History:
-    """Everything that all clients of one service were told."""
+    """Everything that all clients of one service were told.
+
+    wrong       answers that cannot be, one sentence each
+    waits       how long each answer took, in seconds
+    """
 
     def __init__(self):
         self.sessions = {}
         self.creations = set()
         self.wrong = []
         self.statuses = Counter()
+        self.waits = []
         self.acknowledged = 0
-        self.repeats = 0
-        self.slowest_seconds = 0.0
-        self._last = time.monotonic()
         self.outage_seconds = 0.0
+        self._last = time.monotonic()
 
     @property
     def living(self):
         """The sessions whose end nobody has asked for."""
         return [told for told in self.sessions.values() if not told.deleting]
+
+    def begin(self):
+        """From now on the time between two acknowledgements is an outage."""
+        self._last = time.monotonic()
 
     def acknowledge(self):
         """Count an operation that a client was told has happened."""
@@ -76,7 +91,3 @@ class History:
         self.acknowledged += 1
         self.outage_seconds = max(self.outage_seconds, now - self._last)
         self._last = now
-
-    def resume(self):
-        """Begin to count an outage from now on."""
-        self._last = time.monotonic()

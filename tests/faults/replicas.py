@@ -7,7 +7,6 @@ second and a kill costs as little. A replica dies with the fork server, and that
 import asyncio
 import ctypes
 import gc
-import importlib
 import json
 import multiprocessing
 import os
@@ -96,11 +95,11 @@ class Replica:
 class Replicas:
     """All replicas of one service: `seats` of them, each on an address of its own."""
 
-    def __init__(self, context, folder, settings, seats, *, patches=None):
+    def __init__(self, context, folder, settings, seats, *, prepare=None):
         self._context = context
         self._folder = folder
         self._settings = settings
-        self._patches = patches or {}
+        self._prepare = prepare
         self._started = 0
         self.seats = [None] * seats
 
@@ -119,7 +118,7 @@ class Replicas:
         log = self._folder / f"replica-{self._started}.log"
         receive, send = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=_serve, args=(self._settings, self._patches, send, str(log), str(self._folder)), daemon=True
+            target=_serve, args=(self._settings, self._prepare, send, str(log), str(self._folder)), daemon=True
         )
         process.start()
         send.close()
@@ -149,10 +148,10 @@ class Replicas:
 
 
 @asynccontextmanager
-async def running(context, folder, settings, seats, *, patches=None):
+async def running(context, folder, settings, seats, *, prepare=None):
     """Give replicas on all seats; killed at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    replicas = Replicas(context, folder, settings, seats, patches=patches)
+    replicas = Replicas(context, folder, settings, seats, prepare=prepare)
     try:
         await asyncio.gather(*(replicas.start(seat) for seat in range(seats)))
         yield replicas
@@ -169,7 +168,7 @@ def _first_line(receive):
     return line
 
 
-def _serve(settings, patches, greetings, log, folder):
+def _serve(settings, prepare, greetings, log, folder):
     """What a forked replica runs: `rlstm serve` from its settings on."""
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
@@ -186,9 +185,8 @@ def _serve(settings, patches, greetings, log, folder):
     from rlstm_server.logs import configure_logs
     from rlstm_server.settings import load_settings
 
-    for place, value in patches.items():
-        module, name = place.split(":")
-        setattr(importlib.import_module(module), name, value)
+    if prepare is not None:
+        prepare()
     _count_on_signal(folder)
     try:
         chosen = load_settings(**settings)

@@ -2,49 +2,60 @@
 
 import pytest
 
-from tests.faults import replicas
-from tests.faults.checker import judge
-from tests.faults.history import History
-from tests.faults.load import Clients
-from tests.faults.nemesis import Nemesis
+from .checker import judge
+from .load import Clients
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
-SEATS = 3
+ADAPTATIONS = ({}, {"kind": "output_bias"}, {"kind": "output_bias", "experts": 1})
 
 
-async def harm(context, folder, checkpoint, store, kills, of_store, **options):
-    """Kill replicas and the store of a service under load; give what its clients were told, and the verdict."""
-    await store.start()
-    history = History()
-    settings = {"model": str(checkpoint), "port": 0, "redis_url": store.url, "threads": 1}
-    async with (
-        replicas.running(context, folder, settings, SEATS) as fleet,
-        Clients(fleet, history, seed=7, **options) as clients,
-    ):
-        await Nemesis(fleet, store, seed=7).kill(clients, of_replicas=kills, of_store=of_store)
-    return history, await judge(history, store.url, checkpoint)
+def keep_logs():
+    """Have a replica keep every state as base and log, with a snapshot every few operations."""
+    from rlstm_server.engine import snapshot, snapshotter
+    from rlstm_server.engine.snapshot_policy import SnapshotPolicy
+
+    snapshot.INLINE_BYTES = 1
+    snapshotter.SnapshotPolicy = lambda: SnapshotPolicy(most_records=8)
 
 
-def told(kills, of_store, history, verdict):
-    """The line that a run is known by."""
-    return (
-        f"{kills} kill -9 of replicas + {of_store} of the store under load: {history.acknowledged:,} acknowledged,"
-        f" {len(verdict.lost)} lost, {len(verdict.twice)} twice, {len(verdict.digests)} digest mismatches"
-    )
+async def harm(serve, checkpoint, kind, of_replicas, of_store, *, prepare=None):
+    """Kill replicas and the store of a service under load; give how many were acknowledged, and the verdict."""
+    async with serve(kind, prepare=prepare) as service:
+        async with Clients(service.replicas, service.history, seed=7, adaptations=ADAPTATIONS) as clients:
+            await service.nemesis.kill(clients, of_replicas=of_replicas, of_store=of_store)
+        verdict = await judge(service.history, service.store.url, checkpoint)
+        print(
+            f"{of_replicas} kill -9 of replicas + {of_store} of the store under load:"
+            f" {service.history.acknowledged:,} acknowledged, {len(verdict.lost)} lost, {len(verdict.twice)} twice,"
+            f" {len(verdict.digests)} digest mismatches"
+        )
+        print(service.history.statuses)
+        return service.history.acknowledged, verdict
 
 
-async def test_nothing_acknowledged_is_lost_or_done_twice_by_kill_9(
-    context, store_of, sizes, tiny_checkpoint, tmp_path
-):
-    """Valkey, small states: each in its commit."""
-    of_store = max(1, sizes.kills // 10)
-    options = {"adaptations": ({"kind": "output_bias"}, {}), "without": {"fork"}}
-    history, verdict = await harm(
-        context, tmp_path, tiny_checkpoint, store_of("valkey"), sizes.kills, of_store, **options
-    )
-    print(told(sizes.kills, of_store, history, verdict))
-    print(history.statuses, history.repeats, verdict.faults[:20])
+async def test_small_states_survive_kill_9(serve, sizes, tiny_checkpoint):
+    """Valkey, each state in its commit."""
+    acknowledged, verdict = await harm(serve, tiny_checkpoint, "valkey", sizes.kills, sizes.store_kills)
 
     assert verdict.faults == []
-    assert history.acknowledged >= 10 * sizes.kills
+    assert acknowledged >= 10 * sizes.kills
+
+
+async def test_large_states_survive_kill_9(serve, sizes, tiny_checkpoint):
+    """Valkey, each state rebuilt from a snapshot and the log."""
+    kills, of_store = sizes.other_kills, sizes.other_store_kills
+    acknowledged, verdict = await harm(serve, tiny_checkpoint, "valkey", kills, of_store, prepare=keep_logs)
+
+    assert verdict.faults == []
+    assert acknowledged >= 10 * kills
+
+
+async def test_redis_survives_kill_9(serve, sizes, tiny_checkpoint):
+    """Debian's Redis, small states."""
+    acknowledged, verdict = await harm(
+        serve, tiny_checkpoint, "redis", sizes.other_kills, sizes.other_store_kills
+    )
+
+    assert verdict.faults == []
+    assert acknowledged >= 10 * sizes.other_kills

@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from rlstm_model.checkpoint import load
-from rlstm_server.api.auth import ALL_SCOPES, OPEN_PATHS, SCOPES
+from rlstm_server.api.auth import ALL_SCOPES, SCOPES
 from rlstm_server.app import create_app
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
 from rlstm_server.store.in_memory import MemoryStore
-
-KEY = {"authorization": "Bearer the-right-key"}
 
 BODIES = {
     ("POST", "append"): {"text": "a"},
@@ -35,19 +33,6 @@ def routes(app):
 async def started(app):
     async with app.router.lifespan_context(app):
         pass
-
-
-async def test_every_route_is_closed_without_a_key_and_open_with_it(serve):
-    """Only live and ready answer strangers; nothing that is there is hidden from the right key."""
-    async with serve(api_keys="the-right-key", limits={"failed_logins": 1_000}) as client:
-        for method, template in routes(client.app):
-            path = template.replace("{session_id}", "0" * 32).replace("{snapshot}", "one")
-            for headers in ({}, {"authorization": "Bearer the-wrong-key"}):
-                answer = await client.request(method, path, headers=headers)
-                expected = 200 if path in OPEN_PATHS else 401
-                assert answer.status_code == expected, (method, path)
-            answer = await client.request(method, path, headers=KEY)
-            assert answer.status_code not in {401, 403, 405}, (method, path)
 
 
 async def test_every_route_has_a_scope(serve):
@@ -107,7 +92,7 @@ async def test_the_openapi_document_describes_every_body(serve):
         reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
         assert reference.endswith(f"/{body}")
         assert schemas[body]["additionalProperties"] is False
-        assert "4XX" in operation["responses"]
+        assert {"401", "422", "503"} <= set(operation["responses"])
     assert schemas["ScoreIn"]["properties"]["top"]["maximum"] == 100
 
 

@@ -14,7 +14,7 @@ def refusal(tiny_checkpoint, monkeypatch):
     """Run `serve`, which must refuse, and give its one sentence."""
     for name in [name for name in os.environ if name.startswith("RLSTM_")]:
         monkeypatch.delenv(name)
-    loggers = [logging.getLogger(name) for name in ("rlstm_server", "uvicorn")]
+    loggers = [logging.getLogger(name) for name in ("rlstm_server", "uvicorn", None)]
     before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
     app = typer.Typer()
     app.command()(serve)
@@ -55,6 +55,10 @@ def test_a_port_in_use_is_named(refusal):
         (["--host", "no.such.host.invalid"], {"RLSTM_API_KEYS": "the-right-key"}, "RLSTM_HOST"),
         ([], {"RLSTM_LIMITS__BODY_BYTES": "many"}, "RLSTM_LIMITS__BODY_BYTES"),
         ([], {"RLSTM_DATA_DIR": "/dev/null/here"}, "/dev/null/here"),
+        (["--workers", "2"], {}, "RLSTM_WORKERS"),
+        ([], {"WEB_CONCURRENCY": "4"}, "RLSTM_WORKERS"),
+        ([], {"RLSTM_LIMITS__CONNECTIONS": "1048576"}, "RLSTM_LIMITS__CONNECTIONS"),
+        (["--audit-file", "/nowhere/at/all"], {}, "RLSTM_AUDIT_FILE"),
     ],
 )
 def test_what_cannot_be_served_is_named(refusal, arguments, variables, named):

@@ -1,16 +1,20 @@
+import asyncio
+import gc
 import io
 import json
 import logging
+import sys
+import threading
 
 import pytest
 
-from rlstm_server.logs import LOGGER, configure_logs
+from rlstm_server.logs import LOGGER, catch_stray_faults, configure_logs
 
 
 @pytest.fixture
 def lines():
     """Collect the server's log lines, and leave logging as it was."""
-    loggers = [logging.getLogger(name) for name in (LOGGER, "uvicorn")]
+    loggers = [logging.getLogger(name) for name in (LOGGER, "uvicorn", None)]
     before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
     stream = io.StringIO()
     configure_logs("info", stream=stream)
@@ -53,3 +57,49 @@ def test_a_line_break_in_a_message_does_not_make_two_lines(lines):
     """Nobody can forge a line."""
     logging.getLogger(LOGGER).warning('a\n{"level": "info"}')
     assert len(lines()) == 1
+
+
+def test_values_in_a_librarys_message_are_not_written(lines):
+    """They may be a user's text; what the library wrote around them is kept."""
+    logging.getLogger("some.library").warning("cannot read %s", "canary")
+    logging.getLogger("some.library").warning("cannot read canary")
+    logging.getLogger("some.library").info("quiet")
+    told = lines()
+    assert [line["logger"] for line in told] == ["some.library"] * 2
+    assert told[0]["message"] == "cannot read %s"
+    assert "canary" not in json.dumps(told)
+
+
+class Ending:
+    """Fails where nobody can wait for it."""
+
+    def __del__(self):
+        """Fail."""
+        raise LookupError("canary")
+
+
+async def test_faults_that_nobody_waits_for_are_logged_like_others(lines, monkeypatch, capfd):
+    """Of tasks, threads and destructors: by class and place, and nothing is printed beside the log."""
+    loop = asyncio.get_running_loop()
+    for module, hook in ((threading, "excepthook"), (sys, "unraisablehook")):
+        monkeypatch.setattr(module, hook, getattr(module, hook))
+    catch_stray_faults(loop)
+
+    async def fails():
+        raise KeyError("canary")
+
+    def fails_in_thread():
+        raise ValueError("canary")
+
+    forgotten = asyncio.ensure_future(fails())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    del forgotten
+    gc.collect()
+    thread = threading.Thread(target=fails_in_thread)
+    thread.start()
+    thread.join()
+    Ending()
+    told = [line for line in lines() if line["message"] == "a fault that nobody waited for"]
+    assert [line["exception"] for line in told] == ["KeyError", "ValueError", "LookupError"]
+    assert "canary" not in json.dumps(told) + "".join(capfd.readouterr())

@@ -65,6 +65,9 @@ def test_loopback_needs_no_key(host):
         ("RLSTM_ROWS", "0"),
         ("RLSTM_CACHE_BYTES", "-1"),
         ("RLSTM_LIMITS__BODY_BYTES", "canary"),
+        ("RLSTM_LIMITS__CONNECTIONS", "0"),
+        ("RLSTM_WORKERS", "2"),
+        ("RLSTM_WORKERS", "0"),
         ("RLSTM_API_KEYS", "canary!"),
     ],
 )
@@ -99,3 +102,18 @@ def test_a_server_has_the_engines_own_defaults():
 def test_a_thousand_sessions_of_one_tenant_may_ask_at_once():
     """They fit into the part of the queue that a tenant may fill."""
     assert SHARE * Settings().limits.queued_jobs >= 1_024
+
+
+def test_replica_needs_a_store_that_can_have_one():
+    """The embedded store has no replica, so that durability is refused without an address."""
+    with pytest.raises(StartupError, match="RLSTM_REDIS_URL"):
+        load_settings(durability="replica")
+
+    assert load_settings(durability="replica", redis_url="redis://h").durability == "replica"
+
+
+def test_a_body_that_is_allowed_fits_into_the_memory_for_bodies(monkeypatch):
+    """Two settings that contradict each other are refused, by the names of both."""
+    monkeypatch.setenv("RLSTM_LIMITS__BODIES_BYTES", "10000000")
+    with pytest.raises(StartupError, match=r"^RLSTM_LIMITS: BODIES_BYTES .* BODY_BYTES \(8,388,608\)"):
+        load_settings()

@@ -109,6 +109,8 @@ class AppendPlan:
         self._session_id = session_id
         self._options = options
         self._answers: list[AppendResult] = []
+        if (last_key := self._piece_key(len(self._pieces) - 1)) is not None:
+            _wire.checked_key(last_key)  # the longest: nothing is sent of a text whose end could not be
 
     def __iter__(self) -> Iterator[Call[AppendResult]]:
         last = len(self._pieces) - 1

@@ -310,8 +310,13 @@ def _post(
     return Call(method="POST", path=path, read=read, content=encode(body), headers=headers or {})
 
 
-def _change_headers(key: str | None, if_match: int | None = None) -> dict[str, str]:
-    if key is not None and not _KEY.fullmatch(key):
+def checked_key(key: str) -> str:
+    """Return an idempotency key; one that no server takes is a `RequestError`."""
+    if not _KEY.fullmatch(key):
         raise RequestError("an idempotency key is 1 to 200 visible ASCII characters")
-    headers = {"Idempotency-Key": key if key is not None else new_key()}
+    return key
+
+
+def _change_headers(key: str | None, if_match: int | None = None) -> dict[str, str]:
+    headers = {"Idempotency-Key": checked_key(key) if key is not None else new_key()}
     return headers if if_match is None else {**headers, "If-Match": f'"{if_match}"'}

@@ -14,7 +14,7 @@ from rlstm_server.api.dependencies import CallerDep, KeyDep, MinVersion, Service
 from rlstm_server.api.session_fields import made_fields
 from rlstm_server.api.session_shapes import MAX_TTL_SECONDS, NAME, CreatedOut, ForkIn
 from rlstm_server.api.sessions import answers
-from rlstm_server.api.shapes import PROBLEMS
+from rlstm_server.api.shapes import BODY, SESSION, problems
 from rlstm_server.engine.messages import CreatedSession, ForkRequest, ImportRequest
 
 OCTETS = "application/octet-stream"
@@ -88,13 +88,25 @@ def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(prefix="/sessions", route_class=StrictRoute, tags=["sessions"])
     add, one = routes.add_api_route, "/{session_id}"
-    add(f"{one}/fork", fork, methods=["POST"], responses=answers(201, CreatedOut), status_code=201)
-    add(f"{one}/export", export, methods=["GET"], responses={200: {"content": FILE}, **PROBLEMS})
+    add(
+        f"{one}/fork",
+        fork,
+        methods=["POST"],
+        responses=answers(201, CreatedOut, *BODY, *SESSION),
+        status_code=201,
+    )
+    add(
+        f"{one}/export",
+        export,
+        methods=["GET"],
+        responses={200: {"content": FILE}, **problems(*SESSION)},
+        response_class=Response,
+    )
     add(
         "/import",
         import_session,
         methods=["POST"],
-        responses=answers(201, CreatedOut),
+        responses=answers(201, CreatedOut, *BODY, *SESSION),
         status_code=201,
         openapi_extra={"requestBody": {"required": True, "content": FILE}},
     )

@@ -22,6 +22,11 @@ VERSION_TAG = re.compile(r'"?([0-9]{1,18})"?')
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
 
+def form(pattern: str) -> dict[str, Any]:
+    """Document what a parameter looks like; the handler checks it, which answers in its own words."""
+    return {"pattern": f"^({pattern})$"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Services:
     """What the running application holds.
@@ -71,7 +76,13 @@ async def _caller(request: Request) -> Caller:
 
 
 async def _session(
-    request: Request, session_id: Annotated[str, Path(description="The id that the server gave the session.")]
+    request: Request,
+    session_id: Annotated[
+        str,
+        Path(
+            description="The id that the server gave the session.", json_schema_extra=form(SESSION_ID.pattern)
+        ),
+    ],
 ) -> str:
     if not SESSION_ID.fullmatch(session_id):
         raise NotFound
@@ -84,6 +95,7 @@ async def _idempotency_key(
         str | None,
         Header(
             alias="idempotency-key",
+            json_schema_extra=form(KEY.pattern),
             description="Makes a repeat safe: the same key takes effect once and gets the same answer.",
         ),
     ] = None,
@@ -96,7 +108,11 @@ async def _idempotency_key(
 async def _if_match(
     tag: Annotated[
         str | None,
-        Header(alias="if-match", description="Refuse (412) unless the session is at this version."),
+        Header(
+            alias="if-match",
+            json_schema_extra=form(rf"{VERSION_TAG.pattern}|\*"),
+            description="Refuse (412) unless the session is at this version; `*` is any.",
+        ),
     ] = None,
 ) -> int | None:
     if tag is None or tag == "*":
@@ -113,8 +129,8 @@ async def _last_event_id(
         Header(
             alias="last-event-id",
             max_length=64,
-            description="Of a stream of kept text that broke off: the id of the last event that arrived. The same"
-            " request with the same key then streams what comes after it.",
+            description="Of a stream of kept text that broke off: the id of the last event that arrived. The"
+            " same request with the same key then streams what comes after it.",
         ),
     ] = None,
 ) -> str | None:

@@ -87,6 +87,8 @@ async def _timed(
                 else:
                     metrics.inter_token_seconds.observe(now - last)
                 last = now
+            elif isinstance(event, EndEvent):
+                trace.version = event.version
             yield event
 
 

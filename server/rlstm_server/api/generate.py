@@ -15,7 +15,7 @@ from rlstm_server.api.answers import FACTORS, Unit, identity, json_response
 from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import CallerDep, Services, ServicesDep, TraceDep
 from rlstm_server.api.events import open_stream
-from rlstm_server.api.shapes import PROBLEMS, IdentityOut, Shape, Strict, UnitField
+from rlstm_server.api.shapes import BODY, IdentityOut, Shape, Strict, UnitField, problems
 from rlstm_server.api.tracing import Trace
 from rlstm_server.engine.messages import (
     EndEvent,
@@ -270,20 +270,20 @@ def _token_fields(event: TokenEvent, unit: Unit, *, logprobs: bool) -> dict[str,
     return fields
 
 
-STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {
+def streamed(*refusals: int) -> dict[int | str, dict[str, Any]]:
+    """Document what a route answers that generates, and the statuses that it refuses with."""
+    answered = {
         "model": ContinuationOut,
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
         "description": "One document; or, with `stream`, the events token, end (one a choice) and error.",
-    },
-    **PROBLEMS,
-}
+    }
+    return {200: answered, **problems(*BODY, *refusals)}
 
 
 def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(route_class=StrictRoute, tags=["generate"])
     routes.add_api_route(
-        "/generate", generate, methods=["POST"], responses=STREAMED, summary="Continue a prompt"
+        "/generate", generate, methods=["POST"], responses=streamed(), summary="Continue a prompt"
     )
     return routes

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 
 from rlstm_server.api.answers import json_response
 from rlstm_server.api.dependencies import ServicesDep
-from rlstm_server.api.shapes import PROBLEMS
+from rlstm_server.api.shapes import problems
 
 
 async def live() -> Response:
@@ -36,10 +36,16 @@ async def metrics(services: ServicesDep) -> Response:
 def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(tags=["operations"])
-    routes.add_api_route("/health/live", live, methods=["GET"])
+    routes.add_api_route("/health/live", live, methods=["GET"], responses=problems())
     routes.add_api_route("/health/live", live, methods=["HEAD"], include_in_schema=False)
-    routes.add_api_route("/health/ready", ready, methods=["GET"], responses=PROBLEMS)
+    routes.add_api_route("/health/ready", ready, methods=["GET"], responses=problems())
     routes.add_api_route("/health/ready", ready, methods=["HEAD"], include_in_schema=False)
-    routes.add_api_route("/info", about, methods=["GET"])
-    routes.add_api_route("/metrics", metrics, methods=["GET"])
+    routes.add_api_route("/info", about, methods=["GET"], responses=problems())
+    routes.add_api_route(
+        "/metrics",
+        metrics,
+        methods=["GET"],
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **problems()},
+        response_class=Response,
+    )
     return routes

@@ -17,11 +17,12 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from rlstm_server import errors
 from rlstm_server.api import bodies
 from rlstm_server.api.tracing import Trace, trace_of
-from rlstm_server.metrics import Rejection
+from rlstm_server.metrics import OTHER, Rejection
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:rlstm:problem:"
@@ -197,7 +198,16 @@ async def answer_http(request: Request, error: Exception) -> Response:
         "title": METHOD_NOT_ALLOWED.title,
         "status": METHOD_NOT_ALLOWED.status,
     }
-    return _respond(body, error.headers or {})
+    return _respond(body, {"allow": _methods_of(request) or (error.headers or {}).get("Allow", "")})
+
+
+def _methods_of(request: Request) -> str:
+    """List all methods that a path takes: the router tells those of the first route only."""
+    endpoints = (endpoint.split(" ", 1) for endpoint in request.app.state.metrics.endpoints - {OTHER})
+    path = request.scope["path"]
+    return ", ".join(
+        sorted(method for method, template in endpoints if compile_path(template)[0].match(path))
+    )
 
 
 def install(app: FastAPI) -> None:

@@ -12,7 +12,7 @@ from rlstm_server.api.answers import FACTORS, column_fields, identity, json_resp
 from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import CallerDep, ServicesDep
 from rlstm_server.api.shapes import (
-    PROBLEMS,
+    BODY,
     AdaptationIn,
     AdaptationOut,
     ColumnsOut,
@@ -26,6 +26,7 @@ from rlstm_server.api.shapes import (
     UnitField,
     one_of,
     passage,
+    problems,
 )
 from rlstm_server.api.words import byte_column, word_rows
 from rlstm_server.engine.messages import Caller, ItemScores, Passage, ScoreAnswer, ScoreItem, ScoreRequest
@@ -213,7 +214,7 @@ def router() -> APIRouter:
         "/score",
         score,
         methods=["POST"],
-        responses={200: {"model": ScoreOut}, **PROBLEMS},
+        responses={200: {"model": ScoreOut}, **problems(*BODY)},
         summary="Score texts",
     )
     return routes

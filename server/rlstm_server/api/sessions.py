@@ -18,8 +18,8 @@ from rlstm_server.api.dependencies import (
     SessionDep,
     TraceDep,
 )
-from rlstm_server.api.generate import STREAMED
 from rlstm_server.api.generate import respond as respond_events
+from rlstm_server.api.generate import streamed
 from rlstm_server.api.session_fields import append_fields, made_fields, session_fields
 from rlstm_server.api.session_shapes import (
     AppendIn,
@@ -35,7 +35,7 @@ from rlstm_server.api.session_shapes import (
     SessionsOut,
     UpdateIn,
 )
-from rlstm_server.api.shapes import PROBLEMS, passage
+from rlstm_server.api.shapes import BODY, SESSION, passage, problems
 from rlstm_server.engine.messages import (
     AppendAnswer,
     AppendRequest,
@@ -255,22 +255,22 @@ def _tokens(answer: AppendAnswer | None) -> int:
     return len(answer.columns.ids) if answer is not None and answer.columns is not None else 0
 
 
-def answers(status: int, model: Any) -> dict[int | str, dict[str, Any]]:
-    """Document what a route answers."""
-    return {status: {"model": model}, **PROBLEMS}
+def answers(status: int, model: Any, *refusals: int) -> dict[int | str, dict[str, Any]]:
+    """Document what a route answers, and the statuses that it refuses with."""
+    return {status: {"model": model}, **problems(*refusals)}
 
 
 def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(prefix="/sessions", route_class=StrictRoute, tags=["sessions"])
     add, one = routes.add_api_route, "/{session_id}"
-    add("", create, methods=["POST"], responses=answers(201, CreatedOut), status_code=201)
-    add("", listing, methods=["GET"], responses=answers(200, SessionsOut))
-    add(one, info, methods=["GET"], responses=answers(200, SessionOut))
-    add(one, update, methods=["PATCH"], responses=answers(200, ChangedOut))
-    add(one, delete, methods=["DELETE"], responses=PROBLEMS, status_code=204)
-    add(f"{one}/append", append, methods=["POST"], responses=answers(200, AppendOut))
-    add(f"{one}/score", score, methods=["POST"], responses=answers(200, CandidatesOut))
-    add(f"{one}/generate", generate, methods=["POST"], responses=STREAMED)
-    add(f"{one}/reset", reset, methods=["POST"], responses=answers(200, ChangedOut))
+    add("", create, methods=["POST"], responses=answers(201, CreatedOut, *BODY, *SESSION), status_code=201)
+    add("", listing, methods=["GET"], responses=answers(200, SessionsOut, 422))
+    add(one, info, methods=["GET"], responses=answers(200, SessionOut, *SESSION))
+    add(one, update, methods=["PATCH"], responses=answers(200, ChangedOut, *BODY, *SESSION))
+    add(one, delete, methods=["DELETE"], responses=problems(*SESSION), status_code=204)
+    add(f"{one}/append", append, methods=["POST"], responses=answers(200, AppendOut, *BODY, *SESSION))
+    add(f"{one}/score", score, methods=["POST"], responses=answers(200, CandidatesOut, *BODY, *SESSION))
+    add(f"{one}/generate", generate, methods=["POST"], responses=streamed(*SESSION))
+    add(f"{one}/reset", reset, methods=["POST"], responses=answers(200, ChangedOut, *BODY, *SESSION))
     return routes

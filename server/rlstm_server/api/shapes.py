@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -158,10 +159,34 @@ class ProblemOut(BaseModel):
     request_id: str
 
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ProblemOut, "description": "Nothing happened, unless `applied` says otherwise."},
-    "5XX": {"model": ProblemOut, "description": "`applied` says whether the change took effect."},
+PROBLEMS: Mapping[int, str] = {
+    400: "Not strict JSON; text that is no text; ids outside the vocabulary.",
+    401: "No key, or a wrong one.",
+    403: "The key may not do this.",
+    404: "Unknown, or somebody else's.",
+    408: "The request did not arrive in time, or its answer was not read in time.",
+    409: "The session, a name, a key or the server is in a state that forbids it; `type` says which.",
+    410: "Deleted or expired within the last 24 hours.",
+    412: "The session is at another version, which `version` tells.",
+    413: "Over a limit; both numbers are named.",
+    415: "The body is not declared as what the route reads.",
+    422: "A field is wrong, or the idempotency key was used with another body.",
+    429: "Your quota is used up.",
+    500: "A fault of the server, logged with the request id; or the stored state cannot be used.",
+    503: "Overloaded, draining, or the store is down or full; or committed less durably than asked.",
+    504: "Whether it was applied is not known: repeat it with the same key.",
 }
+"""Every status of a problem document but that of a wrong method."""
+
+ALWAYS = (401, 403, 408, 413, 429, 500, 503)
+BODY = (400, 415, 422)
+SESSION = (404, 409, 410, 412, 422, 504)
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Document what a route refuses with: these statuses, and those that any request may get."""
+    listed = sorted({*ALWAYS, *statuses})
+    return {status: {"model": ProblemOut, "description": PROBLEMS[status]} for status in listed}
 
 
 def passage(text: str | None, tokens: list[int] | None) -> Passage:

@@ -15,6 +15,7 @@ from rlstm_server.api.dependencies import (
     MinVersion,
     ServicesDep,
     SessionDep,
+    form,
 )
 from rlstm_server.api.session_fields import snapshot_fields
 from rlstm_server.api.session_shapes import (
@@ -26,13 +27,15 @@ from rlstm_server.api.session_shapes import (
     TakenOut,
 )
 from rlstm_server.api.sessions import answers, changed
-from rlstm_server.api.shapes import PROBLEMS
+from rlstm_server.api.shapes import BODY, SESSION, problems
 from rlstm_server.engine.messages import RestoreRequest, SnapshotRequest
 from rlstm_server.errors import NotFound
 
 
 async def _snapshot(
-    snapshot: Annotated[str, Path(description="The snapshot's name.")],
+    snapshot: Annotated[
+        str, Path(description="The snapshot's name.", json_schema_extra=form(SNAPSHOT_NAME.pattern))
+    ],
 ) -> str:
     if not SNAPSHOT_NAME.fullmatch(snapshot):
         raise NotFound
@@ -101,8 +104,14 @@ def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(prefix="/sessions/{session_id}", route_class=StrictRoute, tags=["sessions"])
     add = routes.add_api_route
-    add("/snapshots", take, methods=["POST"], responses=answers(201, TakenOut), status_code=201)
-    add("/snapshots", listing, methods=["GET"], responses=answers(200, SnapshotsOut))
-    add("/snapshots/{snapshot}", drop, methods=["DELETE"], responses=PROBLEMS, status_code=204)
-    add("/restore", restore, methods=["POST"], responses=answers(200, ChangedOut))
+    add(
+        "/snapshots",
+        take,
+        methods=["POST"],
+        responses=answers(201, TakenOut, *BODY, *SESSION),
+        status_code=201,
+    )
+    add("/snapshots", listing, methods=["GET"], responses=answers(200, SnapshotsOut, *SESSION))
+    add("/snapshots/{snapshot}", drop, methods=["DELETE"], responses=problems(*SESSION), status_code=204)
+    add("/restore", restore, methods=["POST"], responses=answers(200, ChangedOut, *BODY, *SESSION))
     return routes

@@ -9,7 +9,8 @@ from rlstm_server.engine.billing import Bill, billed
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.messages import AppendAnswer, AppendRequest, EngineLimits
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.session import Change, Changed, Sessions, Staged
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.staged import Change, Changed, Staged
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import read_passage
@@ -69,7 +70,7 @@ class Appends:
             return replace(changed.staged.answer, expires_at=expires_at, timings=changed.timings)
         if changed.replay is None:
             raise ValueError("a change is either staged or a replay")
-        head = await self.sessions.store.load_head(key, with_state=False)
+        head = await self.sessions.head_after(key)
         stored = answers.append_answer(changed.replay.answer or changed.replay.summary)
         return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=changed.timings)
 

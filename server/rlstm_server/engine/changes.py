@@ -15,7 +15,8 @@ from rlstm_server.engine.messages import (
 )
 from rlstm_server.engine.named_snapshots import NamedSnapshots
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.session import Change, Changed, Sessions, Staged
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.staged import Change, Changed, Staged
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import InvalidField
@@ -99,7 +100,7 @@ class Changes:
             return replace(changed.staged.answer, expires_at=changed.expires_at_ms / 1000)
         if changed.replay is None:
             raise ValueError("a change is either staged or a replay")
-        head = await self.sessions.store.load_head(change.key, with_state=False)
+        head = await self.sessions.head_after(change.key)
         present = session_info(change.key.session_id, head)
         if changed.replay.answer is not None:
             return replace(answers.session_info(changed.replay.answer), expires_at=present.expires_at)

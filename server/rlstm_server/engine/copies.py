@@ -95,8 +95,9 @@ class Copies:
             self.creator.check_size(exported.state.choice)
             facts = self.creator.facts(request.name, request.ttl_seconds, exported.metadata)
             facts = replace(facts, learning=exported.learning, forked_from=exported.ancestor)
-            new = self._new(request, body_hash, exported.state)
-            return await self.creator.make(replace(new, facts=facts), operation)
+            new = replace(self._new(request, body_hash, exported.state), facts=facts)
+            self.sessions.cache.slots.own(new.key, new.state)
+            return await self.creator.make(new, operation)
 
         return await self.sessions.start(work).wait()
 

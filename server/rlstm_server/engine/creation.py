@@ -25,7 +25,7 @@ from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import SessionState, stored_bytes
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.text import read_passage
-from rlstm_server.errors import DurabilityNotReached, IdempotencyMismatch, ServerError
+from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, ServerError
 from rlstm_server.store.base import (
     Created,
     Creation,
@@ -95,9 +95,7 @@ class Creator:
         if request.first is None:
             return made
         answer = await self._append_first(request, operation_id, made.info.id)
-        head = await self.sessions.store.load_head(
-            SessionKey(request.caller.tenant, made.info.id), with_state=False
-        )
+        head = await self.sessions.head_after(SessionKey(request.caller.tenant, made.info.id))
         return replace(made, info=session_info(made.info.id, head), append=answer)
 
     def facts(self, name: str | None, ttl_seconds: float | None, metadata: Mapping[str, Any]) -> SessionFacts:
@@ -170,7 +168,7 @@ class Creator:
             metrics.replays.labels("replayed").inc()
             stored = answers.session_info(outcome.answer)
             made = SessionKey(copy.key.tenant, outcome.session_id)
-            head = await self.sessions.store.load_head(made, with_state=False)
+            head = await self.sessions.head_after(made)
             # Only the store knows by its own clock when it was made.
             info = replace(stored, created_at=head.created_at_ms / 1000, expires_at=head.expires_at_ms / 1000)
             return CreatedSession(info=info, append=None, durability=durability, replayed=True)
@@ -198,9 +196,23 @@ class Creator:
         try:
             return await self.appends.perform(append)
         except ServerError as error:
-            if request.key is None and not isinstance(error, DurabilityNotReached):
-                await self.sessions.store.delete(SessionKey(request.caller.tenant, session))
+            if error.applied != "yes":
+                await self._give_up(
+                    SessionKey(request.caller.tenant, session), error, keyed=request.key is not None
+                )
             raise
+
+    async def _give_up(self, key: SessionKey, error: ServerError, *, keyed: bool) -> None:
+        """Let an error over the first text tell what is known of the session, which was made before."""
+        if keyed:
+            error.applied = "unknown"  # the same request again appends the text
+            return
+        try:
+            await self.sessions.store.delete(key)
+        except (Gone, NotFound):
+            return
+        except ServerError:
+            error.applied = "unknown"
 
 
 def creation_digest(request: CreateSession) -> bytes:

@@ -128,12 +128,12 @@ class Engine:
         cache = SessionCache(cache_bytes, metrics, self.runner.slots)
         self._cache_check = CacheCheck(self._store, cache)
         self.sessions = Sessions(
-            self._store,
-            cache,
-            Loader(self._store, cache, snapshots, served, self.runner, metrics),
-            self.runner,
-            metrics,
-            self.limits.queued_operations_per_session,
+            store=self._store,
+            cache=cache,
+            loader=Loader(self._store, cache, snapshots, served, self.runner, metrics),
+            runner=self.runner,
+            metrics=metrics,
+            queued_operations=self.limits.queued_operations_per_session,
         )
         self._staging = Staging(served, snapshots, self._store)
         self._appends = Appends(self.sessions, self._staging, self.limits)

@@ -17,8 +17,8 @@ from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.generation import Continuation, continue_text
 from rlstm_server.engine.learning import Reading, Tally, read_piece
 from rlstm_server.engine.messages import FinishReason, GenerationEvent, GenerationSettings, Passage
-from rlstm_server.engine.session import Staged
 from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.staged import Staged
 from rlstm_server.engine.staging import Staging, reading_record
 from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.stops import Released, StopStrings

@@ -64,8 +64,10 @@ class NamedSnapshots:
         raise NotFound("the session has no such snapshot")
 
     async def open(self, key: SessionKey, snapshot: NamedSnapshot, caller: Caller) -> SessionState:
-        """Return the state of one. Raises StateCorrupt, ModelMismatch."""
-        return await self.sessions.open_snapshot(key, snapshot.state, snapshot.version, caller)
+        """Return the state of one, its memory in the session's name. Raises StateCorrupt, ModelMismatch."""
+        state = await self.sessions.open_snapshot(key, snapshot.state, snapshot.version, caller)
+        self.sessions.cache.slots.own(key, state)
+        return state
 
     async def _try(
         self, key: SessionKey, request: SnapshotRequest, operation: Operation[SnapshotAnswer]

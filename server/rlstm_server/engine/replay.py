@@ -36,7 +36,10 @@ def replay(served: ServedModel, rebuilt: Rebuilt, records: Iterable[bytes]) -> S
     """Do operations again, in their order, on the device thread. Raises StateCorrupt, ReplayDiffers."""
     for stored in records:
         record = read_record(stored)
-        state = yield from _again(served, rebuilt.state, record)
+        try:
+            state = yield from _again(served, rebuilt.state, record)
+        except (ValueError, TypeError) as error:
+            raise StateCorrupt("a record of the log cannot be done again") from error
         exact = rebuilt.exact and record.numerics == served.numerics
         found = yield from digest(state if exact else replace(state, approx=True))
         if exact and found != record.state:

@@ -1,4 +1,4 @@
-"""One actor a session: a queue of its operations, each on a task of its own, outside the request's.
+"""How a session is read, and changed in its turn.
 
 A changing operation, step by step: the copy at hand is taken unasked (the commit verifies it), the change is
 computed on a staged state, and committed with its operation id. Committed: the staged state becomes the copy.
@@ -9,46 +9,41 @@ A commit brings a small state along. A large one it leaves to the log, with what
 again and the digest that must come of it; now and then a snapshot makes the log short again.
 """
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
-from rlstm_server.engine.cache import SessionCache
-from rlstm_server.engine.description import SessionCopy, SessionFacts, describe
-from rlstm_server.engine.learning import Tally
+from rlstm_server.engine.actors import COMMIT_SECONDS, Actors
+from rlstm_server.engine.description import SessionCopy, describe
 from rlstm_server.engine.loading import Loader
 from rlstm_server.engine.messages import Caller, Timings
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.record import write_record
 from rlstm_server.engine.runner import Runner
-from rlstm_server.engine.snapshot import SessionState, Snapshots, digest, is_inline, stored_bytes
+from rlstm_server.engine.snapshot import SessionState, stored_bytes
 from rlstm_server.engine.snapshot_policy import Lead
 from rlstm_server.engine.snapshotter import Snapshotter
+from rlstm_server.engine.staged import Change, Changed, Staged, Written, computed
 from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import (
     Conflict,
-    Draining,
     Gone,
     IdempotencyMismatch,
-    InFlight,
     NotFound,
     OutcomeUnknown,
-    Overloaded,
     ServerError,
     StateCorrupt,
     StoreFull,
     StoreUnavailable,
     VersionMoved,
 )
-from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
+    Head,
     Mismatch,
     Moved,
     Position,
@@ -61,157 +56,20 @@ from rlstm_server.store.base import (
 
 REDOS: Final = 3
 COMMIT_TRIES: Final = 3
-COMMIT_SECONDS: Final = 3.0
-Result = TypeVar("Result")
+
 Answer = TypeVar("Answer")
 
 
-class Staged(NamedTuple, Generic[Answer]):
-    """A change that is computed and not yet committed.
-
-    record  what was done (:mod:`rlstm_server.engine.record`)
-    whole   the record alone does not lead to the state: the commit brings it, however large it is
-    """
-
-    state: SessionState
-    record: Mapping[str, Any]
-    answer: Answer
-    stored_answer: bytes
-    summary: bytes
-    tally: Tally
-    facts: SessionFacts
-    whole: bool = False
-
-
-class _Written(NamedTuple, Generic[Answer]):
-    """A staged change as a commit has it: its record, and the sealed state where that is small."""
-
-    staged: Staged[Answer]
-    record: bytes
-    sealed: bytes | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """A change that was asked for. `redo` allows doing the work again when another replica was faster."""
-
-    key: SessionKey
-    operation_id: str
-    body_hash: bytes
-    caller: Caller
-    if_match: int | None = None
-    redo: bool = True
-
-
-class Changed(NamedTuple, Generic[Answer]):
-    """A change that took effect: now (`staged`), or earlier (`replay`)."""
-
-    staged: Staged[Answer] | None
-    replay: Replayed | None
-    copy: SessionCopy | None
-    expires_at_ms: int | None
-    timings: Timings
-
-    @property
-    def version(self) -> int:
-        """The version that the change made."""
-        if self.replay is not None:
-            return self.replay.version
-        if self.copy is None:
-            raise ValueError("a change is either staged or a replay")
-        return self.copy.position.version
-
-
-@dataclass(eq=False)
-class _Actor:
-    """The operations of one session: one has its turn, the others wait in the order they came."""
-
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    operations: dict[str, Operation[Any]] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
-class Sessions:
+@dataclass(eq=False, kw_only=True)
+class Sessions(Actors):
     """All sessions, as this replica sees them: actors, copies, and the way to and from the store."""
 
     store: MeteredStore
-    cache: SessionCache
     loader: Loader
     runner: Runner
-    metrics: Metrics
-    queued_operations: int
-    draining: bool = False
-    _actors: dict[SessionKey, _Actor] = field(default_factory=dict)
-    _operations: set[Operation[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.snapshotter = Snapshotter(self.loader, self.store, self.cache, self.metrics)
-
-    # ---- operations ---------------------------------------------------------------------------------------
-
-    def start(self, work: Callable[[Operation[Result]], Awaitable[Result]]) -> Operation[Result]:
-        """Start work that belongs to no session yet."""
-        operation = Operation(work)
-        self._operations.add(operation)
-        operation.task.add_done_callback(lambda _: self._operations.discard(operation))
-        return operation
-
-    def enqueue(
-        self, key: SessionKey, operation_id: str, work: Callable[[Operation[Result]], Awaitable[Result]]
-    ) -> Operation[Result]:
-        """Put work into the session's queue. Raises InFlight for an operation that is in it, Overloaded."""
-        actor = self._actors.setdefault(key, _Actor())
-        if operation_id in actor.operations:
-            self.metrics.replays.labels("in_flight").inc()
-            raise InFlight("an operation with this key is being worked on", retry_after=1)
-        if len(actor.operations) >= self.queued_operations:
-            raise Overloaded(
-                f"{self.queued_operations} operations of this session wait already", retry_after=1
-            )
-
-        async def in_turn(operation: Operation[Result]) -> Result:
-            async with actor.turn:
-                return await work(operation)
-
-        operation = actor.operations[operation_id] = self.start(in_turn)
-        operation.task.add_done_callback(lambda _: self._leave(key, actor, operation_id))
-        return operation
-
-    def _leave(self, key: SessionKey, actor: _Actor, operation_id: str) -> None:
-        actor.operations.pop(operation_id, None)
-        if not actor.operations and self._actors.get(key) is actor:
-            del self._actors[key]
-
-    def end(self, key: SessionKey, refusal: ServerError) -> None:
-        """Stop all operations of a session that has ended, but for a commit on its way; keep no copy of it."""
-        self.cache.drop(key)
-        actor = self._actors.get(key)
-        for operation in [] if actor is None else list(actor.operations.values()):
-            operation.abandon(refusal)
-            # A commit from just before the end makes a copy once more.
-            operation.task.add_done_callback(lambda _: self.cache.drop(key))
-
-    async def drain(self, seconds: float) -> None:
-        """Let operations finish for so long; stop the others, but for commits on their way."""
-        self.draining = True
-        await self.snapshotter.close()
-        tasks = [operation.task for operation in self._operations]
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
-        for operation in list(self._operations):
-            operation.abandon(Draining("the server is shutting down"))
-        rest = [operation.task for operation in self._operations]
-        if rest:
-            await asyncio.wait(rest, timeout=COMMIT_SECONDS)
-
-    def check(self) -> None:
-        """Raise ValueError unless actors and operations belong together and the cache's books balance."""
-        self.cache.check()
-        queued = sum(len(actor.operations) for actor in self._actors.values())
-        if queued > len(self._operations):
-            raise ValueError(f"{queued} operations are queued, {len(self._operations)} exist")
-        if any(not actor.operations for actor in self._actors.values()):
-            raise ValueError("an actor without operations was left behind")
 
     # ---- reading ------------------------------------------------------------------------------------------
 
@@ -251,6 +109,19 @@ class Sessions:
             self.cache.drop(key)
             raise
 
+    async def drain(self, seconds: float) -> None:
+        """Begin no more snapshots, and let operations finish for so long."""
+        await self.snapshotter.close()
+        await super().drain(seconds)
+
+    async def head_after(self, key: SessionKey) -> Head:
+        """The head of a session that a change has taken effect on: no error says that it has not."""
+        try:
+            return await self.store.load_head(key, with_state=False)
+        except ServerError as error:
+            error.applied = "yes"
+            raise
+
     # ---- changing -----------------------------------------------------------------------------------------
 
     async def change(
@@ -267,13 +138,14 @@ class Sessions:
         for _ in range(1 + REDOS if change.redo else 1):
             operation.check()
             copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
-            steps = _written(self.loader.snapshots, copy, await compute(copy))
+            steps = computed(self.loader.snapshots, copy, await compute(copy))
             with self.distrusting(change.key):
                 ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
             began = time.perf_counter()
             commit = await self._commit_of(change, copy, ran.result)
             outcome = await operation.commit(self._commit(commit))
             if isinstance(outcome, SnapshotDue):
+                operation.check()
                 commit = replace(commit, state=await self._put(copy, ran.result.staged))
                 outcome = await operation.commit(self._commit(commit))
             store_seconds = time.perf_counter() - began
@@ -320,7 +192,7 @@ class Sessions:
             expires_at_ms = int(time.time() * 1000) + commit.ttl_ms  # our clock is all that is left
         return Committed(position=commit.position, expires_at_ms=expires_at_ms)
 
-    async def _commit_of(self, change: Change, copy: SessionCopy, written: _Written[Any]) -> Commit:
+    async def _commit_of(self, change: Change, copy: SessionCopy, written: Written[Any]) -> Commit:
         staged = written.staged
         state: bytes | SnapshotRef | None = written.sealed
         if state is None and staged.whole:
@@ -397,20 +269,3 @@ class Sessions:
     def _forget_unless_at(self, copy: SessionCopy, current: Position) -> None:
         if copy.position != current:
             self.cache.drop(copy.key)
-
-
-def _written(
-    snapshots: Snapshots, copy: SessionCopy, steps: Steps[Any, Staged[Answer]]
-) -> Steps[Any, _Written[Answer]]:
-    """Compute a change, and make of it what is committed. Raises StateCorrupt where that is not finite."""
-    staged = yield from steps
-    state = staged.state
-    record = write_record(
-        staged.record,
-        state.place,
-        state.totals,
-        numerics=snapshots.numerics,
-        state=(yield from digest(state)),
-    )
-    version = copy.position.version + 1
-    return _Written(staged, record, snapshots.pack(copy.key, version, state) if is_inline(state) else None)

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from rlstm_model.adaptation.adapted_state import is_finite
 from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, StateMismatch
 from rlstm_model.adaptation.watch import Watch
 from rlstm_server.engine.messages import AdaptationChoice, SessionTotals
@@ -117,7 +118,7 @@ class Snapshots:
 
     def seal(self, key: SessionKey, version: int, contents: "Contents") -> bytes:
         """Seal what `key` consists of at `version`. Raises StateCorrupt for a value that is not finite."""
-        if not all(bool(tensor.isfinite().all()) for tensor in contents.tensors.values()):
+        if not all(is_finite(tensor) for tensor in contents.tensors.values()):
             raise StateCorrupt("the new state holds a value that is not finite")
         return self._sealed(key, version, contents.header, contents.tensors)
 
@@ -211,7 +212,7 @@ def digest(state: SessionState) -> Steps[Any, str]:
     for name, tensor in sorted(state.adapted.tensors().items()):
         hashing.update(json.dumps([name, str(tensor.dtype), [*tensor.shape]]).encode())
         for piece in _pieces(tensor):
-            if not bool(piece.isfinite().all()):
+            if not is_finite(piece):
                 raise StateCorrupt("the new state holds a value that is not finite")
             done += piece.nbytes
             hashing.update(piece.view(torch.uint8).numpy().data)

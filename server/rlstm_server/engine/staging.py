@@ -20,8 +20,8 @@ from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.record import ReadingRecord
 from rlstm_server.engine.replay import measured, reset
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.session import Staged
 from rlstm_server.engine.snapshot import SessionState, Snapshots, stored_bytes
+from rlstm_server.engine.staged import Staged
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Piece
 

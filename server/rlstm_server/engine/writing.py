@@ -18,7 +18,8 @@ from rlstm_server.engine.keeping import Chunk, Progress, keep_chunk, read_chunk
 from rlstm_server.engine.marks import Mark
 from rlstm_server.engine.messages import EndEvent, GenerationEvent, SessionGenerate, TokenEvent
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.session import Change, Sessions, Staged
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.staged import Change, Staged
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import Conflict, Draining, IdempotencyMismatch, ServerError

@@ -407,12 +407,12 @@ local function name_snapshot(keys, args)
   local head, otherwise = living(keys, tombstone_ms)
   if not head then return otherwise end
   local entry = redis.call('HGET', keys[5], name)
-  local is_same = entry and string.match(entry, '^%d+|%d+|([^|]+)|') == snapshot
+  local of_version = entry and string.match(entry, '^%d+') == version
+  local is_same = of_version and string.match(entry, '^%d+|%d+|([^|]+)|') == snapshot
   if not is_same and (version ~= head.version or chain ~= head.chain) then
     return { 'STALE', head.version, head.chain }
   end
   if entry then
-    local of_version = string.match(entry, '^%d+') == version
     return of_version and { 'OK', entry } or { 'EXISTS' }
   end
   local count = redis.call('HLEN', keys[5])

@@ -176,7 +176,7 @@ class MemoryStore:
         )
         history = self._living(key)
         old = history.named.get(name)
-        if old is not None and old.state == snapshot:
+        if old is not None and (old.version, old.state) == (position.version, snapshot):
             return old
         if position != history.head.position:
             return Stale(current=history.head.position)

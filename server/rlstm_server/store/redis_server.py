@@ -109,7 +109,7 @@ class RedisServer:
             try:
                 # both disconnect when they are cut short, so no reply is left for the next caller
                 async with asyncio.timeout(self._patience.timeout_s + allowance):
-                    await connection.send_packed_command(connection.pack_commands(commands))
+                    await _written(connection, commands)
                     replies = [await _reply(connection) for _ in (*before, command)]
             except (BusyLoadingError, AuthenticationError) as error:
                 raise _refusal(error) from error
@@ -185,6 +185,14 @@ class RedisServer:
         self._open.discard(connection)
         with suppress(RedisError, OSError):
             await connection.disconnect(nowait=True)
+
+
+async def _written(connection: AbstractConnection, commands: list[Command]) -> None:
+    try:
+        await connection.send_packed_command(connection.pack_commands(commands))
+    except RuntimeError as error:
+        # so uvloop says that the connection was reset while nobody used it
+        raise ConnectionResetError("the store reset the connection") from error
 
 
 async def _reply(connection: AbstractConnection) -> Any:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 from rlstm_server.errors import SnapshotExists, StateCorrupt, StoreFull, StoreUnavailable, TooLarge
 from rlstm_server.store.base import (
@@ -17,9 +18,12 @@ from rlstm_server.store.base import (
 from rlstm_server.store.redis_functions import RedisFunctions, session_key
 from rlstm_server.store.redis_link import Link
 
+READS: Final = 4
+CHUNKS_A_READ: Final = 4
+
 
 class RedisSnapshots:
-    """Snapshots of all sessions. One chunk of a state is under way at a time: others come in between."""
+    """Snapshots of all sessions. One chunk at a time is on its way to the store: others come in between."""
 
     def __init__(self, link: Link, functions: RedisFunctions, limits: Limits) -> None:
         self._link = link
@@ -48,18 +52,20 @@ class RedisSnapshots:
         return snapshot
 
     async def get(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
-        """Read a state, as many chunks as it takes to have all of its bytes."""
-        chunks: list[bytes] = []
-        missing = snapshot.size
-        while missing > 0:
-            reply = await self._link.call("HGET", _place(key, snapshot), len(chunks), changes=False)
-            if not reply.content:
-                raise StateCorrupt("a stored snapshot lacks a chunk")
-            chunks.append(reply.content)
-            missing -= len(reply.content)
-        if missing:
-            raise StateCorrupt("a stored snapshot is longer than it should be")
-        return await asyncio.to_thread(b"".join, chunks)
+        """Read a state, some chunks at a time: a store that syncs its disk lets each reply wait for that."""
+        count = int((await self._link.call("HLEN", _place(key, snapshot), changes=False)).content)
+        chunks: list[bytes | None] = []
+        for start in range(0, count, READS * CHUNKS_A_READ):
+            numbers = range(start, min(start + READS * CHUNKS_A_READ, count))
+            groups = [
+                numbers[first : first + CHUNKS_A_READ] for first in range(0, len(numbers), CHUNKS_A_READ)
+            ]
+            for found in await asyncio.gather(*(self._read(key, snapshot, group) for group in groups)):
+                chunks += found
+        whole = [chunk for chunk in chunks if chunk is not None]
+        if len(whole) < count or sum(map(len, whole)) != snapshot.size:
+            raise StateCorrupt("a stored snapshot is not there whole")
+        return await asyncio.to_thread(b"".join, whole)
 
     async def keep(self, key: SessionKey, position: Position, snapshot: SnapshotRef) -> bool:
         """Move the base forward, where the position is one of this history."""
@@ -113,6 +119,10 @@ class RedisSnapshots:
     async def drop(self, key: SessionKey, name: str) -> None:
         """Remove one that has a name."""
         await self._functions.session("drop", key, name.encode(), self._limits.tombstone_ms, changes=True)
+
+    async def _read(self, key: SessionKey, snapshot: SnapshotRef, numbers: range) -> Sequence[bytes | None]:
+        reply = await self._link.call("HMGET", _place(key, snapshot), *numbers, changes=False)
+        return list(reply.content)
 
 
 def written(state: bytes | SnapshotRef | None) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from rlstm_server.api import session_shapes as shapes
+from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "It was the best of times, it was the worst times"
 """A whole number of segments, so that nothing waits to be learned from."""
@@ -105,3 +106,28 @@ async def test_a_repeated_reset_is_answered_as_it_was(client, session):
     assert again == first | {"replayed": True, "expires_at": again["expires_at"]}
     other = await client.post(f"/sessions/{session}/reset", json={"what": "recurrent"}, headers=key)
     assert other.status_code == 422
+
+
+async def test_an_expired_session_says_so(serve):
+    """D4: 410 with the reason for every route, at the very moment too; an id that never was is 404."""
+    now = [1_000_000]
+    async with serve(store=MemoryStore(clock_ms=lambda: now[0])) as client:
+        made = (await client.post("/sessions", json={"ttl_seconds": 60})).json()
+        path = f"/sessions/{made['id']}"
+        now[0] = int(made["expires_at"] * 1000) - 1
+        touched = await client.patch(path, json={"ttl_seconds": 2})
+        assert touched.json()["expires_at"] * 1000 == now[0] + 2_000
+        now[0] += 2_000
+        answers = [
+            await client.post(f"{path}/append", json={"text": "a"}),
+            await client.get(path),
+            await client.patch(path, json={"learning": False}),
+            await client.post(f"{path}/fork", json={}),
+            await client.post(f"{path}/snapshots", json={"name": "n"}),
+            await client.get(f"{path}/snapshots"),
+            await client.get(f"{path}/export"),
+            await client.delete(path),
+        ]
+        assert {answer.status_code for answer in answers} == {410}
+        assert {answer.json()["type"].split(":")[-1] for answer in answers} == {"session_expired"}
+        assert (await client.get(f"/sessions/{'0' * 32}")).status_code == 404

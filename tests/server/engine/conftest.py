@@ -2,6 +2,7 @@
 
 import random
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -230,9 +231,10 @@ def tools():
         pass
 
     tools = Tools()
-    tools.before_text = before_text
+    tools.before_text, tools.replace, tools.asked = before_text, replace, AdaptationRequest
     tools.caller, tools.serve, tools.engine_on, tools.Talk = caller, serve, engine_on, Talk
     tools.tiny_model, tools.subspace, tools.SEGMENT = tiny_model, subspace, SEGMENT
+    tools.calibrate = calibrate
     tools.pieces_of, tools.serve_shipped = pieces_of, serve_shipped
     tools.finish, tools.item, tools.ask, tools.collect, tools.value = finish, item, ask, collect, value
     return tools

@@ -62,7 +62,7 @@ async def until_idle(runner):
 async def read(stream, into):
     """Read a stream to its end."""
     async for event in stream:
-        into.append(event)  # noqa: PERF401 - what came before a failure counts
+        into.append(event)
 
 
 async def test_a_job_pauses_and_goes_on(tools, reader):

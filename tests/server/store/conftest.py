@@ -1,8 +1,10 @@
 """Every store under one roof: a kit makes stores of one kind and lets time pass for them."""
 
 import asyncio
+import os
 import re
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -72,26 +74,29 @@ def redis_kit(kind: str, url: str) -> Kit:
 
 
 @pytest.fixture(scope="session")
-def embedded_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def embedded_url() -> Iterator[str]:
     """The address of an embedded Valkey that all tests share."""
-    yield from _serve(tmp_path_factory.mktemp("valkey"), None)
+    yield from _serve(None)
 
 
 @pytest.fixture(scope="session")
-def debian_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def debian_url() -> Iterator[str]:
     """The address of a redis-server from PATH that all tests share."""
     binary = shutil.which("redis-server")
     if binary is None:
         pytest.skip("no redis-server on PATH (Debian: apt-get install redis-server)")
-    yield from _serve(tmp_path_factory.mktemp("redis"), Path(binary))
+    yield from _serve(Path(binary))
 
 
-def _serve(data_dir: Path, binary: Path | None) -> Iterator[str]:
-    server = EmbeddedValkey(data_dir, binary=binary, maxmemory_bytes=256 << 20)
-    asyncio.run(server.start())
-    asyncio.run(_install(server.url))
-    yield server.url
-    asyncio.run(server.stop())
+def _serve(binary: Path | None) -> Iterator[str]:
+    # in memory where that can be: these tests are about what is stored, and a disk takes its time
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as data_dir:
+        server = EmbeddedValkey(Path(data_dir), binary=binary, maxmemory_bytes=256 << 20)
+        asyncio.run(server.start())
+        asyncio.run(_install(server.url))
+        yield server.url
+        asyncio.run(server.stop())
 
 
 async def _install(url: str) -> None:

@@ -1,5 +1,6 @@
 """Real servers on free ports: alone, with a replica, watched by Sentinels, as a cluster, over TLS."""
 
+import os
 import shutil
 import signal
 import socket
@@ -62,15 +63,31 @@ def until(condition, *, within_s=20.0):
 
 
 class Server:
-    """One server process on a port of its own. Options stand over those of `DURABLE`, or over a file's."""
+    """One server process on a port of its own. Options stand over those of `DURABLE`, or over a file's.
 
-    def __init__(self, binary, folder, *, conf=None, client=None, arguments=(), limit_bytes=None, **options):
+    limit_bytes     of each file that it writes, as a full disk
+    environment     of the process, beside ours
+    """
+
+    def __init__(
+        self,
+        binary,
+        folder,
+        *,
+        conf=None,
+        client=None,
+        arguments=(),
+        limit_bytes=None,
+        environment=None,
+        **options,
+    ):
         self._binary = binary
         self._folder = folder
         self._conf = conf
         self._client = client or {}
         self._arguments = arguments
         self._limit_bytes = limit_bytes
+        self._environment = os.environ | (environment or {})
         self._process = None
         self.port = options.get("tls-port") or options.setdefault("port", free_port())
         self._options = ({} if conf else DURABLE) | options | {"dir": folder}
@@ -97,7 +114,9 @@ class Server:
         if self._limit_bytes is not None:
             command = ["prlimit", f"--fsize={self._limit_bytes}", *command]
         with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([*command, *self._arguments], stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [*command, *self._arguments], stdout=log, stderr=log, env=self._environment
+            )
         until(self._answers)
         return self
 

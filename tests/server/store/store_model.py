@@ -140,7 +140,7 @@ class Model:
         if session.ended:
             return Gone(session.ended)
         version, _, named = session.named.get(name, (None, None, None))
-        if named != ref:
+        if (version, named) != (position.version, ref):
             if position != session.head:
                 return Stale(current=session.head)
             if version not in (None, position.version):

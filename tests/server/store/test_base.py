@@ -4,7 +4,16 @@ import hashlib
 
 import pytest
 
-from rlstm_server.store.base import Position, SessionKey, first_position, new_session_id, next_position
+from rlstm_server.store.base import (
+    MAX_INLINE_BYTES,
+    Position,
+    SessionKey,
+    SnapshotRef,
+    first_position,
+    new_generation,
+    new_session_id,
+    next_position,
+)
 
 KEY = SessionKey("default", "abc")
 
@@ -56,6 +65,23 @@ def test_requests_refuse_what_cannot_be_stored(build, field, value):
         build.creation(**{field: value})
     with pytest.raises(ValueError, match=field):
         build.commit(KEY, first_position(KEY), **{field: value})
+
+
+def test_a_state_in_one_piece_has_a_limit(build):
+    """Larger ones go in chunks; a log commit brings none at all, a creation always one."""
+    assert build.creation(state=b"x" * MAX_INLINE_BYTES)
+    assert build.commit(KEY, first_position(KEY), state=None).state is None
+    with pytest.raises(ValueError, match="snapshot"):
+        build.creation(state=b"x" * (MAX_INLINE_BYTES + 1))
+
+
+@pytest.mark.parametrize("generation", ["", "A", "a:1", "a" * 33, "a-b", "a\n", "é"])
+def test_generations_are_plain(generation):
+    """Nothing that could change the meaning of a stored key, or of what is stored in one, gets into one."""
+    with pytest.raises(ValueError, match="generation"):
+        SnapshotRef(generation=generation, size=1)
+    with pytest.raises(ValueError, match="size"):
+        SnapshotRef(generation=new_generation(), size=0)
 
 
 @pytest.mark.parametrize(("field", "value"), [("if_match", -1), ("summary", b"x" * 4097)])

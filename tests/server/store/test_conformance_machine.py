@@ -259,7 +259,7 @@ def run_programs(kit, build, programs):
 
 def test_stores_do_what_the_model_does(kit, build):
     """Random programs of all calls that change something give the model's outcomes."""
-    run_programs(kit, build, programs=60 if kit.kind == "memory" else 12)
+    run_programs(kit, build, programs=30 if kit.kind == "memory" else 8)
 
 
 @pytest.mark.faults

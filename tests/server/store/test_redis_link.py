@@ -4,8 +4,10 @@ import asyncio
 import os
 import random
 import socket
+import struct
 
 import pytest
+import uvloop
 from redis import Redis
 
 from rlstm_server.errors import InternalError, StoreUnavailable
@@ -119,6 +121,33 @@ async def test_a_connection_that_the_server_closed_is_not_used(embedded_url):
 
     assert (await link.call("SET", "test:key", 2, changes=True)).resent is False
     await link.close()
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_that_was_reset_while_idle_is_not_used(loop_factory):
+    """On either loop: the command takes another connection and does its work."""
+    taken = []
+
+    async def answer(reader, writer):
+        taken.append(writer)
+        while data := await reader.read(1_000):
+            writer.write(b"+OK\r\n" * data.count(b"*"))
+
+    async def calls():
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            link = RedisLink(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            await link.call("SET", "test:key", 1, changes=True)
+            linger = struct.pack("ii", 1, 0)
+            taken[0].get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            taken[0].transport.abort()
+            await asyncio.sleep(0.05)
+            reply = await link.call("SET", "test:key", 2, changes=True)
+            await link.close()
+            return reply.content
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        assert runner.run(calls()) == b"OK"
+    assert len(taken) == 2
 
 
 async def test_a_replica_is_no_place_for_changes(embedded_url):

@@ -5,7 +5,7 @@ fold, wherever a failover made it branch. Acknowledged is applied once, at the v
 told. Unknown is applied once or not at all. What was said not to be applied is not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import orjson
 
 from rlstm_model.adaptation.watch import Watch
 from rlstm_server.engine.snapshot import SessionState, Snapshots
-from rlstm_server.errors import ServerError
+from rlstm_server.errors import NotFound, ServerError
 from rlstm_server.store.base import Commit, SessionKey, SnapshotRef, next_position
 from simulated.clients import ENDS, MAKES, READS, TENANT
 from simulated.device import VOCAB, fold_of, served
@@ -70,7 +70,7 @@ class Checker:
         self._named: dict[tuple[str, str | None], list[Applied]] = {}
         self._versions: dict[tuple[str, int], list[Fold]] = {}
 
-    # ---- the history ------------------------------------------------------------------------------------------
+    # ---- the history ------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Check everything that is known when the world has come to rest."""
@@ -158,7 +158,7 @@ class Checker:
             )
         return Effect(change, fold, tuple(ids), tuple(scores))
 
-    # ---- what clients were told ---------------------------------------------------------------------------------
+    # ---- what clients were told -------------------------------------------------------------------------
 
     def _check_intent(self, intent: Intent) -> None:
         effects = self._effects.get(intent, [])
@@ -199,8 +199,14 @@ class Checker:
             self.verdict.lost.append(f"{attempt}: {code} said it was applied")
         if code in ("internal", "internal_error", "state_corrupt", "model_mismatch"):
             self.verdict.wrong.append(f"{attempt}: {error!r} after {error.__cause__!r}")
-        if attempt.intent.kind == "misuse" and code == "gone":
-            return
+        if isinstance(error, NotFound) and error.detail == NotFound().detail:
+            self._check_absence(attempt)
+
+    def _check_absence(self, attempt: Attempt) -> None:
+        """A session that was there is not unknown: it says for a day that it has ended."""
+        made = [change for change in self._world.storage.applied if change.call == "create"]
+        if any(change.key.session_id == attempt.intent.session and not change.lost for change in made):
+            self.verdict.wrong.append(f"{attempt}: a session that ended says nothing of it")
 
     def _check_answer(self, attempt: Attempt, effects: Sequence[Effect]) -> None:
         intent, answer = attempt.intent, attempt.answer
@@ -220,30 +226,19 @@ class Checker:
             case _:
                 self._found(attempt, answer.info.version, effects)
 
-    def _found(self, attempt: Attempt, version: int, effects: Sequence[Effect]) -> Effect | None:
-        """The effect that an answer speaks of."""
-        for effect in effects:
-            if effect.version == version:
-                return effect
-        known = [effect.version for effect in effects]
-        if not any(effect.change.lost for effect in effects):
+    def _found(self, attempt: Attempt, version: int, effects: Sequence[Effect]) -> list[Effect]:
+        """The effects that an answer may speak of: several, where a failover took one back."""
+        found = [effect for effect in effects if effect.version == version]
+        if not found and not any(effect.change.lost for effect in effects):
+            known = [effect.version for effect in effects]
             self.verdict.lost.append(f"{attempt} was told version {version}, applied at {known}")
-        return None
+        return found
 
     def _check_append(self, attempt: Attempt, answer: Any, effects: Sequence[Effect]) -> None:
-        effect = self._found(attempt, answer.version, effects)
-        if effect is None:
-            return
-        told = answer.columns.logprobs if answer.columns is not None else None
-        if told is not None and tuple(told) != effect.scores:
-            self.verdict.wrong.append(f"{attempt} was told other scores than those of version {answer.version}")
-        if answer.totals is not None and answer.totals.logprob != sum(effect.scores):
-            self.verdict.wrong.append(f"{attempt} was told another sum than that of version {answer.version}")
-        if answer.position != effect.fold.position:
-            self.verdict.wrong.append(f"{attempt} was told position {answer.position}")
-        expires = effect.change.expires_at_ms / 1000
-        if not answer.replayed and not attempt.blind and answer.expires_at != expires:
-            self.verdict.wrong.append(f"{attempt}: it expires at {expires}, not {answer.expires_at}")
+        found = self._found(attempt, answer.version, effects)
+        differences = [list(_differences(attempt, answer, effect)) for effect in found]
+        if differences and all(differences):
+            self.verdict.wrong.append(f"{attempt} was told {', '.join(differences[-1])}")
 
     def _check_creation(self, attempt: Attempt, effects: Sequence[Effect]) -> None:
         info, made = attempt.answer.info, self._made.get(attempt.intent, [])
@@ -256,7 +251,9 @@ class Checker:
         told = attempt.answer.snapshot
         named = self._named.get((attempt.intent.session, told.name), [])
         if not any(change.call == "name" and change.after.version == told.version for change in named):
-            self.verdict.lost.append(f"{attempt} was told that version {told.version} has the name {told.name}")
+            self.verdict.lost.append(
+                f"{attempt} was told that version {told.version} has the name {told.name}"
+            )
 
     def _check_read(self, attempt: Attempt) -> None:
         answer, session = attempt.answer, attempt.intent.session
@@ -291,7 +288,7 @@ class Checker:
             if len(had if attempt.request.after else seen) != limit or len(text) != limit:
                 self.verdict.lost.append(f"{attempt} saw {len(seen)} and kept {len(text)} of {limit} tokens")
 
-    # ---- what is remembered ---------------------------------------------------------------------------------------
+    # ---- what is remembered -----------------------------------------------------------------------------
 
     def _check_copies(self) -> None:
         """Every copy in memory is the state of its place in the history."""
@@ -307,13 +304,17 @@ class Checker:
     def _check_store(self) -> None:
         """Each stored state is the fold of the log, and what was deleted left nothing."""
         store = self._world.storage.store
-        gone = {change.key for change in self._world.storage.applied if change.call == "delete" and not change.lost}
+        gone = {
+            change.key
+            for change in self._world.storage.applied
+            if change.call == "delete" and not change.lost
+        }
         for key in gone:
             if key in store._sessions:
                 self.verdict.wrong.append(f"session {key.session_id[:6]} was deleted and is there")
         for key, _ in store._snapshots:
             if key in gone and store._snapshots[key, _].until_ms is None:
-                self.verdict.wrong.append(f"a snapshot of a deleted session is there")
+                self.verdict.wrong.append("a snapshot of a deleted session is there")
         for (session, name), changes in self._named.items():
             self._check_named(store, session, name, changes)
         for key, history in store._sessions.items():
@@ -352,6 +353,19 @@ class Checker:
             self.verdict.wrong.append(f"the state of {key.session_id[:6]} is not the fold of its log")
 
 
+def _differences(attempt: Attempt, answer: Any, effect: Effect) -> Iterator[str]:
+    """What an append's answer says that is not so."""
+    if answer.columns is not None and tuple(answer.columns.logprobs) != effect.scores:
+        yield f"other scores than those of version {effect.version}"
+    if answer.totals is not None and answer.totals.logprob != sum(effect.scores):
+        yield f"another sum than that of version {effect.version}"
+    if answer.position != effect.fold.position:
+        yield f"position {answer.position}, not {effect.fold.position}"
+    expires_at = effect.change.expires_at_ms / 1000
+    if not answer.replayed and not attempt.blind and answer.expires_at != expires_at:
+        yield f"that it expires at {answer.expires_at}, not {expires_at}"
+
+
 def _is(state: SessionState, fold: Fold) -> bool:
     watched = fold.watch is None or state.watch == fold.watch
     return watched and fold_of(state.adapted) == replace(fold, watch=None)
@@ -359,6 +373,3 @@ def _is(state: SessionState, fold: Fold) -> bool:
 
 def _rank(fold: Fold, ids: Sequence[int]) -> float:
     return sum(fold.scores(ids))
-
-
-__all__ = ["TENANT", "Checker", "Verdict"]

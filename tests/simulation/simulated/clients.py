@@ -5,7 +5,6 @@ A client with a key asks again until it knows what became of its wish; one witho
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
@@ -75,7 +74,7 @@ class Client:
             await self.pursue(self._wish())
             await asyncio.sleep(0.0 if self._world.profile.crowd else self._draw.random() * 0.3)
 
-    # ---- wishes -------------------------------------------------------------------------------------------
+    # ---- wishes -----------------------------------------------------------------------------------------
 
     def _wish(self) -> Intent:
         draw, sessions = self._draw, self._world.sessions
@@ -177,7 +176,11 @@ class Client:
 
     def _restore(self, session: str, key: str | None) -> RestoreRequest:
         return RestoreRequest(
-            caller=CALLER, session=session, snapshot=self._snapshot(), key=key, if_match=self._if_match(session)
+            caller=CALLER,
+            session=session,
+            snapshot=self._snapshot(),
+            key=key,
+            if_match=self._if_match(session),
         )
 
     def _fork(self, session: str, key: str | None) -> ForkRequest:
@@ -199,7 +202,7 @@ class Client:
     def _delete(self, session: str, key: str | None) -> str:
         return session
 
-    # ---- pursuing them ------------------------------------------------------------------------------------
+    # ---- pursuing them ----------------------------------------------------------------------------------
 
     async def pursue(self, intent: Intent, tries: int = TRIES) -> None:
         """Ask until it is known what became of it, or for so long; then perhaps once more, to be sure."""
@@ -230,7 +233,9 @@ class Client:
 
     def _again(self, intent: Intent) -> Any:
         """The request of an intent; a reader whose stream broke off may say which event he had last."""
-        had = [event.mark for attempt in intent.attempts for event in attempt.events if hasattr(event, "mark")]
+        had = [
+            event.mark for attempt in intent.attempts for event in attempt.events if hasattr(event, "mark")
+        ]
         if intent.kind == "generate" and intent.key is not None and had and self._draw.random() < 0.5:
             return replace(intent.request, after=had[-1])
         return intent.request
@@ -284,5 +289,3 @@ async def _read_stream(engine: Engine, request: SessionGenerate, attempt: Attemp
     async with aclosing(engine.generate_in_session(request)) as events:
         async for event in events:
             attempt.events.append(event)
-
-

@@ -5,7 +5,7 @@ is the arithmetic of one round (:mod:`fold`), and the thread that waits for work
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from types import TracebackType
@@ -70,7 +70,7 @@ def served() -> ServedModel:
     return made
 
 
-# ---- states that are folds --------------------------------------------------------------------------------
+# ---- states that are folds ------------------------------------------------------------------------------
 
 
 def fold_of(state: AdaptedState) -> Fold:
@@ -119,7 +119,7 @@ def _filled(like: State, value: int) -> State:
     return State(torch.full(like.h.shape, float(value)), torch.zeros(like.c.shape))
 
 
-# ---- rounds -----------------------------------------------------------------------------------------------
+# ---- rounds ---------------------------------------------------------------------------------------------
 
 
 def perform(works: Sequence[Work], crew: object = None) -> list[Result]:
@@ -137,7 +137,9 @@ def _do(work: Work) -> Result:
         for token in work.ids:
             scores.append(fold.logprob(at.value, learned, token))
             at = replace(at, read=at.value, last=token)
-        return Sliced(_scores(scores), Cursor(_filled(work.cursor.state, at.read), at.last, work.cursor.mixture))
+        return Sliced(
+            _scores(scores), Cursor(_filled(work.cursor.state, at.read), at.last, work.cursor.mixture)
+        )
     return _turn(work, at)
 
 
@@ -176,7 +178,7 @@ def _scores(logprobs: Sequence[float]) -> TokenScores:
     return TokenScores(logprobs=torch.tensor(logprobs), ranks=ones, entropies=torch.zeros(count))
 
 
-# ---- the thread that there is none of ---------------------------------------------------------------------
+# ---- the thread that there is none of -------------------------------------------------------------------
 
 
 class _Idle(Exception):
@@ -189,14 +191,10 @@ class Device:
     A round takes time: what is submitted meanwhile is in the next one, and so are cancellations.
     """
 
-    def __init__(self, runner: Runner, loop: SimulatedLoop) -> None:
-        self._runner, self._loop = runner, loop
+    def __init__(self, runner: Runner, loop: SimulatedLoop, computed: Callable[[], None]) -> None:
+        """`computed` is called after each round."""
+        self._runner, self._loop, self._computed = runner, loop, computed
         self._due = False
-
-    @classmethod
-    def of(cls, runner: Runner, loop: SimulatedLoop) -> None:
-        """Give a runner, which was not started, a device."""
-        runner._wake = cls(runner, loop)
 
     def __enter__(self) -> None:
         """Nobody else is there."""
@@ -229,3 +227,4 @@ class Device:
             return
         runner._learn(plan, runner._execute(plan))
         self.notify()
+        self._computed()

@@ -81,9 +81,7 @@ class Fold:
         lost = False
         if watch is not None:
             watch, lost, _ = watch.after(scores, static, ends=ends)
-        fold = Fold(
-            last=last, read=read, learned=learned, position=position, pending=pending, watch=watch
-        )
+        fold = Fold(last=last, read=read, learned=learned, position=position, pending=pending, watch=watch)
         return (replace(fold, learned=0, pending=_unlearned(pending)) if lost else fold), scores
 
     def scores(self, ids: Sequence[int]) -> list[float]:

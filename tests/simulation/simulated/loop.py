@@ -75,7 +75,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.steps = 0
         self.faults: list[str] = []
 
-    # ---- running ------------------------------------------------------------------------------------------
+    # ---- running ----------------------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
         """Run until `main` is over. Raises what it raises, and Stuck."""
@@ -159,7 +159,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             task._log_destroy_pending = False
         self._tasks, self._buried = [], []
 
-    # ---- hosts --------------------------------------------------------------------------------------------
+    # ---- hosts ------------------------------------------------------------------------------------------
 
     def go_on(self, host: Host) -> None:
         """End a pause: what waited is ready, in the order it came."""
@@ -168,7 +168,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         for handle in parked:
             self._ready(handle)
 
-    # ---- what asyncio asks of a loop -----------------------------------------------------------------------
+    # ---- what asyncio asks of a loop --------------------------------------------------------------------
 
     def time(self) -> float:
         """Seconds since the beginning."""

@@ -1,4 +1,4 @@
-"""Which rows of the crash matrix a run hits. The rows themselves, and what is expected, are in CRASH_MATRIX.md."""
+"""Which rows of the crash matrix a run hits. What is expected in each is in CRASH_MATRIX.md."""
 
 import asyncio
 import re
@@ -63,7 +63,7 @@ class Watch:
         if name in ROWS:
             self.hit.add(name)
 
-    # ---- a replica dies, stands still, or drains --------------------------------------------------------------
+    # ---- a replica dies, stands still, or drains --------------------------------------------------------
 
     def crashed(self, replica: Replica) -> None:
         """Look at everything that a replica is doing as it dies."""
@@ -83,8 +83,8 @@ class Watch:
             elif "Lock.acquire" in names:
                 self.row("crash-queued")
             elif "Runner.run" in names:
-                self._crashed_computing(attempt, names, computed=task._fut_waiter is None)
-            elif names and names[-1] == "Operation.wait" and task._fut_waiter is None:
+                self._crashed_computing(attempt, names, computed=_is_ready(task))
+            elif names and names[-1] == "Operation.wait" and _is_ready(task):
                 self.row("crash-untold")
 
     def _crashed_computing(self, attempt: Attempt, names: Sequence[str], *, computed: bool) -> None:
@@ -145,7 +145,7 @@ class Watch:
         if any(call.name == "commit" for call in self.world.network.in_flight(replica.host)):
             self.row("drain-commit")
 
-    # ---- messages ---------------------------------------------------------------------------------------------
+    # ---- messages ---------------------------------------------------------------------------------------
 
     def seen(self, event: str, call: Call) -> None:
         """Something happened to a message."""
@@ -213,7 +213,7 @@ class Watch:
         elif lost:
             self.row("failover-back")
 
-    # ---- answers ----------------------------------------------------------------------------------------------
+    # ---- answers ----------------------------------------------------------------------------------------
 
     def told(self, attempt: Attempt) -> None:
         """A client was told something, or its connection broke."""
@@ -229,7 +229,9 @@ class Watch:
         if code in CODES:
             self.row(CODES[code])
         elif code == "outcome_unknown" and kind not in ("create", "delete"):
-            self.row("commit-unknown-down" if isinstance(error.__cause__, StoreUnavailable) else "commit-unknown")
+            self.row(
+                "commit-unknown-down" if isinstance(error.__cause__, StoreUnavailable) else "commit-unknown"
+            )
         elif code == "conflict":
             self.row("race-mid-stream" if error.applied == "yes" else "race-conflict")
         elif code == "idempotency_mismatch":
@@ -245,7 +247,9 @@ class Watch:
             self.row("repeat-answered")
         if attempt.intent.name in self._broken and earlier:
             self.row("repeat-after-crash")
-        if attempt.intent.kind == "generate" and any(one.events and one.outcome != "answered" for one in earlier):
+        if attempt.intent.kind == "generate" and any(
+            one.events and one.outcome != "answered" for one in earlier
+        ):
             self.row("stream-marked" if attempt.request.after is not None else "stream-resumed")
 
 
@@ -258,3 +262,9 @@ def _chain(task: "asyncio.Task[Any]") -> Iterator[str]:
             return
         yield code.co_qualname
         item = item.cr_await
+
+
+def _is_ready(task: "asyncio.Task[Any]") -> bool:
+    """Whether what a task waited for is there, and it has not gone on yet."""
+    waits = task._fut_waiter
+    return waits is None or waits.done()

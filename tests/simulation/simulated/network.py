@@ -1,7 +1,7 @@
 """The way between a replica and the store, on which everything happens that can happen to a message.
 
-A request may be refused, lost, applied without a reply, applied late (after its sender has given up, and after
-others that were sent later) or twice. A reply may be late. Replies of two requests may change places.
+A request may be refused, lost, applied without a reply, applied late (after its sender has given up, and
+after others that were sent later) or twice. Replies of two requests may change places.
 """
 
 import asyncio

@@ -2,24 +2,28 @@
 
 import random
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from rlstm_server.engine.messages import EngineLimits
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.store.base import Durability, Limits
 
 Mode = Literal["inline", "log"]
-Aim = tuple[str, str, int]
-"""A crash or pause at the moment when the n-th call of this kind reaches this phase."""
+Aim = tuple[str, str, int, int]
+"""A crash or pause so many steps after the n-th call of this kind has reached this phase."""
 
-AIMS = (
+AIMS: Final = (
+    ("device", "round"),
     *(("commit", phase) for phase in ("sent", "applied", "answered", "over")),
     *(("create", phase) for phase in ("sent", "applied", "answered", "over")),
     *(("load_head", phase) for phase in ("sent", "applied", "answered", "over")),
     *(("delete", phase) for phase in ("sent", "applied")),
     *(("name_snapshot", phase) for phase in ("sent", "applied")),
+)
+LOG_AIMS: Final = (
     *(("put_snapshot", phase) for phase in ("sent", "applied", "over")),
     *(("keep_snapshot", phase) for phase in ("sent", "applied")),
+    *(("get_snapshot", phase) for phase in ("sent", "applied")),
     *(("read_log", phase) for phase in ("applied", "over")),
 )
 
@@ -62,9 +66,9 @@ class Profile:
         kinds = ["down", "down", "full", "drain", "failover"]
         events = () if calm else tuple(draw.choice(kinds) for _ in range(draw.choice((0, 0, 1, 1, 2))))
         fuses = () if calm else tuple(draw.randint(3, 150) for _ in range(draw.choice((0, 1, 1, 2))))
-        aims = () if calm else tuple(_aim(draw) for _ in range(draw.choice((0, 1, 1, 2))))
-        crowd = draw.random() < 0.05
         mode: Mode = draw.choice(("inline", "inline", "log"))
+        aims = () if calm else tuple(_aim(draw, mode) for _ in range(draw.choice((0, 1, 1, 2))))
+        crowd = draw.random() < 0.05
         return cls(
             mode=mode,
             replicas=3 if crowd else draw.choice((1, 2, 2, 3)),
@@ -83,11 +87,13 @@ class Profile:
             durability=draw.choice(("fsync", "fsync", "replica")),
             cache_bytes=draw.choice((1 << 20, 1 << 20, 1 << 20, 300)),
             limits=Limits(answers=2, answer_bytes=1_000, log_records=draw.choice((4, 1_024))),
-            policy=SnapshotPolicy(seconds=0.0, least_tokens=draw.choice((4, 12)), most_records=draw.choice((2, 4))),
+            policy=SnapshotPolicy(
+                seconds=0.0, least_tokens=draw.choice((4, 12)), most_records=draw.choice((2, 4))
+            ),
             engine_limits=EngineLimits(queued_operations_per_session=draw.choice((64, 64, 2))),
         )
 
 
-def _aim(draw: random.Random) -> Aim:
-    name, phase = draw.choice(AIMS)
-    return name, phase, draw.randint(1, 6)
+def _aim(draw: random.Random, mode: Mode) -> Aim:
+    name, phase = draw.choice(AIMS if mode == "inline" or draw.random() < 0.3 else LOG_AIMS)
+    return name, phase, draw.randint(1, 5), draw.choice((0, 0, 1, 2, 3))

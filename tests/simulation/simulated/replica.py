@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from rlstm_server.engine.engine import Engine
@@ -42,12 +43,14 @@ class Replica:
         cache_bytes: int,
         limits: EngineLimits,
         policy: SnapshotPolicy,
+        computed: Callable[[Host], None],
     ) -> None:
         self.name = name
         self.skew_s = 0.0
         self.stuck: list[Attempt] = []
         self.unforeseen: list[str] = []
         self._loop, self._network, self._metrics = loop, network, metrics
+        self._computed = computed
         self._cache_bytes, self._limits, self._policy = cache_bytes, limits, policy
         self._starts = 0
         self._requests: dict[_Request, None] = {}
@@ -63,12 +66,13 @@ class Replica:
         """Whether it takes no more work."""
         return self.engine._draining
 
-    # ---- life ---------------------------------------------------------------------------------------------
+    # ---- life -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start, knowing nothing."""
         self._starts += 1
         self.host = Host(f"{self.name}.{self._starts}", skew_s=self.skew_s)
+        self._end = self._loop.create_future()
         self.engine = on(self.host).run(self._engine)
 
     def _engine(self) -> Engine:
@@ -84,12 +88,14 @@ class Replica:
         engine.sessions.snapshotter.policy = self._policy
         engine._cache_check.start()
         engine.sessions._operations = _InOrder()
-        Device.of(engine.runner, self._loop)
+        engine.runner._wake = Device(engine.runner, self._loop, partial(self._computed, self.host))
         return engine
 
     def crash(self) -> None:
         """Die: nothing of it runs any more, whatever it was doing."""
         self.host.alive = False
+        if not self._end.done():
+            self._end.set_result(None)
         for request in list(self._requests):
             request.broke()
 
@@ -106,8 +112,7 @@ class Replica:
         """End as SIGTERM ends it. Raises what the engine finds wrong with itself."""
         host, engine = self.host, self.engine
         closing = self._loop.create_task(engine.close(seconds), context=on(host))
-        while not closing.done() and host.alive:
-            await asyncio.sleep(0.05)
+        await asyncio.wait((closing, self._end), return_when=asyncio.FIRST_COMPLETED)
         if host.alive:
             closing.result()
             await asyncio.sleep(1.0)
@@ -123,7 +128,7 @@ class Replica:
         calls = self._network.in_flight(self.host)
         return any(call.name == "commit" and call.attempt is attempt for call in calls)
 
-    # ---- requests -----------------------------------------------------------------------------------------
+    # ---- requests ---------------------------------------------------------------------------------------
 
     async def ask(self, attempt: Attempt, work: Work, *, patience_s: float | None = None) -> None:
         """Send a request and write down what came of it; a client without patience leaves."""

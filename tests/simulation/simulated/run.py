@@ -21,8 +21,8 @@ class Run:
     steps: int = 0
 
 
-def run(seed: int) -> Run:
-    """Live through one seed."""
+def run(seed: int, *, tell: bool = False) -> Run:
+    """Live through one seed; the trace is for one that failed, unless it is to be told anyway."""
     world = World(seed)
     inline_bytes = INLINE_BYTES if world.profile.mode == "inline" else 0
     with virtual(world.loop, random.Random(seed + 2), inline_bytes):
@@ -35,7 +35,7 @@ def run(seed: int) -> Run:
         seed=seed,
         verdict=checker.verdict,
         rows=frozenset(world.watch.hit),
-        trace=_told(world) if checker.verdict.problems else "",
+        trace=_told(world) if tell or checker.verdict.problems else "",
         steps=world.loop.steps,
     )
 

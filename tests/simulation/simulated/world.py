@@ -14,7 +14,7 @@ from typing import Any, Final
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import SessionKey
 from simulated.clients import MAKES, READS, TENANT, Client, work_of
-from simulated.loop import SimulatedLoop, on
+from simulated.loop import Host, SimulatedLoop, on
 from simulated.matrix import Watch
 from simulated.network import Call, Network
 from simulated.profile import Profile
@@ -45,7 +45,7 @@ class World:
         self.at_peace = False
         self._aims: Counter[tuple[str, str]] = Counter()
 
-    # ---- the course of things -------------------------------------------------------------------------------
+    # ---- the course of things ---------------------------------------------------------------------------
 
     def build(self) -> None:
         """Start everything; clocks and random bits are the seed's by now."""
@@ -77,7 +77,7 @@ class World:
             replica.check()
             await replica.drain(5.0)
 
-    # ---- what clients see -----------------------------------------------------------------------------------
+    # ---- what clients see -------------------------------------------------------------------------------
 
     def replica_for(self, intent: Intent, draw: random.Random) -> Replica:
         """Where a request goes: to one that seems to be up, and with a good proxy always to the same."""
@@ -112,17 +112,29 @@ class World:
         self.watch.seen(event, call)
         if self.at_peace or event not in ("sent", "applied", "answered", "over"):
             return
-        self._aims[call.name, event] += 1
-        if (call.name, event, self._aims[call.name, event]) in self.profile.aims:
-            replica = next((one for one in self.replicas if one.host is call.host), None)
-            if replica is not None and replica.up:
+        self._aim(call.name, event, call.host)
+
+    def computed(self, host: Host) -> None:
+        """A device has done a round."""
+        if not self.at_peace:
+            self._aim("device", "round", host)
+
+    def _aim(self, name: str, phase: str, host: Host) -> None:
+        self._aims[name, phase] += 1
+        for aim in self.profile.aims:
+            replica = next((one for one in self.replicas if one.host is host), None)
+            if aim[:3] != (name, phase, self._aims[name, phase]) or replica is None or not replica.up:
+                continue
+            if aim[3]:
+                self._set_fuse(replica, host.steps + aim[3])
+            else:
                 self._strike(replica)
 
     def note(self, event: str, what: Any, more: Any = "") -> None:
         """One line of the trace."""
         self.trace.append((self.loop.time(), event, (what, more)))
 
-    # ---- what goes wrong ------------------------------------------------------------------------------------
+    # ---- what goes wrong --------------------------------------------------------------------------------
 
     def _replica(self, name: str) -> Replica:
         replica = Replica(
@@ -133,6 +145,7 @@ class World:
             cache_bytes=self.profile.cache_bytes,
             limits=self.profile.engine_limits,
             policy=self.profile.policy,
+            computed=self.computed,
         )
         if self.profile.skewed:
             replica.host.skew_s = replica.skew_s = self.draw.uniform(-3600.0, 3600.0)
@@ -217,7 +230,7 @@ class World:
             newest = max((c.after.version for c in history if c.after is not None), default=0)
             self.floors[session] = min(self.floors[session], newest)
 
-    # ---- peace ----------------------------------------------------------------------------------------------
+    # ---- peace ------------------------------------------------------------------------------------------
 
     async def _make_peace(self) -> None:
         self.note("event", "peace")
@@ -246,9 +259,13 @@ class World:
                     self.wrong.append(f"{intent.name} is never settled")
 
     async def _everybody_serves(self, client: Client) -> None:
-        """Each replica that remembers a session, or any one, appends to it at the first try; another reads it."""
+        """Each replica that remembers a session appends to it at the first try; another one reads it."""
         for session in list(self.sessions):
-            knowing = [one for one in self.replicas if SessionKey(TENANT, session) in one.engine.sessions.cache._copies]
+            knowing = [
+                one
+                for one in self.replicas
+                if SessionKey(TENANT, session) in one.engine.sessions.cache._copies
+            ]
             for replica in knowing or [self.draw.choice(self.replicas)]:
                 await self._must_serve(replica, client.intent("append", session, keyed=True))
             reader = self.draw.choice(self.replicas)

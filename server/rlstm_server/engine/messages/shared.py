@@ -95,10 +95,10 @@ def _bits_per_byte(logprob: float, count: int) -> float | None:
 class EngineLimits:
     """Everything that multiplies has a limit; going over one is TooLarge, naming both numbers.
 
-    `state_bytes` are those that a session may come to: every commit writes its state whole. One tenant may
-    fill three quarters of `queued_jobs`: those of a thousand sessions fit. When `reader_events` or
-    `reader_bytes` wait for the reader of a stream, no more are made before he has taken them all, for which he
-    has `reader_seconds`.
+    `state_bytes` are those that a session may come to: now and then its state is written whole. One tenant
+    may fill three quarters of `queued_jobs`: those of a thousand sessions fit. When `reader_events` or
+    `reader_bytes` wait for the reader of a stream, no more are made before he has taken them all, for which
+    he has `reader_seconds`.
     """
 
     append_tokens: int = 65_536
@@ -112,7 +112,7 @@ class EngineLimits:
     choices: int = 16
     stop_strings: int = 16
     stop_characters: int = 256
-    state_bytes: int = 16 * 2**20
+    state_bytes: int = 256 * 2**20
     queued_jobs: int = 2_048
     queued_operations_per_session: int = 64
     reader_events: int = 256

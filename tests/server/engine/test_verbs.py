@@ -1,0 +1,224 @@
+"""Snapshots, forks, files and ends of sessions: of any size, on either store, through any replica."""
+
+import asyncio
+
+import pytest
+
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.exports import ExportKeys
+from rlstm_server.engine.messages import (
+    ForkRequest,
+    GenerationSettings,
+    ImportRequest,
+    ResetRequest,
+    RestoreRequest,
+    SessionGenerate,
+    SnapshotRequest,
+    UpdateRequest,
+)
+from rlstm_server.engine.snapshot import INLINE_BYTES
+from rlstm_server.errors import Gone, NotFound, TooLarge
+from rlstm_server.store.base import Limits, SessionKey
+from rlstm_server.store.embedded import EmbeddedValkey
+from rlstm_server.store.in_memory import MemoryStore
+from rlstm_server.store.in_redis import RedisStore
+
+KEYS = ExportKeys((b"a key to sign with",))
+TEXT = "once upon a time there was a text "
+
+
+@pytest.fixture(scope="module", params=["inline in memory", "log in Valkey"])
+def place(request):
+    """Where sessions are, and how: with their state in each commit, or with a base and a log."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def served(tools, place):
+    served = tools.serve(ByteVocab(), hidden=64 if "log" in place else 6)
+    assert (served.state_bytes(served.choose(tools.asked())) > INLINE_BYTES) == ("log" in place)
+    return served
+
+
+@pytest.fixture
+async def store(place, tmp_path):
+    if "memory" in place:
+        yield MemoryStore()
+        return
+    server = EmbeddedValkey(tmp_path)
+    await server.start()
+    store = RedisStore(server.url)
+    await store.check()
+    yield store
+    await store.close()
+    await server.stop()
+
+
+@pytest.fixture
+def running(store, served, tools):
+    """Start an engine, which knows of the sessions only what the store does."""
+    return lambda: tools.engine_on(store, served=served, export_keys=KEYS)
+
+
+async def take(talk, name="here", **fields):
+    request = SnapshotRequest(caller=talk.caller, session=talk.session, name=name, **fields)
+    return (await talk.engine.take_snapshot(request)).snapshot
+
+
+async def restore(talk, name="here", **fields):
+    request = RestoreRequest(caller=talk.caller, session=talk.session, snapshot=name, **fields)
+    return await talk.engine.restore(request)
+
+
+async def fork(talk, tools, **fields):
+    made = await talk.engine.fork(ForkRequest(caller=talk.caller, session=talk.session, **fields))
+    return tools.Talk(talk.engine, made.info.id)
+
+
+async def test_a_restored_session_is_the_one_of_then_after_a_restart(running, tools):
+    """D1: the next scores are those before, to the bit, on a server that has read nothing of it, too."""
+    async with running() as engine:
+        talk = await tools.Talk.begin(engine)
+        await talk.append(TEXT)
+        await take(talk)
+        before, score = await talk.info(), await talk.probe()
+        goes_on = await talk.append(TEXT)
+        restored = await restore(talk)
+        assert await talk.probe() == score
+    async with running() as engine:
+        talk = talk.at(engine)
+        assert await talk.probe() == score
+        assert (restored.info.version, restored.info.position) == (3, before.position)
+        assert (await talk.info()).totals == before.totals
+        assert (await talk.append(TEXT)).columns.logprobs == goes_on.columns.logprobs
+        await restore(talk)
+        assert await talk.probe() == score
+
+
+async def test_a_fork_goes_its_own_way_on_any_replica(running, tools):
+    """From the present or a snapshot: scores equal, histories apart, no memory shared."""
+    async with running() as one, running() as two:
+        talk = await tools.Talk.begin(one)
+        await talk.append(TEXT)
+        await take(talk)
+        score = await talk.probe()
+        present = await fork(talk, tools)
+        await talk.append(TEXT)
+        then = await fork(talk.at(two), tools, snapshot="here")
+        assert await present.at(two).probe() == await then.at(one).probe() == score
+        theirs = await present.append(TEXT)
+        await one.delete("acme", talk.session)
+        assert (await then.append(TEXT)).columns.logprobs == theirs.columns.logprobs
+
+
+async def test_a_file_makes_the_same_session_elsewhere(running, store, tools):
+    """D12: exported, deleted, imported through another replica: the same scores, and the same learning."""
+    async with running() as one, running() as two:
+        talk = await tools.Talk.begin(one)
+        await talk.append(TEXT)
+        score = await talk.probe()
+        exported = await one.export(talk.caller, talk.session)
+        data = b"".join(exported.pieces)
+        goes_on = await talk.append(TEXT)
+        await one.delete("acme", talk.session)
+        made = await two.import_session(ImportRequest(caller=talk.caller, data=data))
+        talk = tools.Talk(one, made.info.id)
+        assert await talk.probe() == score
+        assert (await talk.append(TEXT)).columns.logprobs == goes_on.columns.logprobs
+
+
+async def test_settings_and_resets_live_in_the_history(running, tools):
+    """What was set is so on every replica and after a restart, and a repeat is told what happened then."""
+    async with running() as one:
+        talk = await tools.Talk.begin(one)
+        await talk.append(TEXT)
+        update = UpdateRequest(
+            caller=talk.caller, session=talk.session, learning=False, metadata={"n": 1}, key="u"
+        )
+        first = await one.update(update)
+        reset = ResetRequest(caller=talk.caller, session=talk.session, scope="both", key="r")
+        cleared = await one.reset(reset)
+        score = await talk.probe()
+    async with running() as two:
+        talk = talk.at(two)
+        assert not (await talk.append(TEXT)).learn
+        for request, ask, answer in ((update, two.update, first), (reset, two.reset, cleared)):
+            again = await ask(request)
+            assert again.replayed
+            assert again.info == tools.replace(answer.info, expires_at=again.info.expires_at)
+        assert (await talk.info()).metadata == {"n": 1}
+        assert await talk.probe() != score
+
+
+async def test_a_dropped_snapshot_takes_nothing_else_along(running, tools):
+    """D16: neither restored nor forked any more; the session and its other snapshots are whole."""
+    async with running() as engine:
+        talk = await tools.Talk.begin(engine)
+        await talk.append(TEXT)
+        await take(talk)
+        score = await talk.probe()
+        await talk.append(TEXT)
+        await take(talk, "later")
+        await engine.drop_snapshot("acme", talk.session, "later")
+        with pytest.raises(NotFound):
+            await restore(talk, "later")
+        with pytest.raises(NotFound):
+            await fork(talk, tools, snapshot="later")
+        await restore(talk)
+        assert await talk.probe() == score
+
+
+@pytest.mark.parametrize("commit", [False, True], ids=["read", "kept"])
+async def test_a_delete_ends_a_text_within_16_tokens(running, tools, commit):
+    """D8: its reader is told, twice deleted is deleted, and no memory of the session is kept."""
+    async with running() as engine:
+        talk = await tools.Talk.begin(engine)
+        await talk.append(TEXT)
+        request = SessionGenerate(
+            caller=talk.caller,
+            session=talk.session,
+            settings=GenerationSettings(max_tokens=2_000, seed=1),
+            commit=commit,
+        )
+        shown = []
+
+        async def read():
+            async for event in engine.generate_in_session(request):
+                shown.append(event)
+                if len(shown) == 20:
+                    await engine.delete("acme", talk.session)
+                    await engine.delete("acme", talk.session)
+
+        with pytest.raises(Gone):
+            await read()
+        assert 20 <= len(shown) <= 20 + 16
+        assert SessionKey("acme", talk.session) not in [copy.key for copy in engine.sessions.cache.copies()]
+
+
+async def test_a_delete_refuses_what_is_queued(running, tools):
+    """D8: deleted twice amid appends, each of which was done before or is told that the session is gone."""
+    async with running() as engine:
+        talk = await tools.Talk.begin(engine)
+        appends = [asyncio.create_task(talk.append(TEXT * 4)) for _ in range(8)]
+        await appends[0]
+        await asyncio.gather(engine.delete("acme", talk.session), engine.delete("acme", talk.session))
+        outcomes = await asyncio.gather(*appends, return_exceptions=True)
+        done = [outcome.version for outcome in outcomes if not isinstance(outcome, Exception)]
+        assert done == list(range(1, len(done) + 1))
+        assert len(done) < 8
+        assert {type(outcome) for outcome in outcomes[len(done) :]} == {Gone}
+        assert engine.sessions.cache.copies() == []
+
+
+async def test_no_more_snapshots_than_are_allowed(served, tools):
+    """One more is refused, and can be taken when another is dropped."""
+    async with tools.engine_on(MemoryStore(limits=Limits(named_snapshots=2)), served=served) as engine:
+        talk = await tools.Talk.begin(engine)
+        await take(talk, "one")
+        await take(talk, "two")
+        with pytest.raises(TooLarge):
+            await take(talk, "three")
+        await engine.drop_snapshot("acme", talk.session, "one")
+        await take(talk, "three")
+        names = [snapshot.name for snapshot in await engine.list_snapshots("acme", talk.session)]
+        assert sorted(names) == ["three", "two"]

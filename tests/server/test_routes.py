@@ -1,0 +1,131 @@
+"""Every route that there is, by everybody who may or may not use it. New routes are covered as they come."""
+
+import hashlib
+import inspect
+import json
+
+import pytest
+from fastapi.routing import APIRoute
+from starlette.routing import Route
+
+from rlstm_server.api.limits import OPEN_PATHS
+from rlstm_server.store.in_memory import MemoryStore
+
+UNKNOWN = "0" * 32
+BODIES = [
+    {"max_tokens": 1},
+    {},
+    {"text": "a"},
+    {"name": "other"},
+    {"snapshot": "one"},
+    {"learning": True},
+    {"candidates": [{"text": "a"}]},
+]
+"""One of them is what a route takes, but for a file."""
+
+
+def leaves(routes, prefix=""):
+    """Each route's method and path, whatever it is wrapped in. A kind that nobody knows here is a fault."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if inner is not None:
+            yield from leaves(inner.routes, prefix)
+        else:
+            assert isinstance(route, Route | APIRoute), f"teach this test what {route!r} answers"
+            yield from ((method, prefix + route.path) for method in sorted(route.methods))
+
+
+class SpiedStore(MemoryStore):
+    """Remembers which calls were made."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __getattribute__(self, name):
+        """Note coroutines as they are looked up."""
+        value = super().__getattribute__(name)
+        if inspect.iscoroutinefunction(value):
+            self.calls.append(name)
+        return value
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """A file with a key of each of two tenants."""
+    records = [
+        {
+            "sha256": hashlib.sha256(f"{name}-key".encode()).hexdigest(),
+            "tenant": name,
+            "scopes": ["score", "generate", "sessions", "admin"],
+        }
+        for name in ("alice", "bob")
+    ]
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps(records))
+    return path
+
+
+def bearer(name):
+    return {"authorization": f"Bearer {name}-key", "x-request-id": "same"}
+
+
+def disguises(method, path):
+    """The route, and other ways to ask for it."""
+    yield method, path
+    yield from ((other, path) for other in ("GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "BREW"))
+    for spelt in (f"{path}/", f"/{path}", f"{path}//", path.upper(), f"/.{path}", f"{path}/..", f"{path}%2f"):
+        yield method, spelt
+    yield method, f"{path}?key=alice-key&authorization=alice-key"
+
+
+async def test_every_route_by_everybody(serve, keys, capsys):
+    """No key and a wrong one open nothing, another's session is not there, and the right key may."""
+    store = SpiedStore()
+    async with serve(api_keys_file=keys, store=store, limits={"failed_logins": 10_000}) as client:
+
+        async def send(method, path, headers, body=None):
+            return await client.request(method, f"http://localhost{path}", headers=headers, json=body)
+
+        async def new_session():
+            made = (await client.post("/sessions", json={"text": "a"}, headers=bearer("alice"))).json()["id"]
+            await client.post(f"/sessions/{made}/snapshots", json={"name": "one"}, headers=bearer("alice"))
+            return made
+
+        walked, opened, differing, closed = 0, [], [], []
+        for method, template in leaves(client.app.routes):
+            walked += 1
+            session = await new_session() if "{session_id}" in template else UNKNOWN
+            path = template.replace("{session_id}", session).replace("{snapshot}", "one")
+            if template not in OPEN_PATHS or method not in {"GET", "HEAD"}:
+                wrong = {"authorization": "Bearer alice-kez"}
+                asked = [(method, path, wrong), *((*one, {}) for one in disguises(method, path))]
+                answers = [(await send(*one)).status_code for one in asked]
+                opened += [one for one, status in zip(asked, answers, strict=True) if status != 401]
+            if "{session_id}" in template:
+                for body in BODIES:
+                    heard = []
+                    for named in (session, UNKNOWN):
+                        store.calls.clear()
+                        url = template.replace("{session_id}", named).replace("{snapshot}", "one")
+                        answer = await send(method, url, bearer("bob"), body)
+                        heard.append(
+                            (answer.status_code, answer.content, dict(answer.headers), store.calls[:])
+                        )
+                    if heard[0] != heard[1] or heard[0][0] < 400:
+                        differing.append((method, template, heard))
+                    if heard[0][0] == 404:
+                        break
+                else:
+                    differing.append((method, template, "no body is answered with 404"))
+            statuses = [500]
+            for body in BODIES:
+                if min(statuses) >= 300:
+                    statuses.append((await send(method, path, bearer("alice"), body)).status_code)
+            if {401, 403, 405} & set(statuses) or min(statuses) == 404:
+                closed.append((method, template, statuses))
+    with capsys.disabled():
+        identical = "identical" if not differing else "different"
+        print(f"\n{walked} routes x 4: {len(opened)} open, 404 bodies {identical}")
+    assert (opened, differing, closed) == ([], [], [])
+    assert walked >= len(client.app.openapi()["paths"])
