@@ -31,6 +31,7 @@ from rlstm_server.api.limits import ReceivingLayer
 from rlstm_server.api.tracing import TracingLayer
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.export_keys import find_keys
+from rlstm_server.engine.guarded import guard_weights
 from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import ServerError, StartupError
@@ -156,10 +157,16 @@ def _device(settings: Settings) -> torch.device:
     return torch.device("cuda" if settings.device != "cpu" and present else "cpu")
 
 
+def _guarded(checkpoint: Checkpoint, device: torch.device) -> Checkpoint:
+    if device.type == "cpu":
+        guard_weights(checkpoint.model)
+    return checkpoint
+
+
 def _served(parts: _Parts, device: torch.device) -> tuple[ServedModel, str]:
     """Give the model with its calibration, loaded unless given, and its card. Runs beside the event loop."""
     try:
-        checkpoint = parts.checkpoint or load(parts.settings.model, device)
+        checkpoint = parts.checkpoint or _guarded(load(parts.settings.model, device), device)
         calibrated = parts.calibrated
         if calibrated is None and checkpoint.adaptation_file is not None:
             calibrated = load_calibration(checkpoint.adaptation_file, checkpoint.model)

@@ -29,8 +29,11 @@ Device = Literal["auto", "cpu", "cuda"]
 Durability = Literal["fsync", "replica", "memory"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-BODY_SHARE = 3 / 4
-"""How much of the memory for bodies one tenant may fill: the rest is for others who come."""
+MEMORY_SHARE = 3 / 4
+"""How much of the memory for requests one tenant may fill: the rest is for others who come."""
+
+NUMBER_BYTES = 128
+"""What a number of an answer takes at most, on average, while the answer is made and sent."""
 
 
 class Limits(BaseModel):
@@ -44,11 +47,12 @@ class Limits(BaseModel):
     import_bytes: int = Field(
         default=128 * 2**20, ge=1024, le=2**30, description="One exported session, counted as received."
     )
-    bodies_bytes: int = Field(
-        default=256 * 2**20,
+    requests_bytes: int = Field(
+        default=2**30,
         ge=1024,
         le=2**40,
-        description="Bodies of all requests under way; one tenant's may fill three quarters.",
+        description="Memory for all requests under way: bodies, and answers that grow with them. One tenant's"
+        " may fill three quarters.",
     )
     receive_seconds: float = Field(
         default=15.0, gt=0, le=600, description="Whole time a request may take to arrive, headers and body."
@@ -89,11 +93,16 @@ class Limits(BaseModel):
     drain_seconds: float = Field(default=6.0, gt=0, le=600, description="What open work gets after SIGTERM.")
 
     @model_validator(mode="after")
-    def _leave_room_for_a_body(self) -> Limits:
-        for name, size in (("BODY_BYTES", self.body_bytes), ("IMPORT_BYTES", self.import_bytes)):
-            if size > BODY_SHARE * self.bodies_bytes:
+    def _leave_room_for_the_largest(self) -> Limits:
+        largest = {
+            "BODY_BYTES": self.body_bytes,
+            "IMPORT_BYTES": self.import_bytes,
+            f"SCORE_NUMBERS, of {NUMBER_BYTES} bytes each": self.score_numbers * NUMBER_BYTES,
+        }
+        for name, size in largest.items():
+            if size > MEMORY_SHARE * self.requests_bytes:
                 raise ValueError(
-                    f"BODIES_BYTES must be so large that {name} ({size:,}) fit into three quarters"
+                    f"REQUESTS_BYTES must be so large that {name} ({size:,}) fit into three quarters"
                 )
         return self
 

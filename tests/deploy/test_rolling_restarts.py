@@ -100,7 +100,7 @@ class Stream:
 
 
 async def restart(service, drains):
-    """Restart all replicas, one after the other, as README.md says; `drains` gets how long each took to end."""
+    """Restart one replica after the other, as README.md says; `drains` gets how long each took to end."""
     for seat in service.seats:
         began = time.monotonic()
         assert await seat.end() == 0

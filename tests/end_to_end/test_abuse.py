@@ -175,25 +175,6 @@ async def test_large_and_broken_requests_are_refused_cleanly(start):
     assert growth <= GROWTH_BYTES
 
 
-async def reads_nothing(server):
-    """Ask for a long text and stop reading; gives the seconds until the connection was cut."""
-    began = time.monotonic()
-    reader, writer = await asyncio.open_connection(*address(server), limit=1024)
-    body = json.dumps({"max_tokens": 65_536, "stream": True, "temperature": 0}).encode()
-    writer.write(HEAD.replace(b"/score", b"/generate") + b"content-length: %d\r\n\r\n" % len(body) + body)
-    await reader.readuntil(b"\r\n\r\n")
-    writer.transport.pause_reading()
-    while not writer.is_closing():
-        # a socket that was reset shows it to whoever writes
-        with contextlib.suppress(ConnectionError):
-            writer.write(b" ")
-        await asyncio.sleep(0.5)
-        if time.monotonic() - began > 60:
-            break
-    writer.transport.abort()
-    return time.monotonic() - began
-
-
 async def test_a_large_body_leaves_the_server_alive(start):
     """C4: 20 MB of text are received, parsed and refused or scored, while live answers at once."""
     text = prose(20 << 20)

@@ -37,7 +37,7 @@ class Sizes:
 
 
 FULL = Sizes(kills=200, other_kills=50, pauses=70, network_faults=500, stalls=12, stall_seconds=8.0)
-SHORT = Sizes(kills=10, other_kills=5, pauses=4, network_faults=40, stalls=2, stall_seconds=2.0)
+SHORT = Sizes(kills=10, other_kills=5, pauses=4, network_faults=24, stalls=2, stall_seconds=2.0)
 
 
 @pytest.fixture(scope="session")

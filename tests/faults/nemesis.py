@@ -6,8 +6,8 @@ import random
 from .replicas import NotStarted
 
 RESTART_SECONDS = 30
-HARM = (4, 24)
-"""Between two faults so many operations are acknowledged: the harm of one does not hide behind the next."""
+WORK = (4, 24)
+"""Between two faults so many operations are acknowledged, lest the harm of one hide behind the next."""
 STUCK_SECONDS = 60
 
 
@@ -41,10 +41,10 @@ class Nemesis:
             await asyncio.sleep(self.dice.uniform(0.05, longest_seconds))
             zombie.resume()
 
-    async def some_work(self, clients):
+    async def some_work(self, clients, work=WORK):
         """Wait until clients were told of some more operations, and a moment, so that any may be under way."""
         history = clients.history
-        goal = history.acknowledged + self.dice.randint(*HARM)
+        goal = history.acknowledged + self.dice.randint(*work)
         deadline = asyncio.get_running_loop().time() + STUCK_SECONDS
         while history.acknowledged < goal:
             clients.check()

@@ -175,9 +175,13 @@ FAULTS = (
 
 
 class FaultProxy:
-    """Listens on a free port of this machine and passes everything to the store's `port`, but for faults."""
+    """Listens on a free port of this machine and passes everything to the store's `port`, but for faults.
+
+    `watch`, if it is set, is awaited with each request before that goes on.
+    """
 
     def __init__(self, port):
+        self.watch = None
         self._store_port = port
         self._armed = []
         self._wires = set()
@@ -275,6 +279,8 @@ class _Wire:
 
     async def _pass_requests(self):
         while data := await self._replica[0].read(PIECE):
+            if self._proxy.watch is not None:
+                await self._proxy.watch(data)
             if self._fault is None:
                 self._fault = self._proxy.fault_for(data)
             await (self._fault or Fault()).request(self, data)
@@ -303,9 +309,10 @@ class _Wire:
 
     def reset(self):
         """Close both ends, the replica's by a reset: it finds out at its next word."""
-        connection = self._replica[1].get_extra_info("socket")
-        if connection is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._replica[1].transport.abort()
+        transport = self._replica[1].transport
+        if not transport.is_closing():
+            linger = struct.pack("ii", 1, 0)
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        transport.abort()
         if self._store is not None:
             self._store[1].close()

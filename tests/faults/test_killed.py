@@ -4,19 +4,11 @@ import pytest
 
 from .checker import judge
 from .load import Clients
+from .replicas import keep_logs
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
 ADAPTATIONS = ({}, {"kind": "output_bias"}, {"kind": "output_bias", "experts": 1})
-
-
-def keep_logs():
-    """Have a replica keep every state as base and log, with a snapshot every few operations."""
-    from rlstm_server.engine import snapshot, snapshotter
-    from rlstm_server.engine.snapshot_policy import SnapshotPolicy
-
-    snapshot.INLINE_BYTES = 1
-    snapshotter.SnapshotPolicy = lambda: SnapshotPolicy(most_records=8)
 
 
 async def harm(serve, checkpoint, kind, of_replicas, of_store, *, prepare=None):

@@ -1,4 +1,4 @@
-"""Requests to an application as a server would pass them on, bytes by bytes: no client makes them presentable."""
+"""Requests to an application byte by byte, as a server passes them on: no client makes them presentable."""
 
 import asyncio
 from dataclasses import dataclass

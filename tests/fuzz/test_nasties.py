@@ -1,4 +1,4 @@
-"""Whatever is put into whatever place: a documented refusal that repeats nothing, and a server that goes on."""
+"""Whatever is put in whatever place: a documented refusal that repeats nothing, and a server that goes on."""
 
 import collections
 import hashlib
@@ -7,16 +7,16 @@ import logging
 import random
 
 import pytest
-
-from rlstm_server.app import create_app
-from rlstm_server.logs import JsonFormatter
-from rlstm_server.settings import Settings
-from rlstm_server.store.in_memory import MemoryStore
 from tests.fuzz.asgi import Request, ask
 from tests.fuzz.cases import all_cases, pairs, right
 from tests.fuzz.nasties import CANARY
 from tests.fuzz.surface import Surface
 from tests.fuzz.verdict import faults_of
+
+from rlstm_server.app import create_app
+from rlstm_server.logs import JsonFormatter
+from rlstm_server.settings import Settings
+from rlstm_server.store.in_memory import MemoryStore
 
 QUICK = 400
 PAIRS = 6_000
@@ -61,9 +61,7 @@ class Bench:
         """A request that nothing is wrong with, and its answer as JSON."""
         given = [(name.encode(), value) for name, value in self.always.items()]
         content = b"" if body is None else json.dumps(body).encode()
-        request = Request(
-            method=method, target=target, headers=(*given, JSON, *headers), body=content
-        )
+        request = Request(method=method, target=target, headers=(*given, JSON, *headers), body=content)
         answer = await ask(self.app, request)
         return answer.status, json.loads(answer.body or b"null")
 

@@ -112,8 +112,8 @@ def test_replica_needs_a_store_that_can_have_one():
     assert load_settings(durability="replica", redis_url="redis://h").durability == "replica"
 
 
-def test_a_body_that_is_allowed_fits_into_the_memory_for_bodies(monkeypatch):
+def test_a_request_that_is_allowed_fits_into_the_memory_for_requests(monkeypatch):
     """Two settings that contradict each other are refused, by the names of both."""
-    monkeypatch.setenv("RLSTM_LIMITS__BODIES_BYTES", "10000000")
-    with pytest.raises(StartupError, match=r"^RLSTM_LIMITS: BODIES_BYTES .* BODY_BYTES \(8,388,608\)"):
+    monkeypatch.setenv("RLSTM_LIMITS__REQUESTS_BYTES", "10000000")
+    with pytest.raises(StartupError, match=r"^RLSTM_LIMITS: REQUESTS_BYTES .* BODY_BYTES \(8,388,608\)"):
         load_settings()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import email.message
 import json
 import math
 from collections.abc import Callable, Coroutine
@@ -84,20 +83,27 @@ def _declared_as_json(request: Request) -> Any:
 
 
 def _check_media_type(values: list[str]) -> None:
-    message = email.message.Message()
-    message["content-type"] = values[0] if len(values) == 1 else ""
-    if message.get_content_type() != "application/json":
+    media_type, charset = _declared(values)
+    if media_type != "application/json":
         raise UnsupportedMediaType("send the body with content-type: application/json")
-    if message.get_content_charset("utf-8").lower() not in {"utf-8", "utf8"}:
+    if charset not in {"utf-8", "utf8"}:
         raise UnsupportedMediaType("send the body as UTF-8")
 
 
 def check_octets(values: list[str]) -> None:
     """Raise UnsupportedMediaType unless a body is declared as plain bytes."""
-    message = email.message.Message()
-    message["content-type"] = values[0] if len(values) == 1 else ""
-    if message.get_content_type() != "application/octet-stream":
+    if _declared(values)[0] != "application/octet-stream":
         raise UnsupportedMediaType("send the file with content-type: application/octet-stream")
+
+
+def _declared(values: list[str]) -> tuple[str, str]:
+    """Give media type and character set of a body, in lower case; nothing for more than one header.
+
+    The standard library's parsers take e-mail's extended parameters too, and fail on some that are none.
+    """
+    media_type, *parameters = (values[0] if len(values) == 1 else "").lower().split(";")
+    named = {name.strip(): value.strip(' \t"') for name, _, value in (p.partition("=") for p in parameters)}
+    return media_type.strip(), named.get("charset", "utf-8")
 
 
 def parse_strictly(body: bytes) -> Any:

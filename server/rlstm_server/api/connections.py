@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
+import struct
 from collections import Counter
 from http import HTTPStatus
 from typing import ClassVar, Final, cast
@@ -34,6 +36,11 @@ ANSWER_SECONDS: Final = 1.0
 """What the application gets to say itself that a body took too long."""
 
 HEADER_BYTES: Final = 65_536
+WAITING_BYTES: Final = 16_384
+"""What of a stream of events waits in our buffer before the stream does."""
+
+AT_ONCE: Final = struct.pack("ii", 1, 0)
+
 PROGRESS_BYTES: Final = 16_384
 """What a reader takes at least, in the time that it may be silent, of an answer that waits for it."""
 
@@ -85,6 +92,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the connection, whose first request is due from now on."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=WAITING_BYTES)
         self.conn = _OneLength(h11.SERVER, HEADER_BYTES)
         self._caller = caller_of(self.client[0]) if self.client else ""
         self._arriving: asyncio.TimerHandle | None = None
@@ -241,6 +249,8 @@ class Connection(H11Protocol):
             self._watch_reader()
             return
         self._cut("slow_reader")
+        # What he did not take goes at once, instead of waiting for him in the system for minutes more.
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         self.transport.abort()
 
     def _cut(self, reason: Cut) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query, Request
 
 from rlstm_server.api.auth import PRINCIPAL, Principal
+from rlstm_server.api.limits import HELD, Held
 from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
 from rlstm_server.engine.interface import EngineInterface
 from rlstm_server.engine.messages import Caller
@@ -73,6 +74,13 @@ async def _caller(request: Request) -> Caller:
         endpoint=endpoint,
         allowance=principal.allowance,
     )
+
+
+async def _held(request: Request) -> Held:
+    held = request.scope[HELD]
+    if not isinstance(held, Held):
+        raise TypeError("the request did not pass the receiving layer")
+    return held
 
 
 async def _session(
@@ -141,6 +149,7 @@ MinVersion = Annotated[int | None, Query(ge=0, lt=2**63, description="Refuse (41
 ServicesDep = Annotated[Services, Depends(_services)]
 TraceDep = Annotated[Trace, Depends(_trace)]
 CallerDep = Annotated[Caller, Depends(_caller)]
+HeldDep = Annotated[Held, Depends(_held)]
 SessionDep = Annotated[str, Depends(_session)]
 KeyDep = Annotated[str | None, Depends(_idempotency_key)]
 IfMatchDep = Annotated[int | None, Depends(_if_match)]

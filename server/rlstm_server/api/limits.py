@@ -13,7 +13,7 @@ from rlstm_server.api.bodies import BodyTimeout
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import Trace, trace_of
 from rlstm_server.errors import Overloaded, ServerError, TooLarge
-from rlstm_server.settings import BODY_SHARE, Limits
+from rlstm_server.settings import MEMORY_SHARE, NUMBER_BYTES, Limits
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 """Asked by machines that judge the server: they need no key and wait for nobody."""
@@ -24,29 +24,36 @@ IMPORT_PATH = "/sessions/import"
 ARRIVED = "rlstm.arrived"
 """When the request's first byte came, by the event loop's clock; the connection says so."""
 
+HELD = "rlstm.held"
+"""What the request holds of the memory for requests; a handler expects a large answer there."""
+
+MOST_DIGITS = 18
+"""Of a declared length that are read: more are no length of any body."""
 
 PASS_OVER_BODIES = 4
 PASS_OVER_SECONDS = 1.0
 """How much more of a body that is refused is received: of so many largest bodies, for so long."""
 
 
-class BodyRoom:
-    """Memory for the bodies of all requests under way, from their first byte to the end of the answer."""
+class Memory:
+    """Memory for all requests under way, from their first byte to the last one of the answer."""
 
-    def __init__(self, room_bytes: int) -> None:
-        self._room_bytes, self._taken_bytes = room_bytes, 0
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes, self._taken_bytes = size_bytes, 0
         self._tenants: dict[str, int] = {}
 
     def take(self, tenant: str, count: int) -> None:
-        """Take room for some more bytes. Raises Overloaded where there is none."""
+        """Take some more. Raises Overloaded where there is none."""
         own = self._tenants.get(tenant, 0) + count
-        if self._taken_bytes + count > self._room_bytes or own > BODY_SHARE * self._room_bytes:
-            raise Overloaded("there is no room for another body: too many large ones at once", retry_after=1)
+        if self._taken_bytes + count > self._size_bytes or own > MEMORY_SHARE * self._size_bytes:
+            raise Overloaded(
+                "there is no memory for this request: too many large ones at once", retry_after=1
+            )
         self._taken_bytes += count
         self._tenants[tenant] = own
 
     def give(self, tenant: str, count: int) -> None:
-        """Give room back."""
+        """Give some back."""
         self._taken_bytes -= count
         self._tenants[tenant] -= count
         if not self._tenants[tenant]:
@@ -58,7 +65,7 @@ class ReceivingLayer:
 
     def __init__(self, app: ASGIApp, *, limits: Limits) -> None:
         self._app, self._limits = app, limits
-        self._room = BodyRoom(limits.bodies_bytes)
+        self._memory = Memory(limits.requests_bytes)
         self._turnstile = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,13 +73,13 @@ class ReceivingLayer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(self._limits, self._room, trace_of(scope).tenant or "")
+        body = scope[HELD] = Held(self._limits, self._memory, trace_of(scope).tenant or "")
         try:
             await self._take_in(body, scope, receive, send)
         finally:
             body.release()
 
-    async def _take_in(self, body: _Body, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _take_in(self, body: Held, scope: Scope, receive: Receive, send: Send) -> None:
         trace = trace_of(scope)
         try:
             content = await body.receive(scope, receive)
@@ -121,11 +128,11 @@ async def _pass_over(receive: Receive, count: int) -> None:
         count -= len(message.get("body", b""))
 
 
-class _Body:
-    """One body as it arrives: counted, timed, and accounted for until it is released."""
+class Held:
+    """The memory that one request holds until it is released: its body, counted and timed, and its answer."""
 
-    def __init__(self, limits: Limits, room: BodyRoom, tenant: str) -> None:
-        self._limits, self._room, self._tenant = limits, room, tenant
+    def __init__(self, limits: Limits, memory: Memory, tenant: str) -> None:
+        self._limits, self._memory, self._tenant = limits, memory, tenant
         self._largest_bytes = limits.body_bytes
         self._taken_bytes = 0
 
@@ -138,7 +145,7 @@ class _Body:
             self._largest_bytes = self._limits.import_bytes
         declared = Headers(scope=scope).get("content-length", "0")
         if declared.isdecimal():
-            self._check_size(int(declared))
+            self._check_size(int(declared[:MOST_DIGITS]))
         deadline = scope.get(ARRIVED, asyncio.get_running_loop().time()) + self._limits.receive_seconds
         try:
             async with asyncio.timeout_at(deadline):
@@ -148,10 +155,14 @@ class _Body:
                 f"the request took longer than {self._limits.receive_seconds:g} s to arrive"
             ) from None
 
+    def expect(self, numbers: int) -> None:
+        """Take memory for an answer of so many numbers. Raises Overloaded."""
+        self._take(numbers * NUMBER_BYTES)
+
     def release(self) -> None:
-        """Give the room back: nobody reads the body any more."""
+        """Give everything back: nobody reads the body any more, and the answer is sent."""
         if self._taken_bytes:
-            self._room.give(self._tenant, self._taken_bytes)
+            self._memory.give(self._tenant, self._taken_bytes)
             self._taken_bytes = 0
 
     async def _whole(self, receive: Receive) -> bytes | None:
@@ -163,11 +174,14 @@ class _Body:
             part = message.get("body", b"")
             self._check_size(len(parts) + len(part))
             if part:
-                self._room.take(self._tenant, len(part))
-                self._taken_bytes += len(part)
+                self._take(len(part))
                 parts += part
             if not message.get("more_body", False):
                 return bytes(parts)
+
+    def _take(self, count: int) -> None:
+        self._memory.take(self._tenant, count)
+        self._taken_bytes += count
 
     def _check_size(self, size: int) -> None:
         if size > self._largest_bytes:

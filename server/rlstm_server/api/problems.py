@@ -203,11 +203,13 @@ async def answer_http(request: Request, error: Exception) -> Response:
 
 def _methods_of(request: Request) -> str:
     """List all methods that a path takes: the router tells those of the first route only."""
-    endpoints = (endpoint.split(" ", 1) for endpoint in request.app.state.metrics.endpoints - {OTHER})
-    path = request.scope["path"]
-    return ", ".join(
-        sorted(method for method, template in endpoints if compile_path(template)[0].match(path))
-    )
+    methods: dict[str, list[str]] = {}
+    for endpoint in request.app.state.metrics.endpoints - {OTHER}:
+        method, template = endpoint.split(" ", 1)
+        if compile_path(template)[0].match(request.scope["path"]):
+            methods.setdefault(template, []).append(method)
+    # A path that is spelt out goes before one that also fits a template.
+    return ", ".join(sorted(methods[min(methods, key=lambda template: "{" in template)])) if methods else ""
 
 
 def install(app: FastAPI) -> None:

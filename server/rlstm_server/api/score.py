@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from rlstm_model.vocab import Vocab
 from rlstm_server.api.answers import FACTORS, column_fields, identity, json_response, total_fields
 from rlstm_server.api.bodies import StrictRoute
-from rlstm_server.api.dependencies import CallerDep, ServicesDep
+from rlstm_server.api.dependencies import CallerDep, HeldDep, ServicesDep
 from rlstm_server.api.shapes import (
     BODY,
     AdaptationIn,
@@ -164,9 +164,9 @@ class ScoreOut(IdentityOut):
     items: list[ItemOut]
 
 
-async def score(body: ScoreIn, services: ServicesDep, caller: CallerDep) -> Response:
+async def score(body: ScoreIn, services: ServicesDep, caller: CallerDep, held: HeldDep) -> Response:
     """Score texts. Log-probabilities are of the raw distribution: finite, at most 0, at least -9999 nats."""
-    _check_size(body, services.settings.limits.score_numbers)
+    held.expect(_numbers(body, services.settings.limits.score_numbers))
     answer = await services.engine.score(body.request(caller))
     engine = services.engine
 
@@ -183,11 +183,12 @@ async def score(body: ScoreIn, services: ServicesDep, caller: CallerDep) -> Resp
     )
 
 
-def _check_size(body: ScoreIn, limit: int) -> None:
+def _numbers(body: ScoreIn, limit: int) -> int:
     """Bound items x tokens x alternatives before anything of that size is made."""
     numbers = sum(item.most_tokens for item in body.the_items()) * (1 + body.top)
     if numbers > limit:
         raise TooLarge("tokens x (1 + top) of all items", numbers, limit)
+    return numbers
 
 
 def _tokens(answer: ScoreAnswer) -> int:

@@ -10,6 +10,7 @@ from rlstm_server.api.answers import FACTORS, json_response
 from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import (
     CallerDep,
+    HeldDep,
     IfMatchDep,
     KeyDep,
     LastEventIdDep,
@@ -133,10 +134,13 @@ async def append(
     body: AppendIn,
     services: ServicesDep,
     caller: CallerDep,
+    held: HeldDep,
     key: KeyDep,
     if_match: IfMatchDep,
 ) -> Response:
     """Score this text with the weights as they are, then learn from it."""
+    if body.scores == "tokens":
+        held.expect(len(body.tokens or ()) + len((body.text or "").encode()))
     answer = await services.engine.append(
         AppendRequest(
             caller=caller,

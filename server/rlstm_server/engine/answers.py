@@ -55,7 +55,7 @@ def append_answer(data: bytes) -> AppendAnswer:
             timings=Timings(**content.pop("timings")),
             **content,
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorrupt("a stored answer lacks a field") from error
 
 
@@ -70,7 +70,7 @@ def session_info(data: bytes) -> SessionInfo:
             forked_from=ancestor(content.pop("forked_from", None)),
             **content,
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorrupt("a stored answer lacks a field") from error
 
 

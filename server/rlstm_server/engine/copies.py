@@ -61,10 +61,11 @@ class Copies:
             if request.snapshot is not None:
                 state, ancestor = await self._earlier(source, request.snapshot, request.caller)
             metadata = copy.facts.metadata if request.metadata is None else request.metadata
-            ttl_ms = copy.facts.ttl_ms
-            facts = self.creator.facts(request.name, request.ttl_seconds or ttl_ms / 1000, metadata)
-            new = self._new(request, body_hash, state)
+            facts = self.creator.facts(request.name, request.ttl_seconds, metadata)
+            if request.ttl_seconds is None:
+                facts = replace(facts, ttl_ms=copy.facts.ttl_ms)
             facts = replace(facts, learning=copy.facts.learning, forked_from=ancestor)
+            new = self._new(request, body_hash, state)
             return await self.creator.make(replace(new, facts=facts, shared=True), operation)
 
         return await self.sessions.start(work).wait()

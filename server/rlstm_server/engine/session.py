@@ -183,8 +183,15 @@ class Sessions(Actors):
         raise unknown or OutcomeUnknown("the store did not say whether the change took effect")
 
     async def _own(self, commit: Commit, outcome: CommitOutcome) -> CommitOutcome:
-        """After a commit of unknown outcome, a replay of exactly its position is that commit."""
-        if not isinstance(outcome, Replayed) or outcome.current != commit.position:
+        """After a commit of unknown outcome, a replay of exactly its position is that commit.
+
+        Of its version too: two chunks of a text may hold the same tokens, and lead to the same place.
+        """
+        position = commit.position
+        if not isinstance(outcome, Replayed) or (outcome.version, outcome.current) != (
+            position.version,
+            position,
+        ):
             return outcome
         try:
             expires_at_ms = (await self.store.load_head(commit.key, with_state=False)).expires_at_ms

@@ -130,7 +130,7 @@ class Snapshots:
         try:
             header = json.loads(bytes(payload[_LENGTH_BYTES:start]))
             return Contents(header, load(bytes(payload[start:])), unsealed.same_numerics)
-        except (SafetensorError, ValueError) as error:
+        except (SafetensorError, ValueError, RecursionError) as error:
             raise StateCorrupt("the stored state cannot be read") from error
 
     # ---- the device thread's side -------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def _parse(header: bytes) -> tuple[Seal, object]:
         content = json.loads(header)
         stated = content.pop("length")
         found = Seal(**content)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise StateCorrupt("the stored state has a seal that cannot be read") from error
     for field in fields(Seal):
         if type(getattr(found, field.name)) is not field.type:

@@ -76,3 +76,10 @@ def test_the_whole_loss_is_bounded(costs, hostile):
         resets += lost
         assert resets <= math.log2(number / FREEZE + 1) + 1
         assert total <= resets * (LIMIT + max(0.0, *costs)) + LIMIT + 1e-9
+
+
+def test_what_was_lost_before_is_lost_again_and_nothing_else():
+    """The decision of then is followed, whatever the sum says now."""
+    assert Watch().after([0.0], [0.0], ends=True, lost=True).watch == Watch(frozen=FREEZE, freeze=2 * FREEZE)
+    tolerated = Watch().after([-2 * LIMIT], [0.0], ends=True, lost=False)
+    assert (tolerated.lost, tolerated.watch.excess) == (False, 2 * LIMIT)

@@ -138,7 +138,9 @@ HALF = {"type": "http.request", "body": b"x" * 600, "more_body": True}
 
 async def test_there_is_room_for_so_many_bodies():
     """All at once, and of one tenant; what ends gives its room back, however it ends."""
-    layer = ReceivingLayer(echo, limits=Limits(body_bytes=1024, import_bytes=1024, bodies_bytes=2000))
+    layer = ReceivingLayer(
+        echo, limits=Limits(body_bytes=1024, import_bytes=1024, score_numbers=8, requests_bytes=2000)
+    )
     leave = asyncio.Event()
     sent = []
 
@@ -202,3 +204,17 @@ async def test_a_body_that_is_refused_is_passed_over_for_a_while():
     answer = await post(endless())
     assert answer.status_code == 413
     assert count * 512 < 8 * 1024
+
+
+async def test_answers_that_grow_with_their_requests_are_counted_too(serve):
+    """A score or an append whose answer does not fit beside those under way is refused before any work."""
+    limits = {"body_bytes": 2048, "import_bytes": 1024, "score_numbers": 1_000, "requests_bytes": 200_000}
+    async with serve(limits=limits) as client:
+        session = (await client.post("/sessions", json={})).json()["id"]
+        asked = [("/score", {"text": "x" * 900})] * 2
+        asked += [(f"/sessions/{session}/append", {"text": "x" * 1_000})] * 2
+        answers = await asyncio.gather(*(client.post(path, json=body) for path, body in asked))
+        assert sorted(answer.status_code for answer in answers) == [200, 503, 503, 503]
+        assert {answer.json()["type"][-10:] for answer in answers if answer.is_error} == {"overloaded"}
+        for path, body in asked:
+            assert (await client.post(path, json=body)).status_code == 200

@@ -308,6 +308,22 @@ async def test_a_read_never_answers_from_an_older_version(store, tools):
             await one.score_candidates(request)
 
 
+async def test_nothing_is_seen_of_a_change_before_it_is_committed(tools):
+    """A read while the commit is on its way finds the state of before; a commit that fails leaves it so."""
+    async with held(tools, TEXT) as (engine, talk, append, opened):
+        before = await (await tools.Talk.begin(engine)).probe()
+        meanwhile = await talk.probe()
+        opened.set()
+        await append
+        after = await talk.probe()
+        engine.sessions.store.store.scripts = [refuse_connection]
+        with pytest.raises(StoreUnavailable):
+            await talk.append(TEXT)
+
+        assert meanwhile == before != after
+        assert await talk.probe() == after
+
+
 async def test_draining_answers_everybody(tools):
     """What waits when the server goes down is told so; the commit that is under way goes through."""
     async with held(tools, "first") as (engine, talk, first, opened):

@@ -82,7 +82,7 @@ class Server:
         **options,
     ):
         self._binary = binary
-        self._folder = folder
+        self.folder = folder
         self._conf = conf
         self._client = client or {}
         self._arguments = arguments
@@ -113,7 +113,7 @@ class Server:
         command += [str(part) for name, value in self._options.items() for part in (f"--{name}", value)]
         if self._limit_bytes is not None:
             command = ["prlimit", f"--fsize={self._limit_bytes}", *command]
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._arguments], stdout=log, stderr=log, env=self._environment
             )
@@ -139,7 +139,7 @@ class Server:
             self.kill()
 
     def _answers(self):
-        assert self.alive, (self._folder / "log").read_text()[-2_000:]
+        assert self.alive, (self.folder / "log").read_text()[-2_000:]
         with self.admin() as admin:
             return admin.ping()
 

@@ -132,6 +132,7 @@ def test_a_connection_that_was_reset_while_idle_is_not_used(loop_factory):
         taken.append(writer)
         while data := await reader.read(1_000):
             writer.write(b"+OK\r\n" * data.count(b"*"))
+        writer.close()
 
     async def calls():
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
@@ -143,6 +144,7 @@ def test_a_connection_that_was_reset_while_idle_is_not_used(loop_factory):
             await asyncio.sleep(0.05)
             reply = await link.call("SET", "test:key", 2, changes=True)
             await link.close()
+            await taken[1].wait_closed()
             return reply.content
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:

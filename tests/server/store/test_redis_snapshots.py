@@ -218,11 +218,14 @@ async def test_a_session_goes_on_without_a_lost_key(store, admin, build, lost):
     assert len(await store.named_snapshots(key)) == (0 if "named" in lost else 1)
 
 
-@pytest.fixture
-async def old(store, admin, build):
-    """A session as a release before this one stored it."""
-    key, _ = await build.session(store, name="old")
+@pytest.fixture(params=["of a release before", "of a release to come"])
+async def other(request, store, admin, build):
+    """A session as another release stores it."""
+    key, _ = await build.session(store, name="other")
     head = session_key(key, "head")
+    if request.param == "of a release to come":
+        admin.hset(head, "form", "3")
+        return key
     fields = admin.hgetall(head)
     kept = {b"version", b"chain", b"name", b"info", b"ttl", b"answer", b"created_at", b"expires_at"}
     admin.delete(head)
@@ -230,48 +233,48 @@ async def old(store, admin, build):
     return key
 
 
-async def test_a_session_in_another_form_is_refused_clearly(store, build, old):
+async def test_a_session_in_another_form_is_refused_clearly(store, build, other):
     """Every call on it says so, and changes nothing."""
-    position = build.creation(key=old).position
+    position = build.creation(key=other).position
     snapshot = SnapshotRef(generation="a", size=1)
 
     for call in (
-        store.load_head(old),
-        store.load_head(old, with_state=False),
-        store.commit(build.commit(old, position)),
-        store.read_log(old, after=0),
-        store.keep_snapshot(old, position, snapshot),
-        store.name_snapshot(old, "n", position, b"{}", snapshot),
-        store.named_snapshots(old),
-        store.drop_snapshot(old, "n"),
+        store.load_head(other),
+        store.load_head(other, with_state=False),
+        store.commit(build.commit(other, position)),
+        store.read_log(other, after=0),
+        store.keep_snapshot(other, position, snapshot),
+        store.name_snapshot(other, "n", position, b"{}", snapshot),
+        store.named_snapshots(other),
+        store.drop_snapshot(other, "n"),
     ):
         with pytest.raises(StateCorrupt, match="form"):
             await call
 
 
-async def test_a_session_in_another_form_is_in_nobodys_way(store, build, old):
+async def test_a_session_in_another_form_is_in_nobodys_way(store, build, other):
     """Others are listed and swept beside it, its name stays taken, and it can be deleted."""
     with pytest.raises(SessionExists):
-        await store.create(build.creation(name="old"))
+        await store.create(build.creation(name="other"))
     beside, _ = await build.session(store)
 
     await store.sweep()
 
     listed = await store.list(build.tenant)
     assert [one.session_id for one in listed.sessions] == [beside.session_id]
-    await store.delete(old)
+    await store.delete(other)
     with pytest.raises(Gone):
-        await store.load_head(old)
-    assert isinstance(await store.create(build.creation(name="old")), Created)
+        await store.load_head(other)
+    assert isinstance(await store.create(build.creation(name="other")), Created)
 
 
-async def test_a_session_in_another_form_expires_like_any_other(store, admin, build, old):
+async def test_a_session_in_another_form_expires_like_any_other(store, admin, build, other):
     """The sweeper meets it when its time is over."""
-    admin.hset(session_key(old, "head"), "expires_at", 1)
-    admin.zadd(f"rlstm:{{{build.tenant}}}:index", {old.session_id: 1})
+    admin.hset(session_key(other, "head"), "expires_at", 1)
+    admin.zadd(f"rlstm:{{{build.tenant}}}:index", {other.session_id: 1})
 
     await store.sweep()
 
-    assert keys_of(admin, old) == {"tomb"}
+    assert keys_of(admin, other) == {"tomb"}
     with pytest.raises(Gone, match="session_expired"):
-        await store.load_head(old)
+        await store.load_head(other)

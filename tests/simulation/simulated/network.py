@@ -171,8 +171,8 @@ class Network:
             self.loop.call_later(delay, self._answer, call, outcome, error)
 
     def _arrive_again(self, call: Call) -> None:
-        if call.dropped or self.storage.down:
-            return
+        if call.dropped or self.storage.down or isinstance(call.outcome, ServerError):
+            return  # nobody sends again what was refused
         outcome, error = self._applied(call)
         call.outcome = error or outcome
         self.watch("again", call)
@@ -197,6 +197,7 @@ class Network:
         if call.future.done() or not call.host.alive:
             return
         call.phase = "answered"
+        self.watch("answered", call)
         if error is None:
             call.future.set_result(outcome)
         else:

@@ -68,12 +68,15 @@ class Profile:
         fuses = () if calm else tuple(draw.randint(3, 150) for _ in range(draw.choice((0, 1, 1, 2))))
         mode: Mode = draw.choice(("inline", "inline", "log"))
         aims = () if calm else tuple(_aim(draw, mode) for _ in range(draw.choice((0, 1, 1, 2))))
-        crowd = draw.random() < 0.05
+        crowd = draw.random() < 0.08
+        backwards = crowd and not calm and draw.random() < 0.6
+        if backwards:
+            events = ("failover", "failover", "failover")
         return cls(
             mode=mode,
             replicas=3 if crowd else draw.choice((1, 2, 2, 3)),
             clients=4 if crowd else draw.choice((2, 2, 3)),
-            wishes=draw.randint(3, 5),
+            wishes=8 if backwards else draw.randint(3, 5),
             rate=0.0 if calm else draw.choice((0.0, 0.05, 0.15, 0.3)),
             slow_s=draw.choice((0.005, 0.02, 0.1)),
             fuses=fuses,
@@ -84,7 +87,7 @@ class Profile:
             skewed=draw.random() < 0.3,
             sticky=not crowd and draw.random() < 0.4,
             ttl_s=draw.choice((None, None, None, None, 4.0)),
-            durability=draw.choice(("fsync", "fsync", "replica")),
+            durability="fsync" if backwards else draw.choice(("fsync", "fsync", "replica")),
             cache_bytes=draw.choice((1 << 20, 1 << 20, 1 << 20, 300)),
             limits=Limits(answers=2, answer_bytes=1_000, log_records=draw.choice((4, 1_024))),
             policy=SnapshotPolicy(

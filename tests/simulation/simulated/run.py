@@ -25,7 +25,7 @@ def run(seed: int, *, tell: bool = False) -> Run:
     """Live through one seed; the trace is for one that failed, unless it is to be told anyway."""
     world = World(seed)
     inline_bytes = INLINE_BYTES if world.profile.mode == "inline" else 0
-    with virtual(world.loop, random.Random(seed + 2), inline_bytes):
+    with virtual(world.loop, random.Random(f"bits {seed}"), inline_bytes):
         checker = Checker(world)
         try:
             world.loop.run(_life(world, checker))

@@ -34,6 +34,7 @@ class Applied:
     before, after  the positions that it leads from and to; None where it has none
     state          what it brought, wherever it lay; None for a commit that left it to the log
     name           of a snapshot
+    base           the version of the base before another was kept
     lost           a failover took it back
     """
 
@@ -46,6 +47,7 @@ class Applied:
     expires_at_ms: int = 0
     state: bytes | None = None
     name: str | None = None
+    base: int | None = None
     lost: bool = False
 
 
@@ -71,7 +73,10 @@ class Storage:
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], attempt: Attempt | None) -> Any:
         """Do what a replica asks, at once and as a whole."""
-        before = self._position(args[0].key) if name == "commit" else None
+        key: SessionKey | None = None
+        if name in ("commit", "keep_snapshot"):
+            key = args[0].key if name == "commit" else args[0]
+        before, base = self._position(key), self._base(key)
         outcome = finished(getattr(self.store, name)(*args, **kwargs))
         if isinstance(outcome, Committed):
             commit: Commit = args[0]
@@ -96,6 +101,8 @@ class Storage:
         elif isinstance(outcome, NamedSnapshot):
             position = Position(outcome.version, args[2].chain)
             self._note(Applied("name", args[0], attempt, after=position, name=outcome.name))
+        elif name == "keep_snapshot" and outcome:
+            self._note(Applied("keep", args[0], attempt, before, args[1], base=base))
         elif name == "drop_snapshot":
             self._note(Applied("unname", args[0], attempt, name=args[1]))
         elif name == "delete":
@@ -137,9 +144,13 @@ class Storage:
     def _copied(self, store: MemoryStore) -> MemoryStore:
         return copy.deepcopy(store, {id(self): self})
 
-    def _position(self, key: SessionKey) -> Position | None:
-        session = self.store._sessions.get(key)
+    def _position(self, key: SessionKey | None) -> Position | None:
+        session = None if key is None else self.store._sessions.get(key)
         return None if session is None else session.head.position
+
+    def _base(self, key: SessionKey | None) -> int | None:
+        session = None if key is None else self.store._sessions.get(key)
+        return None if session is None else session._base.version
 
     def _stored(self, key: SessionKey, state: bytes | SnapshotRef | None) -> bytes | None:
         if isinstance(state, SnapshotRef):

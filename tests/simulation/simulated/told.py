@@ -79,3 +79,20 @@ def is_final(error: ServerError | None) -> bool:
 
 
 ATTEMPT: ContextVar[Attempt | None] = ContextVar("attempt", default=None)
+
+
+def version_told(attempt: Attempt) -> int | None:
+    """The newest version that an answer speaks of."""
+    answer = attempt.answer
+    if attempt.events:
+        ends = [getattr(event, "version", None) for event in attempt.events]
+        return max((version for version in ends if version is not None), default=None)
+    match attempt.intent.kind:
+        case "append" | "rank" | "info":
+            return None if answer is None else answer.version
+        case "create" | "reset" | "update" | "restore":
+            return None if answer is None else answer.info.version
+        case "export":
+            return None if answer is None else answer[0]
+        case _:
+            return None

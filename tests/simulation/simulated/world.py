@@ -19,8 +19,8 @@ from simulated.matrix import Watch
 from simulated.network import Call, Network
 from simulated.profile import Profile
 from simulated.replica import Replica
-from simulated.storage import Storage
-from simulated.told import Attempt, Intent
+from simulated.storage import Storage, finished
+from simulated.told import Attempt, Intent, version_told
 
 QUIET_S: Final = 15.0
 """So long after the last fault every message has arrived."""
@@ -32,9 +32,9 @@ class World:
     """See the module."""
 
     def __init__(self, seed: int) -> None:
-        self.draw = random.Random(seed)
+        self.draw = random.Random(f"world {seed}")
         self.profile = Profile.of(self.draw)
-        self.loop = SimulatedLoop(random.Random(seed + 1))
+        self.loop = SimulatedLoop(random.Random(f"order {seed}"))
         self.storage = Storage(self.loop, self.profile.limits, self.profile.durability)
         self.sessions: list[str] = []
         self.floors: dict[str | None, int] = {}
@@ -244,6 +244,8 @@ class World:
             self._go_on(replica)
             self._start(replica)
         await asyncio.sleep(QUIET_S)
+        if finished(self.storage.store.sweep()):
+            self.watch.row("swept")
         for replica in self.replicas:  # one may have been about to start, or draining
             self._start(replica)
             if replica.draining:
@@ -284,20 +286,3 @@ class World:
         code = "" if attempt.error is None else attempt.error.code
         if attempt.outcome != "answered" and code not in ("gone", "not_found"):
             self.wrong.append(f"{attempt}: in peace {replica.name} says {attempt.error!r}")
-
-
-def version_told(attempt: Attempt) -> int | None:
-    """The newest version that an answer speaks of."""
-    answer = attempt.answer
-    if attempt.events:
-        ends = [getattr(event, "version", None) for event in attempt.events]
-        return max((version for version in ends if version is not None), default=None)
-    match attempt.intent.kind:
-        case "append" | "rank" | "info":
-            return None if answer is None else answer.version
-        case "create" | "reset" | "update" | "restore":
-            return None if answer is None else answer.info.version
-        case "export":
-            return None if answer is None else answer[0]
-        case _:
-            return None

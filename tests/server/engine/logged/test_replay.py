@@ -54,7 +54,7 @@ def check_program(tools, logs, served, program, asked):
     assert (copy.position, copy.state.approx) == (live.position, False)
 
 
-@settings(tried, max_examples=10)
+@settings(tried, max_examples=6)
 @programs
 def test_replay_equals_what_was_live_to_the_bit(tools, logs, served_by, program, lineup, kind, rule):
     """Appends of any cut, kept text and resets, with any guard: the log leads to the very state."""
@@ -172,7 +172,7 @@ async def test_a_row_restarts_where_it_did(tools, logs, store, served_by):
 async def test_the_watch_resets_where_it_did(tools, logs, store, served_by):
     """Reset by the record alone; and left alone by it, though the sum says otherwise."""
     served = served_by("full", "watched")
-    fresh, _, record = await first_learned(tools, logs, store, served, HOSTILE)
+    fresh, _, record = await first_learned(tools, logs, store, served, HOSTILE[:40])
     (reading,) = record["readings"]
     assert any("reset" in own for _, own in reading["guarded"])
     tolerant = [

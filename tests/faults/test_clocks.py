@@ -1,0 +1,80 @@
+"""The store's clock jumps by an hour, forward and back: nothing is lost or done twice, ends come by that clock."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .checker import judge
+from .load import Clients
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+HOUR = 3600
+
+
+class Clock:
+    """The clock of a store that is started with `environment`."""
+
+    def __init__(self, folder):
+        self._file = folder / "clock"
+        self.set(0)
+        self.environment = {
+            "LD_PRELOAD": str(FAKETIME),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def set(self, seconds):
+        """Let it be so many seconds ahead."""
+        partial = self._file.with_suffix(".partial")
+        partial.write_text(f"{seconds:+d}\n")
+        partial.replace(self._file)
+
+
+@pytest.fixture
+def clock(tmp_path):
+    """Give a clock that can be set."""
+    if FAKETIME is None:
+        pytest.skip("no libfaketime here (Debian: apt-get install faketime)")
+    return Clock(tmp_path)
+
+
+async def test_jumps_of_the_clock_lose_nothing(serve, clock, sizes, tiny_checkpoint):
+    """An hour ahead, an hour behind, under load."""
+    async with serve(environment=clock.environment) as service:
+        async with Clients(service.replicas, service.history, seed=23) as clients:
+            for _ in range(sizes.stalls * 2):
+                await service.nemesis.some_work(clients)
+                clock.set(service.nemesis.dice.choice([-HOUR, 0, HOUR]))
+        clock.set(0)
+        verdict = await judge(service.history, service.store.url, tiny_checkpoint)
+        print(
+            f"{sizes.stalls * 2} jumps of the store's clock: {service.history.acknowledged:,} acknowledged,"
+            f" {len(verdict.lost)} lost, {len(verdict.twice)} twice"
+        )
+
+    assert verdict.faults == []
+
+
+async def test_a_session_ends_by_the_clock_of_the_store(serve, clock):
+    """Half an hour to live is over when the store says so, whatever the time is where the server runs."""
+    async with serve(seats=1, environment=clock.environment) as service:
+        async with httpx.AsyncClient(base_url=service.replicas.seats[0].url, timeout=30) as client:
+            made = (await client.post("/sessions", json={"ttl_seconds": HOUR / 2})).json()
+            path = f"/sessions/{made['id']}"
+            clock.set(HOUR // 2 - 60)
+            assert (await client.post(f"{path}/append", json={"text": "a"})).status_code == 200
+            clock.set(HOUR - 120)
+            assert (await client.post(f"{path}/append", json={"text": "a"})).status_code == 200
+            clock.set(2 * HOUR)
+            gone = await client.post(f"{path}/append", json={"text": "a"})
+            clock.set(0)
+            await asyncio.sleep(0)
+            back = await client.get(path)
+
+    assert (gone.status_code, gone.json()["type"]) == (410, "urn:rlstm:problem:session_expired")
+    assert back.status_code == 410

@@ -1,0 +1,225 @@
+"""E4: a pickle that would run a program, put wherever bytes are stored or taken: nothing of it ever runs."""
+
+import io
+import json
+import os
+import pickle
+import shutil
+import tempfile
+import zipfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from redis import Redis
+
+from rlstm_server.app import create_app
+from rlstm_server.engine.exports import MAGIC as EXPORT
+from rlstm_server.engine.exports import ExportKeys
+from rlstm_server.settings import Settings
+from rlstm_server.store.base import SessionKey
+from rlstm_server.store.embedded import EmbeddedValkey
+from rlstm_server.store.in_memory import MemoryStore
+from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_functions import session_key
+from rlstm_server.store.sealing import MAGIC as SEAL
+from rlstm_server.store.sealing import Seal, seal
+
+SECRET = "a secret to sign with of 32 characters or more"
+OCTETS = {"content-type": "application/octet-stream"}
+ONCE = {"idempotency-key": "k-1"}
+
+
+class Bomb:
+    """What leaves a file behind when somebody loads it."""
+
+    def __init__(self, marker):
+        self.marker = str(marker)
+
+    def __reduce__(self):
+        """Make whoever unpickles this run a program."""
+        return os.system, (f"touch {self.marker}",)
+
+
+def bombs(marker):
+    """The bomb in every wrapping that some loader unpacks."""
+    plain = [pickle.dumps(Bomb(marker), protocol) for protocol in (0, 2, 5)]
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("archive/data.pkl", plain[1])
+        file.writestr("archive/version", "3\n")
+    header = b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(117) + b"\n"
+    array = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + plain[1]
+    return {
+        "text": plain[0],
+        "binary": plain[1],
+        "newest": plain[2],
+        "torch": archive.getvalue(),
+        "numpy": array,
+    }
+
+
+def armed(value, bomb):
+    """A value with the bomb in its place: as it is, and where it was sealed, sealed as rightly."""
+    if not value.startswith(SEAL):
+        return [bomb]
+    start = len(SEAL) + 4
+    length = int.from_bytes(value[len(SEAL) : start], "little")
+    fields = json.loads(value[start : start + length])
+    fields.pop("length")
+    own = Seal(**fields)
+    head = b'{"kind": "full"}'
+    return [bomb, seal(own, bomb), seal(own, len(head).to_bytes(4, "little") + head + bomb)]
+
+
+@pytest.fixture
+def marker(tmp_path):
+    """A file that is there only after a bomb went off; one does, to show that they would."""
+    path = tmp_path / "went-off"
+    for bomb in bombs(path).values():
+        if not bomb.startswith((b"PK", b"\x93")):
+            pickle.loads(bomb)
+            assert path.exists()
+            path.unlink()
+    return path
+
+
+@pytest.fixture
+async def valkey():
+    """A Valkey of our own, in memory where that can be; gives its address."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(dir=memory))
+    server = EmbeddedValkey(folder, maxmemory_bytes=64 << 20)
+    await server.start()
+    yield server.url
+    await server.stop()
+    shutil.rmtree(folder)
+
+
+@asynccontextmanager
+async def served(model, store):
+    """A client of a server that keeps no copies: every call reads what is stored."""
+    settings = Settings(model=str(model), cache_bytes=0, export_key=SECRET)
+    app = create_app(settings, store=store)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        yield client
+
+
+class Target:
+    """A session whose values lie in a store: named, changed and put back one by one."""
+
+    def __init__(self, admin, session):
+        self.admin = admin
+        own = session_key(SessionKey("default", session), "*")
+        self.keys = sorted(admin.scan_iter(own.replace("{", "[{]").replace("}", "[}]")))
+
+    def places(self):
+        """Every field of every hash, and of every entry of the log."""
+        for key in self.keys:
+            if self.admin.type(key) == b"hash":
+                yield from ((key, name, value) for name, value in self.admin.hgetall(key).items())
+            else:
+                entries = self.admin.xrange(key)
+                yield from (
+                    (key, (at, name), value)
+                    for at, (_, fields) in enumerate(entries)
+                    for name, value in fields.items()
+                )
+
+    def put(self, key, name, value):
+        """Put another value there."""
+        if not isinstance(name, tuple):
+            self.admin.hset(key, name, value)
+            return
+        at, field = name
+        entries = self.admin.xrange(key)
+        entries[at][1][field] = value
+        self.admin.delete(key)
+        for version, fields in entries:
+            self.admin.xadd(key, fields, id=version)
+
+
+async def use(client, session):
+    """Everything that reads a session; gives each answer."""
+    path = f"/sessions/{session}"
+    yield await client.get(path)
+    yield await client.get("/sessions")
+    yield await client.post(f"{path}/score", json={"candidates": [{"text": "a"}]})
+    yield await client.post(f"{path}/append", json={"text": "again"}, headers=ONCE)
+    yield await client.get(f"{path}/snapshots")
+    yield await client.post(f"{path}/restore", json={"snapshot": "one"})
+    yield await client.get(f"{path}/export")
+
+
+async def restored(client, session):
+    """What a client is told who goes back to the snapshot."""
+    return await client.post(f"/sessions/{session}/restore", json={"snapshot": "one"})
+
+
+@pytest.mark.parametrize("kind", ["binary"])
+async def test_a_pickle_in_the_store_never_runs(tiny_checkpoint, valkey, marker, kind):
+    """In any value of a session, sealed or not: it is refused as damage, never loaded."""
+    bomb = bombs(marker)[kind]
+    async with served(tiny_checkpoint, RedisStore(valkey, timeout_s=20)) as client:
+        made = (await client.post("/sessions", json={"text": "before"})).json()["id"]
+        await client.post(f"/sessions/{made}/append", json={"text": "again"}, headers=ONCE)
+        await client.post(f"/sessions/{made}/snapshots", json={"name": "one"})
+        statuses, faults = set(), []
+        with Redis.from_url(valkey, protocol=2) as admin:
+            target = Target(admin, made)
+            whole = {key: admin.dump(key) for key in target.keys}
+            for key, name, value in list(target.places()):
+                for weapon in armed(value, bomb):
+                    target.put(key, name, weapon)
+                    async for answer in use(client, made):
+                        statuses.add(answer.status_code)
+                        if answer.status_code >= 500 and not answer.json()["type"].endswith("corrupt"):
+                            faults.append(
+                                (key, name, answer.request.method, answer.request.url.path, answer.text)
+                            )
+                    for one, dumped in whole.items():
+                        admin.restore(one, 0, dumped, replace=True)
+        assert not marker.exists()
+        assert not faults, "\n".join(sorted({f"{key.split(b':')[-1]} {name} {method}" for key, name, method, *_ in faults}))
+        assert 500 in statuses
+        text = (await client.get("/metrics")).text
+        assert 'rlstm_restore_failures_total{reason="checksum"} 0.0' not in text
+        assert (await restored(client, made)).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["text", "binary", "newest", "torch", "numpy"])
+async def test_a_pickle_that_is_imported_never_runs(tiny_checkpoint, marker, kind):
+    """As the file, and signed by this very server as its header, its tensors and a text in it: 422."""
+    bomb, signing = bombs(marker)[kind], ExportKeys((SECRET.encode(),))
+
+    def sign(body):
+        signature = signing.sign()
+        signature.update(body)
+        return body + signature.digest()
+
+    async with served(tiny_checkpoint, MemoryStore()) as client:
+        made = (await client.post("/sessions", json={"text": "before"})).json()["id"]
+        whole = (await client.get(f"/sessions/{made}/export")).content
+        start = len(EXPORT) + 4
+        length = int.from_bytes(whole[len(EXPORT) : start], "little")
+        header, tensors = json.loads(whole[start : start + length]), whole[start + length : -32]
+
+        def file(text, behind):
+            return EXPORT + len(text).to_bytes(4, "little") + text + behind
+
+        def headed(behind):
+            return file(json.dumps(header | {"bytes": len(behind)}).encode(), behind)
+
+        sized = len(bomb).to_bytes(8, "little") + bomb
+        files = [bomb, sign(bomb), sign(EXPORT + bomb), sign(file(bomb, tensors))]
+        files += [sign(headed(bomb)), sign(headed(sized)), sign(headed(tensors + bomb))]
+        for data in files:
+            answer = await client.post("/sessions/import", content=data, headers=OCTETS)
+            assert answer.status_code == 422, answer.text
+            assert answer.json()["type"].endswith(":import_rejected")
+    assert not marker.exists()

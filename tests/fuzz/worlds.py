@@ -1,0 +1,97 @@
+"""Two very small served models, of bytes and of words, and exported sessions of theirs in all their forms."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
+from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.config import ModelConfig
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.vocab import ByteVocab, WordVocab
+from rlstm_server.engine.description import SessionCopy, SessionFacts
+from rlstm_server.engine.exports import ExportKeys, ExportSpec, write_export
+from rlstm_server.engine.messages import AdaptationRequest
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.text import Place
+from rlstm_server.store.base import SessionKey, first_position
+
+KEYS = ExportKeys((b"the key of the fuzzer", b"an old one"))
+KEY = SessionKey("acme", "0123456789abcdef")
+SIGNATURE_BYTES = 32
+SEGMENT = 4
+
+
+@dataclass(frozen=True)
+class World:
+    """A served model, states of its sessions, and the files that it exported of them, signatures and all."""
+
+    served: ServedModel
+    states: tuple[SessionState, ...]
+    files: tuple[bytes, ...]
+
+    @property
+    def spec(self):
+        """What a file has to fit."""
+        return ExportSpec(tenant=KEY.tenant, served=self.served)
+
+
+def served_model(vocab):
+    """A model of a few weights, all of which may be fast, or those of the output's biases."""
+    model = LanguageModel(ModelConfig(vocab_size=vocab.size, hidden_size=2, num_layers=1))
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(0.0, 0.5, generator=generator)
+    size = model.config.num_parameters
+    full = AdaptationConfig(
+        kind="full",
+        coordinates=size,
+        rule="sgd",
+        rate=0.01,
+        segment=SEGMENT,
+        reduction="mean",
+        statistics_batch=1,
+        statistics_segments=1,
+    )
+    calibrated = Calibrated(
+        model=model.eval().requires_grad_(False),
+        statistics=GradientStatistics(full_P=torch.ones(size)),
+        choices=(full, replace(full, kind="output_bias", coordinates=vocab.size)),
+        fingerprint="c",
+    )
+    return ServedModel(name="tiny", fingerprint="f", model=model, vocab=vocab, calibrated=calibrated)
+
+
+def make_worlds():
+    """Both, with sessions before any text, within a segment and after it, of one to four experts."""
+    words = WordVocab.build("the cat sat on the mat\nthe dog ran\n")
+    return tuple(_world(served_model(vocab)) for vocab in (ByteVocab(), words))
+
+
+def _world(served):
+    asked = [
+        {},
+        {"kind": "output_bias"},
+        {"experts": 1},
+        {"experts": 1, "static": False},
+        {"experts": 4, "rate_scale": 0.5},
+    ]
+    states = [_state(served, length, **one) for length in (0, 2, SEGMENT, 11) for one in asked]
+    facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1, metadata={"n": 1, "é": "ü", "x": None})
+    copies = [
+        SessionCopy(key=KEY, position=first_position(KEY), state=state, facts=facts) for state in states
+    ]
+    files = tuple(b"".join(write_export(copy, served, KEYS).pieces) for copy in copies)
+    return World(served, tuple(states), files)
+
+
+def _state(served, length, **asked):
+    choice = served.choose(AdaptationRequest(**asked))
+    adapter = served.adapter(choice.kind, choice.coordinates)
+    state = SessionState.before_text(adapter, choice)
+    for observed in adapter.observe(state.adapted, [token % served.vocab.size for token in range(length)]):
+        state = replace(state, adapted=observed.state)
+    held = "do" if served.vocab.kind == "word" and length else ""
+    return replace(state, place=Place(characters=length, pending=held))

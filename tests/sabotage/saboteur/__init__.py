@@ -1,0 +1,1 @@
+"""Puts faults into the server, each of which a test must notice."""

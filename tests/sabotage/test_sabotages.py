@@ -1,0 +1,70 @@
+"""Each fault turns its own test red, or that test proves nothing."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from saboteur.acts import ACTS
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = (Path(__file__).parent, ROOT / "tests" / "simulation")
+SHORT = ("no_chain_check", "acknowledged_before_commit", "memory_not_zeroed", "one_route_open")
+ASSERTED = ("AssertionError", "assert ", "Failed: DID NOT RAISE")
+
+
+def run(report, *arguments):
+    """Run tests in a process of their own; what it ended with, and the cases it wrote down."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, FOLDERS)), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert report.exists(), done.stdout + done.stderr
+    return done.returncode, list(ElementTree.parse(report).iter("testcase")), done.stdout
+
+
+def says(case, path):
+    """What an assertion that failed in the test's own file said; None for anything else that went wrong."""
+    failure = case.find("failure")
+    if failure is None or not failure.get("message").startswith(ASSERTED):
+        return None
+    if not re.search(rf"^{path}:\d+: (AssertionError|Failed)$", failure.text, re.MULTILINE):
+        return None
+    return failure.get("message").splitlines()[0]
+
+
+@pytest.fixture
+def acts():
+    """The faults to put in: four of them where `RLSTM_FAULTS=short` asks for little, else all."""
+    short = os.environ.get("RLSTM_FAULTS") == "short"
+    return {name: ACTS[name] for name in (SHORT if short else ACTS)}
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_every_sabotage_is_caught(acts, tmp_path, capsys):
+    """The test named for it fails by an assertion of its own, in every case; without the fault it passes."""
+    ended, _, printed = run(tmp_path / "whole.xml", *(act.test for act in acts.values()))
+    assert ended == 0, printed
+
+    told, missed = {}, {}
+    for name, act in acts.items():
+        chosen = ("-p", "saboteur.plugin", "--sabotage", name, act.test)
+        ended, cases, printed = run(tmp_path / f"{name}.xml", *chosen)
+        said = [says(case, re.escape(act.test.split("::")[0])) for case in cases]
+        if ended == 1 and said and all(said):
+            told[name] = said[0]
+        else:
+            missed[name] = printed
+    with capsys.disabled():
+        print(f"\n{len(told)}/{len(acts)} sabotages caught")
+        for name, words in told.items():
+            print(f"  {name:28} {acts[name].test}\n{'':31}{words[:110]}")
+    assert missed == {}
