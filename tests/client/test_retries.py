@@ -14,6 +14,7 @@ from rlstm_client._retries import Retries, repeatable
 READ = _wire.info()
 WORK = _wire.score("a")
 CHANGE = _wire.append("s", "a")
+KEPT = _wire.generate_in_session("s", commit=True)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,22 @@ def test_what_is_repeated(error: errors.RLSTMError, calls: list[Call[Any]]) -> N
 def test_what_was_applied_is_never_repeated(error_class: type[errors.APIError]) -> None:
     """An error that says ``applied: yes`` is told to the caller, whatever its kind."""
     assert not repeatable(CHANGE, error_class("x", applied="yes", retry_after=0))
+
+
+@pytest.mark.parametrize(
+    "error_class",
+    [
+        errors.DrainingError,
+        errors.OverloadedError,
+        errors.StoreUnavailableError,
+        errors.SlowConsumerError,
+        errors.OutcomeUnknownError,
+    ],
+)
+def test_a_kept_text_goes_on_after_an_interruption(error_class: type[errors.APIError]) -> None:
+    """Part of it is applied, and the same call brings the rest; of a text that nobody keeps it would not."""
+    assert repeatable(KEPT, error_class("x", applied="yes"))
+    assert not repeatable(_wire.generate_in_session("s"), error_class("x", applied="yes"))
 
 
 def test_the_wait_doubles_and_is_spread() -> None:

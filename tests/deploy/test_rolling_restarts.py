@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from itertools import chain
 
 import httpx
 import pytest
@@ -15,7 +16,7 @@ from rlstm_server.store.in_redis import RedisStore
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
-STREAMS, ROUNDS, TOKENS, WRITERS = 64, 5, 2_400, 8
+STREAMS, ROUNDS, TOKENS, WRITERS = 64, 5, 400, 4
 DRAIN_SECONDS = 10.0
 SETTLED_SECONDS = 2.0
 """What the proxy may need to ask a server again."""
@@ -36,44 +37,39 @@ class Resumptions(httpx.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-class Progress:
-    """How many tokens all readers have."""
+class Reader:
+    """One stream: texts that a session keeps, one after the other, as their reader gets them."""
 
-    def __init__(self):
-        self.count, self._more = 0, asyncio.Event()
-
-    def more(self):
-        """Count one."""
-        self.count += 1
-        self._more.set()
-
-    async def reaches(self, count):
-        """Wait until there are so many."""
-        while self.count < count:
-            self._more.clear()
-            await self._more.wait()
-
-
-class Text:
-    """One kept text, as its reader gets it."""
-
-    def __init__(self, session, number, progress):
-        self.session, self.key, self.progress = session, f"text-{number}", progress
-        self.options = {"max_tokens": TOKENS, "seed": number, "commit": True, "idempotency_key": self.key}
-        self.ids, self.steps, self.end = [], [], None
+    def __init__(self, session, number):
+        self.session, self.number = session, number
+        self.texts, self.steps = [], []
 
     async def read(self):
-        """Read it to its end, whatever happens to the servers."""
-        async for event in await self.session.generate(stream=True, **self.options):
-            if isinstance(event, EndEvent):
-                self.end = event
-            else:
-                self.ids.append(event.id)
-                self.steps.append(event.step)
-                self.progress.more()
+        """Read one more text to its end, whatever happens to the servers."""
+        ids, steps = [], []
+        seed = 1_000 * self.number + len(self.texts)
+        options = {"max_tokens": TOKENS, "seed": seed, "commit": True, "idempotency_key": self._key(seed)}
+        async for event in await self.session.generate(stream=True, **options):
+            if not isinstance(event, EndEvent):
+                ids.append(event.id)
+                steps.append(event.step)
+        self.texts.append(ids)
+        self.steps.append(steps)
+
+    async def read_until(self, stop):
+        """Read text after text; the last one to its end."""
+        while not stop.is_set():
+            await self.read()
+
+    def resumed(self, counts):
+        """Whether it had to ask for the rest of a text."""
+        return any(self._key(1_000 * self.number + turn) in counts for turn in range(len(self.texts)))
+
+    def _key(self, seed):
+        return f"text-{self.session.id}-{seed}"
 
 
-class Stream:
+class Writer:
     """A session that one writer appends to; remembers what was acknowledged."""
 
     def __init__(self, session, number):
@@ -120,12 +116,17 @@ async def logged(store, session_id):
     ]
 
 
-async def undisturbed(client, adaptation):
+async def undisturbed(client, adaptation, readers):
     """The same texts in sessions of their own, after all restarts."""
-    sessions = [await client.sessions.create(adaptation=adaptation) for _ in range(STREAMS)]
-    texts = [Text(session, number, Progress()) for number, session in enumerate(sessions)]
-    await asyncio.gather(*(text.read() for text in texts))
-    return texts
+    twins = [Reader(await client.sessions.create(adaptation=adaptation), reader.number) for reader in readers]
+
+    async def read(twin, count):
+        for _ in range(count):
+            await twin.read()
+
+    counts = [len(reader.texts) for reader in readers]
+    await asyncio.gather(*(read(twin, count) for twin, count in zip(twins, counts, strict=True)))
+    return twins
 
 
 async def test_streams_and_appends_go_through_rolling_restarts(serve):
@@ -133,38 +134,34 @@ async def test_streams_and_appends_go_through_rolling_restarts(serve):
     adaptation, drains, transport = {"kind": "output_bias"}, [], Resumptions()
     async with serve() as service, AsyncClient(service.nginx.url, transport=transport) as client:
         made = [await client.sessions.create(adaptation=adaptation) for _ in range(STREAMS + WRITERS)]
-        progress = Progress()
-        texts = [Text(session, number, progress) for number, session in enumerate(made[:STREAMS])]
-        streams = [Stream(session, number) for number, session in enumerate(made[STREAMS:])]
+        readers = [Reader(session, number) for number, session in enumerate(made[:STREAMS])]
+        writers = [Writer(session, number) for number, session in enumerate(made[STREAMS:])]
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            writing = [group.create_task(stream.write(stop)) for stream in streams]
-            reading = [group.create_task(text.read()) for text in texts]
-            for turn in range(ROUNDS):
-                await progress.reaches((turn + 0.5) / (2 * ROUNDS) * STREAMS * TOKENS)
-                running = sum(not task.done() for task in reading)
+            for writer in writers:
+                group.create_task(writer.write(stop))
+            for reader in readers:
+                group.create_task(reader.read_until(stop))
+            for _ in range(ROUNDS):
                 await restart(service, drains)
-            await asyncio.wait(reading)
             stop.set()
-            await asyncio.wait(writing)
 
-        twins = [await client.sessions.create(adaptation=adaptation) for _ in streams]
-        lost = sum(await asyncio.gather(*(a.lost(b) for a, b in zip(streams, twins, strict=True))))
-        whole = await undisturbed(client, adaptation)
+        twins = [await client.sessions.create(adaptation=adaptation) for _ in writers]
+        lost = sum(await asyncio.gather(*(a.lost(b) for a, b in zip(writers, twins, strict=True))))
+        whole = await undisturbed(client, adaptation, readers)
         store = RedisStore(service.store_url)
         await store.check()
-        logs = [await logged(store, text.session.id) for text in texts]
+        logs = [await logged(store, reader.session.id) for reader in readers]
         await store.close()
 
-    lost += sum(log != text.ids for log, text in zip(logs, texts, strict=True))
-    lost += sum(text.ids != twin.ids for text, twin in zip(texts, whole, strict=True))
-    lost += sum(text.steps != list(range(TOKENS)) for text in texts)
-    resumed = sum(transport.counts.get(text.key, 0) > 0 for text in texts)
-    drain = max(drains)
+    lost += sum(log != list(chain(*each.texts)) for log, each in zip(logs, readers, strict=True))
+    lost += sum(reader.texts != twin.texts for reader, twin in zip(readers, whole, strict=True))
+    lost += sum(steps != list(range(TOKENS)) for reader in readers for steps in reader.steps)
+    resumed, drain = sum(reader.resumed(transport.counts) for reader in readers), max(drains)
     told = f"{STREAMS} streams through {ROUNDS} rolling restarts: {resumed} resumed, {lost} lost"
     print(f"{told}, drain p99 {drain:.1f} s")
-    print(f"{sum(transport.counts.values())} resumptions, {sum(len(each.texts) for each in streams)} appends")
+    texts, appends = sum(len(each.texts) for each in readers), sum(len(each.texts) for each in writers)
+    print(f"{sum(transport.counts.values())} resumptions of {texts} texts, {appends} appends")
 
-    assert running == STREAMS
     assert (resumed, lost) == (STREAMS, 0)
     assert drain <= DRAIN_SECONDS

@@ -180,7 +180,8 @@ def lie_about_a_tensor(parts, _, draw):
         case 3:
             tensor["data_offsets"] = draw.choice(tensors).get("data_offsets")
         case _:
-            tensor["data_offsets"] = [offset + 4 for offset in tensor.get("data_offsets") or []]
+            at = draw.randrange(4, 64)
+            tensor["data_offsets"] = [at, at + 8 * draw.randrange(9)]
 
 
 def add_tensors(parts, _, draw):

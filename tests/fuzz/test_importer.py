@@ -101,7 +101,7 @@ async def use(engine, data):
     return "used"
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(4_000, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("count", [60, pytest.param(3_000, marks=pytest.mark.faults)])
 async def test_what_is_taken_can_be_used(worlds, count, capsys):
     """A signed file is this server's own, whatever it says: an append learns from it, or refuses in words."""
     draw, came = random.Random(2), collections.Counter()

@@ -18,7 +18,7 @@ from rlstm_server.logs import JsonFormatter
 from rlstm_server.settings import Settings
 from rlstm_server.store.in_memory import MemoryStore
 
-QUICK = 400
+QUICK = 300
 PAIRS = 6_000
 LIMITS = {
     "body_bytes": 2**21,
@@ -185,6 +185,32 @@ async def test_a_right_request_is_answered_by_every_route(tiny_checkpoint):
             answer = await ask(app, right(operation).request(bench.session, bench.always))
             expected = 422 if operation.file else min(operation.statuses)
             assert answer.status == expected, (operation.method, operation.template, answer.body)
+
+
+async def refusals(bench):
+    """What each route that changes anything refuses with, where that is our own doing."""
+    found = {}
+    for operation in bench.surface.operations:
+        if operation.method in {"POST", "PATCH"} and not operation.file:
+            answer = await ask(bench.app, right(operation).request(bench.session, bench.always))
+            assert answer.status in operation.statuses, (operation.method, operation.template, answer.body)
+            if answer.status >= 500:
+                found[operation.template] = json.loads(answer.body)["type"].rsplit(":", 1)[1]
+    return found
+
+
+async def test_a_full_store_and_a_drain_are_documented(tiny_checkpoint):
+    """The 5xx that can be provoked: 503, by name, and on routes that say so."""
+    store = MemoryStore(max_bytes=2**19)
+    app = create_app(Settings(model=str(tiny_checkpoint), limits=LIMITS), store=store)
+    async with app.router.lifespan_context(app):
+        bench = Bench(app, {"host": b"localhost"})
+        await bench.renew()
+        while (await bench.send("POST", "/sessions", {"text": "more"}))[0] == 201:
+            continue
+        assert "store_full" in (await refusals(bench)).values()
+        await app.state.services.drain(0.0)
+        assert set((await refusals(bench)).values()) == {"draining"}
 
 
 async def test_nasties_quick(judged, keyed):

@@ -126,7 +126,10 @@ class AsyncSession:
     async def generate(
         self, *, stream: bool = False, **options: Unpack[SessionGenerateOptions]
     ) -> Generation | AsyncEventStream:
-        """Continue the session's text; ``commit=True`` keeps what was generated."""
+        """Continue the session's text; ``commit=True`` keeps what was generated.
+
+        A stream of text that is kept goes on by itself where it broke off; nothing comes twice.
+        """
         call = _wire.generate_in_session(self.id, stream=stream, **options)
         if stream:
             return await self._connection.stream(call)

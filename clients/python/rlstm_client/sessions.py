@@ -125,7 +125,10 @@ class Session:
     def generate(
         self, *, stream: bool = False, **options: Unpack[SessionGenerateOptions]
     ) -> Generation | EventStream:
-        """Continue the session's text; ``commit=True`` keeps what was generated."""
+        """Continue the session's text; ``commit=True`` keeps what was generated.
+
+        A stream of text that is kept goes on by itself where it broke off; nothing comes twice.
+        """
         call = _wire.generate_in_session(self.id, stream=stream, **options)
         if stream:
             return self._connection.stream(call)

@@ -7,7 +7,14 @@ from typing import Any, Final, TypeVar
 
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.operation import Operation
-from rlstm_server.errors import Draining, InFlight, Overloaded, ServerError
+from rlstm_server.errors import (
+    Draining,
+    InFlight,
+    OutcomeUnknown,
+    Overloaded,
+    ServerError,
+    StoreUnavailable,
+)
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import SessionKey
 
@@ -19,9 +26,14 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class _Actor:
-    """The operations of one session: one has its turn, the others wait in the order they came."""
+    """The operations of one session: one has its turn, the others wait in the order they came.
+
+    `failures` counts operations that the store left without an answer. Who waited behind one of them is told
+    so at once: his own wait for the store would only begin there, and the next one's after that.
+    """
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    failures: int = 0
     operations: dict[str, Operation[Any]] = field(default_factory=dict)
 
 
@@ -56,9 +68,17 @@ class Actors:
                 f"{self.queued_operations} operations of this session wait already", retry_after=1
             )
 
+        known = actor.failures
+
         async def in_turn(operation: Operation[Result]) -> Result:
             async with actor.turn:
-                return await work(operation)
+                if actor.failures != known:
+                    raise StoreUnavailable("the store did not answer the operation before this one")
+                try:
+                    return await work(operation)
+                except (StoreUnavailable, OutcomeUnknown):
+                    actor.failures += 1
+                    raise
 
         operation = actor.operations[operation_id] = self.start(in_turn)
         operation.task.add_done_callback(lambda _: self._leave(key, actor, operation_id))

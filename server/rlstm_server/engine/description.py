@@ -112,7 +112,7 @@ def session_info(session_id: str, head: Head) -> SessionInfo:
             forked_from=ancestor(info.get("forked_from")),
             approx=info.get("approx", False),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorrupt("the session's description lacks a field") from error
 
 
@@ -138,14 +138,14 @@ def session_facts(head: Head) -> SessionFacts:
             learning=info.get("learning", True),
             forked_from=ancestor(info.get("forked_from")),
         )
-    except TypeError as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorrupt("the session's description has a wrong field") from error
 
 
 def _parse(head: Head) -> dict[str, Any]:
     try:
         info = json.loads(head.info)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StateCorrupt("the session's description cannot be read") from error
     if not isinstance(info, dict):
         raise StateCorrupt("the session's description is no object")

@@ -80,9 +80,9 @@ from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.streams import SessionStreams
 from rlstm_server.engine.text import Piece, read_passage
-from rlstm_server.errors import Draining, InvalidField, VersionMoved
+from rlstm_server.errors import Draining, InvalidField, StateCorrupt, VersionMoved
 from rlstm_server.metrics import Metrics
-from rlstm_server.store.base import SessionStore
+from rlstm_server.store.base import Listed, SessionStore
 
 CACHE_BYTES: Final = 512 * 2**20
 TTL_SECONDS: Final = 30 * 24 * 3600.0
@@ -269,8 +269,17 @@ class Engine:
     async def list_sessions(self, tenant: str, limit: int, cursor: str | None) -> SessionPage:
         """List a tenant's sessions."""
         page = await self._store.list(tenant, limit=limit, cursor=cursor)
-        sessions = tuple(session_info(listed.session_id, listed.head) for listed in page.sessions)
+        described = (self._described(listed) for listed in page.sessions)
+        sessions = tuple(info for info in described if info is not None)
         return SessionPage(sessions=sessions, cursor=page.cursor)
+
+    def _described(self, listed: Listed) -> SessionInfo | None:
+        """Describe a session of a listing; None for one that is damaged: the others can be listed."""
+        try:
+            return session_info(listed.session_id, listed.head)
+        except StateCorrupt:
+            self._metrics.restore_failures.labels("schema").inc()
+            return None
 
     async def session_info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
         """Describe a session."""

@@ -34,7 +34,7 @@ LARGE_AT_ONCE: Final = 4
 READS: Final = 4
 """How often a head is read again because what it points to was gone, before that is taken for damage."""
 
-FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite"}
+FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite", "missing": "not there"}
 """What is wrong with a state that cannot be used, by a word of the message; anything else is its schema."""
 
 

@@ -125,6 +125,11 @@ class ServedModel:
         return self.model.embedding.input.device
 
     @property
+    def reproducible(self) -> bool:
+        """Whether the same numerics always give the same bits; a GPU takes some sums in any order."""
+        return self.device.type == "cpu"
+
+    @property
     def identity(self) -> EngineIdentity:
         """What the numbers depend on."""
         return EngineIdentity(

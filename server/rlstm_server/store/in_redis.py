@@ -344,15 +344,18 @@ def _usage(info: bytes) -> Usage:
 
 def _head(reply: Sequence[Any]) -> Head:
     _, version, chain, created_at, expires_at, ttl, name, info, *bases = reply
-    return Head(
-        position=Position(int(version), chain),
-        name=name.decode() or None,
-        info=info,
-        base=_base(*bases) if bases else None,
-        created_at_ms=int(created_at),
-        expires_at_ms=int(expires_at),
-        ttl_ms=int(ttl),
-    )
+    try:
+        return Head(
+            position=Position(int(version), chain),
+            name=name.decode() or None,
+            info=info,
+            base=_base(*bases) if bases else None,
+            created_at_ms=int(created_at),
+            expires_at_ms=int(expires_at),
+            ttl_ms=int(ttl),
+        )
+    except ValueError as error:
+        raise StateCorrupt("the session's head in the store cannot be read") from error
 
 
 def _base(version: bytes, snapshot: bytes, state: bytes, *previous: bytes) -> Base:

@@ -141,7 +141,10 @@ def _place(key: SessionKey, snapshot: SnapshotRef) -> str:
 
 
 def _named(name: str, entry: bytes) -> NamedSnapshot:
-    version, created_at, snapshot, info = entry.split(b"|", 3)
-    return NamedSnapshot(
-        name=name, version=int(version), created_at_ms=int(created_at), info=info, state=read(snapshot)
-    )
+    try:
+        version, created_at, snapshot, info = entry.split(b"|", 3)
+        return NamedSnapshot(
+            name=name, version=int(version), created_at_ms=int(created_at), info=info, state=read(snapshot)
+        )
+    except ValueError as error:
+        raise StateCorrupt("a named snapshot in the store cannot be read") from error

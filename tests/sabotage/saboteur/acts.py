@@ -46,12 +46,12 @@ def noticed_by(test: str) -> Callable[[Patch], Patch]:
     return enter
 
 
-def functions_without(code: str, instead: str = "") -> AbstractContextManager[Any]:
+def functions_without(code: str) -> AbstractContextManager[Any]:
     """The stores' functions without a piece of them, which must be there once."""
     whole = redis_check.library_code()
     if whole.count(code) != 1:
         raise LookupError(f"functions.lua does not have this once: {code}")
-    return mock.patch.object(redis_check, "library_code", lambda: whole.replace(code, instead))
+    return mock.patch.object(redis_check, "library_code", return_value=whole.replace(code, ""))
 
 
 # ---- one history ------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def no_digest_check() -> AbstractContextManager[Any]:
 @noticed_by("server/engine/test_snapshot.py::test_a_state_that_is_not_finite_is_not_packed")
 def no_finite_check() -> AbstractContextManager[Any]:
     """Any number may be committed."""
-    return mock.patch.object(snapshot, "is_finite", lambda tensor: True)
+    return mock.patch.object(snapshot, "is_finite", return_value=True)
 
 
 @noticed_by("server/store/test_sealing.py::test_a_state_of_another_session_or_version_is_refused")
@@ -205,7 +205,7 @@ def anybodys_state() -> AbstractContextManager[Any]:
 @noticed_by("server/engine/test_exports.py::test_every_byte_is_signed")
 def no_signature_check() -> AbstractContextManager[Any]:
     """A file that comes in may be anybody's."""
-    return mock.patch.object(exports.hmac, "compare_digest", lambda one, other: True)
+    return mock.patch.object(exports.hmac, "compare_digest", return_value=True)
 
 
 # ---- between sessions -------------------------------------------------------------------------------------
@@ -256,10 +256,10 @@ def one_route_open() -> Iterator[None]:
 @noticed_by("server/engine/test_quotas.py::test_a_bucket_refuses_what_exceeds_its_rate")
 def no_rates() -> AbstractContextManager[Any]:
     """A key may use up as much as it likes."""
-    return mock.patch.object(TokenBucket, "check", lambda self: None)
+    return mock.patch.object(TokenBucket, "check", return_value=None)
 
 
 @noticed_by("server/api/test_quotas.py::test_a_tenant_keeps_so_many_sessions")
 def no_limit_of_what_is_kept() -> AbstractContextManager[Any]:
     """A tenant may keep as much as it likes."""
-    return mock.patch.object(holdings, "_within", lambda what, given, limit: None)
+    return mock.patch.object(holdings, "_within", return_value=None)

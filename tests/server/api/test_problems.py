@@ -6,6 +6,7 @@ import pytest
 from rlstm_server import errors
 from rlstm_server.api import bodies
 from rlstm_server.api.problems import KINDS, TYPE_PREFIX, document, kind_of, note, respond
+from rlstm_server.api.shapes import PROBLEMS
 from rlstm_server.api.tracing import Trace
 
 MADE = {
@@ -97,6 +98,11 @@ def test_whoever_may_repeat_is_told_when(kind):
     assert ("retry-after" in response.headers) == repeatable
     if repeatable:
         assert int(response.headers["retry-after"]) >= 1
+
+
+def test_every_status_can_be_documented():
+    """A route lists its refusals by number: each has a sentence."""
+    assert {kind.status for kind in KINDS.values()} <= set(PROBLEMS)
 
 
 def test_a_named_wait_is_rounded_up():

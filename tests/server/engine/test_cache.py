@@ -74,6 +74,23 @@ def test_a_copy_larger_than_the_cache_is_not_kept():
     assert (cache.get(small.key), len(cache)) == (small, 1)
 
 
+def test_copies_are_counted_where_they_are():
+    """C10: what is kept, not what came or went; a session that only the store has is no copy."""
+    metrics = Metrics()
+    cache = SessionCache(20, metrics)
+
+    def counted():
+        return metrics.registry.get_sample_value("rlstm_sessions", {"tier": "host"})
+
+    for name in ("one", "two", "three"):
+        cache.put(copy_of(name, 10))
+    cache.put(copy_of("huge", 100))
+    assert counted() == len(cache) == 2
+    cache.drop(copy_of("three", 10).key)
+    cache.drop(copy_of("nobody", 10).key)
+    assert counted() == len(cache) == 1
+
+
 def test_check_finds_a_copy_under_anothers_key():
     """The owner's tag must be the key."""
     cache = SessionCache(20, Metrics())

@@ -143,6 +143,19 @@ async def test_each_secret_is_learned_by_its_session_only(store, tools):
     check_diagonal(together)
 
 
+async def test_sessions_that_append_at_once_share_rounds(store, tools):
+    """D15: 32 sessions with weights of their own take eight rows a round and more, not one by one."""
+    served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
+    async with tools.engine_on(store, served=served) as engine:
+        talks = [await tools.Talk.begin(engine) for _ in range(32)]
+        await asyncio.gather(*(talk.append("before") for talk in talks))
+        rounds = engine.runner.rounds
+        count, rows = rounds.count, rounds.rows
+        await asyncio.gather(*(talk.append(TEXT) for talk in talks))
+
+        assert (rounds.rows - rows) / (rounds.count - count) >= 8
+
+
 @pytest.mark.slow
 async def test_the_shipped_model_learns_secrets_apart(store, tools):
     """The same for sentences that have little in common, said four times."""

@@ -227,6 +227,30 @@ async def test_a_store_that_is_away_changes_nothing(tools):
         assert (await talk.append("hello")).version == 1
 
 
+async def test_who_waits_behind_an_operation_that_the_store_left_alone_is_told_so_at_once(tools):
+    """Waits for a store do not add up: those behind are refused, not applied; who comes later tries anew."""
+    store, asked = Scripted(), []
+
+    async def stay_away(real, commit):
+        asked.append(commit.operation_id)
+        await asyncio.sleep(0.05)
+        raise StoreUnavailable("connection refused")
+
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = [stay_away] * 10
+        together = [talk.append("hello", key=f"k{number}") for number in range(5)]
+        told = await asyncio.gather(*together, return_exceptions=True)
+        later = (await asyncio.gather(talk.append("hello"), return_exceptions=True))[0]
+        store.scripts = []
+        answer = await talk.append("hello", key="k3")
+
+    assert [type(error) for error in (*told, later)] == [StoreUnavailable] * 6
+    assert all(error.applied == "no" for error in told)
+    assert len(asked) == 2
+    assert (answer.version, answer.replayed) == (1, False)
+
+
 # ---- crashes, cancels, deletes ----------------------------------------------------------------------------
 
 

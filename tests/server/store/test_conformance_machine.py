@@ -37,16 +37,17 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.runner = asyncio.Runner()
+        self.loop = asyncio.new_event_loop()
         self.store = self.kit.make(LIMITS)
         self.model = Model(LIMITS)
         self.tenant_build = type(self.build)(self.build.tenant + str(next(self.counter)))
         self.touched = []
+        self.is_swept = True
 
     def outcome(self, call):
         """Return what a call returns or raises."""
         try:
-            return self.runner.run(call)
+            return self.loop.run_until_complete(call)
         except ServerError as error:
             return error
 
@@ -84,7 +85,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def put(self, session, state):
         """Put a snapshot."""
-        ref = self.runner.run(self.store.put_snapshot(session.key, state))
+        ref = self.loop.run_until_complete(self.store.put_snapshot(session.key, state))
         self.model.snapshots.append((session, ref, state))
         return ref
 
@@ -98,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
             operation_id=operation, body_hash=body, name=name, state=state, brought=brought
         )
         if in_chunks:
-            ref = self.runner.run(self.store.put_snapshot(creation.key, state))
+            ref = self.loop.run_until_complete(self.store.put_snapshot(creation.key, state))
             creation = self.tenant_build.creation(
                 key=creation.key, operation_id=operation, body_hash=body, name=name, state=ref
             )
@@ -204,16 +205,19 @@ class StoreMachine(RuleBasedStateMachine):
         self.kit.wait(3)
         self.model.end(session, "session_expired")
 
+    @precondition(lambda self: not self.is_swept)
     @rule()
     def sweep(self):
         """Sweep at any time: nobody may notice."""
-        self.runner.run(self.store.sweep())
+        self.is_swept = True
+        self.loop.run_until_complete(self.store.sweep())
 
     @invariant()
     def what_was_touched_agrees(self):
         """What can be read of a session is what was committed to it."""
         for session in self.touched:
             self.look_at(session)
+            self.is_swept = False
         self.touched = []
 
     def look_at(self, session):
@@ -223,11 +227,11 @@ class StoreMachine(RuleBasedStateMachine):
             assert read.reason == session.ended
         else:
             assert (read.position, read.base) == (session.head, session.base)
-            log = self.runner.run(self.store.read_log(key, after=0))
+            log = self.loop.run_until_complete(self.store.read_log(key, after=0))
             assert [(r.version, r.operation_id, r.record) for r in log] == [
                 (version, done.operation_id, done.record) for version, done in session.log
             ]
-            named = self.runner.run(self.store.named_snapshots(key))
+            named = self.loop.run_until_complete(self.store.named_snapshots(key))
             assert {n.name: (n.version, n.info, n.state) for n in named} == session.named
         for owner, ref, state in self.model.snapshots:
             if owner is session:
@@ -239,11 +243,11 @@ class StoreMachine(RuleBasedStateMachine):
         """Look at everything once more, then give back connections and loop."""
         for session in self.model.sessions:
             self.look_at(session)
-        listed = self.runner.run(self.store.list(self.tenant_build.tenant)).sessions
+        listed = self.loop.run_until_complete(self.store.list(self.tenant_build.tenant)).sessions
         alive = {s.key.session_id for s in self.model.sessions if not s.ended}
         assert {one.session_id for one in listed} == alive
-        self.runner.run(self.store.close())
-        self.runner.close()
+        self.loop.run_until_complete(self.store.close())
+        self.loop.close()
 
 
 def run_programs(kit, build, programs):

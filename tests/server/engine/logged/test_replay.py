@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rlstm_server.engine import snapshot as snapshot_module
 from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
+from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.in_memory import MemoryStore
@@ -203,6 +204,23 @@ async def test_the_same_numerics_with_another_digest_is_damage(tools, logs, stor
     stored = orjson.dumps({**record, "readings": [{**reading, "ids": reading["ids"][::-1]}]})
     with pytest.raises(ReplayDiffers):
         tools.finish(replay(served, Rebuilt(fresh, exact=True), [stored]))
+
+
+async def test_a_device_that_takes_sums_in_any_order_is_believed(tools, logs, store, served_by, monkeypatch):
+    """Equal bits are exact there too; others are marked, and no session is given up for them."""
+    served = served_by()
+    fresh, _, record = await first_learned(tools, logs, store, served)
+    monkeypatch.setattr(ServedModel, "reproducible", False)
+    (reading,) = record["readings"]
+    stored = [
+        orjson.dumps({**record, "readings": [{**reading, "ids": ids}]})
+        for ids in (reading["ids"], reading["ids"][::-1])
+    ]
+    again, other = (
+        tools.finish(replay(served, Rebuilt(fresh, exact=True), [own])).state.approx for own in stored
+    )
+
+    assert (again, other) == (False, True)
 
 
 # ---- other numerics ---------------------------------------------------------------------------------------

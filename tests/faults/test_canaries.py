@@ -1,0 +1,80 @@
+"""Secrets that one session has learned: no other session, nor the next one in its place, knows a bit of them."""
+
+import asyncio
+import math
+import random
+
+import httpx
+import pytest
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+CANARIES = 64
+DECOYS = 128
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom. "
+READINGS = 12
+
+
+def secret(dice):
+    """Twelve letters that mean nothing."""
+    return "".join(dice.choices(LETTERS, k=12))
+
+
+async def scores(client, session, texts):
+    """What each text is worth to a session."""
+    candidates = {"candidates": [{"text": text} for text in texts]}
+    answer = await client.post(f"/sessions/{session}/score", json=candidates)
+    found = sorted(answer.json()["candidates"], key=lambda candidate: int(candidate["id"]))
+    return [candidate["logprob"] for candidate in found]
+
+
+def exposure(canaries, decoys):
+    """Bits by which canaries are ahead of a random rank among decoys, on average (Secret Sharer's measure)."""
+    ranks = [1 + sum(decoy >= canary for decoy in decoys) for canary in canaries]
+    return sum(math.log2((len(decoys) + 1) / rank) for rank in ranks) / len(ranks)
+
+
+async def test_secrets_stay_in_the_session_that_learned_them(serve):
+    """64 canaries: known where they were read; elsewhere, and after DELETE and a new session, not to the last bit."""
+    dice = random.Random(29)
+    canaries, decoys = [secret(dice) for _ in range(CANARIES)], [secret(dice) for _ in range(DECOYS)]
+    learning = {"adaptation": {"experts": 1, "rate_scale": 10, "static": False}}
+    async with serve() as service:
+        clients = [httpx.AsyncClient(base_url=one.url, timeout=60) for one in service.replicas.seats]
+        first = clients[0]
+
+        async def begin(**more):
+            return (await first.post("/sessions", json=learning | more)).json()["id"]
+
+        async def read(session, texts):
+            for text in texts:
+                answer = await dice.choice(clients).post(f"/sessions/{session}/append", json={"text": text})
+                assert answer.status_code == 200
+
+        nobody, alone, beside = [await begin() for _ in range(3)]
+        knowing = await begin(name="knowing")
+        asked = canaries + decoys
+        untold = await scores(first, nobody, asked)
+        await read(alone, [TEXT] * READINGS)
+        expected = await scores(first, alone, asked)
+        await asyncio.gather(
+            read(knowing, [f"{canary} " * READINGS for canary in canaries]), read(beside, [TEXT] * READINGS)
+        )
+        known = await scores(first, knowing, asked)
+        elsewhere = [await scores(client, beside, asked) for client in clients]
+        assert (await first.delete(f"/sessions/{knowing}")).status_code == 204
+        again = await begin(name="knowing")
+        after = [await scores(client, again, asked) for client in clients]
+        for client in clients:
+            await client.aclose()
+
+    bits = [exposure(found[:CANARIES], found[CANARIES:]) for found in (known, elsewhere[0], after[0])]
+    chance = exposure(untold[:CANARIES], untold[CANARIES:])
+    print(
+        f"{CANARIES} canaries: exposure {bits[0]:.2f} bits where they were read, {bits[1]:.2f} elsewhere,"
+        f" {bits[2]:.2f} after DELETE and a new session (chance {chance:.2f})"
+    )
+    assert bits[0] > chance + 1
+    assert elsewhere == [expected] * len(clients)
+    assert after == [untold] * len(clients)

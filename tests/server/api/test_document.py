@@ -1,0 +1,78 @@
+"""The OpenAPI document says what clients have to know."""
+
+import pytest
+
+from rlstm_server.api.limits import OPEN_PATHS
+from rlstm_server.api.problems import MEDIA_TYPE
+
+
+async def operations(client):
+    document = (await client.get("/openapi.json")).json()
+    return document, [
+        (method, path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+async def test_errors_are_problem_documents(client):
+    """With the media type that they are sent with, and a status each: no ranges."""
+    _, found = await operations(client)
+    for _, path, operation in found:
+        refusals = [response for status, response in operation["responses"].items() if int(status) >= 400]
+        assert refusals
+        assert all(set(response["content"]) == {MEDIA_TYPE} for response in refusals), path
+
+
+async def test_answers_that_are_no_json_say_so(client):
+    """Metrics are text, an export is bytes."""
+    document, _ = await operations(client)
+    for path, media_type in (
+        ("/metrics", "text/plain"),
+        ("/sessions/{session_id}/export", "application/octet-stream"),
+    ):
+        assert set(document["paths"][path]["get"]["responses"]["200"]["content"]) == {media_type}
+
+
+async def test_a_body_of_json_may_be_left_out(client):
+    """It counts as an empty object; that of a file may not."""
+    _, found = await operations(client)
+    for _, path, operation in found:
+        if "requestBody" in operation:
+            assert operation["requestBody"]["required"] is path.endswith("/import")
+
+
+async def test_parameters_say_what_they_look_like(client):
+    """What the handlers check in their own words is documented as a pattern."""
+    document, _ = await operations(client)
+    parameters = document["paths"]["/sessions/{session_id}/append"]["post"]["parameters"]
+    forms = {one["name"]: one["schema"].get("pattern") for one in parameters}
+    assert set(forms) == {"session_id", "idempotency-key", "if-match"}
+    assert all(forms.values())
+
+
+@pytest.mark.parametrize("keys", [{}, {"api_keys": "the-right-key"}])
+async def test_whether_a_key_is_needed_is_said(serve, keys):
+    """Everywhere but on the open routes; nowhere on a server without keys."""
+    headers = {"authorization": "Bearer the-right-key"}
+    async with serve(headers=headers, **keys) as client:
+        document, found = await operations(client)
+    closed = {path for _, path, operation in found if operation.get("security")}
+    assert closed == ({path for _, path, _ in found} - OPEN_PATHS if keys else set())
+    assert ("securitySchemes" in document["components"]) == bool(keys)
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/sessions/abc", "DELETE, GET, PATCH"),
+        ("/sessions/import", "POST"),
+        ("/sessions", "GET, POST"),
+        ("/health/live", "GET, HEAD"),
+    ],
+)
+async def test_a_wrong_method_is_told_all_right_ones(client, path, methods):
+    """RFC 9110: Allow lists the methods of the resource, not of one route."""
+    answer = await client.request("OPTIONS", path)
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == methods
