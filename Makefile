@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: all install check format test slow faults gpu serve demo bench
+.PHONY: all install check format test slow faults soak gpu serve demo bench
 
 all: check test
 
@@ -31,8 +31,13 @@ test: $(INSTALLED)
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
+# RLSTM_FAULTS=short makes few faults of each kind.
 faults: $(INSTALLED)
-	$(BIN)/python -m pytest -m faults --timeout 3600
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m faults --timeout 3600 --capture no
+
+# RLSTM_SOAK_MINUTES says for how long.
+soak: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak --capture no
 
 gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu --timeout 300

@@ -55,7 +55,10 @@ class Limits(BaseModel):
         " may fill three quarters.",
     )
     receive_seconds: float = Field(
-        default=15.0, gt=0, le=600, description="Whole time a request may take to arrive, headers and body."
+        default=14.0,
+        gt=0,
+        le=600,
+        description="Whole time a request may take to arrive; what is not whole a second later is cut off.",
     )
     send_seconds: float = Field(
         default=10.0, gt=0, le=600, description="Silence of a reader, who has more to read, before he is cut."

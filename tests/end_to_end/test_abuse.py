@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rlstm_server.bench.load import prose
-
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 SLOW = 500
@@ -117,7 +115,7 @@ async def test_slow_senders_are_cut_off_and_others_are_served(start):
     )
     assert {status for status, _ in before + during} == {200}
     assert told == {b"HTTP/1.1 408 Request Timeout"}
-    assert longest <= DEADLINE_SECONDS + 0.5
+    assert longest <= DEADLINE_SECONDS
     assert ratio <= SLOWER
     assert growth <= GROWTH_BYTES
 
@@ -125,18 +123,21 @@ async def test_slow_senders_are_cut_off_and_others_are_served(start):
 async def abuse(server, pieces):
     """Send all of it, whatever comes back; gives the first line of that."""
     reader, writer = await asyncio.open_connection(*address(server))
-    receiving = asyncio.ensure_future(reader.read())
+    received = bytearray()
+
+    async def receive():
+        with contextlib.suppress(ConnectionError):
+            while chunk := await reader.read(65_536):
+                received.extend(chunk)
+
+    receiving = asyncio.ensure_future(receive())
     with contextlib.suppress(ConnectionError):
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-            if receiving.done():
-                break
-    received = b""
-    with contextlib.suppress(ConnectionError):
-        received = await receiving
+    await receiving
     writer.transport.abort()
-    return received.partition(b"\r\n")[0]
+    return bytes(received).partition(b"\r\n")[0]
 
 
 MEGABYTE = b"x" * (1 << 20)
@@ -161,7 +162,7 @@ async def test_large_and_broken_requests_are_refused_cleanly(start):
                 ],
             ),
             "two lengths": await abuse(server, [HEAD + b"content-length: 1\r\ncontent-length: 2\r\n\r\nx"]),
-            "bad chunks": await abuse(server, [HEAD + b"transfer-encoding: chunked\r\n\r\nffffffffff\r\nZZ"]),
+            "bad chunks": await abuse(server, [HEAD + b"transfer-encoding: chunked\r\n\r\n-1\r\nZZ"]),
             "ahead": await abuse(server, [ahead, b"\x00\r\n\r\n"]),
         }
         growth = resident_bytes(server) - memory
@@ -171,15 +172,17 @@ async def test_large_and_broken_requests_are_refused_cleanly(start):
     assert not [line for line in told.values() if line.startswith(b"HTTP/1.1 5")]
     assert told["declared"].split()[1] == b"413"
     assert told["chunked"].split()[1] == b"413"
-    assert told["two lengths"].split()[1] == told["header of 100 MB"].split()[1] == b"400"
+    for kind in ("two lengths", "bad chunks", "header of 100 MB"):
+        assert told[kind].split()[1] == b"400"
     assert growth <= GROWTH_BYTES
 
 
 async def test_a_large_body_leaves_the_server_alive(start):
     """C4: 20 MB of text are received, parsed and refused or scored, while live answers at once."""
-    text = prose(20 << 20)
+    text = "It was the best of times. " * ((20 << 20) // 26)
     settings = {
         "RLSTM_LIMITS__BODY_BYTES": str(32 << 20),
+        "RLSTM_LIMITS__REQUESTS_BYTES": str(8 << 30),
         "RLSTM_LIMITS__SCORE_TOKENS": str(1 << 25),
         "RLSTM_LIMITS__SCORE_NUMBERS": str(1 << 25),
     }

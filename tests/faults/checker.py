@@ -84,7 +84,9 @@ class _Judging:
         """No creation made two sessions, and none is there that nobody asked for."""
         made, cursor = [], None
         while made == [] or cursor is not None:
-            page = await self.left.get("/sessions", params={"limit": PAGE} | ({"cursor": cursor} if cursor else {}))
+            page = await self.left.get(
+                "/sessions", params={"limit": PAGE} | ({"cursor": cursor} if cursor else {})
+            )
             made += page.json()["sessions"]
             cursor = page.json()["cursor"]
             if not made:
@@ -165,7 +167,9 @@ class _Judging:
             kept += _ids(json.loads(record.record))
             number, last = number + 1, record.version
         if asked.outcome == "acknowledged" and (kept, last) != (asked.reply["ids"], asked.version):
-            self.verdict.lost.append(f"text of {asked.key}: {len(kept)} of {len(asked.reply['ids'])} tokens kept")
+            self.verdict.lost.append(
+                f"text of {asked.key}: {len(kept)} of {len(asked.reply['ids'])} tokens kept"
+            )
         if kept[: len(asked.seen)] != asked.seen:
             self.verdict.lost.append(f"text of {asked.key} that its reader saw")
         if asked.outcome == "refused" and number:
@@ -192,7 +196,9 @@ class _Judging:
                 if asked is not None and asked.reply.get("logprobs", logprobs) != logprobs:
                     self.verdict.wrong.append(f"the answer to {asked.key} has other scores than its replay")
             if version in reads and reads[version] != {await probe(self.fresh, replay.session)}:
-                self.verdict.wrong.append(f"a read of {told.id} at {version} has other scores than its replay")
+                self.verdict.wrong.append(
+                    f"a read of {told.id} at {version} has other scores than its replay"
+                )
         same_probe = await probe(self.left, told.id) == await probe(self.fresh, replay.session)
         if not same_probe or await state_bytes(self.left, told.id) != await state_bytes(
             self.fresh, replay.session

@@ -76,7 +76,15 @@ def serve(context, tiny_checkpoint, tmp_path):
 
     @asynccontextmanager
     async def running(
-        kind="valkey", *, seats=3, seed=7, address=None, prepare=None, environment=None, settings=None, **options
+        kind="valkey",
+        *,
+        seats=3,
+        seed=7,
+        address=None,
+        prepare=None,
+        environment=None,
+        settings=None,
+        **options,
     ):
         folder = tmp_path / f"{kind}-store"
         options = {"enable-debug-command": "local", "maxmemory": 512 << 20, **options}

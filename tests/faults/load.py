@@ -10,6 +10,7 @@ import random
 
 from .history import Asked, Read, Told
 from .requests import Requests
+from .workers import Workers
 
 PROBE = "the quick brown fox"
 LETTERS = "the quick brown fox jumps\n"
@@ -46,7 +47,6 @@ class Clients:
     adaptations    of the sessions that they make, drawn evenly
     timeout        seconds that they wait for one answer
     without        what they never do
-    pace           seconds that each waits between two acts, on average
     """
 
     def __init__(
@@ -60,57 +60,49 @@ class Clients:
         adaptations=({},),
         timeout=4.0,
         without=(),
-        pace=0.0,
     ):
         self.history = history
         self._requests = Requests(replicas, history, timeout)
+        self.workers = Workers(seed, workers, self._act)
         self._seed = seed
-        self._workers = workers
         self._count = sessions
         self._adaptations = adaptations
         self._acts = {act: weight for act, weight in ACTS.items() if act not in without}
-        self._pace = pace
         self._keys = 0
-        self._ending = asyncio.Event()
-        self._tasks = []
 
     async def __aenter__(self):
         """Make the first sessions, then begin."""
         dice = random.Random(f"{self._seed} first")
         await asyncio.gather(*(self._create(dice) for _ in range(self._count)))
         self.history.begin()
-        self._tasks = [asyncio.create_task(self._work(number)) for number in range(self._workers)]
+        self.workers.start()
         return self
 
     async def __aexit__(self, *_):
         """Let everybody finish what they are at."""
-        self._ending.set()
         try:
-            await asyncio.gather(*self._tasks)
+            await self.workers.end()
         finally:
             await self._requests.close()
 
-    def check(self):
-        """Raise what a client failed of, while there is still something to see."""
-        for task in self._tasks:
-            if task.done():
-                task.result()
+    async def end_sessions(self):
+        """End all sessions, and forget them; only while nobody works."""
+        dice = random.Random(f"{self._seed} last")
+        for told in self.history.living:
+            told.forked = False
+            await self._delete(dice, told)
+        self.history.sessions.clear()
 
-    async def _work(self, number):
-        dice = random.Random(f"{self._seed} {number}")
-        acts, weights = list(self._acts), list(self._acts.values())
-        while not self._ending.is_set():
-            living, act = self.history.living, dice.choices(acts, weights)[0]
-            if len(living) < self._count:
-                act = "create"
-            elif len(living) > 2 * self._count:
-                act = "delete"
-            if act == "create":
-                await self._create(dice)
-            else:
-                await getattr(self, f"_{act}")(dice, dice.choice(living))
-            if self._pace:
-                await asyncio.sleep(dice.expovariate(1 / self._pace))
+    async def _act(self, dice):
+        living, act = self.history.living, dice.choices(list(self._acts), list(self._acts.values()))[0]
+        if len(living) < self._count:
+            act = "create"
+        elif len(living) > 2 * self._count:
+            act = "delete"
+        if act == "create":
+            await self._create(dice)
+        else:
+            await getattr(self, f"_{act}")(dice, dice.choice(living))
 
     # ---- sessions -----------------------------------------------------------------------------------------
 
@@ -260,9 +252,7 @@ class Clients:
     async def _read(self, dice, told):
         floor = told.newest
         body = {"candidates": [{"text": PROBE}], "min_version": floor}
-        answer = await self._requests.until_known(
-            dice, "POST", f"/sessions/{told.id}/score", body, told=told
-        )
+        answer = await self._requests.until_known(dice, "POST", f"/sessions/{told.id}/score", body, told=told)
         if answer.status == 200:
             told.reads.append(Read(answer.document["version"], answer.document["candidates"][0]["logprob"]))
             if answer.document["version"] < floor:

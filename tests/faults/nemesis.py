@@ -47,7 +47,7 @@ class Nemesis:
         goal = history.acknowledged + self.dice.randint(*work)
         deadline = asyncio.get_running_loop().time() + STUCK_SECONDS
         while history.acknowledged < goal:
-            clients.check()
+            clients.workers.check()
             self._check_healing()
             assert asyncio.get_running_loop().time() < deadline, "nothing was acknowledged for a minute"
             await asyncio.sleep(0.005)

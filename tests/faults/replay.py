@@ -65,7 +65,9 @@ async def state_bytes(client, session):
     caller = Caller(tenant="default", request_id="", endpoint="")
     copy = await client.engine.sessions.read(SessionKey("default", session), caller)
     adapted = copy.state.adapted
-    tensors = [(name, tensor.contiguous().cpu().numpy().tobytes()) for name, tensor in adapted.tensors().items()]
+    tensors = [
+        (name, tensor.contiguous().cpu().numpy().tobytes()) for name, tensor in adapted.tensors().items()
+    ]
     return json.dumps(adapted.header(), sort_keys=True), sorted(tensors)
 
 

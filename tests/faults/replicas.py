@@ -110,7 +110,9 @@ class Replicas:
 
     def logs(self):
         """Everything that all of them wrote."""
-        return "".join(path.read_text(errors="replace") for path in sorted(self._folder.glob("replica-*.log")))
+        return "".join(
+            path.read_text(errors="replace") for path in sorted(self._folder.glob("replica-*.log"))
+        )
 
     async def start(self, seat):
         """Start a replica on a seat that is free, and wait until it listens."""
@@ -118,7 +120,9 @@ class Replicas:
         log = self._folder / f"replica-{self._started}.log"
         receive, send = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=_serve, args=(self._settings, self._prepare, send, str(log), str(self._folder)), daemon=True
+            target=_serve,
+            args=(self._settings, self._prepare, send, str(log), str(self._folder)),
+            daemon=True,
         )
         process.start()
         send.close()

@@ -10,10 +10,10 @@ import pytest
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 CANARIES = 64
-DECOYS = 128
+DECOYS = 63
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom. "
-READINGS = 12
+READINGS = 4
 
 
 def secret(dice):
@@ -47,21 +47,30 @@ async def test_secrets_stay_in_the_session_that_learned_them(serve):
         async def begin(**more):
             return (await first.post("/sessions", json=learning | more)).json()["id"]
 
-        async def read(session, texts):
-            for text in texts:
-                answer = await dice.choice(clients).post(f"/sessions/{session}/append", json={"text": text})
-                assert answer.status_code == 200
+        async def read(session, text):
+            answer = await dice.choice(clients).post(f"/sessions/{session}/append", json={"text": text})
+            assert answer.status_code == 200
+
+        async def learn(session):
+            """Read every canary; give how well the session knows each just then."""
+            known = []
+            for canary in canaries:
+                await read(session, f"{canary} " * READINGS)
+                own, *others = await scores(dice.choice(clients), session, [canary, *decoys])
+                known.append(exposure([own], others))
+            return sum(known) / len(known)
+
+        async def read_on(session):
+            for _ in range(READINGS):
+                await read(session, TEXT)
 
         nobody, alone, beside = [await begin() for _ in range(3)]
         knowing = await begin(name="knowing")
         asked = canaries + decoys
         untold = await scores(first, nobody, asked)
-        await read(alone, [TEXT] * READINGS)
+        await read_on(alone)
         expected = await scores(first, alone, asked)
-        await asyncio.gather(
-            read(knowing, [f"{canary} " * READINGS for canary in canaries]), read(beside, [TEXT] * READINGS)
-        )
-        known = await scores(first, knowing, asked)
+        known, _ = await asyncio.gather(learn(knowing), read_on(beside))
         elsewhere = [await scores(client, beside, asked) for client in clients]
         assert (await first.delete(f"/sessions/{knowing}")).status_code == 204
         again = await begin(name="knowing")
@@ -69,12 +78,11 @@ async def test_secrets_stay_in_the_session_that_learned_them(serve):
         for client in clients:
             await client.aclose()
 
-    bits = [exposure(found[:CANARIES], found[CANARIES:]) for found in (known, elsewhere[0], after[0])]
-    chance = exposure(untold[:CANARIES], untold[CANARIES:])
+    bits = [exposure(found[:CANARIES], found[CANARIES:]) for found in (untold, elsewhere[0], after[0])]
     print(
-        f"{CANARIES} canaries: exposure {bits[0]:.2f} bits where they were read, {bits[1]:.2f} elsewhere,"
-        f" {bits[2]:.2f} after DELETE and a new session (chance {chance:.2f})"
+        f"{CANARIES} canaries: exposure {known:.1f} bits where they were read, {bits[1]:.1f} elsewhere,"
+        f" {bits[2]:.1f} after DELETE and a new session (chance {bits[0]:.1f})"
     )
-    assert bits[0] > chance + 1
+    assert known > bits[0] + 2
     assert elsewhere == [expected] * len(clients)
     assert after == [untold] * len(clients)

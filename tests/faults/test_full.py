@@ -85,7 +85,10 @@ async def full_at(client, service, proxy, change, number):
     set_room(service.store, ROOM)
     if answer.status_code >= 300:
         problem = answer.json()
-        assert (problem["status"], problem["type"]) == (503, "urn:rlstm:problem:store_full"), (change, problem)
+        assert (problem["status"], problem["type"]) == (503, "urn:rlstm:problem:store_full"), (
+            change,
+            problem,
+        )
         if problem["applied"] == "no":
             assert sessions_stored(service.store) == before, f"{change} left something behind at {number}"
     after = sessions_stored(service.store)
@@ -169,7 +172,7 @@ async def test_a_full_disk_loses_nothing(serve, tiny_checkpoint, tmp_path, free_
         with_room = Server(program("valkey"), service.store.folder, port=free_port, maxmemory=ROOM)
         async with Clients(service.replicas, service.history, seed=19) as clients:
             while service.store.alive:
-                clients.check()
+                clients.workers.check()
                 await asyncio.sleep(0.02)
             before = service.history.acknowledged
             await asyncio.sleep(0.5)

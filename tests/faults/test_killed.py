@@ -22,7 +22,6 @@ async def harm(serve, checkpoint, kind, of_replicas, of_store, *, prepare=None):
             f" {service.history.acknowledged:,} acknowledged, {len(verdict.lost)} lost, {len(verdict.twice)} twice,"
             f" {len(verdict.digests)} digest mismatches"
         )
-        print(service.history.statuses)
         return service.history.acknowledged, verdict
 
 
@@ -51,3 +50,19 @@ async def test_redis_survives_kill_9(serve, sizes, tiny_checkpoint):
 
     assert verdict.faults == []
     assert acknowledged >= 10 * sizes.other_kills
+
+
+async def test_a_replica_that_stood_still_writes_nothing_twice(serve, sizes, tiny_checkpoint):
+    """SIGSTOP and SIGCONT under load: others serve its sessions meanwhile, and what it had begun is refused."""
+    async with serve() as service:
+        async with Clients(
+            service.replicas, service.history, seed=41, sessions=8, adaptations=ADAPTATIONS, timeout=1.0
+        ) as clients:
+            await service.nemesis.pause(clients, pauses=sizes.pauses, longest_seconds=2.5)
+        verdict = await judge(service.history, service.store.url, tiny_checkpoint)
+        print(
+            f"{sizes.pauses} pauses of replicas under load: {service.history.acknowledged:,} acknowledged,"
+            f" {len(verdict.lost)} lost, {len(verdict.twice)} twice, {len(verdict.digests)} digest mismatches"
+        )
+
+    assert verdict.faults == []

@@ -86,7 +86,10 @@ async def test_a_store_that_stands_still_loses_nothing_and_holds_up_nobody_for_e
 
 async def test_who_waits_for_a_stalled_store_is_bounded(serve):
     """Two hundred appends to one replica whose store stands still: all are told so in bounded time."""
-    async with serve(seats=1) as service, httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as http:
+    async with (
+        serve(seats=1) as service,
+        httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as http,
+    ):
         url = service.replicas.seats[0].url
         made = [(await http.post(f"{url}/sessions", json={})).json()["id"] for _ in range(20)]
         await asyncio.gather(

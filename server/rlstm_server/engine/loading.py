@@ -39,7 +39,7 @@ FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite", "missing": "
 
 
 class _Moved(Exception):
-    """The session has another base by now; what the old one needed may be gone."""
+    """The session is elsewhere, or has another base, by now; what the old one needed may be gone."""
 
 
 @dataclass(eq=False)
@@ -101,7 +101,7 @@ class Loader:
             try:
                 return await self._rebuild(key, head, base, caller)
             except StateCorrupt as error:
-                await self._look_again(key, head.base)
+                await self._look_again(key, head)
                 self._count_failure(error)
                 failed = error
             except ServerError as error:
@@ -109,10 +109,13 @@ class Loader:
                 raise
         raise failed or StateCorrupt("the session has no state in the store")
 
-    async def _look_again(self, key: SessionKey, base: Base) -> None:
-        """Raise _Moved when the session has another base by now."""
+    async def _look_again(self, key: SessionKey, seen: Head) -> None:
+        """Raise _Moved when the session is elsewhere by now, or has another base.
+
+        A failover may have taken it back: its log is shorter then, and nothing is damaged.
+        """
         head = await self.store.load_head(key)
-        if head.base != base:
+        if (head.position, head.base) != (seen.position, seen.base):
             raise _Moved
 
     async def _rebuild(self, key: SessionKey, head: Head, base: Base, caller: Caller) -> SessionCopy:

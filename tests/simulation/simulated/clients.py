@@ -34,6 +34,7 @@ from simulated.told import Attempt, Intent
 TENANT: Final = "acme"
 CALLER: Final = Caller(tenant=TENANT, request_id="r", endpoint="test")
 LETTERS: Final = "abcdefghij."
+SNAPSHOTS: Final = ("first", "second")
 TRIES: Final = 5
 
 WISHES: Final = {
@@ -165,26 +166,30 @@ class Client:
 
     def _name(self, session: str, key: str | None) -> SnapshotRequest:
         return SnapshotRequest(
-            caller=CALLER, session=session, name=self._snapshot(), key=key, if_match=self._if_match(session)
+            caller=CALLER,
+            session=session,
+            name=self._draw.choice(SNAPSHOTS),
+            key=key,
+            if_match=self._if_match(session),
         )
 
     def _names(self, session: str, key: str | None) -> str:
         return session
 
     def _unname(self, session: str, key: str | None) -> tuple[str, str]:
-        return session, self._snapshot()
+        return session, self._snapshot(session)
 
     def _restore(self, session: str, key: str | None) -> RestoreRequest:
         return RestoreRequest(
             caller=CALLER,
             session=session,
-            snapshot=self._snapshot(),
+            snapshot=self._snapshot(session),
             key=key,
             if_match=self._if_match(session),
         )
 
     def _fork(self, session: str, key: str | None) -> ForkRequest:
-        snapshot = self._snapshot() if self._draw.random() < 0.4 else None
+        snapshot = self._snapshot(session) if self._draw.random() < 0.4 else None
         return ForkRequest(caller=CALLER, session=session, snapshot=snapshot, key=key)
 
     def _export(self, session: str, key: str | None) -> str:
@@ -193,8 +198,9 @@ class Client:
     def _import(self, session: None, key: str | None) -> ImportRequest:
         return ImportRequest(caller=CALLER, data=self._draw.choice(self._world.exports), key=key)
 
-    def _snapshot(self) -> str:
-        return self._draw.choice(("first", "second"))
+    def _snapshot(self, session: str) -> str:
+        known = self._world.snapshots.get(session)
+        return self._draw.choice(known if known and self._draw.random() < 0.8 else SNAPSHOTS)
 
     def _info(self, session: str, key: str | None) -> str:
         return session

@@ -20,6 +20,8 @@ AIMS: Final = (
     *(("delete", phase) for phase in ("sent", "applied")),
     *(("name_snapshot", phase) for phase in ("sent", "applied")),
 )
+OFTEN: Final = frozenset({"device", "commit", "load_head"})
+
 LOG_AIMS: Final = (
     *(("put_snapshot", phase) for phase in ("sent", "applied", "over")),
     *(("keep_snapshot", phase) for phase in ("sent", "applied")),
@@ -99,4 +101,5 @@ class Profile:
 
 def _aim(draw: random.Random, mode: Mode) -> Aim:
     name, phase = draw.choice(AIMS if mode == "inline" or draw.random() < 0.3 else LOG_AIMS)
-    return name, phase, draw.randint(1, 5), draw.choice((0, 0, 1, 2, 3))
+    nth = draw.randint(1, 6 if name in OFTEN else 2)
+    return name, phase, nth, draw.choice((0, 0, 1, 2, 3))

@@ -38,6 +38,7 @@ class World:
         self.storage = Storage(self.loop, self.profile.limits, self.profile.durability)
         self.sessions: list[str] = []
         self.floors: dict[str | None, int] = {}
+        self.snapshots: dict[str, list[str]] = {}
         self.exports: list[bytes] = []
         self.intents: list[Intent] = []
         self.trace: list[tuple[float, str, Any]] = []
@@ -97,6 +98,8 @@ class World:
         intent, answer = attempt.intent, attempt.answer
         if intent.kind == "export" and attempt.outcome == "answered":
             self.exports.append(answer[1])
+        if intent.kind == "name" and attempt.outcome == "answered":
+            self.snapshots.setdefault(intent.session, []).append(answer.snapshot.name)
         if intent.kind in MAKES and attempt.outcome == "answered":
             if intent.kind == "create":
                 intent.session = answer.info.id
