@@ -1,8 +1,7 @@
 """KNOWN_FAULTS.md names every kind of fault, and only tests that exist."""
 
 import pytest
-
-from .pages import TESTS, functions, keys, named
+from tests.pages import TESTS, functions, keys, named
 
 PAGE = "KNOWN_FAULTS.md"
 KINDS = {"B": 16, "C": 11, "D": 16, "E": 6}

@@ -3,8 +3,7 @@
 import re
 
 import pytest
-
-from .pages import TESTS, functions, keys, named
+from tests.pages import TESTS, functions, keys, named
 
 PAGE = "PITFALLS.md"
 

@@ -77,15 +77,22 @@ async def slow(server, first, trickle):
             writer.write(bytes([byte]))
 
     sending = asyncio.ensure_future(send())
-    received = b""
-    with contextlib.suppress(ConnectionError):
-        received = await reader.read()
+    received = await everything(reader)
     seconds = time.monotonic() - began
     sending.cancel()
     with contextlib.suppress(ConnectionError):
         await asyncio.gather(sending, return_exceptions=True)
     writer.transport.abort()
     return seconds, received.partition(b"\r\n")[0]
+
+
+async def everything(reader):
+    """All that comes, however it ends."""
+    received = bytearray()
+    with contextlib.suppress(ConnectionError):
+        while chunk := await reader.read(65_536):
+            received += chunk
+    return bytes(received)
 
 
 KINDS = [
@@ -106,14 +113,16 @@ async def test_slow_senders_are_cut_off_and_others_are_served(start):
         attack = asyncio.gather(*(slow(server, *KINDS[turn % len(KINDS)]) for turn in range(SLOW)))
         cut, during = await measured(server, attack)
         growth = resident_bytes(server) - memory
+        _, after = await measured(server, asyncio.sleep(10))
+    alone = before + after
     longest = max(seconds for seconds, _ in cut)
     told = {line for _, line in cut}
-    ratio = p99(during) / p99(before)
+    ratio = p99(during) / p99(alone)
     print(
         f"\n{SLOW} slow connections: all closed after at most {longest:.1f} s, others' p99"
         f" {p99(during) * 1000:.1f} ms, {ratio:.2f} x alone, resident memory +{growth / 2**20:.1f} MB"
     )
-    assert {status for status, _ in before + during} == {200}
+    assert {status for status, _ in alone + during} == {200}
     assert told == {b"HTTP/1.1 408 Request Timeout"}
     assert longest <= DEADLINE_SECONDS
     assert ratio <= SLOWER
@@ -123,21 +132,14 @@ async def test_slow_senders_are_cut_off_and_others_are_served(start):
 async def abuse(server, pieces):
     """Send all of it, whatever comes back; gives the first line of that."""
     reader, writer = await asyncio.open_connection(*address(server))
-    received = bytearray()
-
-    async def receive():
-        with contextlib.suppress(ConnectionError):
-            while chunk := await reader.read(65_536):
-                received.extend(chunk)
-
-    receiving = asyncio.ensure_future(receive())
+    receiving = asyncio.ensure_future(everything(reader))
     with contextlib.suppress(ConnectionError):
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-    await receiving
+    received = await receiving
     writer.transport.abort()
-    return bytes(received).partition(b"\r\n")[0]
+    return received.partition(b"\r\n")[0]
 
 
 MEGABYTE = b"x" * (1 << 20)
@@ -204,10 +206,16 @@ async def test_a_large_body_leaves_the_server_alive(start):
                 client.post("/score", json={"text": text, "scores": "totals"}, timeout=15)
 
         polling = asyncio.ensure_future(poll())
+        await asyncio.sleep(10)
+        alone = waits[:]
+        waits.clear()
         await asyncio.to_thread(score)
         ended.set()
         await polling
-    worst = statistics.quantiles(waits, n=100)[98]
-    print(f"\nlive beside a request of 20 MB: p99 {worst * 1000:.0f} ms, {max(waits) * 1000:.0f} ms at most")
+    usual, worst = (statistics.quantiles(found, n=100)[98] for found in (alone, waits))
+    print(
+        f"\nlive beside a request of 20 MB: p99 {worst * 1000:.0f} ms, {max(waits) * 1000:.0f} ms at most;"
+        f" p99 alone {usual * 1000:.0f} ms"
+    )
     assert len(waits) > 20
-    assert worst < 0.1
+    assert worst < 0.1 + usual

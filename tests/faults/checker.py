@@ -30,10 +30,19 @@ PAGE = 500
 class Verdict:
     """What is wrong with what is left, one sentence each."""
 
+    acknowledged: int
     lost: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+
+    @property
+    def counts(self):
+        """The line that a run is known by."""
+        return (
+            f"{self.acknowledged:,} acknowledged, {len(self.lost)} lost, {len(self.twice)} twice,"
+            f" {len(self.digests)} digest mismatches"
+        )
 
     @property
     def faults(self):
@@ -55,7 +64,7 @@ async def application(checkpoint, store):
 
 async def judge(history, url, checkpoint):
     """Give the verdict over the store at `url`."""
-    store, verdict = RedisStore(url), Verdict(wrong=list(history.wrong))
+    store, verdict = RedisStore(url), Verdict(history.acknowledged, wrong=list(history.wrong))
     async with application(checkpoint, store) as left, application(checkpoint, MemoryStore()) as fresh:
         judging = _Judging(history, verdict, store, left, fresh)
         await judging.check_creations()

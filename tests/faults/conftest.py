@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import pytest
+from tests.server.store.servers import Server, program
+from tests.server.store.servers import free_port as some_free_port
 
-from ..server.store.servers import Server, program
-from ..server.store.servers import free_port as some_free_port
 from . import replicas
 from .history import History
 from .nemesis import Nemesis

@@ -233,7 +233,7 @@ class Clients:
         )
         if answer.status == 200:
             self._check_text(asked, answer.document)
-            # Not always `replayed`: a server that had no reply to its own commit cannot tell it from this one.
+            # Not always `replayed`: a server that had no reply to its own commit cannot tell the two apart.
             if answer.document["version"] != asked.version:
                 self.history.wrong.append(f"a repeat of {asked.key} was told {answer.document['version']}")
 

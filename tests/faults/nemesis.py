@@ -33,7 +33,7 @@ class Nemesis:
         await self.heal()
 
     async def pause(self, clients, *, pauses, longest_seconds):
-        """Stop replicas for a while, one at a time, while others serve their sessions; then let them go on."""
+        """Stop replicas for a while, one at a time, while others serve their sessions."""
         for _ in range(pauses):
             await self.some_work(clients)
             zombie = self.dice.choice(self._replicas.serving)
@@ -42,7 +42,7 @@ class Nemesis:
             zombie.resume()
 
     async def some_work(self, clients, work=WORK):
-        """Wait until clients were told of some more operations, and a moment, so that any may be under way."""
+        """Wait until clients were told of some more operations, and a moment: any may be under way."""
         history = clients.history
         goal = history.acknowledged + self.dice.randint(*work)
         deadline = asyncio.get_running_loop().time() + STUCK_SECONDS

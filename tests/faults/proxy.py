@@ -1,4 +1,4 @@
-"""A TCP proxy between replicas and the store that breaks connections: toxiproxy's toxics, and some worse.
+"""A TCP proxy between replicas and the store that breaks connections (see `toxics`).
 
 A fault is armed and strikes the next request that it is meant for; from then on its connection is at its
 mercy. Other connections work, until they are struck themselves.
@@ -8,170 +8,10 @@ import asyncio
 import socket
 import struct
 
+from .toxics import HARMLESS
+
 PIECE = 65_536
 COMMIT = b"_commit"
-
-
-class Fault:
-    """What happens to one connection from a request on. This one does no harm."""
-
-    async def request(self, wire, data):
-        """Bytes on their way to the store."""
-        await wire.to_store(data)
-
-    async def reply(self, wire, data):
-        """Bytes on their way to the replica."""
-        await wire.to_replica(data)
-
-    async def hung_up(self, wire):
-        """The replica closed the connection."""
-
-
-class Latency(Fault):
-    """Replies come late, by so many seconds."""
-
-    def __init__(self, dice):
-        self._seconds = dice.uniform(0.01, 3.0)
-
-    async def reply(self, wire, data):
-        await asyncio.sleep(self._seconds)
-        await wire.to_replica(data)
-
-
-class Bandwidth(Fault):
-    """Replies trickle, so many bytes a second."""
-
-    def __init__(self, dice):
-        self._rate = dice.choice([10, 100, 1_000, 10_000])
-
-    async def reply(self, wire, data):
-        for start in range(0, len(data), size := max(1, self._rate // 20)):
-            await wire.to_replica(data[start : start + size])
-            await asyncio.sleep(size / self._rate)
-
-
-class Slicer(Fault):
-    """Requests and replies arrive in small pieces."""
-
-    def __init__(self, dice):
-        self._size = dice.randint(1, 40)
-
-    async def request(self, wire, data):
-        for start in range(0, len(data), self._size):
-            await wire.to_store(data[start : start + self._size])
-            await asyncio.sleep(0.0005)
-
-    async def reply(self, wire, data):
-        for start in range(0, len(data), self._size):
-            await wire.to_replica(data[start : start + self._size])
-            await asyncio.sleep(0.0005)
-
-
-class BlackHole(Fault):
-    """From here on nothing arrives, in either direction; the connection stays open."""
-
-    def __init__(self, dice):
-        pass
-
-    async def request(self, wire, data):
-        pass
-
-    async def reply(self, wire, data):
-        pass
-
-
-class LostReplies(Fault):
-    """Requests arrive, replies do not; the connection stays open."""
-
-    def __init__(self, dice):
-        pass
-
-    async def reply(self, wire, data):
-        pass
-
-
-class LateRequest(Fault):
-    """A request arrives long after its sender gave it up."""
-
-    def __init__(self, dice):
-        self._seconds = dice.uniform(1.0, 5.0)
-
-    async def request(self, wire, data):
-        await asyncio.sleep(self._seconds)
-        await wire.to_store(data)
-
-    async def hung_up(self, wire):
-        await asyncio.sleep(self._seconds)
-
-
-class SlowClose(Fault):
-    """Replies are lost, and what the replica closes stays open at the store for a while."""
-
-    def __init__(self, dice):
-        self._seconds = dice.uniform(0.5, 3.0)
-
-    async def reply(self, wire, data):
-        pass
-
-    async def hung_up(self, wire):
-        await asyncio.sleep(self._seconds)
-
-
-class LimitData(Fault):
-    """The connection closes in the middle of a request."""
-
-    def __init__(self, dice):
-        self._share = dice.random()
-
-    async def request(self, wire, data):
-        await wire.to_store(data[: int(self._share * len(data))])
-        wire.close()
-
-
-class ResetPeer(Fault):
-    """The connection is reset before the request arrives."""
-
-    def __init__(self, dice):
-        pass
-
-    async def request(self, wire, data):
-        wire.reset()
-
-
-class HalfReply(Fault):
-    """The connection is reset in the middle of the reply."""
-
-    def __init__(self, dice):
-        self._share = dice.random()
-
-    async def reply(self, wire, data):
-        await wire.to_replica(data[: int(self._share * len(data))])
-        wire.reset()
-
-
-class ResetAfterDelivery(Fault):
-    """The request has done its work when the connection is reset: nobody hears of it."""
-
-    def __init__(self, dice):
-        pass
-
-    async def reply(self, wire, data):
-        wire.reset()
-
-
-FAULTS = (
-    Latency,
-    Bandwidth,
-    Slicer,
-    BlackHole,
-    LostReplies,
-    LateRequest,
-    SlowClose,
-    LimitData,
-    ResetPeer,
-    HalfReply,
-    ResetAfterDelivery,
-)
 
 
 class FaultProxy:
@@ -283,12 +123,12 @@ class _Wire:
                 await self._proxy.watch(data)
             if self._fault is None:
                 self._fault = self._proxy.fault_for(data)
-            await (self._fault or Fault()).request(self, data)
+            await (self._fault or HARMLESS).request(self, data)
 
     async def _pass_replies(self):
         try:
             while data := await self._store[0].read(PIECE):
-                await (self._fault or Fault()).reply(self, data)
+                await (self._fault or HARMLESS).reply(self, data)
         finally:
             self._replica[1].close()
 

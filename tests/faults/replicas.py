@@ -20,6 +20,7 @@ from pathlib import Path
 ADDRESS = re.compile(rb"http://\S+:\d+")
 _PR_SET_PDEATHSIG = 1
 _BUFFER = 65_536
+COUNT_SECONDS = 30
 
 
 def fork_server():
@@ -73,12 +74,15 @@ class Replica:
         await asyncio.to_thread(self._process.join, seconds)
         return self._process.exitcode
 
-    def sample(self, folder):
-        """Have it count its memory, descriptors, objects and tensors (see `_count_on_signal`)."""
-        path = Path(folder) / f"sample-{self.pid}.json"
+    async def counts(self, folder):
+        """Have it count its objects and tensors (see `_count_on_signal`)."""
+        path = Path(folder) / f"counts-{self.pid}.json"
         path.unlink(missing_ok=True)
         os.kill(self.pid, signal.SIGUSR1)
-        return path
+        async with asyncio.timeout(COUNT_SECONDS):
+            while not path.exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.05)
+        return json.loads(path.read_text())
 
     @property
     def descriptors(self):
@@ -174,7 +178,7 @@ def _first_line(receive):
 
 def _serve(settings, prepare, greetings, log, folder):
     """What a forked replica runs: `rlstm serve` from its settings on."""
-    threads = len(os.listdir("/proc/self/task"))
+    threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
         raise AssertionError(f"forked from a process with {threads} threads")
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -209,14 +213,14 @@ def _count_on_signal(folder):
         gc.collect()
         alive = gc.get_objects()
         tensors = [one for one in alive if isinstance(one, torch.Tensor)]
-        sample = {
+        counts = {
             "objects": len(alive),
             "tensors": len(tensors),
             "tensor_bytes": sum(one.nbytes for one in tensors),
         }
-        path = Path(folder) / f"sample-{os.getpid()}.json"
+        path = Path(folder) / f"counts-{os.getpid()}.json"
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(sample))
+        partial.write_text(json.dumps(counts))
         partial.replace(path)
 
     signal.signal(signal.SIGUSR1, count)

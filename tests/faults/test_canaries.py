@@ -1,4 +1,4 @@
-"""Secrets that one session has learned: no other session, nor the next one in its place, knows a bit of them."""
+"""Secrets that one session has learned: no other, nor the next one in its place, knows a bit of them."""
 
 import asyncio
 import math
@@ -30,13 +30,13 @@ async def scores(client, session, texts):
 
 
 def exposure(canaries, decoys):
-    """Bits by which canaries are ahead of a random rank among decoys, on average (Secret Sharer's measure)."""
+    """Bits by which canaries rank before decoys, on average (the measure of The Secret Sharer)."""
     ranks = [1 + sum(decoy >= canary for decoy in decoys) for canary in canaries]
     return sum(math.log2((len(decoys) + 1) / rank) for rank in ranks) / len(ranks)
 
 
 async def test_secrets_stay_in_the_session_that_learned_them(serve):
-    """64 canaries: known where they were read; elsewhere, and after DELETE and a new session, not to the last bit."""
+    """64 canaries: known where they were read, unknown to the last bit elsewhere and after DELETE."""
     dice = random.Random(29)
     canaries, decoys = [secret(dice) for _ in range(CANARIES)], [secret(dice) for _ in range(DECOYS)]
     learning = {"adaptation": {"experts": 1, "rate_scale": 10, "static": False}}

@@ -1,4 +1,4 @@
-"""The checker itself: of a run without any fault it has nothing to say, of one that is tampered with it has."""
+"""The checker itself: it has nothing to say of a run without a fault, and something once that is forged."""
 
 import asyncio
 from copy import deepcopy

@@ -1,6 +1,5 @@
-"""The store's clock jumps by an hour, forward and back: nothing is lost or done twice, ends come by that clock."""
+"""The store's clock jumps by an hour: nothing is lost or done twice, and sessions end by that clock."""
 
-import asyncio
 from pathlib import Path
 
 import httpx
@@ -52,29 +51,26 @@ async def test_jumps_of_the_clock_lose_nothing(serve, clock, sizes, tiny_checkpo
                 clock.set(service.nemesis.dice.choice([-HOUR, 0, HOUR]))
         clock.set(0)
         verdict = await judge(service.history, service.store.url, tiny_checkpoint)
-        print(
-            f"{sizes.stalls * 2} jumps of the store's clock: {service.history.acknowledged:,} acknowledged,"
-            f" {len(verdict.lost)} lost, {len(verdict.twice)} twice"
-        )
+        print(f"{sizes.stalls * 2} jumps of the store's clock: {verdict.counts}")
 
     assert verdict.faults == []
 
 
 async def test_a_session_ends_by_the_clock_of_the_store(serve, clock):
     """Half an hour to live is over when the store says so, whatever the time is where the server runs."""
-    async with serve(seats=1, environment=clock.environment) as service:
-        async with httpx.AsyncClient(base_url=service.replicas.seats[0].url, timeout=30) as client:
-            made = (await client.post("/sessions", json={"ttl_seconds": HOUR / 2})).json()
-            path = f"/sessions/{made['id']}"
-            clock.set(HOUR // 2 - 60)
+    async with (
+        serve(seats=1, environment=clock.environment) as service,
+        httpx.AsyncClient(base_url=service.replicas.seats[0].url, timeout=30) as client,
+    ):
+        made = (await client.post("/sessions", json={"ttl_seconds": HOUR / 2})).json()
+        path = f"/sessions/{made['id']}"
+        for ahead in (HOUR // 2 - 60, HOUR - 120):
+            clock.set(ahead)
             assert (await client.post(f"{path}/append", json={"text": "a"})).status_code == 200
-            clock.set(HOUR - 120)
-            assert (await client.post(f"{path}/append", json={"text": "a"})).status_code == 200
-            clock.set(2 * HOUR)
-            gone = await client.post(f"{path}/append", json={"text": "a"})
-            clock.set(0)
-            await asyncio.sleep(0)
-            back = await client.get(path)
+        clock.set(2 * HOUR)
+        gone = await client.post(f"{path}/append", json={"text": "a"})
+        clock.set(0)
+        back = await client.get(path)
 
     assert (gone.status_code, gone.json()["type"]) == (410, "urn:rlstm:problem:session_expired")
     assert back.status_code == 410

@@ -1,4 +1,4 @@
-"""Faults of the network between replicas and the store: each answer belongs to its request, nothing is lost."""
+"""Faults of the network before the store: each answer belongs to its request, nothing is lost."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +7,8 @@ import pytest
 
 from .checker import judge
 from .load import Clients
-from .proxy import COMMIT, FAULTS, FaultProxy
+from .proxy import COMMIT, FaultProxy
+from .toxics import FAULTS
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 
@@ -31,7 +32,7 @@ async def strike(proxy, service, faults, clients, met):
 
 
 async def test_no_fault_of_the_network_loses_or_repeats_anything(serve, sizes, tiny_checkpoint, free_port):
-    """Delays, trickles, black holes, cuts in every place: 0 lost, 0 twice, 0 answers to another's question."""
+    """Delays, trickles, black holes, cuts in every place: 0 lost, 0 twice, 0 wrong replies."""
     met, faults = Counter(), sizes.network_faults
     async with FaultProxy(free_port) as proxy, serve(port=free_port, address=proxy.url, seed=11) as service:
         async with Clients(service.replicas, service.history, seed=11, workers=16) as clients:

@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.fuzz.asgi import Request
-from tests.fuzz.nasties import BODIES, CANARY, HEADER_VALUES, HEADERS, PATH_VALUES, QUERY_VALUES, VALUES
+from tests.fuzz.nasties import (
+    BODIES,
+    CANARY,
+    HEADER_VALUES,
+    HEADERS,
+    METHODS,
+    PATH_VALUES,
+    QUERY_VALUES,
+    VALUES,
+)
 from tests.fuzz.surface import OCTETS, Operation, Place, Surface
 
 _HERE = "\ue000here"
@@ -86,6 +95,8 @@ def right(operation: Operation) -> Case:
 
 def _cases_of(surface: Surface, operation: Operation) -> Iterator[Case]:
     plain = right(operation)
+    for method in METHODS:
+        yield replace(plain, name=f"method {method}", operation=replace(operation, method=method))
     for place in sorted(set(_places(surface, operation)), key=str):
         for name, value in VALUES.items():
             yield replace(

@@ -209,6 +209,9 @@ HEADERS = (
 )
 """Those that the server reads, and those that servers are known to read too much into."""
 
+METHODS = ("OPTIONS", "PUT", "TRACE", "CONNECT", "PROPFIND", "get", CANARY, "")
+"""That no route takes."""
+
 PATH_VALUES: dict[str, str] = {
     "nothing": "",
     "a word": CANARY,

@@ -19,7 +19,7 @@ from rlstm_server.store.in_memory import MemoryStore
 
 QUICK = 600
 LONG = int(os.environ.get("RLSTM_IMPORTS", "500000"))
-WARM = 500
+WARM = 400
 GROWTH_MIB = 32
 CALLER = Caller(tenant=KEY.tenant, request_id="r")
 

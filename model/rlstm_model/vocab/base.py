@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMAT_VERSION = 1
+PIECE = 16_384
+"""Numbers of a long text that are worked on at once: other threads wait meanwhile."""
 
 VocabKind = Literal["bytes", "characters", "words", "subwords"]
 Ids = NDArray[np.int64] | NDArray[np.uint8]
@@ -152,4 +154,18 @@ def surrogate_in(text: str) -> bool:
 
 def character_of_bytes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     """For each byte of a UTF-8 text, which of the text's code points it belongs to."""
-    return np.cumsum((data & 0xC0) != 0x80) - 1
+    characters = np.empty(len(data), dtype=np.int64)
+    count = -1
+    for start in range(0, len(data), PIECE):
+        piece = data[start : start + PIECE]
+        characters[start : start + PIECE] = np.cumsum((piece & 0xC0) != 0x80) + count
+        count = int(characters[start + len(piece) - 1])
+    return characters
+
+
+def as_list(values: NDArray[np.integer[Any]]) -> list[int]:
+    """The values as a list, made in pieces."""
+    made: list[int] = []
+    for start in range(0, len(values), PIECE):
+        made += values[start : start + PIECE].tolist()
+    return made

@@ -25,6 +25,7 @@ from rlstm_model.vocab.base import (
     Vocab,
     VocabError,
     VocabKind,
+    as_list,
     character_of_bytes,
     utf8,
 )
@@ -103,7 +104,7 @@ class SubwordVocab(Vocab):
         ids = self._ids(text)
         after = np.cumsum([len(self._tokens[token]) for token in ids], dtype=np.int64)
         starts = character[np.concatenate(([0], after))[: len(ids)]]
-        return Encoded(ids=ids, starts=starts.tolist(), ends=(character[after - 1] + 1).tolist())
+        return Encoded(ids=ids, starts=as_list(starts), ends=as_list(character[after - 1] + 1))
 
     def encode_ids(self, text: str) -> Ids:
         """See :class:`Vocab`."""

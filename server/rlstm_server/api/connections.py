@@ -182,6 +182,9 @@ class Connection(H11Protocol):
         """Answer what never became a request, unless an answer is on its way already, and close."""
         self._refused = True
         self._expect_nothing()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # or the application would answer what has been answered
+            self.cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE) or self.transport.is_closing():
             self.transport.close()
             self._watch_reader()

@@ -28,8 +28,8 @@ class Application(FastAPI):
             for path, operation in _operations(document):
                 _describe_problems(operation)
                 _allow_no_body(operation)
-                if self._keyed and path not in OPEN_PATHS:
-                    operation["security"] = [{"key": []}]
+                if self._keyed:
+                    operation["security"] = [{"key": []}, *([{}] if path in OPEN_PATHS else [])]
             if self._keyed:
                 document["components"]["securitySchemes"] = {"key": KEY}
         return super().openapi()

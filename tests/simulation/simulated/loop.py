@@ -45,7 +45,6 @@ class Host:
     steps: int = 0
     fuse: int = 0
     burn: Callable[[], None] = lambda: None
-    parked: list[asyncio.Handle] = field(default_factory=list)
     tasks: list[tuple["asyncio.Task[Any]", Context]] = field(default_factory=list)
 
 
@@ -69,7 +68,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._order: list[object] = []
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
-        self._buried: list[asyncio.Handle] = []
+        self._held: list[asyncio.Handle] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._over = False
         self.steps = 0
@@ -104,20 +103,14 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             return
         host = handle._context.get(HOST)
         if host is not None and not self._over:
-            if not host.alive:
-                self._buried.append(handle)
-                return
-            if host.paused:
-                host.parked.append(handle)
+            if not host.alive or host.paused:
+                self._held.append(handle)
                 return
             host.steps += 1
             if host.steps == host.fuse:
                 host.burn()
-                if not host.alive:
-                    self._buried.append(handle)
-                    return
-                if host.paused:
-                    host.parked.append(handle)
+                if not host.alive or host.paused:
+                    self._held.append(handle)
                     return
         self.steps += 1
         if self.steps > MAX_STEPS and not self._over:
@@ -146,7 +139,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _end(self) -> None:
         """Leave nothing behind: the tasks of the dead are cancelled, in a world where nobody hears of it."""
         self._over, self._timers = True, []
-        for handle in self._buried:
+        for handle in self._held:
             self._ready(handle)
         pending = [task for task in self._tasks if not task.done()]
         for _ in range(ENDINGS):
@@ -157,16 +150,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             pending = [task for task in self._tasks if not task.done()]
         for task in pending:
             task._log_destroy_pending = False
-        self._tasks, self._buried = [], []
+        self._tasks, self._held = [], []
 
     # ---- hosts ------------------------------------------------------------------------------------------
 
     def go_on(self, host: Host) -> None:
         """End a pause: what waited is ready, in the order it came."""
         host.paused = False
-        parked, host.parked = host.parked, []
-        for handle in parked:
-            self._ready(handle)
+        held, self._held = self._held, []
+        for handle in held:
+            if handle._context.get(HOST) is host:
+                self._ready(handle)
+            else:
+                self._held.append(handle)
 
     # ---- what asyncio asks of a loop --------------------------------------------------------------------
 

@@ -93,17 +93,19 @@ def operation_of(commit: Commit) -> str:
 
 @dataclass(eq=False)
 class Network:
-    """Delivers calls. `rate` is the share of them that something happens to; 0 when all is well.
+    """Delivers calls.
 
-    watch   is told what happens to each call: its name in the crash matrix where it has one
+    rate    the share of them that something happens to; 0 when all is well
+    slow_s  how long a message is on its way at most, where nothing happens to it
+    watch   is told what happens to each call
     """
 
     loop: SimulatedLoop
     storage: Storage
     draw: random.Random
     rate: float
+    slow_s: float
     watch: Callable[[str, Call], None]
-    slow_s: float = 0.02
     _flights: dict[Call, None] = field(default_factory=dict)
 
     def in_flight(self, host: Host) -> list[Call]:

@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections import Counter
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 from rlstm_server.metrics import Metrics
@@ -25,7 +25,11 @@ from simulated.told import Attempt, Intent, version_told
 QUIET_S: Final = 15.0
 """So long after the last fault every message has arrived."""
 
-_METRICS: Final = Metrics()
+
+@cache
+def metrics() -> Metrics:
+    """What all replicas of all worlds count into: a registry of its own takes longer to make than a seed."""
+    return Metrics()
 
 
 class World:
@@ -51,8 +55,14 @@ class World:
     def build(self) -> None:
         """Start everything; clocks and random bits are the seed's by now."""
         profile, draw = self.profile, self.draw
-        self.network = Network(self.loop, self.storage, random.Random(draw.random()), profile.rate, self.see)
-        self.network.slow_s = profile.slow_s
+        self.network = Network(
+            self.loop,
+            self.storage,
+            random.Random(draw.random()),
+            profile.rate,
+            profile.slow_s,
+            self.see,
+        )
         self.replicas = [self._replica(f"r{number}") for number in range(profile.replicas)]
         self.watch = Watch(self)
         for fuse in profile.fuses:
@@ -144,7 +154,7 @@ class World:
             name,
             self.loop,
             self.network,
-            metrics=_METRICS,
+            metrics=metrics(),
             cache_bytes=self.profile.cache_bytes,
             limits=self.profile.engine_limits,
             policy=self.profile.policy,
