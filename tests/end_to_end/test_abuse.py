@@ -65,8 +65,10 @@ def p99(found):
     return statistics.quantiles([seconds for _, seconds in found], n=100)[98]
 
 
-async def slow(server, first, trickle):
-    """One who sends a byte a second; gives when he was cut off, and what he was told."""
+async def slow(server, turn):
+    """One who sends a byte a second, not at the others' moments; gives when he was cut off, and told what."""
+    first, trickle = KINDS[turn % len(KINDS)]
+    await asyncio.sleep(2 * turn / SLOW)
     began = time.monotonic()
     reader, writer = await asyncio.open_connection(*address(server))
     writer.write(first)
@@ -110,7 +112,7 @@ async def test_slow_senders_are_cut_off_and_others_are_served(start):
         await measured(server, asyncio.sleep(2))
         _, before = await measured(server, asyncio.sleep(10))
         memory = resident_bytes(server)
-        attack = asyncio.gather(*(slow(server, *KINDS[turn % len(KINDS)]) for turn in range(SLOW)))
+        attack = asyncio.gather(*(slow(server, turn) for turn in range(SLOW)))
         cut, during = await measured(server, attack)
         growth = resident_bytes(server) - memory
         _, after = await measured(server, asyncio.sleep(10))

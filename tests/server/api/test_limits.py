@@ -212,9 +212,9 @@ async def test_answers_that_grow_with_their_requests_are_counted_too(serve):
     async with serve(limits=limits) as client:
         session = (await client.post("/sessions", json={})).json()["id"]
         asked = [("/score", {"text": "x" * 900})] * 2
-        asked += [(f"/sessions/{session}/append", {"text": "x" * 1_000})] * 2
+        asked += [(f"/sessions/{session}/append", {"text": "x" * 1_000, "learn": False})] * 2
         answers = await asyncio.gather(*(client.post(path, json=body) for path, body in asked))
         assert sorted(answer.status_code for answer in answers) == [200, 503, 503, 503]
         assert {answer.json()["type"][-10:] for answer in answers if answer.is_error} == {"overloaded"}
-        for path, body in asked:
+        for path, body in asked[::2]:
             assert (await client.post(path, json=body)).status_code == 200
