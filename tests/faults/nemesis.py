@@ -43,13 +43,15 @@ class Nemesis:
 
     async def some_work(self, clients, work=WORK):
         """Wait until clients were told of some more operations, and a moment: any may be under way."""
-        history = clients.history
+        history, loop = clients.history, asyncio.get_running_loop()
         goal = history.acknowledged + self.dice.randint(*work)
-        deadline = asyncio.get_running_loop().time() + STUCK_SECONDS
+        before, since = history.acknowledged, loop.time()
         while history.acknowledged < goal:
             clients.workers.check()
             self._check_healing()
-            assert asyncio.get_running_loop().time() < deadline, "nothing was acknowledged for a minute"
+            if history.acknowledged > before:
+                before, since = history.acknowledged, loop.time()
+            assert loop.time() < since + STUCK_SECONDS, "nothing was acknowledged for a minute"
             await asyncio.sleep(0.005)
         await asyncio.sleep(self.dice.uniform(0.0, 0.02))
 

@@ -84,6 +84,8 @@ EXPIRED = Kind(410, "session_expired", "The session has expired")
 RETRY_SECONDS = {429: 1.0, 503: 1.0, 504: 1.0}
 HIDDEN_FACTS = frozenset({"retry_after"})
 FIELD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+METADATA = "metadata"
+"""The field whose own fields are the caller's: none of their names is repeated."""
 
 
 def kind_of(error: errors.ServerError) -> Kind:
@@ -150,6 +152,8 @@ def _path(location: Sequence[str | int]) -> str:
             written += f"[{part}]"
         else:
             written += f".{part if FIELD_NAME.fullmatch(part) else '(unnamed)'}"
+        if part == METADATA:
+            break
     return written.removeprefix(".") or "body"
 
 

@@ -246,6 +246,7 @@ class EmbeddedValkey:
             "auto-aof-rewrite-min-size": "64mb",
             "maxmemory": self._maxmemory_bytes,
             "maxmemory-policy": "noeviction",
+            "crash-log-enabled": "no",  # it would hold arguments, which are users' states
         }
         binary = self._binary or find_binary()
         return [str(binary), *(str(part) for name, value in options.items() for part in (f"--{name}", value))]

@@ -127,7 +127,7 @@ FIELDS = [
     ("/sessions", {"name": "x" * 65}, 422, "name"),
     ("/sessions", {"name": "a\0"}, 422, "name"),
     ("/sessions", {"ttl_seconds": 0}, 422, "ttl_seconds"),
-    ("/sessions", {"metadata": {"a": {}}}, 422, "metadata.a"),
+    ("/sessions", {"metadata": {"a": {}}}, 422, "metadata"),
     ("/sessions", {"metadata": {str(n): n for n in range(33)}}, 422, "metadata"),
     ("/sessions", {"text": ""}, 422, "text"),
     (f"/sessions/{SESSION}/append", {"text": ""}, 422, "text"),
@@ -284,6 +284,12 @@ async def test_a_name_of_a_field_is_repeated_only_if_it_is_one(client, refused):
     answer = await client.post("/score", json={"text": "a", f"<{CANARY}>": 1, "tpo": 2})
     problem = await refused(answer, 422)
     assert sorted(fault["field"] for fault in problem["errors"]) == ["(unnamed)", "tpo"]
+
+
+async def test_no_name_within_metadata_is_repeated(client, refused):
+    """They are the caller's own."""
+    problem = await refused(await client.post("/sessions", json={"metadata": {CANARY: {}}}), 422)
+    assert {fault["field"] for fault in problem["errors"]} == {"metadata"}
 
 
 async def test_many_faults_are_told_briefly(client, refused):
