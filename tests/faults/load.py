@@ -58,7 +58,7 @@ class Clients:
         workers=12,
         sessions=24,
         adaptations=({},),
-        timeout=4.0,
+        timeout=15.0,
         without=(),
     ):
         self.history = history

@@ -1,9 +1,13 @@
-"""How a client asks: to any replica, with the same key, until somebody says what became of it."""
+"""How a client asks: with the same key until somebody says what became of it.
+
+Most requests go where a proxy that hashes on the session would send them; some, and all repeats, go anywhere.
+"""
 
 import asyncio
 import json
 import time
 from typing import NamedTuple
+from zlib import crc32
 
 import httpx
 
@@ -11,6 +15,7 @@ RETRIED = {408, 429, 503, 504}
 RETRIED_CONFLICTS = {"conflict", "in_flight"}
 PATIENCE_SECONDS = 60
 GIVE_UP = 0.02
+STRAY = 0.3
 
 
 class Answer(NamedTuple):
@@ -53,9 +58,10 @@ class Requests:
         headers = {} if key is None else {"idempotency-key": key}
         if if_match is not None:
             headers["if-match"] = f'"{if_match}"'
-        deadline, in_doubt = time.monotonic() + PATIENCE_SECONDS, False
+        deadline, in_doubt, stray = time.monotonic() + PATIENCE_SECONDS, False, STRAY
         while True:
-            answer = await self._send(dice, method, path, body, headers, seen)
+            answer = await self._send(self._replica(dice, path, stray), method, path, body, headers, seen)
+            stray = 1.0
             self._history.statuses[answer.slug or answer.status] += 1
             in_doubt = in_doubt or (answer.status >= 300 and answer.document.get("applied") != "no")
             in_doubt = in_doubt or answer.in_doubt
@@ -72,12 +78,20 @@ class Requests:
                 return answer
             await asyncio.sleep(dice.uniform(0.01, 0.1))
 
-    async def _send(self, dice, method, path, body, headers, seen):
+    def _replica(self, dice, path, stray):
+        """A replica that serves, as far as anybody knows; None when there is none."""
         serving = self._replicas.serving
         if not serving:
-            await asyncio.sleep(0.02)
+            return None
+        session = path.split("/")[2:3]
+        if not session or dice.random() < stray:
+            return dice.choice(serving)
+        return serving[crc32(session[0].encode()) % len(serving)]
+
+    async def _send(self, replica, method, path, body, headers, seen):
+        if replica is None:
             return Answer(0, {})
-        url, began = dice.choice(serving).url + path, time.monotonic()
+        url, began = replica.url + path, time.monotonic()
         try:
             if body is not None and body.get("stream"):
                 return await self._read_stream(url, body, headers, seen)

@@ -52,9 +52,9 @@ async def test_a_replica_that_stood_still_writes_nothing_twice(serve, sizes, tin
     """SIGSTOP, SIGCONT under load: others serve its sessions meanwhile, what it had begun is refused."""
     async with serve() as service:
         async with Clients(
-            service.replicas, service.history, seed=41, sessions=8, adaptations=ADAPTATIONS, timeout=1.0
+            service.replicas, service.history, seed=41, sessions=8, adaptations=ADAPTATIONS, timeout=2.0
         ) as clients:
-            await service.nemesis.pause(clients, pauses=sizes.pauses, longest_seconds=2.5)
+            await service.nemesis.pause(clients, pauses=sizes.pauses, longest_seconds=4.0)
         verdict = await judge(service.history, service.store.url, tiny_checkpoint)
         print(f"{sizes.pauses} pauses of replicas under load: {verdict.counts}")
 

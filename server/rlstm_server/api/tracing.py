@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlstm_server.errors import InternalError, ServerError
@@ -88,9 +89,12 @@ def trace_of(scope: Scope) -> Trace:
 
 
 def endpoint_of(scope: Scope) -> str | None:
-    """Give the matched route as `METHOD /template`, None where nothing matched."""
-    template = getattr(scope.get("route"), "path", None)
-    return f"{scope['method']} {template}" if template else None
+    """Give the matched route as `METHOD /template`, None where nothing matched, or with another method.
+
+    A method may be any word of the caller's.
+    """
+    route, method = scope.get("route"), scope["method"]
+    return f"{method} {route.path}" if isinstance(route, Route) and method in (route.methods or ()) else None
 
 
 class TracingLayer:

@@ -39,15 +39,15 @@ class Lead:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotPolicy:
-    """A snapshot is due when the log would take `seconds` to do again.
+    """A snapshot is due when the log takes `seconds` to do again: about two, with what comes meanwhile.
 
     Not for fewer than `least_tokens`, however slow the server is just now: a snapshot costs as much as
     learning from some. At `most_tokens` or `most_records` always: another server may be slower, and the store
     keeps only so many records after a base.
     """
 
-    seconds: float = 2.0
-    least_tokens: int = 256
+    seconds: float = 1.5
+    least_tokens: int = 64
     most_tokens: int = 65_536
     most_records: int = 512
 

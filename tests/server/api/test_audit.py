@@ -86,6 +86,12 @@ async def test_what_was_tried_in_vain_is_written_down(keyed, lines):
     assert (missing["status"], missing["code"]) == (404, "not_found")
 
 
+async def test_a_method_that_a_route_has_not_is_no_change(keyed, lines):
+    """Nothing was tried, and the word is the caller's."""
+    await keyed.request("SECRET", f"/sessions/{keyed.session}/fork")
+    assert len(lines()) == 1
+
+
 async def test_reading_is_no_change(keyed, lines):
     """Neither by GET nor by the routes that only look like changes."""
     await keyed.get(f"/sessions/{keyed.session}")

@@ -58,8 +58,8 @@ async def test_a_64_MB_session_is_back_in_three_seconds(valkey, tools, capsys):
         talk = await tools.Talk.begin(engine, adaptation=FULL)
         key, snapshotter = SessionKey(talk.caller.tenant, talk.session), engine.sessions.snapshotter
         most = snapshotter.policy.seconds
-        while (lead := engine.sessions.cache.get(key).lead).base == 0 or lead.seconds < 0.8 * most:
-            await talk.append(TEXT[:40])
+        while (lead := engine.sessions.cache.get(key).lead).base == 0 or lead.seconds < 0.5 * most:
+            await talk.append(TEXT[:20])
             await snapshotter.settle()
         live = tools.finish(digest(engine.sessions.cache.get(key).state))
     stored = (await valkey.load_head(key)).base
