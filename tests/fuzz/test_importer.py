@@ -5,13 +5,14 @@ import json
 import os
 import random
 import resource
+import tracemalloc
 
 import pytest
 from tests.fuzz.mutations import Parts, mutated, signed
 from tests.fuzz.worlds import KEY, KEYS
 
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.exports import read_export
+from rlstm_server.engine.exports import MAGIC, read_export
 from rlstm_server.engine.messages import AppendRequest, Caller, ImportRequest, Passage
 from rlstm_server.errors import ImportRejected, InternalFault, ServerError
 from rlstm_server.metrics import Metrics
@@ -19,7 +20,6 @@ from rlstm_server.store.in_memory import MemoryStore
 
 QUICK = 600
 LONG = int(os.environ.get("RLSTM_IMPORTS", "500000"))
-WARM = 400
 GROWTH_MIB = 32
 CALLER = Caller(tenant=KEY.tenant, request_id="r")
 
@@ -30,13 +30,15 @@ def peak_mib():
 
 
 def fuzz(worlds, count):
-    """Import so many mutated files; gives the refusals by what they say, and the memory they took."""
-    draw, said, other, began = random.Random(1), collections.Counter(), [], peak_mib()
+    """Import so many mutated files; gives the refusals by what they say, and how the peak of memory rose.
+
+    It is looked at around each import, so that what the mutations themselves take is not counted.
+    """
+    draw, said, other, rose = random.Random(1), collections.Counter(), [], 0.0
     for number in range(count):
-        if number == WARM:
-            began = peak_mib()
         world = worlds[number % len(worlds)]
         data = mutated(world.files, draw)
+        began = peak_mib()
         try:
             read_export(data, KEYS, world.spec)
             said["taken"] += 1
@@ -44,7 +46,8 @@ def fuzz(worlds, count):
             said[error.detail] += 1
         except Exception as error:
             other.append((repr(error)[:200], data[:2_000]))
-    return said, other, peak_mib() - began
+        rose += peak_mib() - began
+    return said, other, rose
 
 
 def report(said, other, grown):
@@ -79,6 +82,41 @@ def test_mutated_files_are_refused_or_taken(worlds, capsys):
     assert not other, other[:3]
     assert grown < GROWTH_MIB
     assert len(said) > 15
+
+
+def bombs(whole):
+    """Files of this server that claim, or hold, far more than there is."""
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    claimed = {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}
+
+    def named(**changes):
+        parts = Parts(whole)
+        parts.named |= changes
+        return parts.joined(random.Random(0), honest=True)
+
+    yield "a tensor of 1e12 numbers", named(**{"now.h": claimed})
+    yield "tensors that overlap", named(**{"now.h": Parts(whole).named["now.c"]})
+    yield "100,000 entries", named(**{f"a{number}": entry for number in range(100_000)})
+    yield "a header of 4 GB", MAGIC + b"\xff" * 4 + whole[len(MAGIC) + 4 :]
+    yield "a header of 1 MB", MAGIC + (2**20).to_bytes(4, "little") + b" " * 2**20 + whole
+    header = int.from_bytes(whole[len(MAGIC) :][:4], "little")
+    start = len(MAGIC) + 4 + header
+    yield "tensors' header of 2**64", whole[:start] + b"\xff" * 8 + whole[start + 8 :]
+    yield "lists 60,000 deep", MAGIC + (60_000).to_bytes(4, "little") + b"[" * 60_000
+
+
+def test_bombs_allocate_nothing(worlds):
+    """Sizes are compared with the model's before anything of that size is made."""
+    world = worlds[0]
+    for name, body in bombs(world.files[-1]):
+        data = signed(body)
+        tracemalloc.start()
+        try:
+            with pytest.raises(ImportRejected):
+                read_export(data, KEYS, world.spec)
+            assert tracemalloc.get_traced_memory()[1] < 2 * len(data) + 2**20, name
+        finally:
+            tracemalloc.stop()
 
 
 async def use(engine, data):

@@ -103,8 +103,10 @@ class Checker:
         code = error.code
         living = self._world.storage.store._sessions
         made = [change for change in self._account.made.get(attempt.intent, []) if change.key in living]
-        own = [*own, *(change for change in made if change.attempt is attempt)]
-        if error.applied == "no" and own:
+        changes = [effect.change for effect in own] + [one for one in made if one.attempt is attempt]
+        if self._world.storage.failovers:  # it may have gone back to where a message on its way belongs
+            changes = [change for change in changes if change.at_s <= (attempt.ended or 0.0)]
+        if error.applied == "no" and changes:
             self.verdict.wrong.append(f"{attempt}: {code} said it was not applied, and it was")
         if error.applied == "yes" and not effects and attempt.intent.kind not in (*MAKES, *ENDS, "name"):
             self.verdict.lost.append(f"{attempt}: {code} said it was applied")
@@ -156,11 +158,12 @@ class Checker:
             self.verdict.wrong.append(f"{attempt} was told {', '.join(differences[-1])}")
 
     def _expiries(self, effect: Effect) -> set[float]:
-        """When a session expires, as it may be told after a change: others may have followed at once."""
+        """When a session expires, as may be told after a change: others may have followed, or a failover."""
+        least = 0 if self._world.storage.failovers else effect.version
         return {
             change.expires_at_ms / 1000
             for change in self._world.storage.applied
-            if change.key == effect.change.key and change.after and change.after.version >= effect.version
+            if change.key == effect.change.key and change.after and change.after.version >= least
         }
 
     def _check_creation(self, attempt: Attempt, effects: Sequence[Effect]) -> None:

@@ -46,11 +46,11 @@ WISHES: Final = {
     "create": 1,
     "delete": 0.5,
     "update": 0.7,
-    "name": 1.5,
+    "name": 2,
     "names": 0.5,
     "unname": 0.3,
-    "restore": 1,
-    "fork": 0.7,
+    "restore": 2,
+    "fork": 1.5,
     "export": 0.4,
 }
 READS: Final = frozenset({"rank", "info", "names", "export"})
@@ -85,6 +85,8 @@ class Client:
         if self._world.exports and draw.random() < 0.1:
             kind = "import"
         session = draw.choice(sessions) if kind not in ("create", "import") else None
+        if kind == "restore" and session not in self._world.snapshots and draw.random() < 0.8:
+            kind = "name"
         return self.intent(kind, session, keyed=draw.random() < 0.75)
 
     def intent(self, kind: str, session: str | None, *, keyed: bool) -> Intent:

@@ -12,16 +12,19 @@ Mode = Literal["inline", "log"]
 Aim = tuple[str, str, int, int]
 """A crash or pause so many steps after the n-th call of this kind has reached this phase."""
 
+OFTEN: Final = frozenset({"device", "commit", "load_head"})
+SELDOM: Final = ("restore", "update", "reset", "fork", "import")
+"""Kinds of wishes that so few have that one must aim at them."""
+
 AIMS: Final = (
     ("device", "round"),
     *(("commit", phase) for phase in ("sent", "applied", "answered", "over")),
     *(("create", phase) for phase in ("sent", "applied", "answered", "over")),
     *(("load_head", phase) for phase in ("sent", "applied", "answered", "over")),
     *(("delete", phase) for phase in ("sent", "applied")),
+    *((f"to {kind}", phase) for kind in SELDOM for phase in ("sent", "applied")),
     *(("name_snapshot", phase) for phase in ("sent", "applied")),
 )
-OFTEN: Final = frozenset({"device", "commit", "load_head"})
-
 LOG_AIMS: Final = (
     *(("put_snapshot", phase) for phase in ("sent", "applied", "over")),
     *(("keep_snapshot", phase) for phase in ("sent", "applied")),

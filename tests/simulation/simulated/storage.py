@@ -32,6 +32,7 @@ class Applied:
     """A change of a session: its creation, a commit, or its end.
 
     before, after  the positions that it leads from and to; None where it has none
+    at_s           when it was applied
     state          what it brought, wherever it lay; None for a commit that left it to the log
     name           of a snapshot
     base           the version of the base before another was kept
@@ -49,6 +50,7 @@ class Applied:
     name: str | None = None
     base: int | None = None
     lost: bool = False
+    at_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -158,6 +160,7 @@ class Storage:
         return state
 
     def _note(self, change: Applied) -> None:
+        change.at_s = self.loop.time()
         self.applied.append(change)
 
 

@@ -126,6 +126,8 @@ class World:
         if self.at_peace or event not in ("sent", "applied", "answered", "over"):
             return
         self._aim(call.name, event, call.host)
+        if call.name in ("commit", "create") and call.attempt is not None:
+            self._aim(f"to {call.attempt.intent.kind}", event, call.host)
 
     def computed(self, host: Host) -> None:
         """A device has done a round."""
@@ -140,8 +142,8 @@ class World:
                 continue
             if aim[3]:
                 self._set_fuse(replica, host.steps + aim[3])
-            else:
-                self._strike(replica)
+            else:  # between two steps: no time passes before
+                self.loop.call_soon(self._strike, replica, context=on(None))
 
     def note(self, event: str, what: Any, more: Any = "") -> None:
         """One line of the trace."""
@@ -170,6 +172,8 @@ class World:
 
     def _strike(self, replica: Replica) -> None:
         """Crash a replica, or stop it for a while."""
+        if not replica.up:
+            return
         later = partial(self.loop.call_later, context=on(None))
         if self.draw.random() < self.profile.pauses:
             self.note("pause", replica.host.name)
@@ -232,6 +236,8 @@ class World:
         if not replica.up:
             return
         self.watch.draining(replica)
+        if self.draw.random() < 0.3:
+            self._set_fuse(replica, replica.host.steps + self.draw.randint(2, 12))
         await replica.drain(self.draw.choice((0.0, 0.1, 2.0)))
         self._start(replica)
 
@@ -288,8 +294,8 @@ class World:
             await self._must_serve(reader, client.intent("rank", session, keyed=False))
 
     async def _must_serve(self, replica: Replica, intent: Intent) -> None:
-        if intent.kind == "append":
-            intent.request = replace(intent.request, if_match=None)
+        condition = "if_match" if intent.kind == "append" else "min_version"
+        intent.request = replace(intent.request, **{condition: None})
         floor = self.floors.get(intent.session, 0)
         attempt = Attempt(intent, intent.request, replica.name, self.loop.time(), floor=floor)
         intent.attempts.append(attempt)
