@@ -9,7 +9,6 @@ import pytest
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
-CANARIES = 64
 DECOYS = 63
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom. "
@@ -35,10 +34,10 @@ def exposure(canaries, decoys):
     return sum(math.log2((len(decoys) + 1) / rank) for rank in ranks) / len(ranks)
 
 
-async def test_secrets_stay_in_the_session_that_learned_them(serve):
-    """64 canaries: known where they were read, unknown to the last bit elsewhere and after DELETE."""
-    dice = random.Random(29)
-    canaries, decoys = [secret(dice) for _ in range(CANARIES)], [secret(dice) for _ in range(DECOYS)]
+async def test_secrets_stay_in_the_session_that_learned_them(serve, sizes):
+    """Canaries: known where they were read, unknown to the last bit elsewhere and after DELETE."""
+    dice, number = random.Random(29), sizes.canaries
+    canaries, decoys = [secret(dice) for _ in range(number)], [secret(dice) for _ in range(DECOYS)]
     learning = {"adaptation": {"experts": 1, "rate_scale": 10, "static": False}}
     async with serve() as service:
         clients = [httpx.AsyncClient(base_url=one.url, timeout=60) for one in service.replicas.seats]
@@ -78,9 +77,9 @@ async def test_secrets_stay_in_the_session_that_learned_them(serve):
         for client in clients:
             await client.aclose()
 
-    bits = [exposure(found[:CANARIES], found[CANARIES:]) for found in (untold, elsewhere[0], after[0])]
+    bits = [exposure(found[:number], found[number:]) for found in (untold, elsewhere[0], after[0])]
     print(
-        f"{CANARIES} canaries: exposure {known:.1f} bits where they were read, {bits[1]:.1f} elsewhere,"
+        f"{number} canaries: exposure {known:.1f} bits where they were read, {bits[1]:.1f} elsewhere,"
         f" {bits[2]:.1f} after DELETE and a new session (chance {bits[0]:.1f})"
     )
     assert known > bits[0] + 2
