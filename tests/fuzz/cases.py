@@ -76,7 +76,7 @@ def pairs(cases: list[Case], count: int, seed: int) -> Iterator[Case]:
     draw, grouped = random.Random(seed), {}
     for case in cases:
         grouped.setdefault((case.operation.method, case.operation.template), []).append(case)
-    groups = list(grouped.values())
+    groups = [group for group in grouped.values() if len(group) > 1]  # a wrong method is wrong enough
     for _ in range(count):
         one, other = draw.sample(draw.choice(groups), 2)
         yield one.beside(other)
