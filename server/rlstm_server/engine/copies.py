@@ -29,7 +29,7 @@ from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.steps import Steps
-from rlstm_server.errors import ExportDisabled
+from rlstm_server.errors import ExportDisabled, ServerError
 from rlstm_server.store.base import SessionKey, new_operation_id, new_session_id
 
 
@@ -56,17 +56,15 @@ class Copies:
         )
 
         async def work(operation: Operation[CreatedSession]) -> CreatedSession:
-            copy = await self.sessions.read(source, request.caller, request.min_version)
-            state, ancestor = copy.state, Ancestor(session=request.session, version=copy.position.version)
-            if request.snapshot is not None:
-                state, ancestor = await self._earlier(source, request.snapshot, request.caller)
-            metadata = copy.facts.metadata if request.metadata is None else request.metadata
-            facts = self.creator.facts(request.name, request.ttl_seconds, metadata)
-            if request.ttl_seconds is None:
-                facts = replace(facts, ttl_ms=copy.facts.ttl_ms)
-            facts = replace(facts, learning=copy.facts.learning, forked_from=ancestor)
-            new = self._new(request, body_hash, state)
-            return await self.creator.make(replace(new, facts=facts, shared=True), operation)
+            try:
+                new = await self._forked(request, source, body_hash)
+            except ServerError as error:
+                # Made before, it does not go with its source.
+                made = await self.creator.recall(request.caller, request.key, body_hash)
+                if made is None:
+                    raise error
+                return made
+            return await self.creator.make(new, operation)
 
         return await self.sessions.start(work).wait()
 
@@ -101,6 +99,19 @@ class Copies:
             return await self.creator.make(new, operation)
 
         return await self.sessions.start(work).wait()
+
+    async def _forked(self, request: ForkRequest, source: SessionKey, body_hash: bytes) -> NewSession:
+        """The session that a fork makes of its source as that is now."""
+        copy = await self.sessions.read(source, request.caller, request.min_version)
+        state, ancestor = copy.state, Ancestor(session=request.session, version=copy.position.version)
+        if request.snapshot is not None:
+            state, ancestor = await self._earlier(source, request.snapshot, request.caller)
+        metadata = copy.facts.metadata if request.metadata is None else request.metadata
+        facts = self.creator.facts(request.name, request.ttl_seconds, metadata)
+        if request.ttl_seconds is None:
+            facts = replace(facts, ttl_ms=copy.facts.ttl_ms)
+        facts = replace(facts, learning=copy.facts.learning, forked_from=ancestor)
+        return replace(self._new(request, body_hash, state), facts=facts, shared=True)
 
     async def _earlier(self, key: SessionKey, name: str, caller: Caller) -> tuple[SessionState, Ancestor]:
         snapshot = await self.snapshots.find(key, name)

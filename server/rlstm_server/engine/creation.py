@@ -31,6 +31,7 @@ from rlstm_server.store.base import (
     Creation,
     CreationOutcome,
     CreationReplayed,
+    Mismatch,
     SessionKey,
     new_operation_id,
     new_session_id,
@@ -129,6 +130,13 @@ class Creator:
         async with room:
             return await self._make(new, size, operation)
 
+    async def recall(self, caller: Caller, key: str | None, body_hash: bytes) -> CreatedSession | None:
+        """The session that a creation under `key` made before. Raises IdempotencyMismatch, Gone."""
+        if key is None:
+            return None
+        outcome = await self.sessions.store.recall_creation(caller.tenant, key, body_hash)
+        return None if outcome is None else await self._repeated(caller.tenant, outcome)
+
     async def _make(self, new: NewSession, size: int, operation: Operation[CreatedSession]) -> CreatedSession:
         creation = Creation(
             key=new.key,
@@ -163,24 +171,26 @@ class Creator:
     async def _settle(
         self, copy: SessionCopy, state_bytes: int, outcome: CreationOutcome, *, keep: bool
     ) -> CreatedSession:
-        metrics, durability = self.sessions.metrics, self.staging.durability
-        if isinstance(outcome, CreationReplayed):
-            metrics.replays.labels("replayed").inc()
-            stored = answers.session_info(outcome.answer)
-            made = SessionKey(copy.key.tenant, outcome.session_id)
-            head = await self.sessions.head_after(made)
-            # Only the store knows by its own clock when it was made.
-            info = replace(stored, created_at=head.created_at_ms / 1000, expires_at=head.expires_at_ms / 1000)
-            return CreatedSession(info=info, append=None, durability=durability, replayed=True)
         if not isinstance(outcome, Created):
-            metrics.replays.labels("body_mismatch").inc()
-            raise IdempotencyMismatch("the idempotency key was used with another request")
-        metrics.sessions_created.inc()
+            return await self._repeated(copy.key.tenant, outcome)
+        self.sessions.metrics.sessions_created.inc()
         copy = replace(copy, facts=replace(copy.facts, created_at_ms=outcome.head.created_at_ms))
         if keep:
             self.sessions.cache.put(copy)
         info = info_of(copy, state_bytes, outcome.head.expires_at_ms)
-        return CreatedSession(info=info, append=None, durability=durability, replayed=False)
+        return CreatedSession(info=info, append=None, durability=self.staging.durability, replayed=False)
+
+    async def _repeated(self, tenant: str, outcome: CreationReplayed | Mismatch) -> CreatedSession:
+        metrics = self.sessions.metrics
+        if isinstance(outcome, Mismatch):
+            metrics.replays.labels("body_mismatch").inc()
+            raise IdempotencyMismatch("the idempotency key was used with another request")
+        metrics.replays.labels("replayed").inc()
+        stored = answers.session_info(outcome.answer)
+        head = await self.sessions.head_after(SessionKey(tenant, outcome.session_id))
+        # Only the store knows by its own clock when it was made.
+        info = replace(stored, created_at=head.created_at_ms / 1000, expires_at=head.expires_at_ms / 1000)
+        return CreatedSession(info=info, append=None, durability=self.staging.durability, replayed=True)
 
     async def _append_first(self, request: CreateSession, operation_id: str, session: str) -> AppendAnswer:
         """Append the first text; without a key to repeat the request with, a session without it is ended."""

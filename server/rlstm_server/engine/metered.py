@@ -12,12 +12,15 @@ from rlstm_server.store.base import (
     CommitOutcome,
     Creation,
     CreationOutcome,
+    CreationReplayed,
     Durability,
     Head,
     LogRecord,
+    Mismatch,
     NamedSnapshot,
     Page,
     Position,
+    Replayed,
     SessionKey,
     SessionStore,
     SnapshotRef,
@@ -58,6 +61,19 @@ class MeteredStore:
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation."""
         return await self._measured("commit", self.store.commit(commit))
+
+    async def recall(
+        self, key: SessionKey, operation_id: str, body_hash: bytes
+    ) -> Replayed | Mismatch | None:
+        """Ask what a commit came to."""
+        return await self._measured("recall", self.store.recall(key, operation_id, body_hash))
+
+    async def recall_creation(
+        self, tenant: str, operation_id: str, body_hash: bytes
+    ) -> CreationReplayed | Mismatch | None:
+        """Ask which session an operation made."""
+        call = self.store.recall_creation(tenant, operation_id, body_hash)
+        return await self._measured("recall_creation", call)
 
     async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
         """Fetch the first records above a version."""

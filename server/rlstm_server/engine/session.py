@@ -46,7 +46,6 @@ from rlstm_server.store.base import (
     Head,
     Mismatch,
     Moved,
-    Position,
     Replayed,
     SessionKey,
     SnapshotDue,
@@ -138,7 +137,11 @@ class Sessions(Actors):
         for _ in range(1 + REDOS if change.redo else 1):
             operation.check()
             copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
-            steps = computed(self.loader.snapshots, copy, await compute(copy))
+            try:
+                plan = await compute(copy)
+            except ServerError as error:
+                return await self._recalled(change, copy, error)
+            steps = computed(self.loader.snapshots, copy, plan)
             with self.distrusting(change.key):
                 ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
             began = time.perf_counter()
@@ -157,6 +160,23 @@ class Sessions(Actors):
             return self._settle(commit, copy, ran.result.staged, outcome, timings)
         self.metrics.conflicts.labels("refused").inc()
         raise Conflict("other servers changed the session at the same time", retry_after=1)
+
+    async def _recalled(self, change: Change, copy: SessionCopy, error: ServerError) -> Changed[Any]:
+        """What a change came to that cannot be computed any more; `error` if it never was applied."""
+        began = time.perf_counter()
+        outcome = await self.store.recall(change.key, change.operation_id, change.body_hash)
+        if outcome is None:
+            raise error
+        return self._repeated(copy, outcome, Timings(store=time.perf_counter() - began))
+
+    def _repeated(self, copy: SessionCopy, outcome: Replayed | Mismatch, timings: Timings) -> Changed[Any]:
+        if isinstance(outcome, Mismatch):
+            self.metrics.replays.labels("body_mismatch").inc()
+            raise IdempotencyMismatch("the idempotency key was used with another request")
+        self.metrics.replays.labels("replayed").inc()
+        if copy.position != outcome.current:
+            self.cache.drop(copy.key)
+        return Changed(None, outcome, None, None, timings)
 
     async def _commit(self, commit: Commit) -> CommitOutcome:
         """Commit; where the store leaves open whether that happened, ask again with the same operation id."""
@@ -242,13 +262,8 @@ class Sessions(Actors):
                 self.cache.put(fresh)
                 self.snapshotter.consider(fresh)
                 return Changed(staged, None, fresh, outcome.expires_at_ms, timings)
-            case Replayed():
-                self.metrics.replays.labels("replayed").inc()
-                self._forget_unless_at(copy, outcome.current)
-                return Changed(None, outcome, None, None, timings)
-            case Mismatch():
-                self.metrics.replays.labels("body_mismatch").inc()
-                raise IdempotencyMismatch("the idempotency key was used with another request")
+            case Replayed() | Mismatch():
+                return self._repeated(copy, outcome, timings)
             case Moved():
                 if copy.position.version != outcome.current:
                     self.cache.drop(commit.key)
@@ -272,7 +287,3 @@ class Sessions(Actors):
         adapted = staged.state.adapted
         if adapted.lineup.experts > 1:
             self.metrics.static_weight.observe(adapted.weights[0])
-
-    def _forget_unless_at(self, copy: SessionCopy, current: Position) -> None:
-        if copy.position != current:
-            self.cache.drop(copy.key)

@@ -392,6 +392,24 @@ class SessionStore(Protocol):
         """Apply one operation, atomically, at most once; checked in the order of the module's table."""
         ...
 
+    async def recall(
+        self, key: SessionKey, operation_id: str, body_hash: bytes
+    ) -> Replayed | Mismatch | None:
+        """Say what a commit of this operation came to; None when there was none, or too long ago.
+
+        For a repeat that can no longer be computed. Raises errors.Gone, errors.NotFound.
+        """
+        ...
+
+    async def recall_creation(
+        self, tenant: str, operation_id: str, body_hash: bytes
+    ) -> CreationReplayed | Mismatch | None:
+        """Say which session this operation made; None when there was none, or too long ago.
+
+        Raises errors.Gone when that session has ended since.
+        """
+        ...
+
     async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
         """Return the first `limit` records kept with a version above `after`, oldest first.
 

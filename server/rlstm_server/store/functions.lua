@@ -462,6 +462,16 @@ end
 
 -- Tenants ----------------------------------------------------------------------------------------------------
 
+-- The session that an operation made: a reply, or nil when there was none (or too long ago).
+local function known_creation(keys, operation, body_hash, operation_age_ms)
+  local entry = redis.call('HGET', keys[4], 'o:' .. operation)
+  if not entry then return nil end
+  local time, hash, made = string.match(entry, '^%d+|(%d+)|(%x+)|(%w+)$')
+  if tonumber(time) + tonumber(operation_age_ms) <= now_ms() then return nil end
+  if hash ~= body_hash then return { 'MISMATCH' } end
+  return { 'REPLAY', made }
+end
+
 local function claim(keys, args)
   local operation, body_hash, id, name, created_at, expires_at, operations, operation_age_ms = unpack(args)
   if #args ~= 8 then return invalid('arguments') end
@@ -471,20 +481,12 @@ local function claim(keys, args)
   for place = 5, 8 do
     if not is_positive(args[place]) then return invalid('limits') end
   end
-  local now = now_ms()
-  local entry = redis.call('HGET', keys[4], 'o:' .. operation)
-  local number, time, hash, made
-  if entry then
-    number, time, hash, made = string.match(entry, '^(%d+)|(%d+)|(%x+)|(%w+)$')
-    if tonumber(time) + tonumber(operation_age_ms) <= now then made = nil end
-  end
-  if made and hash ~= body_hash then return { 'MISMATCH' } end
-  if made and made ~= id then return { 'REPLAY', made } end
-  if made then return { 'OK' } end
+  local known = known_creation(keys, operation, body_hash, operation_age_ms)
+  if known then return known[2] == id and { 'OK' } or known end
   local owner = name ~= '' and redis.call('HGET', keys[1], name)
   if owner and owner ~= id then return { 'TAKEN', owner } end
 
-  number = redis.call('HINCRBY', keys[4], 'n', 1)
+  local number = redis.call('HINCRBY', keys[4], 'n', 1)
   local slot = 'r:' .. whole(number % tonumber(operations))
   local old = redis.call('HGET', keys[4], slot)
   if old then
@@ -494,11 +496,18 @@ local function claim(keys, args)
     end
   end
   redis.call('HSET', keys[4], slot, operation,
-    'o:' .. operation, whole(number) .. '|' .. whole(now) .. '|' .. body_hash .. '|' .. id)
+    'o:' .. operation, whole(number) .. '|' .. whole(now_ms()) .. '|' .. body_hash .. '|' .. id)
   if name ~= '' then redis.call('HSET', keys[1], name, id) end
   redis.call('ZADD', keys[2], expires_at, id)
   redis.call('ZADD', keys[3], created_at, id)
   return { 'OK' }
+end
+
+local function recall_creation(keys, args)
+  local operation, body_hash, operation_age_ms = unpack(args)
+  if #args ~= 3 then return invalid('arguments') end
+  if not is_positive(operation_age_ms) then return invalid('limits') end
+  return known_creation(keys, operation, body_hash, operation_age_ms) or { 'UNKNOWN' }
 end
 
 -- Forget what points to a session that is not there; each only where it still points to that one.
@@ -570,6 +579,7 @@ register('mark', mark, { 'allow-oom' })
 register('confirm', confirm, { 'allow-oom' })
 register('load', load, { 'allow-oom' })
 register('recall', recall, { 'allow-oom' })
+register('recall_creation', recall_creation, { 'allow-oom' })
 register('read_log', read_log, { 'allow-oom' })
 register('delete', delete, { 'allow-oom' })
 register('release', release, { 'allow-oom' })

@@ -91,12 +91,27 @@ class History:
         """Return the first `limit` records above a version."""
         return [entry.record for entry in self._log if entry.record.version > after][:limit]
 
+    def known(self, operation_id: str, body_hash: bytes, now_ms: int) -> Replayed | Mismatch | None:
+        """Say what is known of an operation; None when it was never applied, or too long ago."""
+        done = self._operations.get(operation_id)
+        if done is None or done.at_ms + self._limits.operation_age_ms <= now_ms:
+            return None
+        if done.body_hash != body_hash:
+            return Mismatch()
+        recent = done.version > self._head.version - self._limits.answers
+        return Replayed(
+            version=done.version,
+            answer=done.answer if recent else None,
+            summary=done.summary,
+            current=self._head.position,
+        )
+
     def refusal(self, commit: Commit, now_ms: int) -> CommitOutcome | None:
         """Say why an operation cannot be applied, in the order of the contract; None when it can."""
         head = self._head
-        done = self._operations.get(commit.operation_id)
-        if done is not None and done.at_ms + self._limits.operation_age_ms > now_ms:
-            return self._repeated(commit, done)
+        known = self.known(commit.operation_id, commit.body_hash, now_ms)
+        if known is not None:
+            return known
         if commit.if_match is not None and commit.if_match != head.version:
             return Moved(current=head.version)
         if commit.expects != head.position:
@@ -175,14 +190,3 @@ class History:
         oldest = next(iter(self._operations))
         if self._operations[oldest].version <= version - self._limits.operations:
             del self._operations[oldest]
-
-    def _repeated(self, commit: Commit, done: _Operation) -> Replayed | Mismatch:
-        if done.body_hash != commit.body_hash:
-            return Mismatch()
-        recent = done.version > self._head.version - self._limits.answers
-        return Replayed(
-            version=done.version,
-            answer=done.answer if recent else None,
-            summary=done.summary,
-            current=self._head.position,
-        )

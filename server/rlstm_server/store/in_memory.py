@@ -32,6 +32,7 @@ from rlstm_server.store.base import (
     NamedSnapshot,
     Page,
     Position,
+    Replayed,
     SessionKey,
     SnapshotRef,
     Stale,
@@ -100,12 +101,9 @@ class MemoryStore:
     async def create(self, creation: Creation) -> CreationOutcome:
         """Make a session at version 0."""
         tenant = creation.key.tenant
-        birth = self._births.get(tenant, {}).get(creation.operation_id)
-        if birth is not None and not self._too_old(birth.at_ms):
-            if birth.body_hash != creation.body_hash:
-                return Mismatch()
-            made = self._living(SessionKey(tenant, birth.session_id))
-            return CreationReplayed(session_id=birth.session_id, answer=made.answer)
+        known = await self.recall_creation(tenant, creation.operation_id, creation.body_hash)
+        if known is not None:
+            return known
         if creation.name is not None:
             self._raise_if_taken(tenant, creation.name)
         limits = self._limits
@@ -134,6 +132,24 @@ class MemoryStore:
         history.apply(commit, self._clock_ms())
         self._forget(commit.key, before - history.snapshots)
         return Committed(position=commit.position, expires_at_ms=history.head.expires_at_ms)
+
+    async def recall(
+        self, key: SessionKey, operation_id: str, body_hash: bytes
+    ) -> Replayed | Mismatch | None:
+        """Say what a commit of this operation came to."""
+        return self._living(key).known(operation_id, body_hash, self._clock_ms())
+
+    async def recall_creation(
+        self, tenant: str, operation_id: str, body_hash: bytes
+    ) -> CreationReplayed | Mismatch | None:
+        """Say which session this operation made."""
+        birth = self._births.get(tenant, {}).get(operation_id)
+        if birth is None or self._too_old(birth.at_ms):
+            return None
+        if birth.body_hash != body_hash:
+            return Mismatch()
+        made = self._living(SessionKey(tenant, birth.session_id))
+        return CreationReplayed(session_id=birth.session_id, answer=made.answer)
 
     async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
         """Return the records kept with a version above `after`, oldest first."""

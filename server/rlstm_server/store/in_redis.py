@@ -20,6 +20,7 @@ from rlstm_server.store.base import (
     Committed,
     Creation,
     CreationOutcome,
+    CreationReplayed,
     Durability,
     Head,
     Limits,
@@ -163,12 +164,25 @@ class RedisStore:
             reply = await self._functions.session("commit", commit.key, *arguments, changes=True)
         except StoreFull:
             # "not applied" would be a lie if an earlier try of the same operation was
-            reply = await self._recall(commit)
+            reply = await self._recall(commit.key, commit.operation_id, commit.body_hash, changes=True)
             if reply.content[0] == b"UNKNOWN":
                 raise
         if reply.content[0] == b"OK" and reply.content[3] == b"1":
             await self._reindex(commit.key, reply.content[2])
         return _commit_outcome(commit, reply)
+
+    async def recall(
+        self, key: SessionKey, operation_id: str, body_hash: bytes
+    ) -> Replayed | Mismatch | None:
+        """Ask for an operation, in one round trip."""
+        reply = await self._recall(key, operation_id, body_hash, changes=True)
+        return None if reply.content[0] == b"UNKNOWN" else _known(reply.content)
+
+    async def recall_creation(
+        self, tenant: str, operation_id: str, body_hash: bytes
+    ) -> CreationReplayed | Mismatch | None:
+        """Ask for a creation, and finish it if it was not."""
+        return await self._creations.recall(tenant, operation_id, body_hash)
 
     async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
         """Return the records kept with a version above `after`, oldest first, some at a time."""
@@ -281,16 +295,17 @@ class RedisStore:
         records = [LogRecord(version=int(v), operation_id=o.decode(), record=r) for v, o, r, _, _ in rows]
         return records, is_cut == b"1"
 
-    async def _recall(self, commit: Commit) -> Reply:
+    async def _recall(self, key: SessionKey, operation_id: str, body_hash: bytes, *, changes: bool) -> Reply:
+        """Ask for an operation; `changes` if a try of our own may be what is found."""
         return await self._functions.session(
             "recall",
-            commit.key,
-            commit.operation_id.encode(),
-            commit.body_hash.hex(),
+            key,
+            operation_id.encode(),
+            body_hash.hex(),
             self._limits.operation_age_ms,
             self._limits.answers,
             self._limits.tombstone_ms,
-            changes=True,  # an earlier try may have been
+            changes=changes,
         )
 
     async def _listed(self, key: SessionKey) -> Listed | None:
@@ -371,22 +386,26 @@ def _commit_outcome(commit: Commit, reply: Reply) -> CommitOutcome:
     match fields[0]:
         case b"OK":
             return Committed(position=commit.position, expires_at_ms=int(fields[2]))
-        case b"REPLAY":
-            current = Position(int(fields[5]), fields[6])
-            if reply.resent and current == commit.position:
+        case b"REPLAY" | b"MISMATCH":
+            known = _known(fields)
+            if reply.resent and isinstance(known, Replayed) and known.current == commit.position:
                 # our first try was applied, only its reply was lost
-                return Committed(position=current, expires_at_ms=int(fields[7]))
-            return Replayed(
-                version=int(fields[1]),
-                answer=fields[3] if fields[2] == b"1" else None,
-                summary=fields[4],
-                current=current,
-            )
-        case b"MISMATCH":
-            return Mismatch()
+                return Committed(position=known.current, expires_at_ms=int(fields[7]))
+            return known
         case b"MOVED":
             return Moved(current=int(fields[1]))
         case b"SNAPSHOT_DUE":
             return SnapshotDue()
         case _:
             return Stale(current=Position(int(fields[1]), fields[2]))
+
+
+def _known(fields: Sequence[Any]) -> Replayed | Mismatch:
+    if fields[0] == b"MISMATCH":
+        return Mismatch()
+    return Replayed(
+        version=int(fields[1]),
+        answer=fields[3] if fields[2] == b"1" else None,
+        summary=fields[4],
+        current=Position(int(fields[5]), fields[6]),
+    )

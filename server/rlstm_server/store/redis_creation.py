@@ -44,6 +44,28 @@ class RedisCreations:
                 return outcome
         raise StoreUnavailable("the store changed under the creation of a session; try again")
 
+    async def recall(
+        self, tenant: str, operation_id: str, body_hash: bytes
+    ) -> CreationReplayed | Mismatch | None:
+        """Ask for the session that an operation made; a placed one is made permanent."""
+        reply = await self._functions.tenant(
+            "recall_creation",
+            tenant,
+            operation_id.encode(),
+            body_hash.hex(),
+            self._limits.operation_age_ms,
+            changes=True,
+        )
+        match reply.content[0]:
+            case b"UNKNOWN":
+                return None
+            case b"MISMATCH":
+                return Mismatch()
+        made = SessionKey(tenant, reply.content[1].decode())
+        answer = await self._confirm(made, b"", operation_id)
+        reply.require_replicas()
+        return None if answer is None else CreationReplayed(session_id=made.session_id, answer=answer)
+
     async def release(self, key: SessionKey, name: bytes, operation_id: str = "") -> None:
         """Remove the hints that lead to a session which is not there."""
         with suppress(StoreUnavailable):  # a hint: whoever meets it next removes it
@@ -105,25 +127,26 @@ class RedisCreations:
         if word == b"TAKEN":
             await self._raise_if_taken(creation, other)
             return None
-        answer = await self._confirm(creation, other)
+        answer = await self._confirm(other, (creation.name or "").encode(), creation.operation_id)
         reply.require_replicas()
         return None if answer is None else CreationReplayed(session_id=other.session_id, answer=answer)
 
     async def _make_permanent(self, creation: Creation, head: Head) -> Created | None:
         try:
-            answer = await self._confirm(creation, creation.key)
+            name = (creation.name or "").encode()
+            answer = await self._confirm(creation.key, name, creation.operation_id)
         except StoreUnavailable as error:
             raise OutcomeUnknown(
                 "the store did not confirm the new session; repeat with the same key"
             ) from error
         return None if answer is None else Created(head=head)
 
-    async def _confirm(self, creation: Creation, key: SessionKey) -> bytes | None:
+    async def _confirm(self, key: SessionKey, name: bytes, operation_id: str) -> bytes | None:
         """Make a placed session permanent; None, and its hints removed, when it is not there any more."""
         try:
             reply = await self._functions.session("confirm", key, self._limits.tombstone_ms, changes=True)
         except NotFound:
-            await self.release(key, (creation.name or "").encode(), creation.operation_id)
+            await self.release(key, name, operation_id)
             return None
         return bytes(reply.content[1])
 

@@ -1,6 +1,7 @@
 """Snapshots, forks, files and ends of sessions: of any size, on either store, through any replica."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from rlstm_server.engine.messages import (
     UpdateRequest,
 )
 from rlstm_server.engine.snapshot import INLINE_BYTES
-from rlstm_server.errors import Gone, NotFound, TooLarge
+from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, TooLarge
 from rlstm_server.store.base import Limits, SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.in_memory import MemoryStore
@@ -109,6 +110,39 @@ async def test_a_fork_goes_its_own_way_on_any_replica(running, tools):
         theirs = await present.append(TEXT)
         await one.delete("acme", talk.session)
         assert (await then.append(TEXT)).columns.logprobs == theirs.columns.logprobs
+
+
+async def test_a_fork_does_not_go_with_its_source(running, tools):
+    """A repeat of a fork names the fork, whatever has become of the source; another request does not."""
+    async with running() as engine:
+        talk = await tools.Talk.begin(engine)
+        await talk.append(TEXT)
+        request = ForkRequest(caller=talk.caller, session=talk.session, key="fork")
+        made = await engine.fork(request)
+        await engine.delete("acme", talk.session)
+        again = await engine.fork(request)
+        assert (again.info.id, again.replayed) == (made.info.id, True)
+        with pytest.raises(Gone):
+            await engine.fork(replace(request, key="other"))
+        with pytest.raises(IdempotencyMismatch):
+            await engine.fork(replace(request, snapshot="here"))
+
+
+async def test_a_way_back_can_be_repeated_without_its_snapshot(running, tools):
+    """A repeat of a restore is answered as the first one, also after its snapshot was dropped."""
+    async with running() as engine:
+        talk = await tools.Talk.begin(engine)
+        await talk.append(TEXT)
+        await take(talk)
+        await talk.append(TEXT)
+        first = await restore(talk, key="back")
+        await engine.drop_snapshot("acme", talk.session, "here")
+        again = await restore(talk, key="back")
+        assert (again.info.version, again.info.totals) == (first.info.version, first.info.totals)
+        assert again.replayed
+        with pytest.raises(NotFound):
+            await restore(talk, key="other")
+        assert (await talk.info()).version == 3
 
 
 async def test_a_file_makes_the_same_session_elsewhere(running, store, tools):

@@ -80,13 +80,9 @@ class Model:
 
     def create(self, creation):
         """Say what a creation gives."""
-        for born, session in self.births[-self.limits.operations :]:
-            if born.operation_id == creation.operation_id:
-                if born.body_hash != creation.body_hash:
-                    return Mismatch()
-                if session.ended:
-                    return Gone(session.ended)
-                return CreationReplayed(session_id=session.key.session_id, answer=session.answer)
+        known = self.recall_creation(creation.operation_id, creation.body_hash)
+        if known is not None:
+            return known
         if creation.name and any(s.name == creation.name and not s.ended for s in self.sessions):
             return SessionExists("")
         session = ModelSession(creation)
@@ -94,18 +90,39 @@ class Model:
         self.births.append((creation, session))
         return Created
 
+    def recall_creation(self, operation_id, body_hash):
+        """Say what is known of a creation."""
+        for born, session in self.births[-self.limits.operations :]:
+            if born.operation_id == operation_id:
+                if born.body_hash != body_hash:
+                    return Mismatch()
+                if session.ended:
+                    return Gone(session.ended)
+                return CreationReplayed(session_id=session.key.session_id, answer=session.answer)
+        return None
+
+    def recall(self, session, operation_id, body_hash):
+        """Say what is known of a commit."""
+        if session.ended:
+            return Gone(session.ended)
+        limits, head = self.limits, session.head
+        for version, done in reversed(list(enumerate(session.done, 1))[-limits.operations :]):
+            if done.operation_id == operation_id:
+                if done.body_hash != body_hash:
+                    return Mismatch()
+                kept = version > head.version - limits.answers and len(done.answer) <= limits.answer_bytes
+                answer = done.answer if kept else None
+                return Replayed(version=version, answer=answer, summary=done.summary, current=head)
+        return None
+
     def commit(self, session, commit):
         """Say what a commit gives."""
         if session.ended:
             return Gone(session.ended)
         limits, head = self.limits, session.head
-        for version, done in reversed(list(enumerate(session.done, 1))[-limits.operations :]):
-            if done.operation_id == commit.operation_id:
-                if done.body_hash != commit.body_hash:
-                    return Mismatch()
-                kept = version > head.version - limits.answers and len(done.answer) <= limits.answer_bytes
-                answer = done.answer if kept else None
-                return Replayed(version=version, answer=answer, summary=done.summary, current=head)
+        known = self.recall(session, commit.operation_id, commit.body_hash)
+        if known is not None:
+            return known
         if commit.if_match not in (None, head.version):
             return Moved(current=head.version)
         if commit.expects != head:

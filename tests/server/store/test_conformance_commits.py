@@ -79,6 +79,19 @@ async def test_a_known_id_with_another_body_is_a_mismatch(store, build):
     assert (await store.load_head(key)).version == 1
 
 
+async def test_what_became_of_an_operation_can_be_asked(store, build):
+    """For a repeat that can no longer be computed: its first answer, a mismatch, or that nothing is known."""
+    key, start = await build.session(store)
+    first = build.commit(key, start, operation_id="key", answer=b"the answer")
+    one = await store.commit(first)
+    answer = Replayed(version=1, answer=b"the answer", summary=b"summary 1", current=one.position)
+
+    assert await store.recall(key, "key", first.body_hash) == answer
+    assert await store.recall(key, "key", b"x" * 32) == Mismatch()
+    assert await store.recall(key, "another", first.body_hash) is None
+    assert (await store.load_head(key)).version == 1
+
+
 async def test_if_match_refuses_another_version(store, build):
     """The version that a client insists on is compared with the store's, before anything else is."""
     key, start = await build.session(store)

@@ -52,6 +52,21 @@ async def test_a_repeated_creation_of_a_deleted_session_says_so(store, build):
         await store.create(build.creation(operation_id="key"))
 
 
+async def test_what_became_of_a_creation_can_be_asked(store, build):
+    """The session that was made, a mismatch, nothing, or that the session has ended."""
+    first = build.creation(operation_id="key", answer=b"first")
+    await store.create(first)
+    made = CreationReplayed(session_id=first.key.session_id, answer=b"first")
+
+    assert await store.recall_creation(build.tenant, "key", first.body_hash) == made
+    assert await store.recall_creation(build.tenant, "key", b"x" * 32) == Mismatch()
+    assert await store.recall_creation(build.tenant, "another", first.body_hash) is None
+    assert await store.count(build.tenant) == 1
+    await store.delete(first.key)
+    with pytest.raises(Gone, match="deleted"):
+        await store.recall_creation(build.tenant, "key", first.body_hash)
+
+
 async def test_many_creations_at_once_make_one_session(store, build):
     """Twenty creations with the same operation id, at the same time, make one session."""
     creations = [build.creation(operation_id="key") for _ in range(20)]

@@ -136,6 +136,17 @@ class StoreMachine(RuleBasedStateMachine):
         )
         self.agree(self.model.commit(session, commit), self.outcome(self.store.commit(commit)))
 
+    @precondition(lambda self: self.model.sessions)
+    @rule(data=st.data(), operation=IDS, body=BODIES)
+    def recall(self, data, operation, body):
+        """Ask what became of a commit, or of a creation."""
+        session = self.pick(data)
+        expected = self.model.recall(session, operation, body)
+        self.agree(expected, self.outcome(self.store.recall(session.key, operation, body)))
+        expected = self.model.recall_creation(operation, body)
+        found = self.outcome(self.store.recall_creation(self.tenant_build.tenant, operation, body))
+        self.agree(expected, found)
+
     @precondition(lambda self: any(not s.ended for s in self.model.sessions))
     @rule(
         data=st.data(), kinds=st.lists(st.sampled_from(["log", "log", "log", "inline", "chunks"]), max_size=5)

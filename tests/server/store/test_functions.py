@@ -52,6 +52,7 @@ TENANT_FUNCTIONS = {
         [b"op", HASH, "a" * 32, "", 1, 1, 1024, 1000],
         {0: ["", "x" * 256], 1: ["zz"], 2: ["", "a|b"], 4: ["x"], 5: ["x"], 6: ["0"], 7: ["0"]},
     ),
+    "recall_creation": ([b"op", HASH, 1000], {2: ["0"]}),
     "release": (["a" * 32, "", ""], {}),
     "reindex": (["a" * 32, 1], {1: ["x"]}),
     "due": ([10], {0: ["0", "x"]}),
@@ -59,7 +60,7 @@ TENANT_FUNCTIONS = {
 }
 WITHOUT_KEYS = {
     "create": b"OK", "put_chunk": b"OK", "claim": b"OK", "release": b"OK", "reindex": b"OK", "due": b"OK",
-    "page": b"OK", "mark": b"OK",
+    "page": b"OK", "mark": b"OK", "recall_creation": b"UNKNOWN",
 }  # fmt: skip
 
 
