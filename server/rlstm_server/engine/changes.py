@@ -69,9 +69,8 @@ class Changes:
         """Go back to a named snapshot. Raises NotFound when there is none of this name."""
 
         async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
-            snapshot = await self.snapshots.find(copy.key, request.snapshot)
-            state = await self.snapshots.open(copy.key, snapshot, request.caller)
-            return self.staging.restore(copy, state, snapshot.version)
+            state, version = await self.snapshots.open(copy.key, request.snapshot, request.caller)
+            return self.staging.restore(copy, state, version)
 
         return await self._perform(request, "restore", plan, snapshot=request.snapshot)
 

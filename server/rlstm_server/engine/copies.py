@@ -105,18 +105,14 @@ class Copies:
         copy = await self.sessions.read(source, request.caller, request.min_version)
         state, ancestor = copy.state, Ancestor(session=request.session, version=copy.position.version)
         if request.snapshot is not None:
-            state, ancestor = await self._earlier(source, request.snapshot, request.caller)
+            state, version = await self.snapshots.open(source, request.snapshot, request.caller)
+            ancestor = Ancestor(session=request.session, version=version, snapshot=request.snapshot)
         metadata = copy.facts.metadata if request.metadata is None else request.metadata
         facts = self.creator.facts(request.name, request.ttl_seconds, metadata)
         if request.ttl_seconds is None:
             facts = replace(facts, ttl_ms=copy.facts.ttl_ms)
         facts = replace(facts, learning=copy.facts.learning, forked_from=ancestor)
         return replace(self._new(request, body_hash, state), facts=facts, shared=True)
-
-    async def _earlier(self, key: SessionKey, name: str, caller: Caller) -> tuple[SessionState, Ancestor]:
-        snapshot = await self.snapshots.find(key, name)
-        state = await self.snapshots.open(key, snapshot, caller)
-        return state, Ancestor(session=key.session_id, version=snapshot.version, snapshot=name)
 
     def _new(self, request: ForkRequest | ImportRequest, body_hash: bytes, state: SessionState) -> NewSession:
         return NewSession(

@@ -56,18 +56,26 @@ class NamedSnapshots:
         """Remove one, if it is there. Raises NotFound, Gone for the session."""
         await self.sessions.store.drop_snapshot(key, name)
 
-    async def find(self, key: SessionKey, name: str) -> NamedSnapshot:
-        """Return one. Raises NotFound, Gone."""
+    async def open(self, key: SessionKey, name: str, caller: Caller) -> tuple[SessionState, int]:
+        """Return the state of one, its memory in the session's name, and its version.
+
+        Raises NotFound when there is none of this name, or none any more; StateCorrupt, ModelMismatch, Gone.
+        """
+        snapshot = await self._find(key, name)
+        try:
+            state = await self.sessions.open_snapshot(key, snapshot.state, snapshot.version, caller)
+        except StateCorrupt:
+            if await self._find(key, name) == snapshot:
+                raise
+            raise Conflict("the snapshot was replaced while it was read", retry_after=1) from None
+        self.sessions.cache.slots.own(key, state)
+        return state, snapshot.version
+
+    async def _find(self, key: SessionKey, name: str) -> NamedSnapshot:
         for snapshot in await self.sessions.store.named_snapshots(key):
             if snapshot.name == name:
                 return snapshot
         raise NotFound("the session has no such snapshot")
-
-    async def open(self, key: SessionKey, snapshot: NamedSnapshot, caller: Caller) -> SessionState:
-        """Return the state of one, its memory in the session's name. Raises StateCorrupt, ModelMismatch."""
-        state = await self.sessions.open_snapshot(key, snapshot.state, snapshot.version, caller)
-        self.sessions.cache.slots.own(key, state)
-        return state
 
     async def _try(
         self, key: SessionKey, request: SnapshotRequest, operation: Operation[SnapshotAnswer]

@@ -202,6 +202,22 @@ async def test_a_dropped_snapshot_takes_nothing_else_along(running, tools):
         assert await talk.probe() == score
 
 
+async def test_a_snapshot_that_is_dropped_while_it_is_read_is_not_there(running, store, tools, monkeypatch):
+    """Not damaged: whoever dropped it on another replica meant it."""
+    async with running() as engine:
+        talk = await tools.Talk.begin(engine)
+        await talk.append(TEXT)
+        await take(talk)
+
+        async def dropped_first(key, snapshot, get=store.get_snapshot):
+            await store.drop_snapshot(key, "here")
+            return await get(key, snapshot)
+
+        monkeypatch.setattr(store, "get_snapshot", dropped_first)
+        with pytest.raises(NotFound):
+            await restore(talk)
+
+
 @pytest.mark.parametrize("commit", [False, True], ids=["read", "kept"])
 async def test_a_delete_ends_a_text_within_16_tokens(running, tools, commit):
     """D8: its reader is told, twice deleted is deleted, and no memory of the session is kept."""

@@ -41,6 +41,8 @@ READS: Final = frozenset(
         "ping",
         "load_head",
         "read_log",
+        "recall",
+        "recall_creation",
         "get_snapshot",
         "named_snapshots",
         "find",
