@@ -18,7 +18,7 @@ from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
 from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import Contents, SessionState, Snapshots, contents_of, is_inline
+from rlstm_server.engine.snapshot import Contents, SessionState, Snapshots, contents_of
 from rlstm_server.engine.snapshot_policy import Lead
 from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import Gone, NotFound, ServerError, StateCorrupt, StoreUnavailable
@@ -164,20 +164,22 @@ class Loader:
 
     # ---- to the store -------------------------------------------------------------------------------------
 
-    async def save(self, key: SessionKey, version: int, state: SessionState) -> SnapshotRef:
-        """Put a state beside its session, in chunks. Raises StoreFull, StateCorrupt."""
+    async def save(
+        self, key: SessionKey, version: int, state: SessionState, *, brought: bool = False
+    ) -> SnapshotRef:
+        """Put a state beside its session, in chunks. Raises StoreFull, StateCorrupt, Gone."""
         async with self._large:
             caller = _ourselves(key)
             contents = (await self.runner.run(_fetched(state), caller)).result
             value = await asyncio.to_thread(self.snapshots.seal, key, version, contents)
             del contents
-            return await self.store.put_snapshot(key, value)
+            return await self.store.put_snapshot(key, value, brought=brought)
 
     async def creation_state(self, key: SessionKey, state: SessionState) -> bytes | SnapshotRef:
         """What a session is created with: the whole state, its origin, or where it was put."""
         steps = _for_creation(self.snapshots, key, state)
         value = (await self.runner.run(steps, _ourselves(key))).result
-        return await self.save(key, 0, state) if value is None else value
+        return await self.save(key, 0, state, brought=True) if value is None else value
 
 
 def _newest_first(base: Base) -> Iterator[Base]:
@@ -210,6 +212,6 @@ def _fetched(state: SessionState) -> Steps[Any, Contents]:
 def _for_creation(snapshots: Snapshots, key: SessionKey, state: SessionState) -> Steps[Any, bytes | None]:
     """What fits into the creation itself; None for a state that does not."""
     yield from ()
-    if is_inline(state):
+    if state.is_inline:
         return snapshots.pack(key, 0, state)
     return snapshots.origin(key, state) if snapshots.is_new(state) else None

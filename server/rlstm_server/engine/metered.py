@@ -79,9 +79,9 @@ class MeteredStore:
         """Fetch the first records above a version."""
         return await self._measured("read_log", self.store.read_log(key, after=after, limit=limit))
 
-    async def put_snapshot(self, key: SessionKey, state: bytes) -> SnapshotRef:
+    async def put_snapshot(self, key: SessionKey, state: bytes, *, brought: bool = False) -> SnapshotRef:
         """Write a state beside the session."""
-        return await self._measured("put_snapshot", self.store.put_snapshot(key, state))
+        return await self._measured("put_snapshot", self.store.put_snapshot(key, state, brought=brought))
 
     async def get_snapshot(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
         """Read a state that was put."""
@@ -118,6 +118,10 @@ class MeteredStore:
     async def count(self, tenant: str) -> int:
         """Count a tenant's sessions."""
         return await self._measured("count", self.store.count(tenant))
+
+    async def total(self) -> int:
+        """Count all sessions."""
+        return await self._measured("total", self.store.total())
 
     async def find(self, tenant: str, name: str) -> str:
         """Fetch the id of a tenant's session of that name."""

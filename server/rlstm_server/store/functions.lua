@@ -8,8 +8,9 @@
 --
 --   session: head (hash), log (stream, ids <version>-0), ops (hash), tomb (string with an expiry),
 --            named (hash: version|time|snapshot|info),
---            snap:<generation> (hash: chunks by number; with an expiry until something points to it)
---   tenant:  names (hash), index (by expiry), ids (by creation), creations (hash); hints, repaired when met
+--            snap:<generation> (hash: chunks by number; with an expiry until something points to it),
+--            puts (hash: generations that nothing points to yet)
+--   tenant:  names (hash), index (by expiry), ids (by creation), creations (hash); hints, repaired when met or due
 --
 -- Both `ops` and `creations` are a window: `o:<operation>` says what is known, `r:<n mod size>` which operation
 -- to forget when n comes round again; `a:<n mod size>` are the newest whole answers.
@@ -22,6 +23,7 @@
 -- up when what is stored can no longer be read by the release before.
 
 local FORM = '2'
+local AN_HOUR_MS = 3600000
 
 local function now_ms()
   local time = redis.call('TIME')
@@ -69,33 +71,36 @@ local function remove_snapshot(keys, snapshot)
 end
 
 local function own_snapshot(keys, snapshot)
-  if snapshot ~= '' then redis.call('PERSIST', key_of(keys, snapshot)) end
+  if snapshot == '' then return end
+  redis.call('PERSIST', key_of(keys, snapshot))
+  redis.call('HDEL', keys[6], (string.match(snapshot, '^%w+')))
+end
+
+local function is_pending(keys, snapshot)
+  return redis.call('PTTL', key_of(keys, snapshot)) >= 0
 end
 
 -- Whether a snapshot is there whole, and nothing points to it yet.
 local function is_free(keys, snapshot)
-  local key = key_of(keys, snapshot)
-  if redis.call('PTTL', key) < 0 then return false end
-  local bytes = 0
+  if not is_pending(keys, snapshot) then return false end
+  local key, bytes = key_of(keys, snapshot), 0
   for number = 0, redis.call('HLEN', key) - 1 do
     bytes = bytes + redis.call('HSTRLEN', key, number)
   end
   return bytes == tonumber(string.match(snapshot, '%d+$'))
 end
 
--- One chunk, with an expiry for all of them. What something points to stays as it is, also under a late re-send.
-local function put_chunk(keys, args)
-  local generation, number, chunk, snapshot_ms = unpack(args)
-  if #args ~= 4 then return invalid('arguments') end
-  if not is_snapshot(generation .. ':1') then return invalid('generation') end
-  if not is_count(number) then return invalid('number') end
-  if #chunk == 0 then return invalid('chunk') end
-  if not is_positive(snapshot_ms) then return invalid('snapshot_ms') end
-  local key = snapshot_key(keys, generation)
-  if redis.call('PTTL', key) == -1 then return { 'OK' } end
-  redis.call('HSET', key, number, chunk)
-  redis.call('PEXPIRE', key, snapshot_ms)
-  return { 'OK' }
+-- A call that brings a snapshot: when it is over and nothing points to that, it goes at once.
+local function bringing(place, callback)
+  return function(keys, args)
+    local reply = callback(keys, args)
+    local snapshot = tostring(args[place])
+    if is_snapshot(snapshot) and is_pending(keys, snapshot) then
+      remove_snapshot(keys, snapshot)
+      redis.call('HDEL', keys[6], (string.match(snapshot, '^%w+')))
+    end
+    return reply
+  end
 end
 
 -- Sessions ---------------------------------------------------------------------------------------------------
@@ -107,7 +112,9 @@ local function bury(keys, reason, tombstone_ms)
   for _, entry in ipairs(redis.call('HVALS', keys[5])) do
     remove_snapshot(keys, string.match(entry, '^%d+|%d+|([^|]+)|'))
   end
-  redis.call('UNLINK', keys[1], keys[2], keys[3], keys[5])
+  local pending = redis.call('HGETALL', keys[6])
+  for place = 1, #pending, 2 do redis.call('UNLINK', snapshot_key(keys, pending[place])) end
+  redis.call('UNLINK', keys[1], keys[2], keys[3], keys[5], keys[6])
   local tomb = reason .. '|' .. (found[1] or '0') .. '|' .. (found[2] or '')
   redis.call('SET', keys[4], tomb, 'PX', tombstone_ms)
 end
@@ -121,7 +128,26 @@ local function gone(keys)
   return { 'GONE', reason, created, name }
 end
 
--- The head of a session that is alive now, or nil and the reply that says why it is not.
+-- One chunk, with an expiry for all of them. What something points to stays as it is, also under a late re-send.
+local function put_chunk(keys, args)
+  local generation, number, chunk, snapshot_ms = unpack(args)
+  if #args ~= 4 then return invalid('arguments') end
+  if not is_snapshot(generation .. ':1') then return invalid('generation') end
+  if not is_count(number) then return invalid('number') end
+  if #chunk == 0 then return invalid('chunk') end
+  if not is_positive(snapshot_ms) then return invalid('snapshot_ms') end
+  if redis.call('EXISTS', keys[4]) == 1 then return gone(keys) end
+  local key = snapshot_key(keys, generation)
+  if redis.call('PTTL', key) == -1 then return { 'OK' } end
+  redis.call('HSET', key, number, chunk)
+  redis.call('PEXPIRE', key, snapshot_ms)
+  redis.call('HSET', keys[6], generation, '')
+  redis.call('PEXPIRE', keys[6], snapshot_ms)
+  return { 'OK' }
+end
+
+-- The head of a session that is alive now, or nil and the reply that says why it is not. One that cannot be read
+-- says when it is to be looked at again: when it expires or, where even that cannot be read, in an hour.
 local function living(keys, tombstone_ms)
   local fields = { 'version', 'chain', 'created_at', 'expires_at', 'ttl', 'name', 'log_bytes', 'base_version',
     'base_snapshot', 'previous_version', 'previous_snapshot', 'form' }
@@ -131,14 +157,18 @@ local function living(keys, tombstone_ms)
   end
   local head = {}
   for place, field in ipairs(fields) do head[field] = found[place] end
-  if head.expires_at and tonumber(head.expires_at) <= now_ms() then
+  local ends = is_count(head.expires_at) and head.expires_at or whole(now_ms() + AN_HOUR_MS)
+  if tonumber(ends) <= now_ms() then
     bury(keys, 'session_expired', tombstone_ms)
     return nil, gone(keys)
   end
   for _, field in ipairs(fields) do
-    if not head[field] then return nil, { 'FORM', head.expires_at or '' } end
+    if not head[field] then return nil, { 'FORM', ends } end
   end
-  if head.form ~= FORM then return nil, { 'FORM', head.expires_at } end
+  for _, field in ipairs({ 'version', 'created_at', 'expires_at', 'ttl', 'log_bytes', 'base_version' }) do
+    if not is_count(head[field]) then return nil, { 'FORM', ends } end
+  end
+  if head.form ~= FORM then return nil, { 'FORM', ends } end
   return head, nil
 end
 
@@ -159,8 +189,11 @@ local function create(keys, args)
       'log_bytes', '0', 'base_version', '0', 'base_state', state, 'base_snapshot', snapshot,
       'previous_version', '', 'previous_state', '', 'previous_snapshot', '')
     redis.call('PEXPIRE', keys[1], provisional_ms)
-    -- both end together, so that a head which can be confirmed has its snapshot
-    if snapshot ~= '' then redis.call('PEXPIRE', key_of(keys, snapshot), provisional_ms) end
+    -- all end together, so that a head which can be confirmed has its snapshot
+    if snapshot ~= '' then
+      redis.call('PEXPIRE', key_of(keys, snapshot), provisional_ms)
+      redis.call('PEXPIRE', keys[6], provisional_ms)
+    end
   end
   local times = redis.call('HMGET', keys[1], 'created_at', 'expires_at')
   return { 'OK', times[1], times[2] }
@@ -173,6 +206,16 @@ local function confirm(keys, args)
   redis.call('PERSIST', keys[1])
   own_snapshot(keys, head.base_snapshot)
   return { 'OK', redis.call('HGET', keys[1], 'answer') }
+end
+
+-- Take back a session that was placed and is not permanent, with its snapshot.
+local function withdraw(keys, args)
+  if #args ~= 0 then return invalid('arguments') end
+  if redis.call('PTTL', keys[1]) >= 0 then
+    remove_snapshot(keys, redis.call('HGET', keys[1], 'base_snapshot'))
+    redis.call('UNLINK', keys[1], keys[6])
+  end
+  return { 'OK' }
 end
 
 local function load(keys, args)
@@ -569,14 +612,15 @@ end
 -- Without allow-oom a full store refuses the call before it starts; with it the call frees memory or only reads.
 register('create', create, {})
 register('claim', claim, {})
-register('commit', commit, {})
+register('commit', bringing(10, commit), {})
 register('put_chunk', put_chunk, {})
-register('name_snapshot', name_snapshot, {})
-register('keep', keep, { 'allow-oom' })
+register('name_snapshot', bringing(5, name_snapshot), {})
+register('keep', bringing(3, keep), { 'allow-oom' })
 register('named', named, { 'allow-oom' })
 register('drop', drop, { 'allow-oom' })
 register('mark', mark, { 'allow-oom' })
 register('confirm', confirm, { 'allow-oom' })
+register('withdraw', withdraw, { 'allow-oom' })
 register('load', load, { 'allow-oom' })
 register('recall', recall, { 'allow-oom' })
 register('recall_creation', recall_creation, { 'allow-oom' })

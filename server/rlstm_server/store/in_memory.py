@@ -1,7 +1,9 @@
 """MemoryStore: the contract of a store in one process, for tests and for servers that may forget."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from rlstm_server.errors import (
@@ -90,7 +92,7 @@ class MemoryStore:
         self._tombs: dict[SessionKey, _Tomb] = {}
         self._names: dict[tuple[str, str], SessionKey] = {}
         self._births: dict[str, dict[str, _Birth]] = {}
-        self._snapshots: dict[tuple[SessionKey, str], _Snapshot] = {}
+        self._snapshots: defaultdict[SessionKey, dict[str, _Snapshot]] = defaultdict(dict)
 
     async def check(self) -> None:
         """Nothing can be wrong."""
@@ -121,6 +123,10 @@ class MemoryStore:
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation."""
+        with self._bringing(commit.key, commit.state):
+            return self._commit(commit)
+
+    def _commit(self, commit: Commit) -> CommitOutcome:
         history = self._living(commit.key)
         refusal = history.refusal(commit, self._clock_ms())
         if refusal is not None:
@@ -155,12 +161,15 @@ class MemoryStore:
         """Return the records kept with a version above `after`, oldest first."""
         return self._living(key).read_log(after, limit)
 
-    async def put_snapshot(self, key: SessionKey, state: bytes) -> SnapshotRef:
+    async def put_snapshot(self, key: SessionKey, state: bytes, *, brought: bool = False) -> SnapshotRef:
         """Keep a state for a while."""
         snapshot = SnapshotRef(generation=new_generation(), size=len(state))
-        self._make_room(len(state), share=1.0)
+        tomb = self._tombs.get(key)
+        if tomb is not None and tomb.until_ms > self._clock_ms():
+            raise Gone(tomb.reason)
+        self._make_room(len(state), share=self._limits.import_below if brought else 1.0)
         until_ms = self._clock_ms() + self._limits.snapshot_ms
-        self._snapshots[key, snapshot.generation] = _Snapshot(state=state, until_ms=until_ms)
+        self._snapshots[key][snapshot.generation] = _Snapshot(state=state, until_ms=until_ms)
         return snapshot
 
     async def get_snapshot(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
@@ -172,6 +181,10 @@ class MemoryStore:
 
     async def keep_snapshot(self, key: SessionKey, position: Position, snapshot: SnapshotRef) -> bool:
         """Move the base forward."""
+        with self._bringing(key, snapshot):
+            return self._keep(key, position, snapshot)
+
+    def _keep(self, key: SessionKey, position: Position, snapshot: SnapshotRef) -> bool:
         history = self._living(key)
         if history.has_kept(position, snapshot):
             return True
@@ -190,7 +203,12 @@ class MemoryStore:
         new = NamedSnapshot(
             name=name, version=position.version, created_at_ms=self._clock_ms(), info=info, state=snapshot
         )
+        with self._bringing(key, snapshot):
+            return self._name(key, position, new)
+
+    def _name(self, key: SessionKey, position: Position, new: NamedSnapshot) -> NamedSnapshot | Stale:
         history = self._living(key)
+        name, snapshot = new.name, new.state
         old = history.named.get(name)
         if old is not None and (old.version, old.state) == (position.version, snapshot):
             return old
@@ -259,17 +277,24 @@ class MemoryStore:
         """Count the tenant's sessions."""
         return sum(key.tenant == tenant for key in self._sessions)
 
+    async def total(self) -> int:
+        """Count all sessions."""
+        return len(self._sessions)
+
     async def sweep(self, *, limit: int = 100) -> int:
         """Bury what is due, and forget what nobody can ask for any more."""
         now = self._clock_ms()
         due = [key for key, history in self._sessions.items() if history.head.expires_at_ms <= now]
-        for key in due[:limit]:
+        for key in due:
             self._bury(key, "session_expired")
         self._tombs = {key: tomb for key, tomb in self._tombs.items() if tomb.until_ms > now}
         births = {tenant: self._remembered(made) for tenant, made in self._births.items()}
         self._births = {tenant: made for tenant, made in births.items() if made}
-        self._snapshots = {place: one for place, one in self._snapshots.items() if not _is_over(one, now)}
-        return len(due[:limit])
+        for key, snapshots in list(self._snapshots.items()):
+            self._snapshots[key] = {g: one for g, one in snapshots.items() if not _is_over(one, now)}
+            if not self._snapshots[key]:
+                del self._snapshots[key]
+        return len(due)
 
     async def usage(self) -> Usage:
         """Add up all sessions."""
@@ -292,7 +317,7 @@ class MemoryStore:
 
     def _bury(self, key: SessionKey, reason: str) -> None:
         history = self._sessions.pop(key)
-        self._forget(key, history.snapshots)
+        self._snapshots.pop(key, None)
         if history.head.name is not None:
             self._names.pop((key.tenant, history.head.name), None)
         self._tombs[key] = _Tomb(reason=reason, until_ms=self._clock_ms() + self._limits.tombstone_ms)
@@ -312,7 +337,7 @@ class MemoryStore:
         return history.whole_head
 
     def _find(self, key: SessionKey, snapshot: SnapshotRef) -> _Snapshot | None:
-        found = self._snapshots.get((key, snapshot.generation))
+        found = self._snapshots.get(key, {}).get(snapshot.generation)
         if found is None or _is_over(found, self._clock_ms()) or len(found.state) != snapshot.size:
             return None
         return found
@@ -323,11 +348,22 @@ class MemoryStore:
         found = self._find(key, state)
         if found is None or found.until_ms is None:
             raise StoreUnavailable("the snapshot is not there whole any more; nothing changed, try again")
-        self._snapshots[key, state.generation] = replace(found, until_ms=None)
+        self._snapshots[key][state.generation] = replace(found, until_ms=None)
+
+    @contextmanager
+    def _bringing(self, key: SessionKey, state: bytes | SnapshotRef | None) -> Iterator[None]:
+        """Remove the snapshot that a call brought, if nothing points to it when that is over."""
+        try:
+            yield
+        finally:
+            generation = state.generation if isinstance(state, SnapshotRef) else ""
+            brought = self._snapshots.get(key, {}).get(generation)
+            if brought is not None and brought.until_ms is not None:
+                del self._snapshots[key][generation]
 
     def _forget(self, key: SessionKey, snapshots: set[SnapshotRef]) -> None:
         for snapshot in snapshots:
-            self._snapshots.pop((key, snapshot.generation), None)
+            self._snapshots.get(key, {}).pop(snapshot.generation, None)
 
     def _remembered(self, births: dict[str, _Birth]) -> dict[str, _Birth]:
         return {operation: birth for operation, birth in births.items() if not self._too_old(birth.at_ms)}
@@ -346,7 +382,7 @@ class MemoryStore:
         return at_ms + self._limits.operation_age_ms <= self._clock_ms()
 
     def _used_bytes(self) -> int:
-        snapshots = sum(len(one.state) for one in self._snapshots.values())
+        snapshots = sum(len(one.state) for there in self._snapshots.values() for one in there.values())
         return snapshots + sum(history.nbytes for history in self._sessions.values())
 
     def _make_room(self, more: int, *, share: float) -> None:

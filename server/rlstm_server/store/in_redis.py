@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from rlstm_server.errors import Gone, InvalidField, NotFound, StateCorrupt, StoreFull, StoreUnavailable
+from rlstm_server.errors import (
+    Gone,
+    InternalError,
+    InvalidField,
+    NotFound,
+    StateCorrupt,
+    StoreFull,
+    StoreUnavailable,
+)
 from rlstm_server.logs import LOGGER
 from rlstm_server.store.base import (
     CHAIN_BYTES,
@@ -194,9 +202,9 @@ class RedisStore:
             records = more if more and more[0].version > last + 1 else [*records, *more]
         return records
 
-    async def put_snapshot(self, key: SessionKey, state: bytes) -> SnapshotRef:
+    async def put_snapshot(self, key: SessionKey, state: bytes, *, brought: bool = False) -> SnapshotRef:
         """Write a state in chunks, if there is room for all of it."""
-        await self._admit(1.0, more=len(state))
+        await self._admit(self._limits.import_below if brought else 1.0, more=len(state))
         return await self._snapshots.put(key, state)
 
     async def get_snapshot(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
@@ -222,7 +230,8 @@ class RedisStore:
         await self._snapshots.drop(key, name)
 
     async def delete(self, key: SessionKey) -> None:
-        """End the session, then remove the hints that lead to it."""
+        """End the session, then remove the hints that lead to it; should that fail, the sweep does."""
+        await self._reindex(key, b"0")
         reply = await self._functions.session("delete", key, self._limits.tombstone_ms, changes=True)
         await self._creations.release(key, reply.content[1])
 
@@ -258,15 +267,13 @@ class RedisStore:
         reply = await self._link.call("ZCARD", tenant_key(tenant, "ids"), changes=False)
         return int(reply.content)
 
+    async def total(self) -> int:
+        """Count the indexes of all tenants."""
+        return sum([await self.count(tenant) for tenant in await self._tenants()])
+
     async def sweep(self, *, limit: int = 100) -> int:
         """Visit the sessions that are due by the index; one that lives on is indexed anew."""
-        buried = 0
-        tenants = await self._link.call("SMEMBERS", _TENANTS, changes=False)
-        for tenant in tenants.content:
-            due = await self._functions.tenant("due", tenant.decode(), limit, changes=False)
-            for session_id in due.content[1:]:
-                buried += await self._bury_if_due(SessionKey(tenant.decode(), session_id.decode()))
-        return buried
+        return sum([await self._sweep(tenant, limit) for tenant in await self._tenants()])
 
     async def usage(self) -> Usage:
         """Read the memory figures of the fullest server."""
@@ -276,6 +283,10 @@ class RedisStore:
     async def close(self) -> None:
         """Close all connections."""
         await self._link.close()
+
+    async def _tenants(self) -> Sequence[str]:
+        reply = await self._link.call("SMEMBERS", _TENANTS, changes=False)
+        return [tenant.decode() for tenant in reply.content]
 
     async def _admit(self, share: float, more: int = 0) -> None:
         usage = await self.usage()
@@ -311,9 +322,26 @@ class RedisStore:
     async def _listed(self, key: SessionKey) -> Listed | None:
         try:
             head = await self.load_head(key, with_state=False)
-        except (Gone, NotFound, StateCorrupt):
+        except (Gone, NotFound):
+            await self._creations.release(key, b"")
+            return None
+        except StateCorrupt:
             return None
         return Listed(session_id=key.session_id, head=head)
+
+    async def _sweep(self, tenant: str, at_once: int) -> int:
+        """Bury all that are due; one that cannot be looked at now is passed by."""
+        buried = 0
+        while True:
+            due = (await self._functions.tenant("due", tenant, at_once, changes=False)).content[1:]
+            passed_by = 0
+            for session_id in due:
+                try:
+                    buried += await self._bury_if_due(SessionKey(tenant, session_id.decode()))
+                except InternalError:
+                    passed_by += 1
+            if len(due) < at_once or passed_by:
+                return buried
 
     async def _bury_if_due(self, key: SessionKey) -> bool:
         reply = await self._functions.session_or_absence(
@@ -388,9 +416,14 @@ def _commit_outcome(commit: Commit, reply: Reply) -> CommitOutcome:
             return Committed(position=commit.position, expires_at_ms=int(fields[2]))
         case b"REPLAY" | b"MISMATCH":
             known = _known(fields)
-            if reply.resent and isinstance(known, Replayed) and known.current == commit.position:
+            here = commit.position
+            if (
+                reply.resent
+                and isinstance(known, Replayed)
+                and (known.version, known.current) == (here.version, here)
+            ):
                 # our first try was applied, only its reply was lost
-                return Committed(position=known.current, expires_at_ms=int(fields[7]))
+                return Committed(position=here, expires_at_ms=int(fields[7]))
             return known
         case b"MOVED":
             return Moved(current=int(fields[1]))

@@ -20,7 +20,7 @@ from rlstm_server.store.base import (
     Mismatch,
     SessionKey,
 )
-from rlstm_server.store.redis_functions import RedisFunctions, session_key
+from rlstm_server.store.redis_functions import RedisFunctions
 from rlstm_server.store.redis_link import Link
 from rlstm_server.store.redis_snapshots import written
 
@@ -120,16 +120,27 @@ class RedisCreations:
             created = await self._make_permanent(creation, head)
             reply.require_replicas()
             return created
-        await self._link.call("UNLINK", session_key(key, "head"), changes=False)
         if word == b"MISMATCH":
+            await self._withdraw(key)
             return Mismatch()
-        other = SessionKey(key.tenant, reply.content[1].decode())
+        name, other = (creation.name or "").encode(), SessionKey(key.tenant, reply.content[1].decode())
         if word == b"TAKEN":
-            await self._raise_if_taken(creation, other)
+            if await self._is_there(other):
+                await self._withdraw(key)
+                raise SessionExists("another session has this name")
+            await self.release(other, name)
             return None
-        answer = await self._confirm(other, (creation.name or "").encode(), creation.operation_id)
+        answer = await self._confirm(other, name, creation.operation_id)
         reply.require_replicas()
-        return None if answer is None else CreationReplayed(session_id=other.session_id, answer=answer)
+        if answer is None:
+            return None
+        await self._withdraw(key)
+        return CreationReplayed(session_id=other.session_id, answer=answer)
+
+    async def _withdraw(self, key: SessionKey) -> None:
+        """Take back a session that was placed, with its snapshot."""
+        with suppress(StoreUnavailable):  # it has an expiry
+            await self._functions.session("withdraw", key, changes=False)
 
     async def _make_permanent(self, creation: Creation, head: Head) -> Created | None:
         try:
@@ -150,10 +161,8 @@ class RedisCreations:
             return None
         return bytes(reply.content[1])
 
-    async def _raise_if_taken(self, creation: Creation, other: SessionKey) -> None:
+    async def _is_there(self, key: SessionKey) -> bool:
         reply = await self._functions.session_or_absence(
-            "load", other, self._limits.tombstone_ms, 0, "", b"", changes=False
+            "load", key, self._limits.tombstone_ms, 0, "", b"", changes=False
         )
-        if reply.content[0] not in (b"GONE", b"NOT_FOUND"):
-            raise SessionExists("another session has this name")
-        await self.release(other, (creation.name or "").encode())
+        return reply.content[0] not in (b"GONE", b"NOT_FOUND")

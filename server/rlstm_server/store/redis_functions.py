@@ -9,7 +9,7 @@ from rlstm_server.store.redis_server import Argument
 
 LIBRARY: Final = "rlstm_v2"
 """Releases whose functions differ have libraries of their own, side by side on one server."""
-_SESSION_PARTS: Final = ("head", "log", "ops", "tomb", "named")
+_SESSION_PARTS: Final = ("head", "log", "ops", "tomb", "named", "puts")
 _TENANT_PARTS: Final = ("names", "index", "ids", "creations")
 
 

@@ -29,6 +29,9 @@ Command = tuple[Argument, ...]
 
 SLOW_BYTES_PER_SECOND: Final = 4 << 20
 """What a busy store with a slow disk still takes in; a large command may take longer than a small one."""
+LOADING: Final = "the store is loading its data"
+"""What is said of a store that has started and does not answer yet."""
+
 _TEMPORARY: Final = frozenset(
     {"LOADING", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY", "NOREPLICAS"}
 )
@@ -212,7 +215,7 @@ def _unreachable(error: RedisError | OSError) -> NotApplied:
     if any(isinstance(cause, AuthenticationError) for cause in causes):
         return NotApplied(StoreUnavailable("the store refuses the user or password"))
     if any(isinstance(cause, BusyLoadingError) for cause in causes):
-        return NotApplied(StoreUnavailable("the store is loading its data"))
+        return NotApplied(StoreUnavailable(LOADING))
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         return NotApplied(
             StoreUnavailable("the store and this server do not trust each other's certificates")
@@ -230,7 +233,7 @@ def _refusal(error: RedisError) -> NotApplied:
     if isinstance(error, OutOfMemoryError):
         return NotApplied(StoreFull("the store has no room; live sessions stay as they are"))
     if isinstance(error, BusyLoadingError):
-        return NotApplied(StoreUnavailable("the store is loading its data"))
+        return NotApplied(StoreUnavailable(LOADING))
     if isinstance(error, AuthenticationError):
         return NotApplied(StoreUnavailable("the store refuses the user or password"))
     if isinstance(error, NoPermissionError):

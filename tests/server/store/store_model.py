@@ -117,6 +117,16 @@ class Model:
 
     def commit(self, session, commit):
         """Say what a commit gives."""
+        return self._over(session, commit.state, self._commit(session, commit))
+
+    def _over(self, session, ref, outcome):
+        """A call is over: what it brought and nothing points to is gone."""
+        put = {r.generation for s, r, _ in self.snapshots if s is session}
+        if isinstance(ref, SnapshotRef) and ref.generation in put - session.owned:
+            self.dropped.add(ref.generation)
+        return outcome
+
+    def _commit(self, session, commit):
         if session.ended:
             return Gone(session.ended)
         limits, head = self.limits, session.head
@@ -140,6 +150,9 @@ class Model:
 
     def keep(self, session, position, ref):
         """Say what keeping a snapshot gives."""
+        return self._over(session, ref, self._keep(session, position, ref))
+
+    def _keep(self, session, position, ref):
         if session.ended:
             return Gone(session.ended)
         if session.bases[0] == (position.version, ref):
@@ -154,6 +167,9 @@ class Model:
 
     def name_snapshot(self, session, name, position, info, ref):
         """Say what naming a snapshot gives."""
+        return self._over(session, ref, self._name_snapshot(session, name, position, info, ref))
+
+    def _name_snapshot(self, session, name, position, info, ref):
         if session.ended:
             return Gone(session.ended)
         version, _, named = session.named.get(name, (None, None, None))
@@ -181,7 +197,7 @@ class Model:
     def end(self, session, reason):
         """End a session."""
         session.ended = session.ended or reason
-        self.dropped |= session.owned
+        self.dropped |= {ref.generation for owner, ref, _ in self.snapshots if owner is session}
 
     def _rebase(self, session, version, state):
         before = session.owned

@@ -6,6 +6,7 @@ import pytest
 
 from rlstm_server.store.base import (
     MAX_INLINE_BYTES,
+    MAX_RECORD_BYTES,
     Position,
     SessionKey,
     SnapshotRef,
@@ -73,6 +74,13 @@ def test_a_state_in_one_piece_has_a_limit(build):
     assert build.commit(KEY, first_position(KEY), state=None).state is None
     with pytest.raises(ValueError, match="snapshot"):
         build.creation(state=b"x" * (MAX_INLINE_BYTES + 1))
+
+
+def test_a_record_has_a_limit(build):
+    """Whatever goes wrong elsewhere, no log grows by more at once."""
+    assert build.commit(KEY, first_position(KEY), record=b"x" * MAX_RECORD_BYTES)
+    with pytest.raises(ValueError, match="record"):
+        build.commit(KEY, first_position(KEY), record=b"x" * (MAX_RECORD_BYTES + 1))
 
 
 @pytest.mark.parametrize("generation", ["", "A", "a:1", "a" * 33, "a-b", "a\n", "é"])

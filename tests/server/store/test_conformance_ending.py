@@ -1,9 +1,11 @@
 """What every store promises of ends: deleted is final, expired is gone, and the rest lives on."""
 
+from dataclasses import replace
+
 import pytest
 
 from rlstm_server.errors import Gone, NotFound
-from rlstm_server.store.base import Created, Limits
+from rlstm_server.store.base import Created, Limits, SessionKey
 
 
 async def test_delete_is_final(store, build):
@@ -68,6 +70,19 @@ async def test_a_commit_prolongs_a_session_and_a_load_does_not(kit, store, build
 
     with pytest.raises(Gone):
         await store.load_head(key)
+
+
+async def test_sessions_of_all_tenants_are_counted(store, build):
+    """Whoever owns them; what has ended is not among them."""
+    before = await store.total()
+    key, _ = await build.session(store)
+    await build.session(store)
+    other = build.creation()
+    await store.create(replace(other, key=SessionKey(f"{build.tenant[:31]}x", other.key.session_id)))
+    among = await store.total()
+    await store.delete(key)
+
+    assert (among - before, await store.total() - before) == (3, 2)
 
 
 async def test_the_sweeper_buries_what_is_due(kit, store, build):

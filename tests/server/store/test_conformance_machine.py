@@ -84,8 +84,11 @@ class StoreMachine(RuleBasedStateMachine):
         return SnapshotRef(generation=ref.generation, size=ref.size + 1) if data.draw(SELDOM) else ref
 
     def put(self, session, state):
-        """Put a snapshot."""
-        ref = self.loop.run_until_complete(self.store.put_snapshot(session.key, state))
+        """Put a snapshot; beside one that has ended none can be."""
+        ref = self.outcome(self.store.put_snapshot(session.key, state))
+        if session.ended:
+            assert ref.reason == session.ended
+            return SnapshotRef(generation=new_generation(), size=len(state))
         self.model.snapshots.append((session, ref, state))
         return ref
 

@@ -10,6 +10,7 @@ from rlstm_server.errors import (
     NotFound,
     SnapshotExists,
     StateCorrupt,
+    StoreFull,
     StoreUnavailable,
     TooLarge,
 )
@@ -20,6 +21,7 @@ from rlstm_server.store.base import (
     Limits,
     NamedSnapshot,
     Position,
+    Replayed,
     SessionKey,
     SnapshotDue,
     SnapshotRef,
@@ -27,6 +29,7 @@ from rlstm_server.store.base import (
     new_generation,
     new_session_id,
 )
+from rlstm_server.store.in_memory import MemoryStore
 
 SMALL = Limits(log_records=3, log_bytes=100, named_snapshots=2, chunk_bytes=10, snapshot_ms=60_000)
 
@@ -179,11 +182,10 @@ async def test_a_snapshot_of_the_past_can_become_the_base(small, build):
 
 
 async def test_a_snapshot_of_another_history_is_not_kept(small, build):
-    """Another chain, a version to come or one that is not after the base: nothing happens."""
+    """Another chain, a version to come, one not after the base: nothing happens, nothing is left."""
     key, start = await build.session(small, state=b"origin")
     past = await go_on(small, build, key, start, 1)
     at = await go_on(small, build, key, past, 1)
-    snapshot = await small.put_snapshot(key, b"state")
 
     for wrong in (
         Position(1, b"z" * 32),
@@ -192,10 +194,12 @@ async def test_a_snapshot_of_another_history_is_not_kept(small, build):
         Position(3, at.chain),
         start,
     ):
+        snapshot = await small.put_snapshot(key, b"state")
         assert not await small.keep_snapshot(key, wrong, snapshot)
+        assert not await is_there(small, key, snapshot)
 
     assert (await small.load_head(key)).base == Base(version=0, state=b"origin")
-    assert await small.keep_snapshot(key, at, snapshot)
+    assert await small.keep_snapshot(key, at, await small.put_snapshot(key, b"state"))
 
 
 async def test_one_of_many_snapshots_of_a_version_is_kept(small, build):
@@ -326,6 +330,51 @@ async def test_nothing_points_to_a_snapshot_that_is_not_there(kit, build, wrong)
     await store.close()
 
 
+async def test_a_refused_commit_leaves_no_snapshot(small, build):
+    """Stale, moved or a repeat: what it brought is gone; a base stays one when it is sent again."""
+    key, start = await build.session(small)
+    first = build.commit(key, start, operation_id="key", state=await small.put_snapshot(key, b"first"))
+    at = (await small.commit(first)).position
+    for changes in ({"expects": start}, {"if_match": 7}, {"operation_id": "key"}):
+        snapshot = await small.put_snapshot(key, b"state")
+        commit = dataclasses.replace(build.commit(key, at, state=snapshot), **changes)
+        assert not isinstance(await small.commit(commit), Committed)
+        assert not await is_there(small, key, snapshot)
+
+    assert isinstance(await small.commit(first), Replayed)
+    assert await small.get_snapshot(key, first.state) == b"first"
+
+
+async def test_what_comes_from_elsewhere_is_refused_first(kit, build):
+    """A state that is brought finds no room where a session's own still does."""
+    store = kit.make(dataclasses.replace(SMALL, import_below=1e-9))
+    if kit.kind == "memory":
+        store = MemoryStore(limits=dataclasses.replace(SMALL, import_below=1e-9), max_bytes=1 << 20)
+    key, _ = await build.session(store)
+
+    await store.put_snapshot(key, b"its own")
+    with pytest.raises(StoreFull):
+        await store.put_snapshot(key, b"brought", brought=True)
+    await store.close()
+
+
+@pytest.mark.parametrize("end", ["delete", "expire"])
+async def test_nothing_can_be_put_beside_a_session_that_ended(kit, build, end):
+    """Also what was under way to it is gone with it."""
+    store = kit.make(SMALL)
+    key, _ = await build.session(store, ttl_ms=60_000 if end == "delete" else 30)
+    snapshot = await store.put_snapshot(key, b"a state of some chunks")
+    if end == "delete":
+        await store.delete(key)
+    kit.wait(0 if end == "delete" else 40)
+    await store.sweep()
+
+    assert not await is_there(store, key, snapshot)
+    with pytest.raises(Gone):
+        await store.put_snapshot(key, b"a state of some chunks")
+    await store.close()
+
+
 async def test_a_snapshot_can_be_named(small, build):
     """It is a copy of its own, with the info of the session at that time; no version is made."""
     key, start = await build.session(small)
@@ -362,11 +411,13 @@ async def test_only_the_present_can_be_named(small, build):
     """A state of another version or history is stale."""
     key, start = await build.session(small)
     at = await go_on(small, build, key, start, 1)
-    snapshot = await small.put_snapshot(key, b"state")
 
     for wrong in (start, Position(1, b"z" * 32), Position(2, at.chain)):
+        snapshot = await small.put_snapshot(key, b"state")
         assert await small.name_snapshot(key, "n", wrong, b"{}", snapshot) == Stale(current=at)
+        assert not await is_there(small, key, snapshot)
 
+    snapshot = await small.put_snapshot(key, b"state")
     assert isinstance(await small.name_snapshot(key, "n", at, b"{}", snapshot), NamedSnapshot)
 
 
@@ -381,7 +432,8 @@ async def test_named_snapshots_are_limited(small, build):
         await small.name_snapshot(key, "c", start, b"{}", snapshots[2])
     await small.drop_snapshot(key, "a")
     await small.drop_snapshot(key, "a")
-    await small.name_snapshot(key, "c", start, b"{}", snapshots[2])
+    assert not await is_there(small, key, snapshots[2])
+    await small.name_snapshot(key, "c", start, b"{}", await small.put_snapshot(key, b"state"))
 
     assert (refused.value.given, refused.value.limit) == (3, 2)
     assert [named.name for named in await small.named_snapshots(key)] == ["b", "c"]

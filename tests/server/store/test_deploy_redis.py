@@ -96,6 +96,19 @@ def test_the_command_says_what_it_found(installed):
     assert "FLUSHALL, CONFIG SET, EVAL, FUNCTION LOAD, RESTORE, keys of others" in warned.stdout
 
 
+def test_the_address_may_come_from_where_servers_have_it(installed, monkeypatch, tmp_path):
+    """The environment, or the folder of secrets; without any the command says what to set."""
+    for name in ("RLSTM_REDIS_URL", "RLSTM_SECRETS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    lost = rlstm("store", "check")
+    (tmp_path / "rlstm_redis_url").write_text(as_server(installed))
+    monkeypatch.setenv("RLSTM_SECRETS_DIR", str(tmp_path))
+    found = rlstm("store", "check")
+
+    assert (lost.exit_code, found.exit_code) == (2, 0)
+    assert "RLSTM_REDIS_URL" in lost.stderr
+
+
 def test_a_command_that_fails_repeats_no_password(deployed):
     """The exit code says that it failed, and the sentence says why."""
     said = rlstm("store", "check", f"redis://rlstm:canary@127.0.0.1:{deployed.port}")

@@ -10,7 +10,7 @@ from rlstm_server.store.redis_check import library_code
 from rlstm_server.store.redis_functions import LIBRARY, session_key, tenant_key
 
 CHAIN, HASH = b"c" * 32, "b" * 64
-SESSION_PARTS = ("head", "log", "ops", "tomb", "named")
+SESSION_PARTS = ("head", "log", "ops", "tomb", "named", "puts")
 TENANT_PARTS = ("names", "index", "ids", "creations")
 
 # name: right arguments, then by place what is wrong there
@@ -46,6 +46,7 @@ SESSION_FUNCTIONS = {
     "named": ([1000], {0: ["0"]}),
     "delete": ([1000], {0: ["0", "x"]}),
     "mark": ([], {}),
+    "withdraw": ([], {}),
 }  # fmt: skip
 TENANT_FUNCTIONS = {
     "claim": (
@@ -61,6 +62,7 @@ TENANT_FUNCTIONS = {
 WITHOUT_KEYS = {
     "create": b"OK", "put_chunk": b"OK", "claim": b"OK", "release": b"OK", "reindex": b"OK", "due": b"OK",
     "page": b"OK", "mark": b"OK", "recall_creation": b"UNKNOWN",
+    "withdraw": b"OK",
 }  # fmt: skip
 
 

@@ -171,17 +171,18 @@ async def test_a_snapshot_that_lacks_a_chunk_is_corrupt(store, admin, build):
 
 
 async def test_nothing_of_a_session_outlives_it(store, admin, build):
-    """After a delete only the tombstone is left, whatever there was in chunks."""
+    """After a delete only the tombstone is left, whatever there was in chunks or on its way."""
     key, at = await build.session(store)
     for _ in range(3):
         snapshot = await store.put_snapshot(key, b"some state")
         at = (await store.commit(build.commit(key, at, state=snapshot))).position
     await store.name_snapshot(key, "n", at, b"{}", await store.put_snapshot(key, b"some state"))
+    await store.put_snapshot(key, b"some state")
     before = keys_of(admin, key)
 
     await store.delete(key)
 
-    assert len([part for part in before if part.startswith("snap:")]) == 3
+    assert len([part for part in before if part.startswith("snap:")]) == 4
     assert keys_of(admin, key) == {"tomb"}
 
 
@@ -278,3 +279,49 @@ async def test_a_session_in_another_form_expires_like_any_other(store, admin, bu
     assert keys_of(admin, other) == {"tomb"}
     with pytest.raises(Gone, match="session_expired"):
         await store.load_head(other)
+
+
+@pytest.mark.parametrize(("field", "value"), [("expires_at", ""), ("ttl", "soon"), ("base_version", "-1")])
+async def test_a_head_that_cannot_be_read_is_in_nobodys_way(store, admin, build, field, value):
+    """It is refused as damaged, can be deleted, and others are swept as ever."""
+    damaged, _ = await build.session(store)
+    other, _ = await build.session(store, ttl_ms=30)
+    admin.hset(session_key(damaged, "head"), field, value)
+    admin.zadd(f"rlstm:{{{build.tenant}}}:index", {damaged.session_id: 1})
+    await asyncio.sleep(0.05)
+
+    with pytest.raises(StateCorrupt):
+        await store.load_head(damaged)
+    await store.sweep()
+
+    assert keys_of(admin, other) == {"tomb"}
+    assert await store.count(build.tenant) == 1
+    await store.delete(damaged)
+    assert keys_of(admin, damaged) == {"tomb"}
+
+
+async def test_many_expired_sessions_are_buried_in_one_sweep(store, build):
+    """Not only the first hundred: a pass leaves none that is due."""
+    for _ in range(7):
+        await build.session(store, ttl_ms=200)
+    await asyncio.sleep(0.25)
+
+    assert await store.sweep(limit=2) >= 7
+    assert await store.count(build.tenant) == 0
+
+
+async def test_a_delete_cut_short_is_finished_by_the_sweep(store, build, monkeypatch):
+    """A server that dies between the end of a session and that of its hints: it is counted no longer."""
+    key, _ = await build.session(store)
+
+    async def die(*_):
+        raise StoreUnavailable("the server died")
+
+    monkeypatch.setattr(store._creations, "release", die)
+    with pytest.raises(StoreUnavailable):
+        await store.delete(key)
+    monkeypatch.undo()
+    before = await store.count(build.tenant)
+    await store.sweep()
+
+    assert (before, await store.count(build.tenant)) == (1, 0)
