@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: all install check format test slow faults soak gpu serve demo bench
+.PHONY: all install check format test slow faults soak gpu harness node jobs stack serve demo bench
 
 all: check test
 
@@ -43,6 +43,23 @@ soak: $(INSTALLED)
 gpu: $(INSTALLED)
 	$(BIN)/python -m pytest -m gpu --timeout 300
 
+# The deployment as real processes, by the files that compose mounts. Needs nginx and prometheus.
+stack: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack --capture no
+
+# The TypeScript client. Needs Node 20 and npm's registry.
+node: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m node --timeout 300
+
+# Others' clients, of the extra `harness` (550 MB), against a server.
+harness: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[harness]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m harness --timeout 600
+
+# The examples of clients/python/examples, with the shipped model.
+jobs: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m jobs --capture no
+
 serve: $(INSTALLED)
 	$(BIN)/rlstm serve
 
@@ -51,3 +68,4 @@ demo: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/rlstm bench peers
+	$(BIN)/python -m pytest tests/end_to_end/examples -m bench --capture no

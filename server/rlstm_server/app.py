@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import platform
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from fastapi import FastAPI
-from fastapi.routing import APIRoute, APIRouter
+from fastapi.routing import APIRoute, APIRouter, APIWebSocketRoute
 from starlette.middleware import Middleware
 
 from rlstm_model.adaptation.adapted_state import EXPERTS
@@ -23,19 +22,32 @@ from rlstm_model.adaptation.calibration import Calibrated
 from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
 from rlstm_model.adaptation.crew import undivided_products
 from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
-from rlstm_server.api import audit, copies, generate, operations, problems, score, sessions, snapshots
+from rlstm_server import telemetry, upkeep
+from rlstm_server.api import (
+    audit,
+    copies,
+    generate,
+    operations,
+    page,
+    problems,
+    score,
+    sessions,
+    snapshots,
+    stream,
+)
 from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.document import Application
 from rlstm_server.api.limits import ReceivingLayer
-from rlstm_server.api.tracing import TracingLayer
+from rlstm_server.api.openai import completions, logprob, models, vocabulary
+from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.export_keys import find_keys
 from rlstm_server.engine.guarded import guard_weights
 from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits
+from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.errors import ServerError, StartupError
-from rlstm_server.logs import LOGGER
+from rlstm_server.errors import StartupError
 from rlstm_server.metrics import Metrics
 from rlstm_server.settings import Limits, Settings
 from rlstm_server.store.base import SessionStore
@@ -43,12 +55,10 @@ from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.in_memory import MemoryStore
 from rlstm_server.store.in_redis import RedisStore
 
-VERSION = version("mogrifier-rlstm")
-LAG_SECONDS = 0.1
-"""How often the event loop's lateness is measured."""
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
-SWEEP_SECONDS = 30.0
-"""How often expired sessions are buried."""
+VERSION = version("mogrifier-rlstm")
 
 
 def create_app(
@@ -57,11 +67,12 @@ def create_app(
     checkpoint: Checkpoint | None = None,
     calibrated: Calibrated | None = None,
     store: SessionStore | None = None,
+    tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
     """Assemble the application. Nothing is loaded before its lifespan is entered.
 
-    checkpoint (with its calibration, if it has one) and store replace what the settings name; a store that is
-    given is closed with the application.
+    checkpoint (with its calibration, if it has one), store and tracer_provider replace what the settings
+    name; a store or provider that is given is closed with the application.
     Entering the lifespan raises StartupError when something that the settings name is not there.
     """
     routers = [
@@ -70,12 +81,25 @@ def create_app(
         sessions.router(),
         snapshots.router(),
         copies.router(),
+        stream.router(),
         operations.router(),
+        page.router(),
+        completions.router(),
+        models.router(),
+        logprob.router(),
+        vocabulary.router(),
     ]
     metrics = Metrics(endpoints=_endpoints(routers))
     ring = load_keys(settings)
+    if tracer_provider is None and settings.otel:
+        tracer_provider = telemetry.provider_of_environment()
     parts = _Parts(
-        settings=settings, metrics=metrics, checkpoint=checkpoint, calibrated=calibrated, store=store
+        settings=settings,
+        metrics=metrics,
+        checkpoint=checkpoint,
+        calibrated=calibrated,
+        store=store,
+        tracer_provider=tracer_provider,
     )
     app = Application(
         keyed=ring is not None,
@@ -83,6 +107,7 @@ def create_app(
         summary="Recurrent language models that go on learning while they serve",
         version=VERSION,
         lifespan=lambda app: _lifespan(app, parts),
+        telemetry=telemetry.tracing(parts.tracer_provider),
         docs_url=None,  # both load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
@@ -101,8 +126,13 @@ def create_app(
 
 def _endpoints(routers: list[APIRouter]) -> list[str]:
     """List every route as `METHOD /template`: the closed set of the metrics' endpoint label."""
-    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    return [f"{method} {route.path}" for route in routes for method in sorted(route.methods or ())]
+    endpoints = []
+    for route in (route for router in routers for route in router.routes):
+        if isinstance(route, APIRoute):
+            endpoints += [f"{method} {route.path}" for method in sorted(route.methods or ())]
+        elif isinstance(route, APIWebSocketRoute):
+            endpoints.append(f"{WEBSOCKET} {route.path}")
+    return endpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +144,7 @@ class _Parts:
     checkpoint: Checkpoint | None
     calibrated: Calibrated | None
     store: SessionStore | None
+    tracer_provider: TracerProvider | None
 
 
 @contextlib.asynccontextmanager
@@ -121,6 +152,8 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
     """Start from the bottom up, and stop in the opposite order whatever happens."""
     settings, metrics = parts.settings, parts.metrics
     async with AsyncExitStack() as stack:
+        if parts.tracer_provider is not None:
+            stack.push_async_callback(asyncio.to_thread, parts.tracer_provider.shutdown)
         device = _device(settings)
         usual_threads = stack.enter_context(undivided_products())
         served, card = await asyncio.to_thread(_served, parts, device)
@@ -145,8 +178,8 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
             settings=settings, metrics=metrics, engine=engine, drain=engine.close, about=about
         )
         metrics.describe_build(**_build(served))
-        _keep(stack, _watch_lag(metrics))
-        _keep(stack, _sweep(store, metrics))
+        for work in upkeep.all_of(MeteredStore(store, metrics), metrics):
+            _keep(stack, work)
         yield
 
 
@@ -213,26 +246,6 @@ def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
     stack.push_async_callback(end)
 
 
-async def _watch_lag(metrics: Metrics) -> None:
-    """Measure how late the event loop wakes: what health answers and pings wait for."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due = loop.time() + LAG_SECONDS
-        await asyncio.sleep(LAG_SECONDS)
-        metrics.loop_lag_seconds.observe(max(0.0, loop.time() - due))
-
-
-async def _sweep(store: SessionStore, metrics: Metrics) -> None:
-    """Bury expired sessions now and then; one that is not buried yet is refused all the same."""
-    while True:
-        await asyncio.sleep(SWEEP_SECONDS)
-        try:
-            metrics.sessions_ended.labels("idle_ttl").inc(await store.sweep())
-        except ServerError as error:
-            metrics.store_errors.labels("sweep", "other").inc()
-            logging.getLogger(LOGGER).warning("the sweep failed", extra={"code": error.code})
-
-
 def _engine_limits(limits: Limits) -> EngineLimits:
     return EngineLimits(
         append_tokens=limits.append_tokens,
@@ -272,6 +285,7 @@ def _about(served: ServedModel, settings: Settings, limits: EngineLimits) -> dic
             "size": served.vocab.size,
             "bos_id": served.vocab.bos_id,
             "eos_id": served.vocab.eos_id,
+            "unknown_id": served.vocab.unknown_id,
             "uniform_bits": math.log2(served.vocab.size),
         },
         "adaptation": _learning(served),

@@ -27,6 +27,7 @@ from fastapi import FastAPI
 
 from rlstm_server.api.connections import protocol
 from rlstm_server.api.dependencies import Services
+from rlstm_server.api.stream import FRAME_BYTES
 from rlstm_server.app import create_app
 from rlstm_server.engine.runner import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
@@ -178,10 +179,14 @@ def _uvicorn_config(app: FastAPI, settings: Settings, metrics: Metrics) -> uvico
     return uvicorn.Config(
         app,
         http=protocol(settings.limits, metrics),
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=FRAME_BYTES,
+        ws_per_message_deflate=False,  # a few bytes could become many
         lifespan="off",  # entered by us, so that its errors reach the person who started it
         log_config=None,
         access_log=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=[str(network) for network in settings.trusted_proxies],
         server_header=False,
         timeout_keep_alive=settings.limits.idle_seconds,
         timeout_graceful_shutdown=math.ceil(settings.limits.drain_seconds + FAREWELL_SECONDS),

@@ -8,12 +8,14 @@
     │   ├── IdempotencyMismatch    422  the key was used with another body
     │   ├── ImportRejected         422  the file is no export that this server can take
     │   └── TooLarge               413  over a limit; both numbers are named
+    │       └── BodyTooLarge            the request itself, in bytes
     ├── AccessError
     │   ├── Unauthorized           401  no key, or a wrong one
     │   ├── Forbidden              403  this key may not do this
     │   └── RateLimited            429  the tenant's own quota
     ├── SessionError               what a session, or its absence, says
     │   ├── NotFound               404  unknown, or somebody else's
+    │   │   └── ModelNotFound           no model of this name is served
     │   ├── Gone                   410  deleted or expired within the last 24 hours
     │   ├── Conflict               409  lost the race three times
     │   ├── InFlight               409  the same key is being worked on right now
@@ -36,8 +38,10 @@
     └── StartupError               the process refuses to start; never answered over HTTP
 
 `code` names the class on the wire; the status lives in one table, api/problems.py. `applied` says whether
-the change that was asked for took effect: ``no``, ``yes`` or ``unknown``. `facts` are extra members of the
-answer. No message ever repeats the caller's text.
+the change that was asked for took effect: ``no``, ``yes`` or ``unknown``. Where an error is made it says what
+this request did. A request with a key may be the repeat of one that took effect, so on its way out the error
+is doubted: ``no`` stays only where it is `settled`. `facts` are extra members of the answer. No message ever
+repeats the caller's text.
 """
 
 from typing import ClassVar, Literal
@@ -47,10 +51,15 @@ Fact = str | int | float | None
 
 
 class ServerError(Exception):
-    """The root: a sentence for a person, a code for a program, and whether the change took effect."""
+    """The root: a sentence for a person, a code for a program, and whether the change took effect.
+
+    `settled` is an error that leaves nothing to an earlier request with the same key either: that one was
+    wrong in the same way, or the store was asked and knows of none.
+    """
 
     code: ClassVar[str] = "error"
     applied: Applied = "no"
+    settled: bool = False
 
     def __init__(self, detail: str, /, **facts: Fact) -> None:
         super().__init__(detail)
@@ -63,11 +72,17 @@ class ServerError(Exception):
         value = self.facts.get("retry_after")
         return float(value) if value is not None else None
 
+    def doubt(self) -> None:
+        """Say no more than is known where the request has a key, or may have one."""
+        if self.applied == "no" and not self.settled:
+            self.applied = "unknown"
+
 
 class InputError(ServerError):
     """The request itself is wrong; the same request will always fail."""
 
     code = "invalid_input"
+    settled = True
 
 
 class InvalidText(InputError):
@@ -116,6 +131,13 @@ class TooLarge(InputError):
         self.what, self.given, self.limit = what, given, limit
 
 
+class BodyTooLarge(TooLarge):
+    """The request has more bytes than any may have."""
+
+    def __init__(self, given: int, limit: int) -> None:
+        super().__init__("body bytes", given, limit)
+
+
 class AccessError(ServerError):
     """The caller may not do this."""
 
@@ -147,12 +169,26 @@ class SessionError(ServerError):
 
 
 class NotFound(SessionError):
-    """There is no such session, or it is somebody else's: the two look the same."""
+    """There is no such session, or it is somebody else's: the two look the same.
+
+    It never was, or ended so long ago that no key from then is known any more.
+    """
 
     code = "not_found"
+    settled = True
 
     def __init__(self, detail: str = "there is no such session") -> None:
         super().__init__(detail)
+
+
+class ModelNotFound(NotFound):
+    """No model of this name is served; the sentence names those that are."""
+
+    code = "model_not_found"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.facts = {"field": "model"}
 
 
 class Gone(SessionError):
@@ -181,12 +217,14 @@ class SessionExists(SessionError):
     """Another live session of the tenant has this name."""
 
     code = "session_exists"
+    settled = True
 
 
 class SnapshotExists(SessionError):
     """The session has a snapshot of this name, of another version."""
 
     code = "snapshot_exists"
+    settled = True
 
 
 class ModelMismatch(SessionError):
@@ -210,6 +248,7 @@ class VersionMoved(SessionError):
     """The session is not at the version the caller named."""
 
     code = "version_moved"
+    settled = True
 
     def __init__(self, wanted: int, current: int) -> None:
         super().__init__(f"the session is at version {current}, not {wanted}", wanted=wanted, version=current)

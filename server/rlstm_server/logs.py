@@ -24,6 +24,7 @@ OURS = frozenset({LOGGER, "uvicorn"})
 AUDIT = f"{LOGGER}.audit"
 FIELDS = (
     "request_id",
+    "trace_id",
     "tenant",
     "key_id",
     "endpoint",

@@ -1,16 +1,18 @@
 """What the server counts, in one registry of its own.
 
 Every label takes its values from a closed set and every series exists from the start, so that the number of
-series never depends on what clients send: no session, tenant, request or raw path is ever a label.
+series never depends on what clients send: no session, tenant, request or raw path is ever a label. What
+several servers know of one store (`tier="store"`, `rlstm_store_*`) each of them says: take the maximum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -18,6 +20,7 @@ Outcome = Literal["ok", "client_error", "server_error", "cancelled", "rejected"]
 Rejection = Literal["queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down"]
 Cut = Literal["full", "slow_request", "slow_reader", "malformed"]
 Phase = Literal["score", "generate", "update"]
+Memory = Literal["device", "host"]
 MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
 
 OTHER = "unknown"
@@ -28,11 +31,14 @@ OUTCOMES = ("ok", "client_error", "server_error", "cancelled", "rejected")
 REJECTIONS = ("queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down")
 CUTS = ("full", "slow_request", "slow_reader", "malformed")
 UPDATE_OUTCOMES = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back")
-ENDINGS = ("closed", "idle_ttl", "max_age", "evicted", "store_lost", "error")
+ENDINGS = ("closed", "idle_ttl")
+MEMORIES: tuple[Memory, ...] = ("device", "host")
 STORE_OPERATIONS = (
     "create",
     "load",
     "commit",
+    "recall",
+    "recall_creation",
     "read_log",
     "put_snapshot",
     "get_snapshot",
@@ -44,6 +50,7 @@ STORE_OPERATIONS = (
     "find",
     "list",
     "count",
+    "total",
     "sweep",
     "usage",
     "ping",
@@ -120,6 +127,28 @@ class Metrics:
         if rows.get("update"):
             self.update_seconds.observe(seconds)
 
+    def padded(self, tokens: Mapping[Phase, int]) -> None:
+        """Count what was computed in batches for rows that are none."""
+        for phase, count in tokens.items():
+            self.batch_padding.labels(phase).inc(count)
+
+    def watch_device(self, jobs: Callable[[], int], rows: Callable[[], int], max_rows: int) -> None:
+        """Publish what the queue of the device holds, as it is when somebody asks."""
+        self.jobs.set_function(jobs)
+        self.rows_wanted.set_function(rows)
+        self.max_rows.set(max_rows)
+
+    def store_measured(self, *, sessions: float, used: float, most: float, evicted: float) -> None:
+        """Publish what the store says of itself."""
+        self.sessions.labels("store").set(sessions)
+        self.store_bytes.set(used)
+        self.store_max_bytes.set(most)
+        self.store_evicted.set(evicted)
+
+    def store_unknown(self) -> None:
+        """Publish that nobody knows: an old figure would look like a new one."""
+        self.store_measured(sessions=math.nan, used=math.nan, most=math.nan, evicted=math.nan)
+
     def round_finished(self, seconds: float) -> None:
         """Count one round of the device, of a batch or a few."""
         self.round_seconds.observe(seconds)
@@ -149,11 +178,18 @@ class Metrics:
 
     def _round_metrics(self) -> None:
         self.jobs = self._gauge("jobs", "Jobs that wait for the device or are on it")
+        self.rows_wanted = self._gauge("rows_wanted", "Rows that these jobs ask of the device")
+        self.max_rows = self._gauge("max_rows", "Rows that a round has room for")
         self.round_seconds = self._histogram("round_seconds", "A round of the device", STEP_SECONDS)
         self.batch_rows = self._histogram(
             "batch_size", "Rows of a batch, by what they are for", ROWS, phase=PHASES
         )
         self.batch_tokens = self._histogram("batch_tokens", "Tokens of a batch", BATCH_TOKENS, phase=PHASES)
+        self.batch_padding = self._counter(
+            "batch_padding_tokens",
+            "Tokens computed for rows that are none, by the kind of pass",
+            phase=PHASES,
+        )
 
     def _adaptation_metrics(self) -> None:
         self.updates = self._counter("adapt_updates", "Gradient steps", outcome=UPDATE_OUTCOMES)
@@ -174,13 +210,17 @@ class Metrics:
         self.delta_ratio = self._histogram("fast_weight_delta_ratio", "|W - W0| / |W0| at a commit", RATIOS)
 
     def _session_metrics(self) -> None:
-        self.sessions = self._gauge("sessions", "Sessions by residency", tier=("device", "host"))
+        self.sessions = self._gauge(
+            "sessions",
+            "Sessions by residency: copies in this server's memory, and all that the store has",
+            tier=(*MEMORIES, "store"),
+        )
         self.sessions_created = self._counter("sessions_created", "Sessions created")
         self.sessions_ended = self._counter("sessions_ended", "Sessions ended", reason=ENDINGS)
         self.evictions = self._counter(
             "session_evictions",
             "Cached copies dropped",
-            tier=("host",),
+            tier=MEMORIES,
             reason=("lru", "gone", "moved"),
         )
         self.state_bytes = self._histogram(
@@ -190,6 +230,9 @@ class Metrics:
         self.commit_seconds = self._histogram("session_commit_seconds", "Committing a session", STEP_SECONDS)
 
     def _store_metrics(self) -> None:
+        self.store_bytes = self._gauge("store_bytes", "Memory that the store uses")
+        self.store_max_bytes = self._gauge("store_max_bytes", "Memory that the store may use; 0: no limit")
+        self.store_evicted = self._gauge("store_evicted_keys", "Keys that the store dropped to make room")
         self.store_errors = self._counter(
             "store_errors", "Store faults", op=STORE_OPERATIONS, reason=STORE_FAULTS
         )
@@ -221,6 +264,7 @@ class Metrics:
         self.connections = self._gauge("connections", "Open connections")
         self.connections_cut = self._counter("connections_cut", "Connections ended by us", reason=CUTS)
         self.draining = self._gauge("draining", "1 while the server drains")
+        ProcessCollector(registry=self.registry)
         self.build = Info("rlstm_build", "What runs here", registry=self.registry)
 
     def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:

@@ -1,11 +1,14 @@
 """What a server can be told: environment variables `RLSTM_*`, named like the options of `rlstm serve`.
 
+Where `RLSTM_SECRETS_DIR` names a folder, its files are settings too, each named like its variable
+(`rlstm_redis_url`): so containers are given secrets. A variable that is set wins over a file.
 A setting that cannot be used is refused here, by name, before anything is started.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +17,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    IPvAnyNetwork,
     SecretStr,
     ValidationError,
     field_validator,
@@ -24,6 +28,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from rlstm_server.errors import StartupError
 
 PREFIX = "RLSTM_"
+SECRETS_DIR = f"{PREFIX}SECRETS_DIR"
 
 Device = Literal["auto", "cpu", "cuda"]
 Durability = Literal["fsync", "replica", "memory"]
@@ -79,7 +84,7 @@ class Limits(BaseModel):
     score_items: int = Field(default=256, ge=1, le=4096, description="Texts in one /score.")
     score_tokens: int = Field(default=2**21, ge=1, le=2**28, description="Tokens of all items of one /score.")
     score_numbers: int = Field(default=2**22, ge=1, le=2**28, description="Tokens x (1 + top) of one /score.")
-    append_tokens: int = Field(default=65_536, ge=1, le=2**24, description="Tokens of one append.")
+    append_tokens: int = Field(default=65_536, ge=1, le=2**17, description="Tokens of one append.")
     candidates: int = Field(default=256, ge=1, le=4096, description="Candidates of one session score.")
     generate_tokens: int = Field(
         default=65_536, ge=1, le=2**24, description="n x max_tokens of one /generate."
@@ -143,10 +148,19 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = Field(
         default=None, description="JSON: sha256, tenant, scopes, quotas of each key."
     )
+    trusted_proxies: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
+        default=(),
+        description="Addresses or networks of proxies, comma separated: what they say in `X-Forwarded-For` is"
+        " where a request comes from.",
+    )
     export_key: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         default=(),
         description="What exported sessions are signed with: keys, comma separated. The first signs, all are"
         " accepted. An embedded store has one of its own if unset.",
+    )
+    otel: bool = Field(
+        default=False,
+        description="Trace requests by OpenTelemetry; its own variables OTEL_* say where to, and how many.",
     )
     log_level: LogLevel = Field(default="info", description="The least severe line written.")
     audit_file: Path | None = Field(
@@ -185,9 +199,9 @@ class Settings(BaseSettings):
     )
     limits: Limits = Limits()
 
-    @field_validator("api_keys", "export_key", mode="before")
+    @field_validator("api_keys", "export_key", "trusted_proxies", mode="before")
     @classmethod
-    def _split_keys(cls, value: object) -> object:
+    def _split(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(key for part in value.split(",") if (key := part.strip()))
         return value
@@ -250,16 +264,25 @@ def is_loopback(host: str) -> bool:
 
 
 def load_settings(**options: object) -> Settings:
-    """Read the environment; options that are not None win over it.
+    """Read the environment, and the folder of secrets; options that are not None win over both.
 
     Raises:
         StartupError: a setting is wrong; the sentence names its variable and never repeats its value.
     """
     given = {name: value for name, value in options.items() if value is not None}
     try:
-        return Settings(**given)  # type: ignore[arg-type]
+        return Settings(_secrets_dir=_secrets_dir(), **given)  # type: ignore[arg-type, call-arg]
     except ValidationError as error:
         raise StartupError("; ".join(_sentences(error))) from None
+
+
+def _secrets_dir() -> Path | None:
+    named = os.environ.get(SECRETS_DIR)
+    if not named:
+        return None
+    if not Path(named).is_dir():
+        raise StartupError(f"{SECRETS_DIR}: there is no folder {named}")
+    return Path(named)
 
 
 def _sentences(error: ValidationError) -> list[str]:

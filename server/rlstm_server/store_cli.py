@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rlstm_server.errors import ServerError
-from rlstm_server.settings import Durability
+from rlstm_server.errors import ServerError, StartupError
+from rlstm_server.settings import Durability, load_settings
 from rlstm_server.store.redis_check import (
     check_functions,
     check_settings,
@@ -24,27 +24,36 @@ from rlstm_server.store.redis_functions import LIBRARY
 from rlstm_server.store.redis_link import RedisLink
 
 Url = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        envvar="RLSTM_REDIS_URL",
-        show_envvar=True,
-        help="redis://, rediss://, unix://, sentinel(s):// or cluster(s)://; best given by the environment,"
-        " since others on this machine can see arguments.",
+        help="redis://, rediss://, unix://, sentinel(s):// or cluster(s)://; best given by RLSTM_REDIS_URL or"
+        " a file of RLSTM_SECRETS_DIR, since others on this machine can see arguments.",
     ),
 ]
 Wanted = Annotated[str, typer.Option("--durability", help="fsync, or replica: a replica must be there too.")]
 
 
-def install(url: Url) -> None:
+def install(url: Url = None) -> None:
     """Install this release's function library on every primary; those of other releases stay."""
-    _run("install", _install(url))
+    _run("install", _install(url or _known_url()))
 
 
-def check(url: Url, durability: Wanted = "fsync") -> None:
+def check(url: Url = None, durability: Wanted = "fsync") -> None:
     """Say whether servers would trust the store, as the user of the address; change nothing."""
     if durability not in ("fsync", "replica"):
         raise typer.BadParameter("must be fsync or replica", param_hint="--durability")
-    _run("check", _check(url, "replica" if durability == "replica" else "fsync"))
+    _run("check", _check(url or _known_url(), "replica" if durability == "replica" else "fsync"))
+
+
+def _known_url() -> str:
+    """The address that a server would use."""
+    try:
+        known = load_settings(host="127.0.0.1").redis_url  # it serves nobody: no keys are needed
+    except StartupError as error:
+        raise typer.BadParameter(error.detail) from None
+    if known is None:
+        raise typer.BadParameter("give it, or set RLSTM_REDIS_URL", param_hint="URL")
+    return known.get_secret_value()
 
 
 async def _install(url: str) -> None:

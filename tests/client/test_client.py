@@ -95,7 +95,7 @@ def test_an_error_event_that_may_pass_is_repeated_only_at_the_start(client: Any,
 def test_a_page_in_place_of_a_stream(client: Any, server: Any) -> None:
     """A success that is no stream of events is not iterated over."""
     server.faults.append(lambda _: httpx.Response(200, headers={"content-type": "text/html"}, content=b"<p>"))
-    with pytest.raises(errors.UnreadableAnswerError, match="not a stream"):
+    with pytest.raises(errors.UnreadableAnswerError, match="not text/event-stream"):
         client.generate("a", stream=True)
 
 

@@ -1,12 +1,43 @@
 """Snapshots, forks and files of both clients."""
 
 import io
+import os
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from rlstm_client import errors
+from rlstm_client._files import ArrivingFile
+
+OCTETS = {"content-type": "application/octet-stream"}
+MEGABYTE = bytes(2**20)
+
+
+class Parts(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body that comes in parts, and may break off."""
+
+    def __init__(self, parts: list[bytes], cut: bool) -> None:
+        self._parts, self._cut = parts, cut
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Give the parts."""
+        yield from self._parts
+        if self._cut:
+            raise httpx.ReadError("the connection was cut")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Give the parts."""
+        for part in self:
+            yield part
+
+
+def sent(*parts: bytes, cut: bool = False) -> Any:
+    """An answer with a file of these parts."""
+    return lambda _: httpx.Response(200, headers=OCTETS, stream=Parts(list(parts), cut))
 
 
 def test_snapshots(client: Any) -> None:
@@ -67,6 +98,79 @@ def test_a_failed_export_leaves_the_file_as_it_was(client: Any, server: Any, tmp
     with pytest.raises(errors.ExportDisabledError):
         session.export(path)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_file_has_its_name_once_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a crash the name leads to the old file or to the whole new one."""
+    path = tmp_path / "session.rlstm"
+    done: list[Any] = []
+    sync, rename = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
+
+    def renamed(partial: Path, to: Path) -> Path:
+        done.append("renamed")
+        return rename(partial, to)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    with ArrivingFile(path) as file:
+        file.partial.write(b"whole")
+        file.keep()
+    assert done == [5, "renamed"]
+
+
+def test_a_file_that_breaks_off_is_fetched_again(client: Any, server: Any, tmp_path: Path) -> None:
+    """Nothing of the first part stays in what is written."""
+    path = tmp_path / "session.rlstm"
+    session = client.sessions.create()
+    server.faults.extend([sent(b"a longer part", cut=True), sent(b"the ", b"file")])
+    session.export(path)
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"the file"]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_file_that_never_comes_whole_is_not_written(
+    client: Any, server: Any, tmp_path: Path, opened: bool
+) -> None:
+    """Neither to a path, nor into an open file."""
+    path, file = tmp_path / "session.rlstm", io.BytesIO()
+    path.write_bytes(b"old")
+    session = client.sessions.create()
+    server.faults.extend([sent(b"part", cut=True)] * 4)
+    with pytest.raises(errors.ConnectionLostError):
+        session.export(file if opened else path)
+    assert file.getvalue() == b""
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
+def test_somebody_elses_page_is_no_file(client: Any, server: Any, tmp_path: Path) -> None:
+    """A proxy's page with status 200 is not kept as a session."""
+    session = client.sessions.create()
+    server.faults.append(lambda _: httpx.Response(200, headers={"content-type": "text/html"}, content=b"hi"))
+    with pytest.raises(errors.UnreadableAnswerError):
+        session.export(tmp_path / "session.rlstm")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_large_file_is_not_held_in_memory(client: Any, server: Any, tmp_path: Path, opened: bool) -> None:
+    """64 MB pass through a few."""
+    path = tmp_path / "session.rlstm"
+    session = client.sessions.create()
+    server.faults.append(sent(*[MEGABYTE] * 64))
+    tracemalloc.start()
+    if opened:
+        with path.open("wb") as file:
+            session.export(file)
+    else:
+        session.export(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert path.stat().st_size == 64 * 2**20
+    assert peak < 8 * 2**20
 
 
 @pytest.mark.parametrize("verb", ["fork", "snapshot", "restore", "update", "import"])

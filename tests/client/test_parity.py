@@ -6,16 +6,28 @@ from typing import Any, get_overloads
 import pytest
 
 import rlstm_client
-from rlstm_client import async_client, async_connection, async_sessions, client, connection, sessions
+from rlstm_client import (
+    async_client,
+    async_connection,
+    async_sessions,
+    async_streaming,
+    client,
+    connection,
+    sessions,
+    streaming,
+)
 
 PAIRS = [
     (client.Client, async_client.AsyncClient),
     (connection.Connection, async_connection.AsyncConnection),
     (connection.EventStream, async_connection.AsyncEventStream),
+    (streaming.TextStream, async_streaming.AsyncTextStream),
     (sessions.Session, async_sessions.AsyncSession),
     (sessions.Sessions, async_sessions.AsyncSessions),
 ]
 NO_COROUTINES = {"__init__", "get", "__repr__", "append_stream", "list"}
+
+STREAM = (async_sessions.AsyncSession, "stream")
 
 
 def methods(cls: type[Any]) -> dict[str, Any]:
@@ -74,7 +86,8 @@ def test_the_same_words(blocking: type[Any], asynchronous: type[Any]) -> None:
 def test_what_waits_is_a_coroutine(blocking: type[Any], asynchronous: type[Any]) -> None:
     """Whatever talks to the server is awaited or iterated over asynchronously."""
     for name, function in methods(asynchronous).items():
-        assert inspect.iscoroutinefunction(function) is (name not in NO_COROUTINES), name
+        waits = name not in NO_COROUTINES and (asynchronous, name) != STREAM
+        assert inspect.iscoroutinefunction(function) is waits, name
 
 
 def test_the_exported_names() -> None:

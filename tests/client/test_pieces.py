@@ -1,5 +1,6 @@
 """Cutting text, gathering streams, and adding answers up."""
 
+import json
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -9,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_client._pieces import AppendPlan, PieceBuffer, combine, cut
+from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer, combine, cut
 from rlstm_client.errors import RequestError
 from rlstm_client.models import AppendResult, Totals
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+LONG_TEXTS = st.lists(st.sampled_from(["a" * 2048, "b" * 2048]), min_size=1, max_size=5).map("".join)
+REFUSED = "refused"
 
 
 @given(TEXTS, st.integers(4, 20))
@@ -98,14 +101,67 @@ def test_no_totals_without_all_of_them() -> None:
     assert combine([answer_of(1), answer_of(1, totals=None)]).totals is None
 
 
+def keys(*args: Any, **options: Any) -> list[str]:
+    return [call.headers["Idempotency-Key"] for call in AppendPlan("s", *args, **options)]
+
+
 def test_a_plan_gives_each_piece_its_own_key() -> None:
     """Every piece has another key; one that the caller chose names them all, and always the same way."""
     text = "x" * 10_000
-    own = [call.headers["Idempotency-Key"] for call in AppendPlan("s", text)]
-    chosen = [call.headers["Idempotency-Key"] for call in AppendPlan("s", text, idempotency_key="k")]
+    chosen = keys(text, idempotency_key="k")
 
-    assert len(set(own)) == 3
-    assert chosen == ["k", "k-1", "k-2"]
+    assert len(set(keys(text))) == len(set(chosen)) == 3
+    assert keys(text, idempotency_key="k", if_match=7) == chosen
+    assert keys(text[:4096], idempotency_key="k") == ["k"]
+
+
+def test_derived_keys_stay_as_they_are() -> None:
+    """What another release of the client sends again is a repeat."""
+    text = "h\u00e9llo \U0001f642\x7f\n" * 400
+    of_text = keys(text, idempotency_key="k", final=True, unit="bits")
+    of_ids = keys([0, 255] * 4096, idempotency_key="k", learn=False)
+
+    assert of_text[0] == "f60a797cdc2e0306e8ca5387c5f644ac433cb2740ad8f1c280d0653a6b51fcca"
+    assert of_ids[1] == "d847faaf881027fb1a04257fc4020092fcada75d0376312aad2aefae57289611"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["k", "k-0", "k-1", "k-2"]), LONG_TEXTS), max_size=6))
+def test_no_append_is_taken_for_a_repeat_of_another(appends: list[tuple[str, str]]) -> None:
+    """Each key with each text is in the session once, and is never answered as if it were another."""
+    bodies: dict[str, bytes] = {}
+    told = set()
+    for key, text in appends:
+        new = ""
+        for call in AppendPlan("s", text, idempotency_key=key):
+            name, body = call.headers["Idempotency-Key"], call.content or b""
+            if name not in bodies:
+                new += json.loads(body)["text"]
+            if bodies.setdefault(name, body) != body:
+                new = REFUSED  # which only ever happens to the first and only piece
+        if (key, text) in told:
+            assert new == ""
+        elif len(text) <= PIECE_BYTES and any(k == key and len(t) <= PIECE_BYTES for k, t in told):
+            assert new == REFUSED
+        else:
+            assert new == text
+            told.add((key, text))
+
+
+def test_another_way_to_append_is_another_append() -> None:
+    """Options and ids have their part in the keys: a server would refuse them half way, or not know them."""
+    ways: list[dict[str, Any]] = [{}, {"learn": False}, {"final": True}, {"scores": "none"}, {"unit": "bits"}]
+    text = "1" * 5000
+    made = [keys(text, idempotency_key="k", **options) for options in ways]
+    made.append(keys([1] * 5000, idempotency_key="k"))
+
+    assert len({key for plan in made for key in plan}) == 2 * len(made)
+
+
+def test_a_text_with_more_pieces_than_a_server_knows_keys() -> None:
+    """Its repeat would not be known as one: it has to be appended in parts."""
+    assert len(keys("x" * 1024 * 4096, idempotency_key="k")) == 1024
+    with pytest.raises(RequestError, match="in parts"):
+        AppendPlan("s", "x" * 1024 * 4096 + "x", idempotency_key="k")
 
 
 def test_a_plan_follows_the_version() -> None:
@@ -117,3 +173,17 @@ def test_a_plan_follows_the_version() -> None:
         plan.add(answer_of(1, version))
 
     assert expected == ['"4"', '"5"', '"6"']
+
+
+def test_ids_are_cut_by_their_number() -> None:
+    """In their order, none lost; the last piece alone ends the text."""
+    plan = AppendPlan("s1", [index % 256 for index in range(9_000)], final=True)
+    sent = [json.loads(call.content or b"") for call in plan]
+
+    assert [token for body in sent for token in body["tokens"]] == [index % 256 for index in range(9_000)]
+    assert [(len(body["tokens"]), body.get("final")) for body in sent] == [
+        (4096, None),
+        (4096, None),
+        (808, True),
+    ]
+    assert all("text" not in body for body in sent)

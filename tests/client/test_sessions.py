@@ -1,5 +1,6 @@
 """Sessions of both clients."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -61,8 +62,52 @@ def test_an_append_that_fails_half_way_says_how_far_it_came(client: Any, server:
     assert server.texts[session.id] == LONG[: progress.characters] == "é" * 2048
     assert progress.answer is not None
     assert (progress.answer.version, progress.key) == (1, keys(server)[-1])
-    session.append(LONG[progress.characters :], idempotency_key=progress.key)
+    session.append(progress.piece, idempotency_key=progress.key)
+    session.append(LONG[progress.characters + len(progress.piece) :])
     assert server.texts[session.id] == LONG
+
+
+def test_a_piece_whose_answer_was_lost_is_in_once(client: Any, server: Any) -> None:
+    """Nobody could tell whether it is in the session: with its key it may be appended again."""
+    session = client.sessions.create()
+    server.let_pass()
+    for _ in range(4):
+        server.lose("answer")
+    with pytest.raises(errors.ConnectionLostError) as caught:
+        session.append(LONG)
+    progress = caught.value.progress
+
+    assert progress is not None
+    assert server.texts[session.id] == LONG[: progress.characters] + str(progress.piece)
+    assert session.append(progress.piece, idempotency_key=progress.key).replayed
+    assert server.texts[session.id] == LONG[: progress.characters] + str(progress.piece)
+
+
+def test_an_interrupted_append_says_how_far_it_came(client: Any, server: Any) -> None:
+    """Ctrl-C too: the part that is in the session does not go unnoticed."""
+
+    def interrupt(_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    session = client.sessions.create()
+    server.let_pass()
+    server.faults.append(interrupt)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        session.append(LONG)
+    progress = vars(caught.value)["progress"]
+
+    assert server.texts[session.id] == LONG[: progress.characters] == "\u00e9" * 2048
+    assert (progress.piece, progress.key) == ("\u00e9" * 2048, keys(server)[-1])
+
+
+def test_two_keys_of_which_one_looks_derived_are_two(client: Any, server: Any) -> None:
+    """Whatever keys a caller chooses, no text is taken for a piece of another and dropped."""
+    session = client.sessions.create()
+    session.append("a" * 8192, idempotency_key="part")
+    answer = session.append("a" * 4096, idempotency_key="part-1")
+
+    assert not answer.replayed
+    assert server.texts[session.id] == "a" * 12_288
 
 
 def test_a_text_may_be_appended_again_with_its_key(client: Any, server: Any) -> None:
@@ -105,14 +150,15 @@ def test_text_that_is_no_text_is_never_sent(client: Any, server: Any) -> None:
     assert server.texts[session.id] == ""
 
 
-def test_a_key_too_long_for_the_last_piece_is_found_before_the_first(client: Any, server: Any) -> None:
-    """The pieces' keys are longer than the text's: nothing is half sent."""
+def test_a_key_may_be_as_long_for_a_long_text_as_for_a_short_one(client: Any, server: Any) -> None:
+    """The pieces' keys are no longer than the text's, and one that is too long is found before the first."""
     session = client.sessions.create()
     with pytest.raises(errors.RequestError):
-        session.append(LONG, idempotency_key="k" * 200)
+        session.append(LONG, idempotency_key="k" * 201)
 
     assert server.texts[session.id] == ""
-    session.append("short", idempotency_key="k" * 200)
+    session.append(LONG, idempotency_key="k" * 200)
+    assert server.texts[session.id] == LONG
 
 
 def test_a_stream_of_texts(client: Any, server: Any) -> None:
@@ -135,8 +181,30 @@ def test_a_stream_that_fails_says_how_far_it_came(client: Any, server: Any) -> N
     with pytest.raises(errors.InternalError) as caught:
         next(stream)
 
-    assert caught.value.progress is not None
-    assert (caught.value.progress.characters, caught.value.progress.key) == (2, keys(server)[-1])
+    assert caught.value.progress == errors.AppendProgress(
+        answer=None, characters=2, piece="cd", key=keys(server)[-1]
+    )
+
+
+def texts(end: Exception | str) -> Iterator[str]:
+    yield from ["\u00e9" * 3000, "e" * 5000]
+    if isinstance(end, Exception):
+        raise end
+    yield end
+
+
+@pytest.mark.parametrize("end", [OSError("the disk is gone"), "\ud800"])
+def test_a_stream_that_does_not_come_to_its_end_says_how_far_it_came(
+    client: Any, server: Any, end: Exception | str
+) -> None:
+    """Whether its source fails or gives what is no text: it is told what is in the session."""
+    session = client.sessions.create()
+    with pytest.raises((OSError, errors.RequestError)) as caught:
+        list(session.append_stream(texts(end)))
+    progress = vars(caught.value)["progress"]
+
+    assert progress == errors.AppendProgress(answer=None, characters=len(server.texts[session.id]))
+    assert progress.characters > 3000
 
 
 def test_an_empty_stream(client: Any, server: Any) -> None:

@@ -89,6 +89,14 @@ def test_calls_that_change_nothing_carry_none() -> None:
     assert [call.keyed for call in reading] == [False] * 4
 
 
+@pytest.mark.parametrize("option", [{"if_match": 0}, {"idempotency_key": "k"}])
+def test_what_is_of_a_kept_text_only_is_not_dropped(option: dict[str, Any]) -> None:
+    """Who asks for a version, or for once, of a text that nobody keeps is told that neither holds."""
+    with pytest.raises(RequestError, match="commit"):
+        _wire.generate_in_session("s", **option)
+    assert _wire.generate_in_session("s", commit=True, **option).keyed
+
+
 def test_the_expected_version_is_an_etag() -> None:
     """If-Match is the version in quotes."""
     assert _wire.append("s", "a", if_match=0).headers["If-Match"] == '"0"'

@@ -9,6 +9,7 @@ from tests.deploy.proxy import CONFIGURATION
 KINDS = {
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
     "envoy.extensions.filters.http.buffer.v3.Buffer",
+    "envoy.extensions.filters.http.buffer.v3.BufferPerRoute",
     "envoy.extensions.filters.http.router.v3.Router",
     "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
     "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",

@@ -99,6 +99,54 @@ async def test_limits_are_kept_at_the_door(serve):
         assert asked == [["-"], ["-"]]
 
 
+async def test_a_session_that_is_imported_may_be_larger_than_any_other_body(serve):
+    """It reaches a server, which looks at it."""
+    octets = {"content-type": "application/octet-stream"}
+    async with serve(export_key="k" * 40) as service, service.client() as client:
+        answer = await client.post("/sessions/import", content=b"x" * (9 * 2**20), headers=octets)
+        assert (answer.status_code, answer.json()["type"][-15:]) == (422, "import_rejected")
+        larger = await client.post("/sessions/import", content=b"x" * (128 * 2**20 + 1), headers=octets)
+        assert larger.status_code == 413
+        assert [asked for *_, asked in service.nginx.served()][1] == ["-"]
+
+
+async def test_a_body_that_trickles_is_cut_off(serve):
+    """By the server's deadline, whole: nginx would wait for ever for bytes that come now and then."""
+    async with serve(limits={"receive_seconds": 1.0}) as service:
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.nginx.port)
+        writer.write(b"POST /score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n")
+        began, answer = time.monotonic(), asyncio.ensure_future(reader.read())
+        while not answer.done() and time.monotonic() - began < 12:
+            writer.write(b"x")
+            await asyncio.wait({answer}, timeout=0.1)
+        took = time.monotonic() - began
+        writer.close()
+        assert (await answer).startswith(b"HTTP/1.1 408")
+    assert took < 10
+
+
+async def test_each_caller_is_one_behind_the_proxy(serve):
+    """Whoever shows wrong keys is told to wait, whatever address he makes up, and nobody else is."""
+    path, right, wrong = f"/sessions/{'0' * 32}", "the-right-key", "a-wrong-key"
+    settings = {"api_keys": right, "trusted_proxies": "127.0.0.1", "limits": {"failed_logins": 3}}
+
+    async with serve(**settings) as service:
+
+        async def ask(address, key, count=1):
+            transport = httpx.AsyncHTTPTransport(local_address=address)
+            async with httpx.AsyncClient(base_url=service.nginx.url, transport=transport) as client:
+                made_up = [{"x-forwarded-for": f"10.0.0.{number}"} for number in range(count)]
+                bearer = {"authorization": f"Bearer {key}"}
+                asked = [client.get(path, headers=bearer | header, timeout=60) for header in made_up]
+                return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+        guessed = await ask("127.0.0.2", wrong, 40)
+        assert set(guessed) == {401, 429}
+        assert await ask("127.0.0.2", right) == [429]
+        assert await ask("127.0.0.3", right) == [404]
+        assert await ask("127.0.0.3", wrong) == [401]
+
+
 class Upstream:
     """A server that takes requests and, where told so, breaks off without an answer."""
 

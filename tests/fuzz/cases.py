@@ -37,7 +37,12 @@ class Case:
     def request(self, session: str, always: dict[str, bytes]) -> Request:
         """The request for a session, with headers that stand in all requests unless this one has its own."""
         path = self.operation.template
-        for name, value in {"session_id": session, "snapshot": "one", **dict(self.path)}.items():
+        for name, value in {
+            "session_id": session,
+            "snapshot": "one",
+            "model_id": "tiny",
+            **dict(self.path),
+        }.items():
             path = path.replace(f"{{{name}}}", value)
         own = {name for name, _ in self.headers}
         headers = [(name, value) for name, value in always.items() if name not in own] + list(self.headers)
@@ -111,7 +116,7 @@ def _cases_of(surface: Surface, operation: Operation) -> Iterator[Case]:
             value = value.replace(CANARY.encode(), b"request-id") if header == "x-request-id" else value
             headers = {**dict(plain.headers), header: value}
             yield replace(plain, name=f"header {header}: {name}", headers=tuple(headers.items()))
-    for part in ("session_id", "snapshot"):
+    for part in ("session_id", "snapshot", "model_id"):
         if f"{{{part}}}" in operation.template:
             for name, text in PATH_VALUES.items():
                 yield replace(plain, name=f"path {part}: {name}", path=((part, text),))

@@ -6,7 +6,7 @@ import struct
 from tests.fuzz.nasties import VALUES
 from tests.fuzz.worlds import KEYS, SIGNATURE_BYTES
 
-from rlstm_server.engine.exports import MAGIC
+from rlstm_server.engine.envelope import MAGIC
 
 LONGEST = 200_000
 _LENGTH_BYTES = 4

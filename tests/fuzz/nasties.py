@@ -66,6 +66,7 @@ VALUES: dict[str, bytes] = {
     "a raw newline": b'"%s\n"' % _C,
     "1 MiB of combining marks": f'"{_MARKS}"'.encode(),
     "a long string": b'"%s"' % (_C * 8_000),
+    "a word that does not end": b'"%s"' % (_C * 400),
     "65 characters": b'"%s"' % (b"x" * 65),
     "64 characters": b'"%s"' % (b"x" * 64),
     "up and out": b'"../../etc/passwd/%s"' % _C,

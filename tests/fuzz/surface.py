@@ -11,12 +11,16 @@ LEAST = {
     "AppendIn": {"text": "a"},
     "CandidateIn": {"text": "a"},
     "CandidatesIn": {"candidates": [{"text": "a"}]},
+    "CompletionIn": {"model": "tiny", "prompt": "a", "max_tokens": 1},
     "ContinueIn": {"max_tokens": 1},
+    "DetokenizeIn": {"tokens": [97]},
     "GenerateIn": {"max_tokens": 1},
     "ItemIn": {"text": "a"},
+    "LogprobIn": {"continuation": "a"},
     "RestoreIn": {"snapshot": "one"},
     "ScoreIn": {"text": "a"},
     "SnapshotIn": {"name": "two"},
+    "TokenizeIn": {"prompt": "a"},
     "UpdateIn": {"learning": True},
 }
 """What an object needs in order to be right, by its schema; an empty one is for all others."""

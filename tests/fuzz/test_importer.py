@@ -12,7 +12,8 @@ from tests.fuzz.mutations import Parts, mutated, signed
 from tests.fuzz.worlds import KEY, KEYS
 
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.exports import MAGIC, read_export
+from rlstm_server.engine.envelope import MAGIC, open_envelope
+from rlstm_server.engine.exports import read_session
 from rlstm_server.engine.messages import AppendRequest, Caller, ImportRequest, Passage
 from rlstm_server.errors import ImportRejected, InternalFault, ServerError
 from rlstm_server.metrics import Metrics
@@ -22,6 +23,11 @@ QUICK = 600
 LONG = int(os.environ.get("RLSTM_IMPORTS", "500000"))
 GROWTH_MIB = 32
 CALLER = Caller(tenant=KEY.tenant, request_id="r")
+
+
+def read(data, spec):
+    """The session in a file."""
+    return read_session(open_envelope(data, KEYS), spec)
 
 
 def peak_mib():
@@ -40,7 +46,7 @@ def fuzz(worlds, count):
         data = mutated(world.files, draw)
         began = peak_mib()
         try:
-            read_export(data, KEYS, world.spec)
+            read(data, world.spec)
             said["taken"] += 1
         except ImportRejected as error:
             said[error.detail] += 1
@@ -62,8 +68,8 @@ def test_valid_files_are_taken(worlds):
     """What is mutated is right to begin with, and taking it apart changes nothing but white space."""
     for world in worlds:
         for data in world.files:
-            read_export(data, KEYS, world.spec)
-            read_export(signed(Parts(data).joined(random.Random(0), honest=True)), KEYS, world.spec)
+            read(data, world.spec)
+            read(signed(Parts(data).joined(random.Random(0), honest=True)), world.spec)
 
 
 def test_mutated_files_are_refused_or_taken_quick(worlds):
@@ -113,7 +119,7 @@ def test_bombs_allocate_nothing(worlds):
         tracemalloc.start()
         try:
             with pytest.raises(ImportRejected):
-                read_export(data, KEYS, world.spec)
+                read(data, world.spec)
             assert tracemalloc.get_traced_memory()[1] < 2 * len(data) + 2**20, name
         finally:
             tracemalloc.stop()

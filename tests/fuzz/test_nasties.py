@@ -195,7 +195,9 @@ async def refusals(bench):
             answer = await ask(bench.app, right(operation).request(bench.session, bench.always))
             assert answer.status in operation.statuses, (operation.method, operation.template, answer.body)
             if answer.status >= 500:
-                found[operation.template] = json.loads(answer.body)["type"].rsplit(":", 1)[1]
+                told = json.loads(answer.body)
+                word = told["error"]["code"] if "error" in told else told["type"].rsplit(":", 1)[1]
+                found[operation.template] = word
     return found
 
 

@@ -16,8 +16,8 @@ import pytest
 from redis import Redis
 
 from rlstm_server.app import create_app
-from rlstm_server.engine.exports import MAGIC as EXPORT
-from rlstm_server.engine.exports import ExportKeys
+from rlstm_server.engine.envelope import MAGIC as EXPORT
+from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey

@@ -25,10 +25,20 @@ def faults_of(surface: Surface, case: Case, answer: Answer) -> list[str]:
     if answer.status not in statuses:
         found.append("undocumented status")
     if answer.status >= 400:
-        found += _faults_of_problem(answer)
+        openai = case.operation.template.startswith("/v1/")
+        found += _faults_of_envelope(answer) if openai else _faults_of_problem(answer)
     if echoes(answer):
         found.append("echo")
     return found
+
+
+def _faults_of_envelope(answer: Answer) -> list[str]:
+    if answer.headers.get("content-type") != JSON:
+        return ["no envelope"]
+    error = json.loads(answer.body).get("error", {})
+    if set(error) != {"message", "type", "param", "code"} or not isinstance(error["message"], str):
+        return ["a member of the envelope is wrong"]
+    return []
 
 
 def _faults_of_problem(answer: Answer) -> list[str]:

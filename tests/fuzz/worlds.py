@@ -10,7 +10,8 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.description import SessionCopy, SessionFacts
-from rlstm_server.engine.exports import ExportKeys, ExportSpec, write_export
+from rlstm_server.engine.envelope import ExportKeys
+from rlstm_server.engine.exports import ExportSpec, write_export
 from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState

@@ -15,8 +15,12 @@ def serve(tiny_checkpoint):
     """Give what runs an application and makes a client of it, to be entered with `async with`."""
 
     @asynccontextmanager
-    async def running(*, store=None, headers=None, **settings):
-        app = create_app(Settings(model=str(tiny_checkpoint), **settings), store=store or MemoryStore())
+    async def running(*, store=None, headers=None, tracer_provider=None, **settings):
+        app = create_app(
+            Settings(**{"model": str(tiny_checkpoint), **settings}),
+            store=store or MemoryStore(),
+            tracer_provider=tracer_provider,
+        )
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),

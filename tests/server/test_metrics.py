@@ -1,9 +1,11 @@
+import inspect
 import math
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rlstm_server.metrics import OTHER, PHASES, Metrics
+from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.metrics import OTHER, PHASES, STORE_OPERATIONS, Metrics
 
 
 def samples(metrics):
@@ -58,7 +60,7 @@ def test_every_metric_has_the_prefix_and_plain_labels():
     """No label is named after anything that clients can make up."""
     names = {name for name, _ in samples(Metrics(endpoints=["POST /score"]))}
     labels = {label for _, pairs in samples(Metrics(endpoints=["POST /score"])) for label, _ in pairs}
-    assert all(name.startswith("rlstm_") for name in names)
+    assert all(name.startswith(("rlstm_", "process_")) for name in names)
     assert labels <= {
         "endpoint", "outcome", "reason", "kind", "weights", "sign", "tier", "op", "result", "phase", "le",
     }  # fmt: skip
@@ -77,6 +79,26 @@ def test_a_batch_is_counted_by_what_its_rows_were_for():
     assert [value(metrics, "rlstm_batch_size_sum", phase=phase) for phase in PHASES] == [3, 1, 8]
     assert [value(metrics, "rlstm_batch_size_count", phase=phase) for phase in PHASES] == [1, 1, 1]
     assert [value(metrics, "rlstm_batch_tokens_sum", phase=phase) for phase in PHASES] == [60, 1, 160]
+
+
+def test_a_store_that_does_not_answer_leaves_no_figures():
+    """What was true a while ago would look like what is true now."""
+    metrics = Metrics()
+    metrics.store_measured(sessions=3, used=100, most=200, evicted=1)
+    names = ("rlstm_store_bytes", "rlstm_store_max_bytes", "rlstm_store_evicted_keys")
+    assert [value(metrics, name) for name in names] == [100, 200, 1]
+    assert value(metrics, "rlstm_sessions", tier="store") == 3
+    metrics.store_unknown()
+    assert all(math.isnan(value(metrics, name)) for name in names)
+    assert math.isnan(value(metrics, "rlstm_sessions", tier="store"))
+
+
+def test_every_operation_of_the_store_has_its_series():
+    """One that is not in the closed set would add series when it is first called."""
+    given = vars(MeteredStore)
+    calls = {name for name, made in given.items() if inspect.iscoroutinefunction(made) and name[0] != "_"}
+    assert len(calls) == len(STORE_OPERATIONS) > 15
+    assert calls - {"load_head"} == set(STORE_OPERATIONS) - {"load"}
 
 
 def test_the_build_is_described():

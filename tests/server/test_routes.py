@@ -3,15 +3,21 @@
 import hashlib
 import inspect
 import json
+from urllib.parse import unquote
 
+import httpx
 import pytest
 from fastapi.routing import APIRoute
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from rlstm_server.store.in_memory import MemoryStore
 
 UNKNOWN = "0" * 32
-OPEN = {(method, f"/health/{name}") for method in ("GET", "HEAD") for name in ("live", "ready")}
+OPEN = {
+    (method, path)
+    for method in ("GET", "HEAD")
+    for path in ("/health/live", "/health/ready", "/", "/page/{file}")
+}
 """Written down here too: a server that opens more must not decide what is looked at."""
 
 BODIES = [
@@ -22,6 +28,10 @@ BODIES = [
     {"snapshot": "one"},
     {"learning": True},
     {"candidates": [{"text": "a"}]},
+    {"model": "tiny", "prompt": "a", "max_tokens": 1},
+    {"continuation": "a"},
+    {"prompt": "a"},
+    {"tokens": [97]},
 ]
 """One of them is what a route takes, but for a file."""
 
@@ -33,6 +43,9 @@ def leaves(routes, prefix=""):
         if inner is not None:
             yield from leaves(inner.routes, prefix)
         else:
+            if isinstance(route, WebSocketRoute):
+                yield "WS", prefix + route.path
+                continue
             assert isinstance(route, Route | APIRoute), f"teach this test what {route!r} answers"
             yield from ((method, prefix + route.path) for method in sorted(route.methods))
 
@@ -68,6 +81,11 @@ def keys(tmp_path):
     return path
 
 
+def filled(template, session):
+    """The path of a route: of this session, a snapshot that every session has, and a file that there is."""
+    return template.replace("{session_id}", session).replace("{snapshot}", "one").replace("{file}", "main.js")
+
+
 def bearer(name):
     return {"authorization": f"Bearer {name}-key", "x-request-id": "same"}
 
@@ -76,9 +94,49 @@ def disguises(method, path):
     """The route, and other ways to ask for it."""
     yield method, path
     yield from ((other, path) for other in ("GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "BREW"))
-    for spelt in (f"{path}/", f"/{path}", f"{path}//", path.upper(), f"/.{path}", f"{path}/..", f"{path}%2f"):
+    for spelt in (
+        f"{path}/",
+        f"/{path}",
+        f"{path}//",
+        path.upper(),
+        f"/.{path}",
+        f"{path}/%2e%2e",
+        f"{path}%2f",
+    ):
         yield method, spelt
     yield method, f"{path}?key=alice-key&authorization=alice-key"
+
+
+async def shake_hands(app, path, headers):
+    """Ask for a WebSocket, and say how that was answered; one that is opened is closed at once."""
+    path, _, query = path.partition("?")
+    scope = {
+        "type": "websocket",
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [(b"host", b"localhost"), *((n.encode(), v.encode()) for n, v in headers.items())],
+        "subprotocols": [],
+        "client": ("127.0.0.1", 1),
+        "root_path": "",
+        "extensions": {"websocket.http.response": {}},
+    }
+    said = []
+
+    async def send(message):
+        said.append(message)
+
+    incoming = iter(({"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1000}))
+
+    async def receive():
+        return next(incoming)
+
+    await app(scope, receive, send)
+    return httpx.Response(
+        said[0].get("status", 200),
+        headers=said[0].get("headers", []),
+        content=said[1]["body"] if said[0]["type"].startswith("websocket.http") else b"",
+    )
 
 
 async def test_every_route_by_everybody(serve, keys, capsys):
@@ -87,6 +145,8 @@ async def test_every_route_by_everybody(serve, keys, capsys):
     async with serve(api_keys_file=keys, store=store, limits={"failed_logins": 10_000}) as client:
 
         async def send(method, path, headers, body=None):
+            if method == "WS":
+                return await shake_hands(client.app, path, headers)
             return await client.request(method, f"http://localhost{path}", headers=headers, json=body)
 
         async def new_session():
@@ -98,7 +158,8 @@ async def test_every_route_by_everybody(serve, keys, capsys):
         for method, template in leaves(client.app.routes):
             walked += 1
             session = await new_session() if "{session_id}" in template else UNKNOWN
-            path = template.replace("{session_id}", session).replace("{snapshot}", "one")
+            path = filled(template, session)
+            path = path.replace("{model_id}", "tiny")
             if (method, template) not in OPEN:
                 wrong = {"authorization": "Bearer alice-kez"}
                 asked = [(method, path, wrong), *((*one, {}) for one in disguises(method, path))]
@@ -109,7 +170,7 @@ async def test_every_route_by_everybody(serve, keys, capsys):
                     heard = []
                     for named in (session, UNKNOWN):
                         store.calls.clear()
-                        url = template.replace("{session_id}", named).replace("{snapshot}", "one")
+                        url = filled(template, named)
                         answer = await send(method, url, bearer("bob"), body)
                         heard.append(
                             (answer.status_code, answer.content, dict(answer.headers), store.calls[:])

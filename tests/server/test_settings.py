@@ -34,6 +34,30 @@ def test_an_option_wins_over_the_environment(monkeypatch):
     assert load_settings(port=None).port == 1234
 
 
+def test_files_of_a_folder_are_settings_too(monkeypatch, tmp_path):
+    """Named like variables, which win over them; what else lies there is nobody's business."""
+    (tmp_path / "rlstm_redis_url").write_text("redis://rlstm:secret@store:6379")
+    (tmp_path / "rlstm_model").write_text("of-the-file")
+    (tmp_path / "grafana_password").write_text("canary")
+    monkeypatch.setenv("RLSTM_SECRETS_DIR", str(tmp_path))
+    monkeypatch.setenv("RLSTM_MODEL", "of-the-environment")
+    settings = load_settings()
+    assert settings.redis_url.get_secret_value() == "redis://rlstm:secret@store:6379"
+    assert settings.model == "of-the-environment"
+
+
+def test_a_file_that_is_wrong_is_named_without_its_content(monkeypatch, tmp_path):
+    """As a variable is; and a folder that is not there is no folder without secrets."""
+    (tmp_path / "rlstm_export_key").write_text("canary")
+    monkeypatch.setenv("RLSTM_SECRETS_DIR", str(tmp_path))
+    with pytest.raises(StartupError, match="RLSTM_EXPORT_KEY") as refused:
+        load_settings()
+    assert "canary" not in refused.value.detail
+    monkeypatch.setenv("RLSTM_SECRETS_DIR", str(tmp_path / "nowhere"))
+    with pytest.raises(StartupError, match="RLSTM_SECRETS_DIR"):
+        load_settings()
+
+
 def test_keys_are_split_at_commas(monkeypatch):
     """White space and empty parts between commas are no keys."""
     monkeypatch.setenv("RLSTM_API_KEYS", "first-key, second-key,,")
@@ -117,3 +141,15 @@ def test_a_request_that_is_allowed_fits_into_the_memory_for_requests(monkeypatch
     monkeypatch.setenv("RLSTM_LIMITS__REQUESTS_BYTES", "10000000")
     with pytest.raises(StartupError, match=r"^RLSTM_LIMITS: REQUESTS_BYTES .* BODY_BYTES \(8,388,608\)"):
         load_settings()
+
+
+def test_proxies_are_addresses_and_networks(monkeypatch):
+    """Separated by commas; what is neither is refused, and so is a network with an address in it."""
+    assert load_settings().trusted_proxies == ()
+    monkeypatch.setenv("RLSTM_TRUSTED_PROXIES", "10.0.0.1, 2001:db8::/32")
+    assert [str(network) for network in load_settings().trusted_proxies] == ["10.0.0.1/32", "2001:db8::/32"]
+    for wrong in ("canary", "*", "10.0.0.1/8", "10.0.0.1;10.0.0.2"):
+        monkeypatch.setenv("RLSTM_TRUSTED_PROXIES", wrong)
+        with pytest.raises(StartupError, match="RLSTM_TRUSTED_PROXIES") as refused:
+            load_settings()
+        assert wrong not in refused.value.detail

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         SessionTotals,
         Snapshot,
         TokenEvent,
+        TokenizerInfo,
         Totals,
         WordScore,
     )
@@ -91,6 +92,7 @@ __all__ = [
     "Sessions",
     "Snapshot",
     "TokenEvent",
+    "TokenizerInfo",
     "Totals",
     "WordScore",
     "errors",

@@ -12,6 +12,7 @@ from rlstm_client.errors import RequestError, UnreadableAnswerError
 T = TypeVar("T")
 
 OCTETS = "application/octet-stream"
+EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +90,6 @@ def answer(call: Call[T], reply: Reply) -> T:
 def _body(reply: Reply) -> Any:
     if not reply.content:
         return None
-    if reply.headers.get("content-type", "") == OCTETS:
-        return reply.content
     if not reply.headers.get("content-type", "").startswith("application/json"):
         return reply.content.decode("utf-8", "replace")
     try:

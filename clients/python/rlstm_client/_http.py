@@ -58,17 +58,17 @@ def reply(response: httpx.Response) -> Reply:
     return Reply(status=response.status_code, headers=response.headers, content=response.content)
 
 
-def is_event_stream(response: httpx.Response) -> bool:
-    """Whether the body is a stream of events, and not an error or somebody else's page."""
+def is_stream(response: httpx.Response, media_type: str) -> bool:
+    """Whether the body is the stream of this type, and not an error or somebody else's page."""
     content_type = response.headers.get("content-type", "")
-    return response.is_success and content_type.partition(";")[0].strip() == "text/event-stream"
+    return response.is_success and content_type.partition(";")[0].strip() == media_type
 
 
-def no_stream(call: Call[Any], reply: Reply) -> RLSTMError:
-    """Return the error for an answer that is no stream of events: a refusal, or somebody else's page."""
+def no_stream(call: Call[Any], reply: Reply, media_type: str) -> RLSTMError:
+    """Return the error for an answer that is not the stream: a refusal, or somebody else's page."""
     if reply.status >= 400:
         return _problems.from_answer(reply.status, reply.headers, reply.content, call.request_id)
-    detail = "the answer is not a stream of events"
+    detail = f"the answer is not {media_type}"
     return UnreadableAnswerError(detail, applied="unknown", status=reply.status, request_id=call.request_id)
 
 

@@ -4,10 +4,14 @@ A piece never ends inside a character. Each has its own idempotency key, so a re
 repeats one piece and no more.
 """
 
+import hashlib
+import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -17,6 +21,8 @@ from rlstm_client.errors import AppendProgress, RequestError
 from rlstm_client.models import AppendResult, Totals
 
 PIECE_BYTES = 4096
+REMEMBERED_KEYS = 1024
+"""How many of a session's keys a server knows again: what has more pieces cannot be repeated as a whole."""
 _COLUMNS = ("ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends")
 
 
@@ -40,6 +46,11 @@ def cut(text: str, piece_bytes: int = PIECE_BYTES) -> list[str]:
     return [*pieces, data[start:].decode()]
 
 
+def cut_ids(ids: Sequence[int]) -> list[Sequence[int]]:
+    """Cut ids into pieces of at most `PIECE_BYTES`; no ids are one empty piece."""
+    return [ids[start : start + PIECE_BYTES] for start in range(0, max(len(ids), 1), PIECE_BYTES)]
+
+
 class PieceBuffer:
     """Gathers a stream of texts into pieces.
 
@@ -53,7 +64,8 @@ class PieceBuffer:
         self._parts: list[str] = []
         self._bytes = 0
         self._pieces: list[str] = []
-        self._acknowledged = 0
+        self._before = 0
+        self._plan: AppendPlan | None = None
 
     def feed(self, text: str) -> list[str]:
         """Take a text and return the pieces that are to be sent now."""
@@ -70,13 +82,18 @@ class PieceBuffer:
         pieces, self._pieces = self._pieces, []
         return [(piece, index == len(pieces)) for index, piece in enumerate(pieces, 1)]
 
-    def acknowledge(self, piece: str) -> None:
-        """Note that a piece is in the session."""
-        self._acknowledged += len(piece)
+    def plan(self, session_id: str, piece: str, **options: Any) -> "AppendPlan":
+        """Return the plan of a piece, to be carried out before the next one's."""
+        plan = AppendPlan(session_id, piece, **options)
+        self._before, self._plan = self.progress().characters, plan
+        return plan
 
-    def progress(self, failed: AppendProgress | None) -> AppendProgress | None:
-        """Return how far the stream had come when a piece failed, of which ``failed`` tells."""
-        return failed and replace(failed, characters=self._acknowledged + failed.characters)
+    def progress(self) -> AppendProgress:
+        """Return how much of the whole stream is in the session, and what is on its way."""
+        if self._plan is None:
+            return AppendProgress(answer=None, characters=0)
+        last = self._plan.progress()
+        return replace(last, answer=None, characters=self._before + last.characters)
 
     def _gather(self) -> None:
         if self._parts:
@@ -85,55 +102,70 @@ class PieceBuffer:
 
 
 class AppendPlan:
-    """The calls that append one text, and the sum of their answers.
+    """The calls that append one text, or ids, and the sum of their answers.
 
     Iterate over the plan, send each call and `add` its answer before taking the next: with ``if_match`` every
     piece must find the session as the piece before left it. A key given by the caller names the whole text:
-    the pieces' keys are derived from it, so the whole append may be repeated with it.
+    the whole append may be repeated with it. It is the key of a text of one piece. The keys of several are
+    derived from it, all of the text and its options: one that another text or another key could have would
+    let a server take the one append for a repeat of the other, and lose it.
     """
 
     def __init__(
         self,
         session_id: str,
-        text: str,
+        text: str | Sequence[int],
         *,
         final: bool | None = None,
         if_match: int | None = None,
         idempotency_key: str | None = None,
         **options: Any,
     ) -> None:
-        self._pieces = cut(text)
+        self._pieces: Sequence[str | Sequence[int]] = cut(text) if isinstance(text, str) else cut_ids(text)
+        self._text = text
         self._final = final
         self._if_match = if_match
-        self._key = idempotency_key
+        self._key = idempotency_key if idempotency_key is None else _wire.checked_key(idempotency_key)
         self._session_id = session_id
         self._options = options
         self._answers: list[AppendResult] = []
-        if (last_key := self._piece_key(len(self._pieces) - 1)) is not None:
-            _wire.checked_key(last_key)  # the longest: nothing is sent of a text whose end could not be
+        self._on_its_way: Call[AppendResult] | None = None
+        if idempotency_key is not None and len(self._pieces) > REMEMBERED_KEYS:
+            raise RequestError(
+                f"one key cannot name a text of {len(self._pieces):,} pieces, since a server knows only"
+                f" {REMEMBERED_KEYS:,} keys again: append it in parts, each with a key of its own"
+            )
 
     def __iter__(self) -> Iterator[Call[AppendResult]]:
         last = len(self._pieces) - 1
         for index, piece in enumerate(self._pieces):
-            yield _wire.append(
+            call = _wire.append(
                 self._session_id,
-                piece,
+                text=piece if isinstance(piece, str) else None,
+                tokens=None if isinstance(piece, str) else piece,
                 final=self._final if index == last else None,
                 if_match=self._version(),
-                idempotency_key=self._piece_key(index),
+                idempotency_key=self._key,
                 **self._options,
             )
+            if self._key is not None and last:
+                call = replace(call, headers={**call.headers, "Idempotency-Key": self._piece_key(index)})
+            self._on_its_way = call
+            yield call
 
     def add(self, answer: AppendResult) -> None:
         """Take the answer of the call that was iterated last."""
         self._answers.append(answer)
+        self._on_its_way = None
 
-    def progress(self, failed: Call[AppendResult]) -> AppendProgress:
-        """Return how far the text had come when this call failed."""
+    def progress(self) -> AppendProgress:
+        """Return how far the text has come."""
+        done, call = len(self._answers), self._on_its_way
         return AppendProgress(
             answer=self.result if self._answers else None,
-            characters=sum(len(piece) for piece in self._pieces[: len(self._answers)]),
-            key=failed.headers["Idempotency-Key"],
+            characters=sum(len(piece) for piece in self._pieces[:done]),
+            piece=None if call is None else self._pieces[done],
+            key=None if call is None else call.headers["Idempotency-Key"],
         )
 
     @property
@@ -146,8 +178,32 @@ class AppendPlan:
             return self._if_match
         return self._answers[-1].version
 
-    def _piece_key(self, index: int) -> str | None:
-        return f"{self._key}-{index}" if self._key is not None and index else self._key
+    def _piece_key(self, index: int) -> str:
+        return _digest([self._key, index, len(self._pieces), self._whole])
+
+    @cached_property
+    def _whole(self) -> str:
+        """The digest of all that is appended. If-Match is no part of it: a repeat is one at any version."""
+        text = self._text
+        body = {"text": text} if isinstance(text, str) else {"tokens": [*text]}
+        options = {"final": self._final, **self._options}
+        return _digest(body | {name: value for name, value in options.items() if value is not None})
+
+
+def _digest(value: Any) -> str:
+    """Return the SHA-256 of a value's one JSON form, which is the same in every client."""
+    written = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(written.encode()).hexdigest()
+
+
+@contextmanager
+def telling(progress: Callable[[], AppendProgress]) -> Iterator[None]:
+    """Have whatever is raised, interruptions too, say in ``error.progress`` how far an append had come."""
+    try:
+        yield
+    except BaseException as error:
+        vars(error)["progress"] = progress()
+        raise
 
 
 def combine(answers: Sequence[AppendResult]) -> AppendResult:

@@ -48,13 +48,6 @@ def snapshots(data: Any) -> tuple[models.Snapshot, ...]:
     return _each(snapshot)(_object(data).get("snapshots"))
 
 
-def file(data: Any) -> bytes:
-    """Read an answer that is a file."""
-    if not isinstance(data, bytes):
-        raise UnreadableAnswerError("the answer is not the file it should be", applied="unknown")
-    return data
-
-
 def session_page(data: Any) -> models.SessionPage:
     """Read the answer of ``GET /sessions``."""
     return _read(models.SessionPage, data, sessions=_each(session_info))
@@ -78,6 +71,24 @@ def health(data: Any) -> models.Health:
 def server_info(data: Any) -> models.ServerInfo:
     """Read the answer of ``GET /info``."""
     return _read(models.ServerInfo, data, adaptation=_object, limits=_object, defaults=_object)
+
+
+def token_ids(data: Any) -> tuple[int, ...]:
+    """Read the answer of ``POST /tokenize``."""
+    return tuple(_array(_object(data).get("tokens")))
+
+
+def token_text(data: Any) -> str:
+    """Read the answer of ``POST /detokenize``."""
+    text = _object(data).get("prompt")
+    if not isinstance(text, str):
+        raise UnreadableAnswerError("the answer is not the text it should be", applied="unknown")
+    return text
+
+
+def tokenizer_info(data: Any) -> models.TokenizerInfo:
+    """Read the answer of ``GET /tokenizer_info``."""
+    return _read(models.TokenizerInfo, data)
 
 
 def token_event(data: Any) -> models.TokenEvent:

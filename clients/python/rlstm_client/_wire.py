@@ -22,6 +22,7 @@ from rlstm_client.models import (
     SessionInfo,
     SessionPage,
     Snapshot,
+    TokenizerInfo,
 )
 
 T = TypeVar("T")
@@ -87,6 +88,25 @@ def generation_body(
     }  # fmt: skip
 
 
+def tokenize(
+    prompt: str, *, model: str | None = None, add_special_tokens: bool | None = None
+) -> Call[Sequence[int]]:
+    """Build ``POST /tokenize``."""
+    body = {"prompt": prompt, "model": model, "add_special_tokens": add_special_tokens}
+    return _post("/tokenize", body, _read.token_ids)
+
+
+def detokenize(tokens: Sequence[int], *, model: str | None = None) -> Call[str]:
+    """Build ``POST /detokenize``."""
+    return _post("/detokenize", {"tokens": tokens, "model": model}, _read.token_text)
+
+
+def tokenizer_info(*, model: str | None = None) -> Call[TokenizerInfo]:
+    """Build ``GET /tokenizer_info``."""
+    params = _params(model=model)
+    return Call(method="GET", path="/tokenizer_info", params=params, read=_read.tokenizer_info)
+
+
 def info() -> Call[ServerInfo]:
     """Build ``GET /info``."""
     return Call(method="GET", path="/info", read=_read.server_info)
@@ -114,6 +134,7 @@ def create_session(
     ttl_seconds: float | None = None,
     metadata: Fields | None = None,
     text: str | None = None,
+    tokens: Sequence[int] | None = None,
     scores: str | None = None,
     unit: str | None = None,
     idempotency_key: str | None = None,
@@ -121,7 +142,7 @@ def create_session(
     """Build ``POST /sessions``."""
     body = {
         "name": name, "adaptation": adaptation, "ttl_seconds": ttl_seconds, "metadata": metadata,
-        "text": text, "scores": scores, "unit": unit,
+        "text": text, "tokens": tokens, "scores": scores, "unit": unit,
     }  # fmt: skip
     return _post("/sessions", body, _read.session_info, _change_headers(idempotency_key))
 
@@ -161,8 +182,9 @@ def delete_session(session_id: str) -> Call[None]:
 
 def append(
     session_id: str,
-    text: str,
+    text: str | None = None,
     *,
+    tokens: Sequence[int] | None = None,
     learn: bool | None = None,
     final: bool | None = None,
     scores: str | None = None,
@@ -170,8 +192,10 @@ def append(
     if_match: int | None = None,
     idempotency_key: str | None = None,
 ) -> Call[AppendResult]:
-    """Build ``POST /sessions/{id}/append`` for one piece of text."""
-    body = {"text": text, "learn": learn, "final": final, "scores": scores, "unit": unit}
+    """Build ``POST /sessions/{id}/append`` for one piece of text, or of ids."""
+    body = {
+        "text": text, "tokens": tokens, "learn": learn, "final": final, "scores": scores, "unit": unit,
+    }  # fmt: skip
     path = session_path(session_id, "append")
     return _post(path, body, _read.append_result, _change_headers(idempotency_key, if_match))
 
@@ -201,7 +225,13 @@ def generate_in_session(
     if_match: int | None = None,
     **options: Any,
 ) -> Call[Generation]:
-    """Build ``POST /sessions/{id}/generate``; only a generation that is kept changes the session."""
+    """Build ``POST /sessions/{id}/generate``; only a generation that is kept changes the session.
+
+    Raises:
+        RequestError: ``if_match`` or ``idempotency_key`` for a text that is not kept, where neither holds.
+    """
+    if not commit and (if_match is not None or idempotency_key is not None):
+        raise RequestError("if_match and idempotency_key are of a text that is kept: give commit=True too")
     body = generation_body(stream=stream, **options)
     body |= {"commit": commit, "learn_from_output": learn_from_output, "min_version": min_version}
     headers = _change_headers(idempotency_key, if_match) if commit else {}
@@ -268,10 +298,10 @@ def fork_session(
     return _post(session_path(session_id, "fork"), body, _read.session_info, _change_headers(idempotency_key))
 
 
-def export_session(session_id: str, *, min_version: int | None = None) -> Call[bytes]:
-    """Build ``GET /sessions/{id}/export``; the answer is a file."""
+def export_session(session_id: str, *, min_version: int | None = None) -> Call[None]:
+    """Build ``GET /sessions/{id}/export``; the answer is a file, written as it comes."""
     path, params = session_path(session_id, "export"), _params(min_version=min_version)
-    return Call(method="GET", path=path, params=params, read=_read.file)
+    return Call(method="GET", path=path, params=params, read=lambda _: None)
 
 
 def import_session(

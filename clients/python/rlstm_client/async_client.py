@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Literal, Self, Unpack, overload
 
@@ -12,7 +12,7 @@ from rlstm_client import _http, _wire
 from rlstm_client._retries import DEFAULT_RETRIES, Retries
 from rlstm_client.async_connection import AsyncConnection, AsyncEventStream
 from rlstm_client.async_sessions import AsyncSessions
-from rlstm_client.models import Generation, Health, ScoreResult, ServerInfo
+from rlstm_client.models import Generation, Health, ScoreResult, ServerInfo, TokenizerInfo
 from rlstm_client.options import GenerateOptions, ScoreOptions
 
 
@@ -86,6 +86,21 @@ class AsyncClient:
         if stream:
             return await self._connection.stream(call)
         return await self._connection.send(call)
+
+    async def tokenize(
+        self, prompt: str, *, model: str | None = None, add_special_tokens: bool | None = None
+    ) -> Sequence[int]:
+        """Return a text's ids."""
+        call = _wire.tokenize(prompt, model=model, add_special_tokens=add_special_tokens)
+        return await self._connection.send(call)
+
+    async def detokenize(self, tokens: Sequence[int], *, model: str | None = None) -> str:
+        """Return the text of ids; those that are no whole text are an `UnprocessableError`."""
+        return await self._connection.send(_wire.detokenize(tokens, model=model))
+
+    async def tokenizer_info(self, *, model: str | None = None) -> TokenizerInfo:
+        """Return what is to be known of the vocabulary."""
+        return await self._connection.send(_wire.tokenizer_info(model=model))
 
     async def info(self) -> ServerInfo:
         """Return the model card, limits and defaults."""

@@ -1,14 +1,15 @@
 """What carries the calls of the asyncio client. `connection` has the same shape, word for word."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 import httpx
 
 from rlstm_client import _http
-from rlstm_client._call import Call, answer
+from rlstm_client._call import EVENTS, OCTETS, Call, answer
 from rlstm_client._events import EventReader
 from rlstm_client._retries import Retries
 from rlstm_client.errors import RLSTMError
@@ -50,6 +51,21 @@ class AsyncConnection:
                 await self._pause(call, error, attempt)
             attempt += 1
 
+    async def download(self, call: Call[Any], to: IO[bytes]) -> None:
+        """Send a call and write its answer, a file, as it comes; what had come before a repeat is dropped."""
+        attempt = 1
+        while True:
+            to.seek(0)
+            to.truncate()
+            try:
+                async with aclosing(self._chunks(call, OCTETS)) as chunks:
+                    async for chunk in chunks:
+                        await asyncio.to_thread(to.write, chunk)
+                return
+            except RLSTMError as error:
+                await self._pause(call, error, attempt)
+            attempt += 1
+
     async def stream(self, call: Call[Any]) -> "AsyncEventStream":
         """Send a call and return its events.
 
@@ -73,21 +89,21 @@ class AsyncConnection:
             raise _http.no_answer(error, call, self._http.base_url) from error
         return answer(call, _http.reply(response))
 
-    async def _open(self, call: Call[Any]) -> httpx.Response:
+    async def _open(self, call: Call[Any], media_type: str) -> httpx.Response:
         try:
             response = await self._http.send(self._http.build_request(**_http.arguments(call)), stream=True)
-            streams = _http.is_event_stream(response)
+            streams = _http.is_stream(response, media_type)
             if not streams:
                 await response.aread()
         except httpx.HTTPError as error:
             raise _http.no_answer(error, call, self._http.base_url) from error
         if not streams:
-            raise _http.no_stream(call, _http.reply(response))
+            raise _http.no_stream(call, _http.reply(response), media_type)
         return response
 
-    async def _chunks(self, call: Call[Any]) -> AsyncGenerator[bytes, None]:
+    async def _chunks(self, call: Call[Any], media_type: str) -> AsyncGenerator[bytes, None]:
         """Send a call and yield the bytes of its stream as they come."""
-        response = await self._open(call)
+        response = await self._open(call, media_type)
         try:
             async for chunk in response.aiter_bytes():
                 yield chunk
@@ -134,7 +150,7 @@ class AsyncEventStream(AsyncIterator[Event]):
         while True:
             reader.reconnected()
             try:
-                async with aclosing(self._connection._chunks(reader.call)) as chunks:
+                async with aclosing(self._connection._chunks(reader.call, EVENTS)) as chunks:
                     async for chunk in chunks:
                         for event in reader.feed(chunk):
                             attempt = 1

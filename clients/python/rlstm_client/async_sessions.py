@@ -5,10 +5,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Seq
 from typing import Any, Literal, Unpack, overload
 
 from rlstm_client import _files, _wire
-from rlstm_client._files import PathOrFile
-from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer
+from rlstm_client._files import ArrivingFile, PathOrFile
+from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer, telling
 from rlstm_client.async_connection import AsyncConnection, AsyncEventStream
-from rlstm_client.errors import RLSTMError
+from rlstm_client.async_streaming import AsyncTextStream, each
 from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage, Snapshot, Unit
 from rlstm_client.options import (
     AppendOptions,
@@ -48,20 +48,14 @@ class AsyncSession:
         """Change the time to live, the metadata, or whether appends may learn."""
         return await self._connection.send(_wire.update_session(self.id, **options))
 
-    async def append(self, text: str, **options: Unpack[AppendOptions]) -> AppendResult:
-        """Score a text, then learn from it. A long text travels in pieces; the answers come back as one.
+    async def append(self, text: str | Sequence[int], **options: Unpack[AppendOptions]) -> AppendResult:
+        """Score a text, or ids, then learn from it. What is long travels in pieces and comes back as one.
 
-        Raises:
-            RLSTMError: ``error.progress`` says which part of the text is in the session already.
+        Whatever is raised has a ``progress``, which says what of the text is in the session already.
         """
         plan = AppendPlan(self.id, text, **options)
-        for call in plan:
-            try:
-                plan.add(await self._connection.send(call))
-            except RLSTMError as error:
-                error.progress = plan.progress(call)
-                raise
-        return plan.result
+        with telling(plan.progress):
+            return await self._send(plan)
 
     async def append_stream(
         self,
@@ -76,26 +70,37 @@ class AsyncSession:
         Texts are gathered until there are ``gather_bytes`` of them; 1 sends each at once.
         ``final`` flushes the word in progress at the end; the newest piece then waits for the next.
 
+        Whatever is raised, by the texts too, has a ``progress`` that says what of them is in the session.
+        """
+        buffer = PieceBuffer(gather_bytes, hold_last=final)
+        with telling(buffer.progress):
+            async for text in each(texts):
+                for piece in buffer.feed(text):
+                    yield await self._send(buffer.plan(self.id, piece, **options))
+            for piece, last in buffer.finish():
+                yield await self._send(buffer.plan(self.id, piece, final=final and last, **options))
+
+    async def _send(self, plan: AppendPlan) -> AppendResult:
+        for call in plan:
+            plan.add(await self._connection.send(call))
+        return plan.result
+
+    def stream(
+        self,
+        texts: Iterable[str] | AsyncIterable[str],
+        *,
+        final: bool = False,
+        **options: Unpack[StreamAppendOptions],
+    ) -> AsyncTextStream:
+        """Append texts as they come over one connection, without waiting, and iterate over the answers.
+
+        A lost connection is made again, and every text takes effect once. ``final`` flushes the word in
+        progress at the end; the newest piece then waits for the next.
+
         Raises:
             RLSTMError: ``error.progress.characters`` counts what of the whole stream is in the session.
         """
-        buffer = PieceBuffer(gather_bytes, hold_last=final)
-        async for text in _each(texts):
-            for piece in buffer.feed(text):
-                yield await self._append_piece(buffer, piece, **options)
-        for piece, last in buffer.finish():
-            yield await self._append_piece(buffer, piece, final=final and last, **options)
-
-    async def _append_piece(
-        self, buffer: PieceBuffer, piece: str, **options: Unpack[AppendOptions]
-    ) -> AppendResult:
-        try:
-            answer = await self.append(piece, **options)
-        except RLSTMError as error:
-            error.progress = buffer.progress(error.progress)
-            raise
-        buffer.acknowledge(piece)
-        return answer
+        return AsyncTextStream(self._connection, self.id, texts, final=final, **options)
 
     async def score(
         self,
@@ -165,8 +170,10 @@ class AsyncSession:
 
         What was at a path stays there until the whole session has arrived.
         """
-        data = await self._connection.send(_wire.export_session(self.id, min_version=min_version))
-        await asyncio.to_thread(_files.write, data, to)
+        call = _wire.export_session(self.id, min_version=min_version)
+        with ArrivingFile(to) as file:
+            await self._connection.download(call, file.partial)
+            await asyncio.to_thread(file.keep)
 
     async def delete(self) -> None:
         """Delete the session for good; deleting twice is no error."""
@@ -207,12 +214,3 @@ class AsyncSessions:
             if page.cursor is None:
                 return
             page = await self.page(cursor=page.cursor)
-
-
-async def _each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
-    if isinstance(texts, AsyncIterable):
-        async for text in texts:
-            yield text
-    else:
-        for text in texts:
-            yield text

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Literal, Self, Unpack, overload
 
@@ -11,7 +11,7 @@ import httpx
 from rlstm_client import _http, _wire
 from rlstm_client._retries import DEFAULT_RETRIES, Retries
 from rlstm_client.connection import Connection, EventStream
-from rlstm_client.models import Generation, Health, ScoreResult, ServerInfo
+from rlstm_client.models import Generation, Health, ScoreResult, ServerInfo, TokenizerInfo
 from rlstm_client.options import GenerateOptions, ScoreOptions
 from rlstm_client.sessions import Sessions
 
@@ -86,6 +86,21 @@ class Client:
         if stream:
             return self._connection.stream(call)
         return self._connection.send(call)
+
+    def tokenize(
+        self, prompt: str, *, model: str | None = None, add_special_tokens: bool | None = None
+    ) -> Sequence[int]:
+        """Return a text's ids."""
+        call = _wire.tokenize(prompt, model=model, add_special_tokens=add_special_tokens)
+        return self._connection.send(call)
+
+    def detokenize(self, tokens: Sequence[int], *, model: str | None = None) -> str:
+        """Return the text of ids; those that are no whole text are an `UnprocessableError`."""
+        return self._connection.send(_wire.detokenize(tokens, model=model))
+
+    def tokenizer_info(self, *, model: str | None = None) -> TokenizerInfo:
+        """Return what is to be known of the vocabulary."""
+        return self._connection.send(_wire.tokenizer_info(model=model))
 
     def info(self) -> ServerInfo:
         """Return the model card, limits and defaults."""

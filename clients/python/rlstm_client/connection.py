@@ -3,12 +3,12 @@
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 import httpx
 
 from rlstm_client import _http
-from rlstm_client._call import Call, answer
+from rlstm_client._call import EVENTS, OCTETS, Call, answer
 from rlstm_client._events import EventReader
 from rlstm_client._retries import Retries
 from rlstm_client.errors import RLSTMError
@@ -50,6 +50,21 @@ class Connection:
                 self._pause(call, error, attempt)
             attempt += 1
 
+    def download(self, call: Call[Any], to: IO[bytes]) -> None:
+        """Send a call and write its answer, a file, as it comes; what had come before a repeat is dropped."""
+        attempt = 1
+        while True:
+            to.seek(0)
+            to.truncate()
+            try:
+                with closing(self._chunks(call, OCTETS)) as chunks:
+                    for chunk in chunks:
+                        to.write(chunk)
+                return
+            except RLSTMError as error:
+                self._pause(call, error, attempt)
+            attempt += 1
+
     def stream(self, call: Call[Any]) -> "EventStream":
         """Send a call and return its events.
 
@@ -73,21 +88,21 @@ class Connection:
             raise _http.no_answer(error, call, self._http.base_url) from error
         return answer(call, _http.reply(response))
 
-    def _open(self, call: Call[Any]) -> httpx.Response:
+    def _open(self, call: Call[Any], media_type: str) -> httpx.Response:
         try:
             response = self._http.send(self._http.build_request(**_http.arguments(call)), stream=True)
-            streams = _http.is_event_stream(response)
+            streams = _http.is_stream(response, media_type)
             if not streams:
                 response.read()
         except httpx.HTTPError as error:
             raise _http.no_answer(error, call, self._http.base_url) from error
         if not streams:
-            raise _http.no_stream(call, _http.reply(response))
+            raise _http.no_stream(call, _http.reply(response), media_type)
         return response
 
-    def _chunks(self, call: Call[Any]) -> Generator[bytes, None, None]:
+    def _chunks(self, call: Call[Any], media_type: str) -> Generator[bytes, None, None]:
         """Send a call and yield the bytes of its stream as they come."""
-        response = self._open(call)
+        response = self._open(call, media_type)
         try:
             yield from response.iter_bytes()
         except (httpx.HTTPError, httpx.StreamError) as error:
@@ -133,7 +148,7 @@ class EventStream(Iterator[Event]):
         while True:
             reader.reconnected()
             try:
-                with closing(self._connection._chunks(reader.call)) as chunks:
+                with closing(self._connection._chunks(reader.call, EVENTS)) as chunks:
                     for chunk in chunks:
                         for event in reader.feed(chunk):
                             attempt = 1

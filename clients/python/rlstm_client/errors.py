@@ -53,8 +53,8 @@
 The lowest words are the ``type`` of the server's problem documents (RFC 9457); `_problems.py` reads them.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from rlstm_client.models import AppendResult
@@ -64,16 +64,19 @@ Applied = Literal["no", "yes", "unknown"]
 
 @dataclass(frozen=True, kw_only=True)
 class AppendProgress:
-    """How far a text had come when appending it failed.
+    """How far a text had come when appending it ended before its end.
 
-    answer      the pieces that were acknowledged, as one answer; None when there is none
-    characters  how many code points of the text they hold
-    key         the idempotency key of the piece that failed: repeat that piece with this key
+    answer      the pieces that were acknowledged, as one answer; None when there is none, and of a stream,
+                whose answers were handed out
+    characters  how many code points of the text they hold, or how many ids
+    piece       what was on its way next and may be in the session too; None when nothing was
+    key         its idempotency key: appended again with this key and the same options it is there once
     """
 
     answer: AppendResult | None
     characters: int
-    key: str
+    piece: str | Sequence[int] | None = field(default=None, repr=False)
+    key: str | None = None
 
 
 class RLSTMError(Exception):
@@ -85,7 +88,8 @@ class RLSTMError(Exception):
     request_id   what the server's log calls this request
     retry_after  seconds, where the server named them
     facts        further members of the server's answer, for example ``field``, ``limit`` or ``version``
-    progress     set by `append` when some pieces of a long text may already be in the session
+    progress     set by `append` and `append_stream`, since a part of the text may be in the session already;
+                 an exception of another kind that ends them has it too
     """
 
     status: int | None = None

@@ -322,6 +322,22 @@ class Health:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenizerInfo:
+    """What is to be known of a vocabulary; ``add_bos_token`` says whether bos is read before every text."""
+
+    model: str
+    kind: str
+    vocab_size: int
+    bos_token: str
+    bos_token_id: int
+    eos_token: str
+    eos_token_id: int
+    pad_token: str | None = None
+    add_bos_token: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerInfo:
     """What the server runs: the model card, limits and defaults stay as the server names them.
 

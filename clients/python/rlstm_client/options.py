@@ -75,6 +75,7 @@ class CreateOptions(TypedDict, total=False):
     ttl_seconds: float
     metadata: Mapping[str, Any]
     text: str  # the first append; its answer is `Session.created.append`
+    tokens: Sequence[int]  # instead of a text
     scores: Scores  # of the first append, as unit
     unit: Unit
     idempotency_key: str

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Unpack, overload
 
 from rlstm_client import _files, _wire
-from rlstm_client._files import PathOrFile
-from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer
+from rlstm_client._files import ArrivingFile, PathOrFile
+from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer, telling
 from rlstm_client.connection import Connection, EventStream
-from rlstm_client.errors import RLSTMError
 from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage, Snapshot, Unit
 from rlstm_client.options import (
     AppendOptions,
@@ -20,6 +19,7 @@ from rlstm_client.options import (
     StreamAppendOptions,
     UpdateOptions,
 )
+from rlstm_client.streaming import TextStream
 
 
 class Session:
@@ -47,20 +47,14 @@ class Session:
         """Change the time to live, the metadata, or whether appends may learn."""
         return self._connection.send(_wire.update_session(self.id, **options))
 
-    def append(self, text: str, **options: Unpack[AppendOptions]) -> AppendResult:
-        """Score a text, then learn from it. A long text travels in pieces; the answers come back as one.
+    def append(self, text: str | Sequence[int], **options: Unpack[AppendOptions]) -> AppendResult:
+        """Score a text, or ids, then learn from it. What is long travels in pieces and comes back as one.
 
-        Raises:
-            RLSTMError: ``error.progress`` says which part of the text is in the session already.
+        Whatever is raised has a ``progress``, which says what of the text is in the session already.
         """
         plan = AppendPlan(self.id, text, **options)
-        for call in plan:
-            try:
-                plan.add(self._connection.send(call))
-            except RLSTMError as error:
-                error.progress = plan.progress(call)
-                raise
-        return plan.result
+        with telling(plan.progress):
+            return self._send(plan)
 
     def append_stream(
         self,
@@ -75,26 +69,33 @@ class Session:
         Texts are gathered until there are ``gather_bytes`` of them; 1 sends each at once.
         ``final`` flushes the word in progress at the end; the newest piece then waits for the next.
 
+        Whatever is raised, by the texts too, has a ``progress`` that says what of them is in the session.
+        """
+        buffer = PieceBuffer(gather_bytes, hold_last=final)
+        with telling(buffer.progress):
+            for text in texts:
+                for piece in buffer.feed(text):
+                    yield self._send(buffer.plan(self.id, piece, **options))
+            for piece, last in buffer.finish():
+                yield self._send(buffer.plan(self.id, piece, final=final and last, **options))
+
+    def _send(self, plan: AppendPlan) -> AppendResult:
+        for call in plan:
+            plan.add(self._connection.send(call))
+        return plan.result
+
+    def stream(
+        self, texts: Iterable[str], *, final: bool = False, **options: Unpack[StreamAppendOptions]
+    ) -> TextStream:
+        """Append texts as they come over one connection, without waiting, and iterate over the answers.
+
+        A lost connection is made again, and every text takes effect once. ``final`` flushes the word in
+        progress at the end; the newest piece then waits for the next.
+
         Raises:
             RLSTMError: ``error.progress.characters`` counts what of the whole stream is in the session.
         """
-        buffer = PieceBuffer(gather_bytes, hold_last=final)
-        for text in texts:
-            for piece in buffer.feed(text):
-                yield self._append_piece(buffer, piece, **options)
-        for piece, last in buffer.finish():
-            yield self._append_piece(buffer, piece, final=final and last, **options)
-
-    def _append_piece(
-        self, buffer: PieceBuffer, piece: str, **options: Unpack[AppendOptions]
-    ) -> AppendResult:
-        try:
-            answer = self.append(piece, **options)
-        except RLSTMError as error:
-            error.progress = buffer.progress(error.progress)
-            raise
-        buffer.acknowledge(piece)
-        return answer
+        return TextStream(self._connection, self.id, texts, final=final, **options)
 
     def score(
         self,
@@ -164,8 +165,10 @@ class Session:
 
         What was at a path stays there until the whole session has arrived.
         """
-        data = self._connection.send(_wire.export_session(self.id, min_version=min_version))
-        _files.write(data, to)
+        call = _wire.export_session(self.id, min_version=min_version)
+        with ArrivingFile(to) as file:
+            self._connection.download(call, file.partial)
+            file.keep()
 
     def delete(self) -> None:
         """Delete the session for good; deleting twice is no error."""

@@ -46,6 +46,9 @@ class Weights(Protocol):
     def at_once(self) -> int:
         """Rows that are read or learn in one pass: what more of them would cost in memory they gain not."""
 
+    def computed(self, rows: int) -> int:
+        """Rows that are computed where so many whole tiles of them are given."""
+
     def zero(self, rows: int) -> Tensor:
         """Deltas of zero ``[N, P]``, in the dtype they are kept in: a value, never written to."""
 

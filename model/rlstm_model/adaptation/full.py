@@ -43,6 +43,10 @@ class FullFastWeights:
         self._slow = [weight for _, weight in named]
         self._threads = threading.local()
 
+    def computed(self, rows: int) -> int:
+        """See :class:`FastWeights`."""
+        return rows
+
     def zero(self, rows: int) -> Tensor:
         """See :class:`FastWeights`."""
         return self._slow[0].new_zeros(rows, self.size)

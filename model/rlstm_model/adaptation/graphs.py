@@ -158,6 +158,11 @@ class GraphedReading:
         """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
         return self.weights.tile
 
+    def computed(self, rows: int) -> int:
+        """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
+        padded = self._bucket(rows)
+        return padded if padded <= self.at_once else rows
+
     def zero(self, rows: int) -> Tensor:
         """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
         return self.weights.zero(rows)
@@ -182,11 +187,14 @@ class GraphedReading:
     def _run(self, act: Act, name: str, given: Given, temperature: float) -> list[Tensor]:
         """Results of the given rows: logits and states, to be kept, and what else there is as it lies."""
         rows = given.ids.shape[1]
-        padded = bucket(max(rows, self.least), self.tile)
+        padded = self._bucket(rows)
         if padded > self.at_once:
             return [*act(given, temperature)]
         logits_TNV, h, c, *own = self.graphs.run(act, name, given, padded, temperature)
         return [*(kept[:, :rows].clone() for kept in (logits_TNV, h, c)), *(part_N[:rows] for part_N in own)]
+
+    def _bucket(self, rows: int) -> int:
+        return bucket(max(rows, self.least), self.tile)
 
     def _read(self, given: Given, temperature: float) -> tuple[Tensor, ...]:
         logits_TNV, after = self.weights.read(given.delta, given.ids, given.state, temperature=temperature)

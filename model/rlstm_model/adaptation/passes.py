@@ -3,9 +3,10 @@
 Shape suffixes: T tokens, N rows of a pass, V vocabulary.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from torch import Tensor
 
@@ -16,6 +17,9 @@ from rlstm_model.adaptation.steps import Stepped, step
 from rlstm_model.adaptation.tasks import Task
 from rlstm_model.adaptation.works import Part, Work
 from rlstm_model.state import State
+
+PassKind: TypeAlias = Literal["read", "turn", "learn"]
+"""A pass reads texts, or one token each to go on from, or learns."""
 
 
 @dataclass(eq=False)
@@ -43,11 +47,14 @@ class Passes:
 
     done         for each work
     predictions  of all passes
+    padding      tokens that were computed for rows that are none, by the kind of pass
     """
 
     def __init__(self, rows: Rows, works: Sequence[Work], tasks: Sequence[Task], *, turns: bool) -> None:
         """``turns``: every reading is of a single token."""
         self.done = [Done() for _ in tasks]
+        self.padding: Counter[PassKind] = Counter()
+        self._kind: PassKind = "turn" if turns else "read"
         self._windows: list[Sequence[Tensor]] = []
         lessons = _alike(works, tasks)
         guests = [_guests(learner.rows, parts, tasks) for (learner, _), parts in lessons.items()]
@@ -69,6 +76,7 @@ class Passes:
         for place, (i, reading) in enumerate(readings.items()):
             self.done[i].add(len(self._windows), read, place, reading.rows)
         self._windows.append(read.windows)
+        self.padding[self._kind] += read.padding
 
     def _learn(self, learner: Learner, parts: "_Parts", guests: dict[int, Lesson]) -> None:
         """One pass; the guests' rows come after those that learn."""
@@ -82,6 +90,7 @@ class Passes:
             self.done[i].add(number, taught.read, place, len(part.rates), len(part.state.pending))
             self.done[i].stepped = stepped
         self._windows.append(taught.read.windows)
+        self.padding["learn"] += taught.read.padding
 
 
 _Parts: TypeAlias = dict[int, tuple[Part, Lesson]]

@@ -6,6 +6,7 @@ for each thread, and its batches are done side by side where there is a crew.
 Shape suffixes: N sessions, K experts, V vocabulary.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from rlstm_model.adaptation.adapted_state import AdaptedState, Cursor, NonFinite
 from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.experts import Scored, Text
 from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.adaptation.passes import Done, Passes
+from rlstm_model.adaptation.passes import Done, Passes, PassKind
 from rlstm_model.adaptation.restart import restart
 from rlstm_model.adaptation.rows import Rows
 from rlstm_model.adaptation.tasks import Task, batches, task_of
@@ -41,6 +42,7 @@ __all__ = [
     "Next",
     "Observed",
     "Part",
+    "PassKind",
     "Result",
     "Slice",
     "Sliced",
@@ -68,9 +70,12 @@ class _Batch(NamedTuple):
 
 
 @torch.no_grad()
-def perform(works: Sequence[Work], crew: Crew | None = None) -> list[Result]:
+def perform(
+    works: Sequence[Work], crew: Crew | None = None, padding: Counter[PassKind] | None = None
+) -> list[Result]:
     """Do each work, all of them by the ``crew`` where there is one: what each gives, in its place.
 
+    To ``padding`` is added what was computed for nobody, in tokens, by the kind of pass.
     A work that cannot be done has its error there and disturbs no other: NonFiniteState where a stream's
     state cannot be used, ArithmeticError where a reader's experts computed no distribution, InvalidToken for
     an id outside the vocabulary, ValueError for a work without tokens or beyond the end of its segment.
@@ -83,14 +88,17 @@ def perform(works: Sequence[Work], crew: Crew | None = None) -> list[Result]:
     broken = {i: rows for i, work in enumerate(works) if i not in results and (rows := _known_broken(work))}
     whole = list(_batches(works, results.keys() | broken.keys(), 1 if crew is None else crew.threads))
     done = map(_do, whole) if crew is None else crew.map(_do, whole)
-    for batch, outcomes in zip(whole, done, strict=True):
+    for batch, (outcomes, wasted) in zip(whole, done, strict=True):
+        if padding is not None:
+            padding.update(wasted)
         for i, outcome in zip(batch.places, outcomes, strict=True):
             if isinstance(outcome, _Broken):
                 broken[i] = outcome.rows
             else:
                 results[i] = outcome
     if broken:
-        results |= _again({i: work for i in broken if isinstance(work := works[i], Part)}, broken)
+        parts = {i: work for i in broken if isinstance(work := works[i], Part)}
+        results |= _again(parts, broken, padding)
     return [results[i] for i in range(len(works))]
 
 
@@ -131,10 +139,11 @@ def _batches(works: Sequence[Work], refused: Collection[int], threads: int) -> I
 
 
 @torch.no_grad()
-def _do(batch: _Batch) -> Sequence[Result | _Broken]:
-    """One batch; its distributions are gone before those of a thread's next one are there."""
+def _do(batch: _Batch) -> tuple[Sequence[Result | _Broken], Counter[PassKind]]:
+    """One batch, and its padding; its distributions are gone before those of the thread's next one are."""
     passes = Passes(batch.rows, batch.works, batch.tasks, turns=batch.turns)
-    return _turns(batch.works, passes) if batch.turns else _texts(batch.works, passes)
+    outcomes = _turns(batch.works, passes) if batch.turns else _texts(batch.works, passes)
+    return outcomes, passes.padding
 
 
 # ---- reading one token ------------------------------------------------------------------------------------
@@ -225,7 +234,9 @@ def _after(part: Part, done: Done, weights: MixtureState | None) -> AdaptedState
     )
 
 
-def _again(parts: Mapping[int, Part], broken: Mapping[int, Sequence[bool]]) -> dict[int, Result]:
+def _again(
+    parts: Mapping[int, Part], broken: Mapping[int, Sequence[bool]], padding: Counter[PassKind] | None
+) -> dict[int, Result]:
     """Parts once more, with zero fast weights where a row computed no distribution."""
     results: dict[int, Result] = {}
     mended: dict[int, Part] = {}
@@ -234,7 +245,7 @@ def _again(parts: Mapping[int, Part], broken: Mapping[int, Sequence[bool]]) -> d
             mended[i] = _mended(part, broken[i])
         except NonFiniteState as error:
             results[i] = error
-    for i, result in zip(mended, perform([*mended.values()]), strict=True):
+    for i, result in zip(mended, perform([*mended.values()], padding=padding), strict=True):
         if isinstance(result, Observed):
             rows = tuple(broken[i][parts[i].state.lineup.learning])
             result = replace(

@@ -49,6 +49,10 @@ class RowFastWeights(ABC):
         """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
         return row_tile(self.model, self.size)
 
+    def computed(self, rows: int) -> int:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        return rows
+
     @cached_property
     def slow_norm(self) -> float:
         """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`.

@@ -46,11 +46,13 @@ class Pass(NamedTuple):
     windows  logits ``[T, N, V]`` after each token, window after window of ever fewer rows
     first    of each reading the number of its first row
     states   of each reading after all its ids: views, of which each keeps those of all rows
+    padding  tokens that were computed for rows that are none
     """
 
     windows: Sequence[Tensor]
     first: Sequence[int]
     states: Sequence[State]
+    padding: int
 
 
 class Taught(NamedTuple):
@@ -80,7 +82,7 @@ class Rows:
         ends = list(accumulate(reading.rows for reading in ordered))
         windows: list[Tensor] = []
         states: list[State] = []
-        start, going_on = 0, len(ordered)
+        start, going_on, padding = 0, len(ordered), 0
         for stop in sorted({len(reading.ids) for reading in ordered}):
             rows = self._tiles(ends[going_on - 1])
             logits_TNV, state = self.weights.read(
@@ -90,10 +92,11 @@ class Rows:
                 temperature=self.temperature,
             )
             windows.append(logits_TNV)
+            padding += self._padding(ends[going_on - 1], stop - start)
             left = sum(len(reading.ids) > stop for reading in ordered)
             states = [*_split(state, ordered[left:going_on], ends[left - 1] if left else 0), *states]
             start, going_on = stop, left
-        return _in_order(order, windows, ordered, states)
+        return _in_order(order, windows, ordered, states, padding)
 
     def step(self, readings: Sequence[Reading]) -> Pass:
         """The same where each has a single id, by the weights' own way to read one token."""
@@ -101,7 +104,9 @@ class Rows:
         logits_NV, state = self.weights.step(
             self._computed(delta_NP, state), ids_TN[0], state, temperature=self.temperature
         )
-        return _in_order(range(len(readings)), [logits_NV.unsqueeze(0)], readings, _split(state, readings, 0))
+        padding = self._padding(sum(reading.rows for reading in readings), 1)
+        states = _split(state, readings, 0)
+        return _in_order(range(len(readings)), [logits_NV.unsqueeze(0)], readings, states, padding)
 
     def _computed(self, delta_NP: Tensor | None, state: State) -> Tensor | None:
         """Deltas in the precision that is computed in: they may be kept in less."""
@@ -140,6 +145,10 @@ class Rows:
         tile = self.weights.tile
         return -(-rows // tile) * tile
 
+    def _padding(self, rows: int, tokens: int) -> int:
+        """Tokens that are computed for nobody where so many rows read so many each."""
+        return (self.weights.computed(self._tiles(rows)) - rows) * tokens
+
 
 @dataclass(frozen=True)
 class LearningRows(Rows):
@@ -162,17 +171,22 @@ class LearningRows(Rows):
             temperature=self.temperature,
         )
         states = _split(learned.state, readings, 0)
-        read = _in_order(range(len(readings)), [learned.logits_TNV], readings, states)
+        padding = self._padding(sum(reading.rows for reading in readings), len(lessons[0].targets))
+        read = _in_order(range(len(readings)), [learned.logits_TNV], readings, states, padding)
         return Taught(read, delta_NP, learned.gradient_NP)
 
 
 def _in_order(
-    order: Sequence[int], windows: Sequence[Tensor], ordered: Sequence[Reading], states: Sequence[State]
+    order: Sequence[int],
+    windows: Sequence[Tensor],
+    ordered: Sequence[Reading],
+    states: Sequence[State],
+    padding: int,
 ) -> Pass:
     """A pass with firsts and states in the order of the readings, which were read in ``order``."""
     firsts = accumulate((reading.rows for reading in ordered[:-1]), initial=0)
     placed = sorted(zip(order, firsts, states, strict=True), key=lambda place: place[0])
-    return Pass(windows, [first for _, first, _ in placed], [state for _, _, state in placed])
+    return Pass(windows, [first for _, first, _ in placed], [state for _, _, state in placed], padding)
 
 
 def _split(state: State, readings: Sequence[Reading], first: int) -> list[State]:

@@ -32,6 +32,10 @@ class StaticWeights:
         """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
         return row_tile(self.model)
 
+    def computed(self, rows: int) -> int:
+        """See :class:`~rlstm_model.adaptation.fast_weights.Weights`."""
+        return rows
+
     def zero(self, rows: int) -> Tensor:
         """Deltas ``[N, 0]``."""
         return self.model.embedding.input.new_zeros(rows, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, Literal
 
@@ -66,7 +66,7 @@ def identity(engine: EngineIdentity) -> dict[str, Any]:
     }
 
 
-def column(values: Sequence[Any], factor: float = 1.0) -> orjson.Fragment:
+def column(values: Iterable[Any], factor: float = 1.0) -> orjson.Fragment:
     """Encode one column as a JSON array, each number multiplied by `factor`."""
     iterator = iter(values)
     pieces = []

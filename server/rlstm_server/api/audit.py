@@ -17,7 +17,17 @@ from rlstm_server.api.tracing import Trace, endpoint_of
 from rlstm_server.logs import AUDIT
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-READING: Final = frozenset({"POST /score", "POST /generate", "POST /sessions/{session_id}/score"})
+READING: Final = frozenset(
+    {
+        "POST /score",
+        "POST /generate",
+        "POST /sessions/{session_id}/score",
+        "POST /v1/completions",
+        "POST /v1/engines/{model_id}/logprob",
+        "POST /tokenize",
+        "POST /detokenize",
+    }
+)
 """Routes that change nothing, though their method could. Any other is written down, new ones included."""
 
 ONE_VERSION: Final = frozenset(
@@ -38,7 +48,7 @@ logger = logging.getLogger(AUDIT)
 def write_down(trace: Trace, scope: Scope) -> None:
     """Write the line of a finished request, if it is one that may change something."""
     endpoint = endpoint_of(scope)
-    if endpoint is None or scope["method"] in SAFE or endpoint in READING or not trace.changes:
+    if endpoint is None or scope.get("method") in SAFE or endpoint in READING or not trace.changes:
         return
     before = trace.version - 1 if trace.version and endpoint in ONE_VERSION else None
     extra = {

@@ -1,7 +1,8 @@
 """Who may do what: one layer before every route, which denies whatever it does not know.
 
-Keys are kept as SHA-256 and compared in constant time. A server without keys serves this machine only; there
-the `Host` header must name this machine too, so that no web page reaches the server under a name of its own.
+Keys are kept as SHA-256 and compared in constant time. A server without keys serves this machine only. There
+the `Host` header must name this machine, so that no web page reaches the server under a name of its own, and
+a browser must not say that another page asks.
 """
 
 from __future__ import annotations
@@ -22,21 +23,36 @@ from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import trace_of
 from rlstm_server.engine.quotas import UNLIMITED, Allowance, TokenBucket
 from rlstm_server.errors import Forbidden, ServerError, StartupError, Unauthorized
+from rlstm_server.page.files import page_files
 from rlstm_server.settings import Settings, is_loopback
 
 ScopeName = Literal["score", "generate", "sessions", "admin"]
 ALL_SCOPES: frozenset[ScopeName] = frozenset({"score", "generate", "sessions", "admin"})
-SCOPES: dict[str, ScopeName | None] = {
-    "score": "score",
-    "generate": "generate",
-    "sessions": "sessions",
-    "metrics": "admin",
-    "info": None,
-    "openapi.json": None,
+ADMIN: tuple[ScopeName, ...] = ("admin",)
+SCOPES: dict[str, tuple[ScopeName, ...]] = {
+    "score": ("score",),
+    "generate": ("generate",),
+    "sessions": ("sessions",),
+    "metrics": ADMIN,
+    "info": (),
+    "openapi.json": (),
+    "v1/completions": ("score", "generate"),
+    "v1/engines": ("score",),
+    "v1/models": (),
+    "tokenize": ("score", "generate"),
+    "detokenize": ("score", "generate"),
+    "tokenizer_info": (),
 }
-"""Scope by first path segment; None: any key. A segment that is not here needs `admin`."""
+"""Scopes of which a key needs one, by first path segment, or by the first two; none: any key will do.
+
+What is not here needs `admin`.
+"""
+
+OWN_PAGES = frozenset({"same-origin", "none"})
+"""What browsers say in `sec-fetch-site` of our page, and of what a user typed."""
 
 PRINCIPAL = "rlstm.principal"
+KEY_PROTOCOL = "bearer."
 DEFAULT_TENANT = "default"
 KEY_ID_DIGITS = 8
 
@@ -95,6 +111,15 @@ class Principal:
     scopes: frozenset[ScopeName] = ALL_SCOPES
     requests: TokenBucket | None = None
     allowance: Allowance = UNLIMITED
+
+    def require(self, *scopes: ScopeName) -> None:
+        """Raise Forbidden unless the key has one of these scopes; none asks for nothing."""
+        if scopes and not self.scopes.intersection(scopes):
+            raise Forbidden(f"this key lacks the scope {' or '.join(scopes)}")
+
+
+NOBODY = Principal(tenant="", scopes=frozenset())
+"""Who asks for what is open: no tenant of any key."""
 
 
 class KeyRing:
@@ -159,6 +184,14 @@ def _records_of_file(settings: Settings) -> list[KeyRecord]:
     return records
 
 
+def principal_of(scope: Scope) -> Principal:
+    """Give whom the auth layer let in."""
+    principal = scope[PRINCIPAL]
+    if not isinstance(principal, Principal):
+        raise TypeError("the request did not pass the auth layer")
+    return principal
+
+
 class AuthLayer:
     """Lets a request pass when its key may do what the path asks; says nothing about what exists."""
 
@@ -171,9 +204,6 @@ class AuthLayer:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
         trace = trace_of(scope)
         try:
             principal = self._admit(scope)
@@ -181,19 +211,17 @@ class AuthLayer:
             await answer(error, trace)(scope, receive, send)
             return
         scope[PRINCIPAL] = principal
-        trace.tenant, trace.key_id = principal.tenant, principal.key_id
+        trace.tenant, trace.key_id = principal.tenant or None, principal.key_id
         await self._app(scope, receive, send)
 
     def _admit(self, scope: Scope) -> Principal:
-        if scope["path"] in OPEN_PATHS and scope["method"] in {"GET", "HEAD"}:
-            return Principal(scopes=frozenset())
+        if _is_open(scope["path"]) and scope.get("method") in {"GET", "HEAD"}:
+            return NOBODY
         headers = Headers(scope=scope)
         if self._ring is None:
             return self._admit_local(headers)
-        principal = self._identify(self._ring, _bearer(headers), _address(scope))
-        needed = SCOPES.get(scope["path"].strip("/").split("/")[0], "admin")
-        if needed is not None and needed not in principal.scopes:
-            raise Forbidden(f"this key lacks the scope {needed}")
+        principal = self._identify(self._ring, _bearer(scope, headers), _address(scope))
+        principal.require(*_needed(scope["path"]))
         if principal.requests is not None:
             principal.requests.take()
         return principal
@@ -210,20 +238,43 @@ class AuthLayer:
         name = _host_name(headers.get("host", ""))
         if name != self._host and not is_loopback(name):
             raise Forbidden("without keys the server answers to this machine's own names only")
+        if not _from_own_page(headers):
+            raise Forbidden("without keys the server answers to no other web page")
         return Principal()
 
 
-def _bearer(headers: Headers) -> bytes:
+def _is_open(path: str) -> bool:
+    """Say whether a path, spelt exactly so, may be read without a key: health, and files without data."""
+    return path in OPEN_PATHS or path in page_files()
+
+
+def _needed(path: str) -> tuple[ScopeName, ...]:
+    parts = path.strip("/").split("/")
+    return SCOPES.get(parts[0], SCOPES.get("/".join(parts[:2]), ADMIN))
+
+
+def _bearer(scope: Scope, headers: Headers) -> bytes:
+    """Give the key. A page cannot set headers of a WebSocket: its key comes as a subprotocol."""
     values = headers.getlist("authorization")
+    if not values:
+        offered = [name for name in scope.get("subprotocols", ()) if name.startswith(KEY_PROTOCOL)]
+        values = [f"Bearer {name.removeprefix(KEY_PROTOCOL)}" for name in offered]
     if len(values) != 1 or not values[0].startswith("Bearer ") or len(values[0]) <= len("Bearer "):
         raise Unauthorized("send one header authorization: Bearer <key>")
     return values[0].removeprefix("Bearer ").encode("latin-1")
 
 
 def _address(scope: Scope) -> str:
-    """Give where the request comes from: behind a proxy that is trusted, what the proxy says."""
+    """Give where the request comes from: of a proxy that is trusted, what it says."""
     client = scope.get("client")
     return str(client[0]) if client else ""
+
+
+def _from_own_page(headers: Headers) -> bool:
+    """Say whether no browser tells of another page: it may not read answers, and shall change nothing."""
+    origins = [_host_name(origin.partition("://")[2]) for origin in headers.getlist("origin")]
+    sites = headers.getlist("sec-fetch-site")
+    return all(map(is_loopback, origins)) and OWN_PAGES.issuperset(sites)
 
 
 def _host_name(host: str) -> str:

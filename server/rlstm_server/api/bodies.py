@@ -1,14 +1,20 @@
-"""Strict JSON bodies: what Python's parser would let pass is refused before a schema sees it."""
+"""Strict JSON bodies: what Python's parser would let pass is refused before a schema sees it.
+
+A large one is parsed and held against its schema in a thread. One that is made to cost much is refused early:
+each part of a body becomes an object, and each part that is wrong could become an error of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn
 
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from rlstm_server.errors import InputError, InvalidText
@@ -16,6 +22,14 @@ from rlstm_server.errors import InputError, InvalidText
 MAX_DEPTH = 32
 INLINE_BYTES = 16_384
 """A smaller body is parsed at once; a larger one in a thread, so that other requests go on."""
+
+MAX_PARTS = 65_536
+"""Objects, lists and fields of one body: what takes much more memory parsed than written."""
+
+MAX_FIELDS = 1_024
+"""Fields of one object: a schema finds a fault with each that it does not know."""
+
+_TO_NEXT_PART = re.compile(rb'(?s)(?:[^"\[{:]++|"(?:[^"\\]++|\\.)*+"?+)*+[\[{:]')
 
 
 class InvalidJson(InputError):
@@ -34,44 +48,51 @@ class BodyTimeout(InputError):
     """The body did not arrive in time."""
 
     code = "receive_timeout"
+    settled = False
 
 
 class StrictRoute(APIRoute):
     """A route whose body, if it has one, is read by `parse_strictly`; an empty body counts as `{}`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Wrap FastAPI's handler, which goes on to validate the parsed value."""
-        handle = super().get_route_handler()
-        if self.body_field is None:
+        """Wrap FastAPI's handler, which finds a body that is valid already."""
+        handle, schema = super().get_route_handler(), self.body_field
+        if schema is None:
             return handle
 
+        def read(body: bytes) -> Any:
+            value, faults = schema.validate(parse_strictly(body), loc=("body",))
+            if faults:
+                raise RequestValidationError(faults)
+            return value
+
         async def handle_strictly(request: Request) -> Response:
-            return await handle(await _parsed(request))
+            return await handle(await _read(request, read))
 
         return handle_strictly
 
 
-class ParsedRequest(Request):
-    """A request whose JSON is known already."""
+class ReadRequest(Request):
+    """A request whose body has been read already."""
 
     value: Any
 
     async def json(self) -> Any:
-        """Give the parsed body."""
+        """Give what the body says."""
         return self.value
 
 
-async def _parsed(request: Request) -> ParsedRequest:
+async def _read(request: Request, read: Callable[[bytes], Any]) -> ReadRequest:
     body = await request.body()
     if body:
         _check_media_type(request.headers.getlist("content-type"))
-    parsed = ParsedRequest(_declared_as_json(request), request.receive)
-    parsed._body = body or b"{}"
+    found = ReadRequest(_declared_as_json(request), request.receive)
+    found._body = body or b"{}"
     if len(body) <= INLINE_BYTES:
-        parsed.value = parse_strictly(parsed._body)
+        found.value = read(found._body)
     else:
-        parsed.value = await asyncio.to_thread(parse_strictly, body)
-    return parsed
+        found.value = await asyncio.to_thread(read, body)
+    return found
 
 
 def _declared_as_json(request: Request) -> Any:
@@ -110,9 +131,11 @@ def parse_strictly(body: bytes) -> Any:
     """Parse one JSON document (RFC 8259, UTF-8).
 
     Raises:
-        InvalidJson: not JSON, NaN or Infinity, a number beyond a double, a key given twice, too deep.
+        InvalidJson: not JSON, NaN or Infinity, a number beyond a double, a key given twice, too deep, or of
+            too many parts.
         InvalidText: a string holds a lone surrogate.
     """
+    _check_parts(body)
     try:
         value = json.loads(
             body.decode("utf-8"),
@@ -132,6 +155,19 @@ def parse_strictly(body: bytes) -> Any:
         raise InvalidJson("an integer has too many digits") from None
     _check_tree(value)
     return value
+
+
+def _check_parts(body: bytes) -> None:
+    """Count what opens an object or a list, or ends a field's name, outside of strings; makes nothing yet."""
+    if sum(map(body.count, (b"[", b"{", b":"))) <= MAX_PARTS:
+        return
+    at = 0
+    for _ in range(MAX_PARTS + 1):
+        part = _TO_NEXT_PART.match(body, at)
+        if part is None:
+            return
+        at = part.end()
+    raise InvalidJson(f"the body has more than {MAX_PARTS:,} objects, lists and fields")
 
 
 def _check_tree(root: Any) -> None:
@@ -167,6 +203,8 @@ def _check_text(text: str) -> None:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_FIELDS:
+        raise InvalidJson(f"an object has more than {MAX_FIELDS:,} fields")
     made = dict(pairs)
     if len(made) != len(pairs):
         raise InvalidJson("a key is given twice in one object")

@@ -7,25 +7,28 @@ is being answered, so that what a client sends ahead waits in the system's buffe
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import socket
 import struct
 from collections import Counter
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import ClassVar, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 import h11
 import orjson
 from starlette.responses import Response
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from rlstm_server.api import problems
 from rlstm_server.api.bodies import BodyTimeout
 from rlstm_server.api.failed_logins import caller_of
 from rlstm_server.api.limits import ARRIVED
 from rlstm_server.api.tracing import SECURITY_HEADERS
-from rlstm_server.errors import Overloaded
+from rlstm_server.errors import Overloaded, ServerError
 from rlstm_server.metrics import Cut, Metrics
 from rlstm_server.settings import Limits
 
@@ -84,6 +87,25 @@ class _OneLength(h11.Connection):
         return event
 
 
+class _Socket(WebSocketsSansIOProtocol):
+    """A connection that speaks WebSocket now, and says when it is lost."""
+
+    def __init__(self, *, on_lost: Callable[[], None], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._on_lost = on_lost
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        super().connection_lost(exc)
+        self._on_lost()
+
+    async def send(self, message: Any) -> None:
+        """Send; a handshake that was answered by a refusal is over, which uvicorn does not note."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
+
+
 class Connection(H11Protocol):
     """One connection: counted, and cut where it is too slow. `protocol` makes the class that servers use."""
 
@@ -104,17 +126,26 @@ class Connection(H11Protocol):
             self._expect_request()
         else:
             self._cut("full")
-            self._refuse(problems.respond(Overloaded("too many connections", retry_after=1), _request_id()))
+            self._refuse(_unread(Overloaded("too many connections", retry_after=1)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         for timer in (self._arriving, self._reading):
             if timer is not None:
                 timer.cancel()
+        self._leave()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection over to who speaks WebSocket; it stays counted until it is lost."""
+        self._expect_nothing()
+        self.ws_protocol_class = functools.partial(_Socket, on_lost=self._leave)  # type: ignore[assignment]
+        super().handle_websocket_upgrade(event)
+
+    def _leave(self) -> None:
         if self._counted:
             self._counted = False
             self.census.leave(self._caller)
-        super().connection_lost(exc)
 
     # ---- asking -------------------------------------------------------------------------------------------
 
@@ -176,7 +207,7 @@ class Connection(H11Protocol):
         self._cut("slow_request")
         seconds = self.census.limits.receive_seconds
         error = BodyTimeout(f"the request took longer than {seconds:g} s to arrive")
-        self._refuse(problems.respond(error, _request_id()))
+        self._refuse(_unread(error))
 
     def _refuse(self, response: Response) -> None:
         """Answer what never became a request, unless an answer is on its way already, and close."""
@@ -267,6 +298,12 @@ def protocol(limits: Limits, metrics: Metrics) -> type[Connection]:
         census = Census(limits, metrics)
 
     return Counted
+
+
+def _unread(error: ServerError) -> Response:
+    """Answer a request whose headers nobody has read: it may have a key."""
+    error.doubt()
+    return problems.respond(error, _request_id())
 
 
 def _request_id() -> str:

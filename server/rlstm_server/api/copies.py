@@ -10,7 +10,15 @@ from starlette.responses import StreamingResponse
 
 from rlstm_server.api.answers import json_response
 from rlstm_server.api.bodies import StrictRoute, check_octets
-from rlstm_server.api.dependencies import CallerDep, KeyDep, MinVersion, Services, ServicesDep, SessionDep
+from rlstm_server.api.dependencies import (
+    CallerDep,
+    HeldDep,
+    KeyDep,
+    MinVersion,
+    Services,
+    ServicesDep,
+    SessionDep,
+)
 from rlstm_server.api.session_fields import made_fields
 from rlstm_server.api.session_shapes import MAX_TTL_SECONDS, NAME, CreatedOut, ForkIn
 from rlstm_server.api.sessions import answers
@@ -46,10 +54,15 @@ async def fork(
 
 
 async def export(
-    session: SessionDep, services: ServicesDep, caller: CallerDep, min_version: MinVersion = None
+    session: SessionDep,
+    services: ServicesDep,
+    caller: CallerDep,
+    held: HeldDep,
+    min_version: MinVersion = None,
 ) -> Response:
     """Give the session as a signed file, which this server's tenant can import again."""
     exported = await services.engine.export(caller, session, min_version)
+    held.expect_file(exported.size)  # the state stays in memory until the slowest reader has it
     headers = {
         "content-length": str(exported.size),
         "content-disposition": f'attachment; filename="{session}.rlstm"',

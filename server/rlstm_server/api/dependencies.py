@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Query, Request
+from starlette.requests import HTTPConnection
 
-from rlstm_server.api.auth import PRINCIPAL, Principal
+from rlstm_server.api.auth import Principal, principal_of
 from rlstm_server.api.limits import HELD, Held
 from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
 from rlstm_server.engine.interface import EngineInterface
@@ -34,6 +36,7 @@ class Services:
 
     drain    takes no new work, gives what is under way so many seconds, and ends the rest with Draining
     about    the answer of /info
+    started  when, in Unix seconds
     """
 
     settings: Settings
@@ -41,13 +44,14 @@ class Services:
     engine: EngineInterface
     drain: Callable[[float], Awaitable[None]]
     about: dict[str, Any]
+    started: int = field(default_factory=lambda: int(time.time()))
 
 
 # All of these are coroutines, although they wait for nothing: FastAPI sends a plain function through its
 # thread pool, which would cost every request several changes of thread.
 
 
-def services_of(request: Request) -> Services:
+def services_of(request: HTTPConnection) -> Services:
     """What the application's lifespan made."""
     services = request.app.state.services
     if not isinstance(services, Services):
@@ -63,10 +67,12 @@ async def _trace(request: Request) -> Trace:
     return trace_of(request.scope)
 
 
+async def _principal(request: Request) -> Principal:
+    return principal_of(request.scope)
+
+
 async def _caller(request: Request) -> Caller:
-    principal, trace = request.scope[PRINCIPAL], trace_of(request.scope)
-    if not isinstance(principal, Principal):
-        raise TypeError("the request did not pass the auth layer")
+    principal, trace = await _principal(request), trace_of(request.scope)
     endpoint = services_of(request).metrics.endpoint(endpoint_of(request.scope))
     return Caller(
         tenant=principal.tenant,
@@ -148,6 +154,7 @@ async def _last_event_id(
 MinVersion = Annotated[int | None, Query(ge=0, lt=2**63, description="Refuse (412) an older session.")]
 ServicesDep = Annotated[Services, Depends(_services)]
 TraceDep = Annotated[Trace, Depends(_trace)]
+PrincipalDep = Annotated[Principal, Depends(_principal)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 HeldDep = Annotated[Held, Depends(_held)]
 SessionDep = Annotated[str, Depends(_session)]

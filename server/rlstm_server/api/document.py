@@ -7,8 +7,10 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from rlstm_server.api.event_shapes import data_schemas
 from rlstm_server.api.limits import OPEN_PATHS
 from rlstm_server.api.problems import MEDIA_TYPE
+from rlstm_server.api.tracing import face_of
 
 JSON = "application/json"
 KEY = {"type": "http", "scheme": "bearer", "description": "A key of this server."}
@@ -25,8 +27,9 @@ class Application(FastAPI):
         """Give the document, written once."""
         if self.openapi_schema is None:
             document = super().openapi()
+            document["components"]["schemas"] |= data_schemas()
             for path, operation in _operations(document):
-                _describe_problems(operation)
+                _describe_errors(path, operation)
                 _allow_no_body(operation)
                 if self._keyed:
                     operation["security"] = [{"key": []}, *([{}] if path in OPEN_PATHS else [])]
@@ -41,8 +44,11 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
             yield path, operation
 
 
-def _describe_problems(operation: dict[str, Any]) -> None:
-    """Give errors the media type that they are sent with."""
+def _describe_errors(path: str, operation: dict[str, Any]) -> None:
+    """Give problem documents the media type that they are sent with."""
+    if face_of(path) == "openai":
+        operation["responses"].pop("422", None)  # FastAPI's own: here it is a 400
+        return
     for status, response in operation["responses"].items():
         if status >= "4":
             response["content"] = {MEDIA_TYPE: response["content"][JSON]}

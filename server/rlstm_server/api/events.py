@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import orjson
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
@@ -15,13 +16,28 @@ from starlette.types import Receive, Scope, Send
 
 from rlstm_server.api import problems
 from rlstm_server.api.tracing import Trace
-from rlstm_server.engine.messages import EndEvent, GenerationEvent, TokenEvent
+from rlstm_server.engine.messages import CompletionEvent, EndEvent, GenerationEvent, TokenEvent
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
 
 HEADERS = {"x-accel-buffering": "no"}  # keeps nginx from holding events back
 
 Describe = Callable[[GenerationEvent], dict[str, Any]]
+EventT = TypeVar("EventT", bound=CompletionEvent)
+WrittenT = TypeVar("WrittenT", bound=CompletionEvent, contravariant=True)
+
+
+class Script(Protocol[WrittenT]):
+    """How one stream is written."""
+
+    def event(self, event: WrittenT) -> Iterable[bytes]:
+        """Write an event."""
+
+    def end(self) -> Iterable[bytes]:
+        """Write what comes after the last one."""
+
+    def failure(self, error: ServerError, request_id: str) -> Iterable[bytes]:
+        """Write what broke the stream off, so that no reader takes it for complete."""
 
 
 async def open_stream(
@@ -31,6 +47,20 @@ async def open_stream(
     trace: Trace,
     metrics: Metrics,
     ping_seconds: float,
+) -> Response:
+    """Start a stream of named events: token, end and error, with problem documents."""
+    script = _Named(describe)
+    return await open_script(events, script, trace=trace, metrics=metrics, ping_seconds=ping_seconds)
+
+
+async def open_script(
+    events: AsyncIterator[EventT],
+    script: Script[EventT],
+    *,
+    trace: Trace,
+    metrics: Metrics,
+    ping_seconds: float,
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Start a stream. What fails before the first event (or ping) still gets a status of its own."""
     pull = asyncio.ensure_future(anext(events))
@@ -42,12 +72,12 @@ async def open_stream(
         await _stop(pull, events)
         raise
     timed = _timed(_pinged(pull, events, ping_seconds), trace, metrics)
-    return EventStream(_frames(timed, describe, trace))
+    return EventStream(_frames(timed, script, trace), headers)
 
 
 async def _pinged(
-    pull: asyncio.Future[GenerationEvent], events: AsyncIterator[GenerationEvent], ping_seconds: float
-) -> AsyncGenerator[GenerationEvent | None, None]:
+    pull: asyncio.Future[EventT], events: AsyncIterator[EventT], ping_seconds: float
+) -> AsyncGenerator[EventT | None, None]:
     """Pass events on; None stands for a silence of `ping_seconds`."""
     try:
         while True:
@@ -65,7 +95,7 @@ async def _pinged(
         await _stop(pull, events)
 
 
-async def _stop(pull: asyncio.Future[GenerationEvent], events: AsyncIterator[GenerationEvent]) -> None:
+async def _stop(pull: asyncio.Future[EventT], events: AsyncIterator[EventT]) -> None:
     """Cancel the step under way, then close the generator: its work ends with its reader."""
     pull.cancel()
     await asyncio.gather(pull, return_exceptions=True)
@@ -74,50 +104,68 @@ async def _stop(pull: asyncio.Future[GenerationEvent], events: AsyncIterator[Gen
 
 
 async def _timed(
-    events: AsyncGenerator[GenerationEvent | None, None], trace: Trace, metrics: Metrics
-) -> AsyncGenerator[GenerationEvent | None, None]:
-    """Measure the time to the first token, then between two."""
-    last: float | None = None
+    events: AsyncGenerator[EventT | None, None], trace: Trace, metrics: Metrics
+) -> AsyncGenerator[EventT | None, None]:
+    """Measure the time to the first token, then between two of the same choice."""
+    last: dict[int, float] = {}
     async with aclosing(events):
         async for event in events:
             if isinstance(event, TokenEvent):
                 now = time.perf_counter()
-                if last is None:
+                if not last:
                     metrics.first_token_seconds.observe(now - trace.started)
-                else:
-                    metrics.inter_token_seconds.observe(now - last)
-                last = now
+                elif event.choice in last:
+                    metrics.inter_token_seconds.observe(now - last[event.choice])
+                last[event.choice] = now
             elif isinstance(event, EndEvent):
                 trace.version = event.version
             yield event
 
 
 async def _frames(
-    events: AsyncGenerator[GenerationEvent | None, None], describe: Describe, trace: Trace
+    events: AsyncGenerator[EventT | None, None], script: Script[EventT], trace: Trace
 ) -> AsyncGenerator[bytes, None]:
-    last: GenerationEvent | None = None
+    last: EventT | None = None
     try:
         async with aclosing(events):
             async for event in events:
-                yield KEEPALIVE_COMMENT if event is None else _event_frame(event, describe)
+                for written in (KEEPALIVE_COMMENT,) if event is None else script.event(event):
+                    yield written
                 last = event or last
         if not isinstance(last, EndEvent):
             raise InternalError("the events ended before the text did")
+        closing = script.end()
     except ServerError as error:
         problems.note(error, trace)
-        yield _frame("error", problems.document(error, trace.request_id))
+        closing = script.failure(error, trace.request_id)
     except Exception as error:
         trace.fault = error  # logged with the request id; the reader learns that the stream is not complete
-        yield _frame("error", problems.document(InternalError(), trace.request_id))
+        closing = script.failure(InternalError(), trace.request_id)
+    for written in closing:
+        yield written
 
 
-def _event_frame(event: GenerationEvent, describe: Describe) -> bytes:
-    if isinstance(event, EndEvent):
-        return _frame("end", describe(event))
-    return _frame("token", describe(event), event.mark)
+@dataclass(frozen=True)
+class _Named:
+    """Events by name, each with what `describe` says of it."""
+
+    describe: Describe
+
+    def event(self, event: GenerationEvent) -> Iterable[bytes]:
+        if isinstance(event, EndEvent):
+            yield frame(self.describe(event), "end")
+        else:
+            yield frame(self.describe(event), "token", event.mark)
+
+    def end(self) -> Iterable[bytes]:
+        return ()
+
+    def failure(self, error: ServerError, request_id: str) -> Iterable[bytes]:
+        yield frame(problems.document(error, request_id), "error")
 
 
-def _frame(event: str, data: dict[str, Any], mark: str | None = None) -> bytes:
+def frame(data: Mapping[str, Any], event: str | None = None, mark: str | None = None) -> bytes:
+    """Write one event, with a name or without."""
     return format_sse_event(event=event, data_str=orjson.dumps(data).decode(), id=mark)
 
 
@@ -126,11 +174,11 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, frames: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, frames: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> None:
         self.status_code = 200
         self.background = None
         self._frames = frames
-        self.init_headers(HEADERS)
+        self.init_headers({**HEADERS, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""

@@ -13,7 +13,10 @@ from typing import Final
 from rlstm_server.engine.quotas import TokenBucket
 
 ADDRESSES: Final = 4_096
-"""As many are remembered, the latest; more than an attacker of one network has."""
+"""As many are remembered, the latest. Whoever has more may try more: keys must be too long to be guessed."""
+
+ELSEWHERE: Final = "elsewhere"
+"""Stands for everything that is no address: it could be anything, as often as its sender likes."""
 
 PER_SECOND: Final = 1.0
 IPV6_PREFIX: Final = 64
@@ -58,7 +61,7 @@ def caller_of(address: str) -> str:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return address
+        return ELSEWHERE
     if parsed.version == 6 and parsed.ipv4_mapped is None:
         return str(ipaddress.ip_network((parsed.packed, IPV6_PREFIX), strict=False))
-    return address
+    return str(parsed)

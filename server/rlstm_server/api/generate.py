@@ -13,9 +13,10 @@ from pydantic import Field, model_validator
 from rlstm_model.sampling import SamplingConfig
 from rlstm_server.api.answers import FACTORS, Unit, identity, json_response
 from rlstm_server.api.bodies import StrictRoute
-from rlstm_server.api.dependencies import CallerDep, Services, ServicesDep, TraceDep
+from rlstm_server.api.dependencies import CallerDep, HeldDep, Services, ServicesDep, TraceDep
+from rlstm_server.api.event_shapes import UsageOut, event_schema
 from rlstm_server.api.events import open_stream
-from rlstm_server.api.shapes import BODY, IdentityOut, Shape, Strict, UnitField, problems
+from rlstm_server.api.shapes import BODY, IdentityOut, Ids, Shape, Strict, UnitField, problems
 from rlstm_server.api.tracing import Trace
 from rlstm_server.engine.messages import (
     EndEvent,
@@ -31,6 +32,7 @@ MAX_CHOICES = 16
 MAX_STOPS = 16
 
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
+StopStrings = Annotated[list[StopString], Field(fail_fast=True)]
 
 
 class SamplingIn(Strict):
@@ -51,7 +53,7 @@ class SamplingIn(Strict):
     seed: int | None = Field(
         default=None, ge=0, lt=2**63, description="Same seed, same text; default: drawn, and told."
     )
-    stop: StopString | list[StopString] = Field(
+    stop: StopString | StopStrings = Field(
         default=[], description="Strings that end the text; up to 16; not part of it."
     )
     logprobs: bool = Field(default=True, description="Report log-probabilities of the raw distribution.")
@@ -85,7 +87,7 @@ class GenerateIn(SamplingIn):
     """A prompt and how to continue it. An empty prompt is the beginning of a text."""
 
     prompt: str = Field(default="", description="The text to continue.")
-    tokens: list[int] = Field(default=[], description="The prompt as ids; not together with `prompt`.")
+    tokens: Ids = Field(default=[], description="The prompt as ids; not together with `prompt`.")
     n: int = Field(default=1, ge=1, le=MAX_CHOICES, description="How many continuations.")
 
     @model_validator(mode="after")
@@ -97,14 +99,6 @@ class GenerateIn(SamplingIn):
     def passage(self) -> Passage:
         """Give the engine's form of the prompt."""
         return Passage(tokens=tuple(self.tokens)) if self.tokens else Passage(text=self.prompt)
-
-
-class UsageOut(Shape):
-    """Tokens read and made."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
 
 
 class ChoiceOut(Shape):
@@ -141,11 +135,15 @@ class _Choice:
     logprobs: list[float] = field(default_factory=list)
 
 
-async def generate(body: GenerateIn, services: ServicesDep, caller: CallerDep, trace: TraceDep) -> Response:
+async def generate(
+    body: GenerateIn, services: ServicesDep, caller: CallerDep, held: HeldDep, trace: TraceDep
+) -> Response:
     """Continue a prompt. The same seed gives the same text, whatever else the server does."""
     limit = services.settings.limits.generate_tokens
     if body.n * body.max_tokens > limit:
         raise TooLarge("n x max_tokens", body.n * body.max_tokens, limit)
+    if not body.stream:
+        held.expect(body.n * body.max_tokens)
     request = GenerateRequest(caller=caller, prompt=body.passage(), settings=body.settings(body.n))
     return await respond(services.engine.generate(request), body, services, trace)
 
@@ -274,7 +272,7 @@ def streamed(*refusals: int) -> dict[int | str, dict[str, Any]]:
     """Document what a route answers that generates, and the statuses that it refuses with."""
     answered = {
         "model": ContinuationOut,
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"schema": {"type": "string"}, "itemSchema": event_schema()}},
         "description": "One document; or, with `stream`, the events token, end (one a choice) and error.",
     }
     return {200: answered, **problems(*BODY, *refusals)}

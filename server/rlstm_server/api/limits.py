@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rlstm_server.api.bodies import BodyTimeout
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import Trace, trace_of
-from rlstm_server.errors import Overloaded, ServerError, TooLarge
+from rlstm_server.errors import BodyTooLarge, Overloaded, ServerError
 from rlstm_server.settings import MEMORY_SHARE, NUMBER_BYTES, Limits
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
@@ -29,6 +29,9 @@ HELD = "rlstm.held"
 
 MOST_DIGITS = 18
 """Of a declared length that are read: more are no length of any body."""
+
+PIECE_BYTES = 65_536
+"""What is handed on at once of an answer: the rest waits here, and counts, until its reader took that."""
 
 PASS_OVER_BODIES = 4
 PASS_OVER_SECONDS = 1.0
@@ -73,7 +76,7 @@ class ReceivingLayer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = scope[HELD] = Held(self._limits, self._memory, trace_of(scope).tenant or "")
+        body = scope[HELD] = Held(self._limits, self._memory, trace_of(scope).tenant)
         try:
             await self._take_in(body, scope, receive, send)
         finally:
@@ -129,11 +132,14 @@ async def _pass_over(receive: Receive, count: int) -> None:
 
 
 class Held:
-    """The memory that one request holds until it is released: its body, counted and timed, and its answer."""
+    """The memory that one request holds until it is released: its body, counted and timed, and its answer.
 
-    def __init__(self, limits: Limits, memory: Memory, tenant: str) -> None:
-        self._limits, self._memory, self._tenant = limits, memory, tenant
-        self._largest_bytes = limits.body_bytes
+    Whoever is of no tenant gets none: what is open takes no body.
+    """
+
+    def __init__(self, limits: Limits, memory: Memory, tenant: str | None) -> None:
+        self._limits, self._memory, self._tenant = limits, memory, tenant or ""
+        self._largest_bytes = limits.body_bytes if tenant else 0
         self._taken_bytes = 0
 
     async def receive(self, scope: Scope, receive: Receive) -> bytes | None:
@@ -157,7 +163,18 @@ class Held:
 
     def expect(self, numbers: int) -> None:
         """Take memory for an answer of so many numbers. Raises Overloaded."""
-        self._take(numbers * NUMBER_BYTES)
+        self.expect_bytes(numbers * NUMBER_BYTES)
+
+    def expect_bytes(self, size: int) -> None:
+        """Take memory for an answer of so many bytes. Raises Overloaded."""
+        self._take(size)
+
+    def expect_file(self, size: int) -> None:
+        """Take memory for a file that is read from memory, at most all that one tenant may have.
+
+        Raises Overloaded.
+        """
+        self._take(min(size, int(MEMORY_SHARE * self._limits.requests_bytes) - self._taken_bytes))
 
     def release(self) -> None:
         """Give everything back: nobody reads the body any more, and the answer is sent."""
@@ -185,7 +202,7 @@ class Held:
 
     def _check_size(self, size: int) -> None:
         if size > self._largest_bytes:
-            raise TooLarge("body bytes", size, self._largest_bytes)
+            raise BodyTooLarge(size, self._largest_bytes)
 
 
 class _Exchange:
@@ -222,9 +239,16 @@ class _Exchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.body" and not message.get("more_body", False):
+        if message["type"] != "http.response.body":
+            await self._send(message)
+            return
+        body = message.get("body", b"")
+        while len(body) > PIECE_BYTES:
+            await self._send(message | {"body": bytes(body[:PIECE_BYTES]), "more_body": True})
+            body = memoryview(body)[PIECE_BYTES:]
+        if not message.get("more_body", False):
             self._answered = True
-        await self._send(message)
+        await self._send(message | {"body": bytes(body)})
 
     async def _watch(self) -> None:
         """Return when the client has left; a server also says so after the whole answer."""

@@ -18,6 +18,7 @@ from rlstm_server.api.shapes import (
     ColumnsOut,
     GuardsField,
     IdentityOut,
+    Ids,
     Shape,
     Strict,
     TextField,
@@ -35,7 +36,7 @@ from rlstm_server.errors import TooLarge
 MAX_TOP = 100
 
 ContextField = Annotated[str, Field(description="Read before the text and scored against; not reported.")]
-ContextTokensField = Annotated[list[int], Field(description="The same as ids; not together with `context`.")]
+ContextTokensField = Annotated[Ids, Field(description="The same as ids; not together with `context`.")]
 
 
 class ItemIn(Strict):
@@ -79,7 +80,9 @@ class ItemIn(Strict):
 class ScoreIn(Strict):
     """Up to 256 items; or, in short, the fields of one item in their place."""
 
-    items: list[ItemIn] | None = Field(default=None, min_length=1, description="The texts to score.")
+    items: Annotated[list[ItemIn], Field(fail_fast=True)] | None = Field(
+        default=None, min_length=1, description="The texts to score."
+    )
     text: TextField = None
     tokens: TokensField = None
     context: ContextField = ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from rlstm_server.api.answers import FACTORS, Unit
 from rlstm_server.api.generate import SamplingIn
@@ -35,9 +35,23 @@ SNAPSHOT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Weight = Annotated[float, Field(ge=-1e6, le=1e6)]
 ScoresField = Annotated[ScoreDetail, Field(description="Per-token columns, sums only, or neither.")]
-MetadataValue = (
-    Annotated[str, Field(max_length=512)] | Annotated[int, Field(ge=-(2**63), lt=2**63)] | float | bool | None
-)
+
+
+def _with_all_digits(value: Any) -> Any:
+    """Refuse an integer beyond 64 bits, which the schema would take as the nearest double."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("an integer is one of 64 bits; write a longer one as a string")
+    return value
+
+
+MetadataValue = Annotated[
+    Annotated[str, Field(max_length=512)]
+    | Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    | float
+    | bool
+    | None,
+    BeforeValidator(_with_all_digits),
+]
 Metadata = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=64)], MetadataValue], Field(max_length=MAX_METADATA)
 ]
@@ -122,7 +136,7 @@ class WeightsIn(Strict):
 class CandidatesIn(Strict):
     """Continuations to rank against the session as it is; nothing changes."""
 
-    candidates: list[CandidateIn] = Field(min_length=1)
+    candidates: list[CandidateIn] = Field(min_length=1, fail_fast=True)
     weights: WeightsIn = WeightsIn()
     unit: UnitField = "nats"
     min_version: MinVersionField = None
@@ -235,7 +249,7 @@ class SessionOut(Shape):
     name: str | None
     version: int
     position: int = Field(description="Tokens read.")
-    pending: int = Field(description="Characters held back until the word is complete.")
+    pending: int = Field(description="Characters held back until the word is complete; at most 4,096.")
     created_at: float
     expires_at: float | None
     state_bytes: int

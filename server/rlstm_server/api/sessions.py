@@ -50,6 +50,8 @@ from rlstm_server.engine.messages import (
 from rlstm_server.errors import InvalidField
 
 MAX_PAGE = 1000
+SESSION_BYTES = 20_480
+"""What a session of a page takes at most: above all its metadata."""
 
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Sessions on a page.")]
 Cursor = Annotated[str | None, Query(max_length=512, description="As the page before gave it.")]
@@ -88,9 +90,10 @@ async def create(body: CreateIn, services: ServicesDep, caller: CallerDep, key: 
 
 
 async def listing(
-    services: ServicesDep, caller: CallerDep, limit: PageSize = 100, cursor: Cursor = None
+    services: ServicesDep, caller: CallerDep, held: HeldDep, limit: PageSize = 100, cursor: Cursor = None
 ) -> Response:
     """List your sessions, oldest first, a page at a time."""
+    held.expect_bytes(limit * SESSION_BYTES)
     page = await services.engine.list_sessions(caller.tenant, limit, cursor)
     return await json_response(
         lambda: {"sessions": [session_fields(info) for info in page.sessions], "cursor": page.cursor},
@@ -200,6 +203,7 @@ async def generate(
     body: ContinueIn,
     services: ServicesDep,
     caller: CallerDep,
+    held: HeldDep,
     trace: TraceDep,
     key: KeyDep,
     if_match: IfMatchDep,
@@ -209,6 +213,8 @@ async def generate(
     if last_event_id is not None and not body.stream:
         raise InvalidField("last-event-id", "last-event-id: needs stream")
     trace.changes = body.commit
+    if not body.stream:
+        held.expect(body.max_tokens)
     events = services.engine.generate_in_session(
         SessionGenerate(
             caller=caller,

@@ -14,8 +14,11 @@ from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, Pas
 
 UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy and gain in the answer.")]
 TextField = Annotated[str | None, Field(min_length=1, description="Text. Give this or `tokens`.")]
+Ids = Annotated[list[int], Field(fail_fast=True)]
+"""Of a million ids that are none the first is told: every list of a request is read so."""
+
 TokensField = Annotated[
-    list[int] | None, Field(min_length=1, description="Ids of the model's vocabulary. Give this or `text`.")
+    Ids | None, Field(min_length=1, description="Ids of the model's vocabulary. Give this or `text`.")
 ]
 
 
@@ -155,7 +158,10 @@ class ProblemOut(BaseModel):
     title: str
     status: int
     detail: str
-    applied: Literal["no", "yes", "unknown"] = Field(description="Whether the change took effect.")
+    applied: Literal["no", "yes", "unknown"] = Field(
+        description="Whether the change took effect. Of a request with a key it is `no` only where no earlier"
+        " one with that key can have done it; where it is `unknown`, a repeat with the same key tells."
+    )
     request_id: str
 
 

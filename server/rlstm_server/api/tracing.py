@@ -9,15 +9,19 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
+from opentelemetry.trace import format_trace_id, get_current_span
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.logs import LOGGER
 from rlstm_server.metrics import Metrics, Outcome, Rejection
+from rlstm_server.telemetry import REQUEST_ID as SPAN_REQUEST_ID
+from rlstm_server.telemetry import SESSION_ID as SPAN_SESSION_ID
 
 KEY = "rlstm.trace"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -25,6 +29,15 @@ MADE = re.compile(r"/sessions/([a-z0-9]{1,64})")
 VERSION = re.compile(r'"([0-9]{1,18})"')
 QUIET = frozenset({"GET /health/live", "GET /health/ready", "GET /metrics"})
 """Endpoints that machines poll: their successes are logged at debug level only."""
+
+Face = Literal["native", "openai"]
+"""In whose words a request is answered: our own, or those that clients of OpenAI's interface know."""
+
+WEBSOCKET = "WS"
+"""What stands for a method in the name of an endpoint that takes a WebSocket."""
+
+STARTS = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
+SWITCHED = 101
 
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -40,12 +53,17 @@ SECURITY_HEADERS = {
 class Trace:
     """What is known of one request so far. The layers and handlers fill it in as it goes.
 
-    made       the id of a session that the request made
-    version    of the session, as it was answered
-    changes    false where a handler that could change something was asked not to
+    face            in whose words it is answered, errors above all
+    keyed           it may be the repeat of one that took effect
+    made            the id of a session that the request made
+    version         of the session, as it was answered
+    changes         false where a handler that could change something was asked not to
+    problem_status  what the error stands for; a stream has another status, sent before it was known
     """
 
     request_id: str
+    face: Face = "native"
+    keyed: bool = False
     started: float = field(default_factory=time.perf_counter)
     status: int | None = None
     tenant: str | None = None
@@ -55,6 +73,7 @@ class Trace:
     version: int | None = None
     changes: bool = True
     problem: str | None = None
+    problem_status: int | None = None
     rejection: Rejection | None = None
     fault: Exception | None = None
     cancelled: bool = False
@@ -68,13 +87,14 @@ class Trace:
             return "server_error"
         if self.rejection is not None:
             return "rejected"
-        if self.status < 400 and self.problem is None:
+        status = self.problem_status or self.status
+        if status < 400 and self.problem is None:
             return "ok"
-        return "client_error" if 400 <= self.status < 500 else "server_error"
+        return "client_error" if 400 <= status < 500 else "server_error"
 
 
-Respond = Callable[[ServerError, str], Response]
-"""Writes an error as a response; the request id is its second argument."""
+Respond = Callable[[ServerError, str, Face], Response]
+"""Writes an error as a response: for the request of this id, in these words."""
 
 Finished = Callable[[Trace, Scope], None]
 """Is told of every request that is over."""
@@ -93,12 +113,19 @@ def endpoint_of(scope: Scope) -> str | None:
 
     A method may be any word of the caller's.
     """
-    route, method = scope.get("route"), scope["method"]
+    route, method = scope.get("route"), scope.get("method")
+    if isinstance(route, WebSocketRoute):
+        return f"{WEBSOCKET} {route.path}"
     return f"{method} {route.path}" if isinstance(route, Route) and method in (route.methods or ()) else None
 
 
+def face_of(path: str) -> Face:
+    """Say in whose words a path is answered, whether there is such a route or not."""
+    return "openai" if path == "/v1" or path.startswith("/v1/") else "native"
+
+
 class TracingLayer:
-    """Traces every HTTP request; an exception that nobody answered becomes the fixed 500 document."""
+    """Traces every request, a WebSocket to its end; an exception that nobody answered becomes a fixed 500."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, respond: Respond, finished: Finished) -> None:
         self._app, self._metrics, self._respond, self._finished = app, metrics, respond, finished
@@ -106,14 +133,20 @@ class TracingLayer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        trace = scope[KEY] = Trace(request_id=_request_id(Headers(scope=scope)))
+        given = Headers(scope=scope)
+        trace = scope[KEY] = Trace(
+            request_id=_request_id(given),
+            face=face_of(scope["path"]),
+            keyed="idempotency-key" in given,
+        )
 
         async def send_traced(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                trace.status = message["status"]
+            if message["type"] in STARTS:
+                trace.status = message.get("status", SWITCHED)
+                _describe_span(trace)
                 headers = MutableHeaders(scope=message)
                 _read_headers(headers, trace)
                 _add_headers(headers, trace)
@@ -128,7 +161,8 @@ class TracingLayer:
             trace.fault = error
             if trace.status is not None:
                 raise
-            await self._respond(InternalError(), trace.request_id)(scope, receive, send_traced)
+            response = self._respond(InternalError(), trace.request_id, trace.face)
+            await response(scope, receive, send_traced)
         finally:
             self._finish(trace, scope)
 
@@ -145,6 +179,7 @@ class TracingLayer:
         level = logging.DEBUG if endpoint in QUIET and trace.outcome == "ok" else logging.INFO
         extra = {
             "request_id": trace.request_id,
+            "trace_id": _trace_id(),
             "session_id": trace.session_id,
             "tenant": trace.tenant,
             "endpoint": endpoint,
@@ -154,6 +189,19 @@ class TracingLayer:
             "seconds": round(seconds, 6),
         }
         self._log.log(logging.ERROR if trace.fault else level, "request", extra=extra, exc_info=trace.fault)
+
+
+def _describe_span(trace: Trace) -> None:
+    """Say in the request's span, where there is one, which request and session it is."""
+    span = get_current_span()
+    span.set_attribute(SPAN_REQUEST_ID, trace.request_id)
+    if trace.session_id is not None:
+        span.set_attribute(SPAN_SESSION_ID, trace.session_id)
+
+
+def _trace_id() -> str | None:
+    context = get_current_span().get_span_context()
+    return format_trace_id(context.trace_id) if context.is_valid else None
 
 
 def _request_id(headers: Headers) -> str:

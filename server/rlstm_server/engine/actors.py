@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from rlstm_server.engine.cache import SessionCache
@@ -59,7 +60,7 @@ class Actors:
         self, key: SessionKey, operation_id: str, work: Callable[[Operation[Result]], Awaitable[Result]]
     ) -> Operation[Result]:
         """Put work into the session's queue. Raises InFlight for an operation that is in it, Overloaded."""
-        actor = self._actors.setdefault(key, _Actor())
+        actor = self._actors.get(key) or _Actor()
         if operation_id in actor.operations:
             self.metrics.replays.labels("in_flight").inc()
             raise InFlight("an operation with this key is being worked on", retry_after=1)
@@ -80,6 +81,7 @@ class Actors:
                     actor.failures += 1
                     raise
 
+        self._actors[key] = actor
         operation = actor.operations[operation_id] = self.start(in_turn)
         operation.task.add_done_callback(lambda _: self._leave(key, actor, operation_id))
         return operation
@@ -89,12 +91,12 @@ class Actors:
         if not actor.operations and self._actors.get(key) is actor:
             del self._actors[key]
 
-    def end(self, key: SessionKey, refusal: ServerError) -> None:
+    def end(self, key: SessionKey, refuse: Callable[[], ServerError]) -> None:
         """Stop all operations of a session that has ended, but for a commit on its way; keep no copy."""
         self.cache.drop(key)
         actor = self._actors.get(key)
         for operation in [] if actor is None else list(actor.operations.values()):
-            operation.abandon(refusal)
+            operation.abandon(refuse)
             # A commit from just before the end makes a copy once more.
             operation.task.add_done_callback(lambda _: self.cache.drop(key))
 
@@ -105,7 +107,7 @@ class Actors:
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
         for operation in list(self._operations):
-            operation.abandon(Draining("the server is shutting down"))
+            operation.abandon(partial(Draining, "the server is shutting down"))
         rest = [operation.task for operation in self._operations]
         if rest:
             await asyncio.wait(rest, timeout=COMMIT_SECONDS)

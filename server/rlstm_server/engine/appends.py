@@ -40,13 +40,12 @@ class Appends:
 
         async def work(operation: Operation[AppendAnswer]) -> AppendAnswer:
             changed = await self.sessions.change(operation, change, partial(self._plan, request, bill))
+            if changed.replay is not None:
+                bill.refund()
             return await self._answer(key, changed)
 
         with billed(request.caller.allowance) as bill:
-            answer = await self.sessions.enqueue(key, change.operation_id, work).wait()
-            if answer.replayed:
-                bill.refund()
-            return answer
+            return await self.sessions.enqueue(key, change.operation_id, work).wait()
 
     async def _plan(
         self, request: AppendRequest, bill: Bill, copy: SessionCopy
@@ -70,7 +69,7 @@ class Appends:
             return replace(changed.staged.answer, expires_at=expires_at, timings=changed.timings)
         if changed.replay is None:
             raise ValueError("a change is either staged or a replay")
-        head = await self.sessions.head_after(key)
+        head = await self.sessions.store.load_head(key, with_state=False)
         stored = answers.append_answer(changed.replay.answer or changed.replay.summary)
         return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=changed.timings)
 

@@ -1,14 +1,16 @@
 """Charging work to the key that asked for it: when it is accepted, before it is done.
 
-What took no effect is given back, and so is what was charged for tokens that were not written after all.
+What took no effect is given back, and so is what was charged for tokens that were not written after all. But
+whoever was shown the first of a text has had what was read for it, and as much of the text as he took.
 """
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
-from rlstm_server.engine.messages import EndEvent, GenerationEvent, GenerationSettings, TokenEvent
+from rlstm_server.engine.messages import EndEvent, GenerationSettings, TokenEvent
 from rlstm_server.engine.quotas import Allowance, TokenBucket
+from rlstm_server.engine.steps import Event
 from rlstm_server.errors import ServerError
 
 
@@ -18,6 +20,7 @@ class Bill:
 
     allowance: Allowance
     _charged: dict[TokenBucket, int] = field(default_factory=dict)
+    _settled: bool = False
 
     def charge(
         self, *, tokens: int | None = None, learned: int | None = None, generated: int | None = None
@@ -36,8 +39,14 @@ class Bill:
             bucket.use(count - self._charged.get(bucket, 0))
             self._charged[bucket] = count
 
+    def settle(self) -> None:
+        """Give nothing back from now on: the work was of use."""
+        self._settled = True
+
     def refund(self) -> None:
-        """Give everything back."""
+        """Give everything back, unless that is settled."""
+        if self._settled:
+            return
         for bucket, count in self._charged.items():
             bucket.use(-count)
         self._charged.clear()
@@ -56,12 +65,12 @@ def billed(allowance: Allowance) -> Iterator[Bill]:
 
 
 async def paid(
-    stream: AsyncGenerator[GenerationEvent, None],
+    stream: AsyncGenerator[Event, None],
     settings: GenerationSettings,
     bill: Bill,
     *,
     learns: bool = False,
-) -> AsyncGenerator[GenerationEvent, None]:
+) -> AsyncGenerator[Event, None]:
     """Pass events on. All tokens that may come are charged first, and in the end those that came."""
     most, made = settings.choices * settings.max_tokens, 0
     bill.charge(generated=most, learned=most if learns else 0)
@@ -71,6 +80,7 @@ async def paid(
                 made += isinstance(event, TokenEvent)
                 if isinstance(event, EndEvent) and event.replayed:
                     made = 0
+                bill.settle()
                 yield event
     finally:
         bill.charge(generated=made, learned=made if learns else 0)

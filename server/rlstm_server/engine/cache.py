@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.slots import Slots
-from rlstm_server.metrics import Metrics
+from rlstm_server.metrics import Memory, Metrics
 from rlstm_server.store.base import SessionKey
 
 
@@ -13,12 +13,13 @@ from rlstm_server.store.base import SessionKey
 class SessionCache:
     """The newest copies that fit into `max_bytes`. Every copy says whose it is and at which position.
 
-    Each copy that is made comes here first, and its memory into the books of `slots`.
+    Each copy that is made comes here first, and its memory into the books of `slots`; `tier` is which memory.
     """
 
     max_bytes: int
     metrics: Metrics
     slots: Slots = field(default_factory=Slots)
+    tier: Memory = "host"
     _copies: "OrderedDict[SessionKey, SessionCopy]" = field(default_factory=OrderedDict)
     _bytes: int = 0
 
@@ -57,13 +58,17 @@ class SessionCache:
             self._bytes += copy.nbytes
         while self._bytes > self.max_bytes:
             self._remove(next(iter(self._copies)))
-            self.metrics.evictions.labels("host", "lru").inc()
-        self.metrics.sessions.labels("host").set(len(self._copies))
+            self.count_eviction("lru")
+        self.metrics.sessions.labels(self.tier).set(len(self._copies))
 
     def drop(self, key: SessionKey) -> None:
         """Forget the copy of `key`, if there is one."""
         self._remove(key)
-        self.metrics.sessions.labels("host").set(len(self._copies))
+        self.metrics.sessions.labels(self.tier).set(len(self._copies))
+
+    def count_eviction(self, reason: str) -> None:
+        """Count a copy that was dropped before its session was asked for again."""
+        self.metrics.evictions.labels(self.tier, reason).inc()
 
     def check(self) -> None:
         """Raise ValueError unless every copy is filed under its own key and the bytes add up."""

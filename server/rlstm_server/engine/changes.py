@@ -99,7 +99,7 @@ class Changes:
             return replace(changed.staged.answer, expires_at=changed.expires_at_ms / 1000)
         if changed.replay is None:
             raise ValueError("a change is either staged or a replay")
-        head = await self.sessions.head_after(change.key)
+        head = await self.sessions.store.load_head(change.key, with_state=False)
         present = session_info(change.key.session_id, head)
         if changed.replay.answer is not None:
             return replace(answers.session_info(changed.replay.answer), expires_at=present.expires_at)

@@ -7,15 +7,8 @@ from typing import Any
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.creation import Creator, NewSession
-from rlstm_server.engine.exports import (
-    Exported,
-    ExportKeys,
-    ExportSpec,
-    Signed,
-    open_export,
-    read_session,
-    write_export,
-)
+from rlstm_server.engine.envelope import ExportKeys, Signed, open_envelope
+from rlstm_server.engine.exports import Exported, ExportSpec, read_session, write_export
 from rlstm_server.engine.messages import (
     Ancestor,
     Caller,
@@ -60,8 +53,9 @@ class Copies:
                 new = await self._forked(request, source, body_hash)
             except ServerError as error:
                 # Made before, it does not go with its source.
-                made = await self.creator.recall(request.caller, request.key, body_hash)
+                made = await self.creator.recall(request.caller, request.key, body_hash, operation)
                 if made is None:
+                    error.settled = True
                     raise error
                 return made
             return await self.creator.make(new, operation)
@@ -72,7 +66,7 @@ class Copies:
         """Write a session as a file. See EngineInterface.export."""
         keys = self._signing_keys()
         copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
-        # A state is never written to, so its bytes can be read beside the device thread.
+        # A state is never written to, so it can be read beside the device thread, and as late as one likes.
         export = await asyncio.to_thread(write_export, copy, self.creator.staging.served, keys)
         return ExportedSession(
             session=session, version=copy.position.version, size=export.size, pieces=export.pieces
@@ -134,7 +128,7 @@ class Copies:
 
 def _examined(data: bytes, keys: ExportKeys) -> tuple[Signed, str]:
     """Verify a file, and take its digest."""
-    return open_export(data, keys), hashlib.sha256(data).hexdigest()
+    return open_envelope(data, keys), hashlib.sha256(data).hexdigest()
 
 
 def _read(signed: Signed, spec: ExportSpec) -> Steps[Any, Exported]:

@@ -19,17 +19,17 @@ from rlstm_server.engine.messages import (
     Caller,
     CreatedSession,
     CreateSession,
+    SessionInfo,
 )
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.snapshot import SessionState, stored_bytes
+from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.text import read_passage
-from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, ServerError
+from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, RateLimited, ServerError
 from rlstm_server.store.base import (
     Created,
     Creation,
-    CreationOutcome,
     CreationReplayed,
     Mismatch,
     SessionKey,
@@ -96,8 +96,7 @@ class Creator:
         if request.first is None:
             return made
         answer = await self._append_first(request, operation_id, made.info.id)
-        head = await self.sessions.head_after(SessionKey(request.caller.tenant, made.info.id))
-        return replace(made, info=session_info(made.info.id, head), append=answer)
+        return replace(made, info=await self._present(request.caller.tenant, made.info.id), append=answer)
 
     def facts(self, name: str | None, ttl_seconds: float | None, metadata: Mapping[str, Any]) -> SessionFacts:
         """What is said of a session that is made now."""
@@ -116,26 +115,32 @@ class Creator:
         requests.within(f"bytes of a session's state, {kind}", size, limit)
 
     async def make(self, new: NewSession, operation: Operation[CreatedSession]) -> CreatedSession:
-        """Make a session of any origin.
+        """Make a session of any origin, or find the one that the same request made before.
 
-        Raises RateLimited for one too many of the tenant, SessionExists, StoreFull, IdempotencyMismatch.
+        Raises RateLimited for one too many of the tenant, SessionExists, StoreFull, IdempotencyMismatch, and
+        Gone.
         """
-        size = stored_bytes(new.state)
-        room = self.holdings.room(
-            new.caller.tenant,
-            new.caller.allowance,
-            max(size, self.staging.served.state_bytes(new.state.choice)),
-            repeatable=new.repeatable,
-        )
-        async with room:
-            return await self._make(new, size, operation)
+        size = new.state.stored_bytes
+        most = max(size, self.staging.served.state_bytes(new.state.choice))
+        try:
+            async with self.holdings.room(new.caller, most, sessions=1):
+                return await self._make(new, size, operation)
+        except RateLimited as error:
+            key = new.operation_id if new.repeatable else None
+            made = await self.recall(new.caller, key, new.body_hash, operation)
+            if made is None:
+                error.settled = True
+                raise error
+            return made
 
-    async def recall(self, caller: Caller, key: str | None, body_hash: bytes) -> CreatedSession | None:
+    async def recall(
+        self, caller: Caller, key: str | None, body_hash: bytes, operation: Operation[CreatedSession]
+    ) -> CreatedSession | None:
         """The session that a creation under `key` made before. Raises IdempotencyMismatch, Gone."""
         if key is None:
             return None
         outcome = await self.sessions.store.recall_creation(caller.tenant, key, body_hash)
-        return None if outcome is None else await self._repeated(caller.tenant, outcome)
+        return None if outcome is None else await self._repeated(caller.tenant, outcome, operation)
 
     async def _make(self, new: NewSession, size: int, operation: Operation[CreatedSession]) -> CreatedSession:
         creation = Creation(
@@ -154,7 +159,10 @@ class Creator:
         outcome = await operation.commit(
             self.sessions.store.create(replace(creation, answer=orjson.dumps(expected)))
         )
-        return await self._settle(copy, size, outcome, keep=not new.shared)
+        if not isinstance(outcome, Created):
+            return await self._repeated(new.key.tenant, outcome, operation)
+        operation.took_effect = True
+        return self._settle(copy, size, outcome, keep=not new.shared)
 
     def _choose(self, request: CreateSession) -> AdaptationChoice:
         """How the session learns. Raises InvalidField, and TooLarge for a state too large to be kept."""
@@ -168,11 +176,7 @@ class Creator:
             piece = read_passage(self.staging.served.vocab, request.first, "", final=False)
             requests.check_append(piece, self.appends.limits)
 
-    async def _settle(
-        self, copy: SessionCopy, state_bytes: int, outcome: CreationOutcome, *, keep: bool
-    ) -> CreatedSession:
-        if not isinstance(outcome, Created):
-            return await self._repeated(copy.key.tenant, outcome)
+    def _settle(self, copy: SessionCopy, state_bytes: int, outcome: Created, *, keep: bool) -> CreatedSession:
         self.sessions.metrics.sessions_created.inc()
         copy = replace(copy, facts=replace(copy.facts, created_at_ms=outcome.head.created_at_ms))
         if keep:
@@ -180,17 +184,29 @@ class Creator:
         info = info_of(copy, state_bytes, outcome.head.expires_at_ms)
         return CreatedSession(info=info, append=None, durability=self.staging.durability, replayed=False)
 
-    async def _repeated(self, tenant: str, outcome: CreationReplayed | Mismatch) -> CreatedSession:
+    async def _repeated(
+        self, tenant: str, outcome: CreationReplayed | Mismatch, operation: Operation[CreatedSession]
+    ) -> CreatedSession:
         metrics = self.sessions.metrics
         if isinstance(outcome, Mismatch):
             metrics.replays.labels("body_mismatch").inc()
             raise IdempotencyMismatch("the idempotency key was used with another request")
+        operation.took_effect = True
         metrics.replays.labels("replayed").inc()
         stored = answers.session_info(outcome.answer)
-        head = await self.sessions.head_after(SessionKey(tenant, outcome.session_id))
+        head = await self.sessions.store.load_head(SessionKey(tenant, outcome.session_id), with_state=False)
         # Only the store knows by its own clock when it was made.
         info = replace(stored, created_at=head.created_at_ms / 1000, expires_at=head.expires_at_ms / 1000)
         return CreatedSession(info=info, append=None, durability=self.staging.durability, replayed=True)
+
+    async def _present(self, tenant: str, session: str) -> SessionInfo:
+        """Describe a session that was made with its first text: whatever fails now, it was."""
+        try:
+            head = await self.sessions.store.load_head(SessionKey(tenant, session), with_state=False)
+            return session_info(session, head)
+        except ServerError as error:
+            error.applied = "yes"
+            raise
 
     async def _append_first(self, request: CreateSession, operation_id: str, session: str) -> AppendAnswer:
         """Append the first text; without a key to repeat the request with, a session without it is ended."""

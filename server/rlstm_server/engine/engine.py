@@ -5,40 +5,38 @@ is told in session.py.
 """
 
 import asyncio
-import secrets
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from rlstm_model.adaptation.crew import Crew
-from rlstm_model.adaptation.round import perform
+from rlstm_model.adaptation.round import PassKind, perform
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends
-from rlstm_server.engine.billing import billed, paid
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.cache_check import CacheCheck
 from rlstm_server.engine.changes import Changes
+from rlstm_server.engine.completions import Completions
 from rlstm_server.engine.copies import Copies
 from rlstm_server.engine.creation import Creator
-from rlstm_server.engine.description import SessionCopy, session_info
 from rlstm_server.engine.ending import end_session
-from rlstm_server.engine.exports import ExportKeys
-from rlstm_server.engine.generation import continue_prompt
+from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.holdings import Holdings
 from rlstm_server.engine.loading import Loader
 from rlstm_server.engine.messages import (
-    AdaptationChoice,
     AppendAnswer,
     AppendRequest,
     Caller,
     CandidatesAnswer,
     CandidatesRequest,
     ChangeAnswer,
+    CompletionEvent,
+    CompletionRequest,
     CreatedSession,
     CreateSession,
-    EndEvent,
     EngineIdentity,
     EngineLimits,
     ExportedSession,
@@ -46,11 +44,9 @@ from rlstm_server.engine.messages import (
     GenerateRequest,
     GenerationEvent,
     ImportRequest,
-    Passage,
     ResetRequest,
     RestoreRequest,
     ScoreAnswer,
-    ScoreItem,
     ScoreRequest,
     SessionGenerate,
     SessionInfo,
@@ -58,31 +54,21 @@ from rlstm_server.engine.messages import (
     SessionSnapshot,
     SnapshotAnswer,
     SnapshotRequest,
-    Timings,
     UpdateRequest,
 )
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.named_snapshots import NamedSnapshots
 from rlstm_server.engine.numerics import alone
+from rlstm_server.engine.queries import Queries
 from rlstm_server.engine.runner import ROWS, Runner
-from rlstm_server.engine.scoring import (
-    ROWS_OF_REQUEST,
-    ItemText,
-    Scored,
-    rank_candidates,
-    score_items,
-    score_items_adapted,
-)
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import Snapshots
 from rlstm_server.engine.staging import Staging
-from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.streams import SessionStreams
-from rlstm_server.engine.text import Piece, read_passage
-from rlstm_server.errors import Draining, InvalidField, StateCorrupt, VersionMoved
-from rlstm_server.metrics import Metrics
-from rlstm_server.store.base import Listed, SessionStore
+from rlstm_server.errors import Draining, ServerError
+from rlstm_server.metrics import Memory, Metrics
+from rlstm_server.store.base import SessionStore
 
 CACHE_BYTES: Final = 512 * 2**20
 TTL_SECONDS: Final = 30 * 24 * 3600.0
@@ -113,19 +99,22 @@ class Engine:
         """
         self.limits = limits or EngineLimits()
         self._crew = Crew(threads) if served.device.type == "cpu" and threads > 1 else None
+        padding = Counter[PassKind]()
         self.runner = Runner(
             served.model,
             metrics,
             self.limits.queued_jobs,
             rows,
-            partial(perform if served.rounds_agree else alone, crew=self._crew),
+            partial(perform if served.rounds_agree else alone, crew=self._crew, padding=padding),
+            padding,
             self.limits,
         )
         self._served = served
         self._metrics = metrics
         self._store = MeteredStore(store, metrics)
         snapshots = Snapshots(served)
-        cache = SessionCache(cache_bytes, metrics, self.runner.slots)
+        tier: Memory = "host" if served.device.type == "cpu" else "device"
+        cache = SessionCache(cache_bytes, metrics, self.runner.slots, tier)
         self._cache_check = CacheCheck(self._store, cache)
         self.sessions = Sessions(
             store=self._store,
@@ -137,13 +126,14 @@ class Engine:
         )
         self._staging = Staging(served, snapshots, self._store)
         self._appends = Appends(self.sessions, self._staging, self.limits)
-        self._creator = Creator(
-            self.sessions, self._staging, self._appends, Holdings(self._store), TTL_SECONDS
-        )
-        self._snapshots = NamedSnapshots(self.sessions)
+        holdings = Holdings(self._store, served)
+        self._creator = Creator(self.sessions, self._staging, self._appends, holdings, TTL_SECONDS)
+        self._snapshots = NamedSnapshots(self.sessions, holdings)
         self._changes = Changes(self.sessions, self._staging, self._snapshots)
         self._copies = Copies(self.sessions, self._creator, self._snapshots, export_keys)
         self._streams = SessionStreams(self.sessions, self._staging, self.limits)
+        self._queries = Queries(self.sessions, self._staging, self.limits)
+        self._completions = Completions(served, self.runner, self.limits, metrics)
         self._draining = False
 
     @property
@@ -193,163 +183,89 @@ class Engine:
         if self._draining:
             raise Draining("the server is shutting down")
 
+    @contextmanager
+    def _taking(self, key: str | None) -> Iterator[None]:
+        """Take a change, unless draining; what fails under a key may have been done under it before."""
+        try:
+            self._refuse_when_draining()
+            yield
+        except ServerError as error:
+            if key is not None:
+                error.doubt()
+            raise
+
     # ---- stateless ----------------------------------------------------------------------------------------
 
     async def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Score items, each on its own."""
         self._refuse_when_draining()
-        requests.check_score(request, self.limits)
-        size = sum(requests.size_of(item.passage) + requests.size_of(item.context) for item in request.items)
-        items = await requests.off_loop(size, partial(self._item_texts, request.items))
-        choice = None if request.adaptation is None else self._served.choose(request.adaptation)
-        rows = min(len(items), ROWS_OF_REQUEST)
-        with billed(request.caller.allowance) as bill:
-            count = sum(text.tokens for text in items)
-            bill.charge(tokens=count, learned=0 if choice is None else count)
-            ran = await self.runner.run(self._score_steps(choice, items, request.top), request.caller, rows)
-        ran.result.tally.count(self._metrics)
-        timings = Timings(queue=ran.queue, compute=ran.compute)
-        return ScoreAnswer(items=ran.result.items, adaptation=choice, timings=timings)
-
-    def _score_steps(
-        self, choice: AdaptationChoice | None, items: list[ItemText], top: int
-    ) -> Steps[Any, Scored]:
-        if choice is None:
-            return score_items(self._served.reader, items, top)
-        adapter = self._served.adapter(choice.kind, choice.coordinates)
-        return score_items_adapted(adapter, choice, items, top)
-
-    def _item_texts(self, items: tuple[ScoreItem, ...]) -> list[ItemText]:
-        texts = [self._item_text(index, item) for index, item in enumerate(items)]
-        count = sum(text.tokens for text in texts)
-        requests.within("tokens of all items", count, self.limits.score_tokens)
-        return texts
-
-    def _item_text(self, index: int, item: ScoreItem) -> ItemText:
-        field = f"items[{index}]"
-        piece = read_passage(self.vocab, item.passage, field)
-        if not piece.ids:
-            raise InvalidField(f"{field}.text", "the text holds no token")
-        return ItemText(id=item.id, piece=piece, context=self._context(f"{field}.context", item.context))
-
-    def _context(self, field: str, passage: Passage | None) -> Piece | None:
-        """The tokens before a text; None where there are none, which is the beginning of all text."""
-        if passage is None or not requests.size_of(passage):
-            return None
-        piece = read_passage(self.vocab, passage, field)
-        return piece if piece.ids else None
+        return await self._queries.score(request)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Continue a prompt."""
         self._refuse_when_draining()
-        requests.check_generation(request.settings, self.limits)
-        context = partial(self._context, "prompt", request.prompt)
-        prompt = await requests.off_loop(requests.size_of(request.prompt), context)
-        ids = prompt.ids if prompt else []
-        requests.within("prompt tokens", len(ids), self.limits.prompt_tokens)
-        seed = secrets.randbits(32) if request.settings.seed is None else request.settings.seed
-        unfinished = prompt.after.unfinished if prompt else ()
-        steps = continue_prompt(self._served.reader, self.vocab, ids, request.settings, seed, unfinished)
-        with billed(request.caller.allowance) as bill:
-            bill.charge(tokens=len(ids))
-            stream = paid(self.runner.stream(steps, request.caller), request.settings, bill)
-            async with aclosing(stream) as events:
-                async for event in events:
-                    if isinstance(event, EndEvent):
-                        self._metrics.tokens.labels("generated").inc(event.completion_tokens)
-                    yield event
+        async with aclosing(self._queries.generate(request)) as events:
+            async for event in events:
+                yield event
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent, None]:
+        """Read prompts and continue them."""
+        self._refuse_when_draining()
+        async with aclosing(self._completions.perform(request)) as events:
+            async for event in events:
+                yield event
 
     # ---- sessions -----------------------------------------------------------------------------------------
 
     async def create_session(self, request: CreateSession) -> CreatedSession:
         """Make a session."""
-        self._refuse_when_draining()
-        return await self._creator.perform(request)
+        with self._taking(request.key):
+            return await self._creator.perform(request)
 
     async def list_sessions(self, tenant: str, limit: int, cursor: str | None) -> SessionPage:
         """List a tenant's sessions."""
-        page = await self._store.list(tenant, limit=limit, cursor=cursor)
-        described = (self._described(listed) for listed in page.sessions)
-        sessions = tuple(info for info in described if info is not None)
-        return SessionPage(sessions=sessions, cursor=page.cursor)
-
-    def _described(self, listed: Listed) -> SessionInfo | None:
-        """Describe a session of a listing; None for one that is damaged: the others can be listed."""
-        try:
-            return session_info(listed.session_id, listed.head)
-        except StateCorrupt:
-            self._metrics.restore_failures.labels("schema").inc()
-            return None
+        return await self._queries.list(tenant, limit, cursor)
 
     async def session_info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
         """Describe a session."""
-        head = await self._store.load_head(requests.session_key(tenant, session), with_state=False)
-        if min_version is not None and head.version < min_version:
-            raise VersionMoved(min_version, head.version)
-        return session_info(session, head)
+        return await self._queries.info(tenant, session, min_version)
 
     async def append(self, request: AppendRequest) -> AppendAnswer:
         """Score, then learn."""
-        self._refuse_when_draining()
-        return await self._appends.perform(request)
+        with self._taking(request.key):
+            return await self._appends.perform(request)
 
     async def score_candidates(self, request: CandidatesRequest) -> CandidatesAnswer:
         """Rank continuations."""
         self._refuse_when_draining()
-        requests.check_candidates(request, self.limits)
-        key = requests.session_key(request.caller.tenant, request.session)
-        copy = await self.sessions.read(key, request.caller, request.min_version)
-        size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
-        pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
-        steps = rank_candidates(
-            self._staging.adapter(copy.state), copy.state, request.candidates, pieces, request.weights
-        )
-        with self.sessions.distrusting(key), billed(request.caller.allowance) as bill:
-            bill.charge(tokens=sum(len(piece.ids) for piece in pieces))
-            ran = await self.runner.run(steps, request.caller, min(len(pieces), ROWS_OF_REQUEST))
-        self._metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
-        timings = Timings(queue=ran.queue, compute=ran.compute)
-        return CandidatesAnswer(version=copy.position.version, candidates=ran.result, timings=timings)
-
-    def _candidate_pieces(self, request: CandidatesRequest, copy: SessionCopy) -> list[Piece]:
-        pieces = [
-            read_passage(self.vocab, candidate.passage, f"candidates[{index}]", place=copy.state.place)
-            for index, candidate in enumerate(request.candidates)
-        ]
-        count = sum(len(piece.ids) for piece in pieces)
-        requests.within("tokens of all candidates", count, self.limits.candidate_tokens)
-        return pieces
+        return await self._queries.rank(request)
 
     async def generate_in_session(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
         """Continue a session's text, and keep it in the session where asked."""
-        self._refuse_when_draining()
-        streams = self._streams
-        stream = streams.keep_text(request) if request.commit else streams.continue_text(request)
-        with billed(request.caller.allowance) as bill:
-            learns = request.commit and request.learn_from_output
-            async with aclosing(paid(stream, request.settings, bill, learns=learns)) as events:
+        with self._taking(request.key if request.commit else None):
+            async with aclosing(self._streams.perform(request)) as events:
                 async for event in events:
                     yield event
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
         """Forget fast weights, recurrent state, or both."""
-        self._refuse_when_draining()
-        return await self._changes.reset(request)
+        with self._taking(request.key):
+            return await self._changes.reset(request)
 
     async def update(self, request: UpdateRequest) -> ChangeAnswer:
         """Change what was said of a session."""
-        self._refuse_when_draining()
-        return await self._changes.update(request)
+        with self._taking(request.key):
+            return await self._changes.update(request)
 
     async def restore(self, request: RestoreRequest) -> ChangeAnswer:
         """Go back to a named snapshot."""
-        self._refuse_when_draining()
-        return await self._changes.restore(request)
+        with self._taking(request.key):
+            return await self._changes.restore(request)
 
     async def take_snapshot(self, request: SnapshotRequest) -> SnapshotAnswer:
         """Name the present version."""
-        self._refuse_when_draining()
-        return await self._snapshots.name(request)
+        with self._taking(request.key):
+            return await self._snapshots.name(request)
 
     async def list_snapshots(
         self, tenant: str, session: str, min_version: int | None = None
@@ -365,8 +281,8 @@ class Engine:
 
     async def fork(self, request: ForkRequest) -> CreatedSession:
         """Copy a session."""
-        self._refuse_when_draining()
-        return await self._copies.fork(request)
+        with self._taking(request.key):
+            return await self._copies.fork(request)
 
     async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
         """Write a session as a file."""
@@ -375,8 +291,8 @@ class Engine:
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
         """Make a session of a file."""
-        self._refuse_when_draining()
-        return await self._copies.import_session(request)
+        with self._taking(request.key):
+            return await self._copies.import_session(request)
 
     async def delete(self, tenant: str, session: str) -> None:
         """End a session for good."""

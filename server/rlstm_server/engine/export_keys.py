@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from rlstm_server.engine.exports import ExportKeys
+from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
 

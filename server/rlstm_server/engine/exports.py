@@ -1,14 +1,11 @@
 """Exports: a session as one signed file, and back.
 
-    magic and version (16) | header length (4, little-endian) | header (JSON) | safetensors | HMAC-SHA256 (32)
-
-The signature covers all that is before it. A file belongs to its tenant, its model and the
-calibration. `read_export` is a function of bytes: nothing is believed before the signature is verified, and
-nothing allocated before the names, shapes and types of all tensors are those that the served model has.
+In its envelope (:mod:`rlstm_server.engine.envelope`) a file has a header in JSON, and tensors as safetensors.
+It belongs to its tenant, its model and the calibration. Nothing is allocated before the names, shapes and
+types of all tensors are those that the served model has. A file is written a piece at a time, as it is read.
 """
 
 import hashlib
-import hmac
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
@@ -16,7 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import torch
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from rlstm_model.adaptation.adapted_state import Lineup, StateShape
@@ -24,19 +21,16 @@ from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState
 from rlstm_model.adaptation.watch import Watch
 from rlstm_model.vocab import InvalidToken
 from rlstm_server.engine.description import SessionCopy
+from rlstm_server.engine.envelope import MAX_HEADER_BYTES, Export, ExportKeys, Signed, write_envelope
 from rlstm_server.engine.messages import AdaptationChoice, Ancestor, SessionTotals
-from rlstm_server.engine.requests import MAX_RATE_SCALE, check_metadata, within
+from rlstm_server.engine.requests import MAX_PENDING, MAX_RATE_SCALE, check_metadata, within
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState, fields_of
+from rlstm_server.engine.snapshot import SessionState, fields_of, pieces_of
 from rlstm_server.engine.text import Place
 from rlstm_server.errors import ImportRejected, InputError, InvalidField
 
-MAGIC: Final = b"rlstm session 1\n"
-MAX_HEADER_BYTES: Final = 65_536
 PIECE_BYTES: Final = 256 << 10
-_LENGTH_BYTES: Final = 4
 _TENSORS_LENGTH_BYTES: Final = 8
-_SIGNATURE_BYTES: Final = 32
 _ROUNDING: Final = 1.001
 """What a norm may be beyond its bound, when it is taken in another order."""
 
@@ -111,29 +105,6 @@ class _Tensor(_Strict):
 _TENSORS: Final[TypeAdapter[dict[str, _Tensor]]] = TypeAdapter(dict[str, _Tensor])
 
 
-@dataclass(frozen=True)
-class ExportKeys:
-    """Keys that files are signed with: the first signs, any verifies."""
-
-    keys: tuple[bytes, ...]
-
-    def __post_init__(self) -> None:
-        if not self.keys or not all(self.keys):
-            raise ValueError("there must be a key, and none may be empty")
-
-    def sign(self) -> "hmac.HMAC":
-        """A signature to be fed the file."""
-        return hmac.new(self.keys[0], digestmod=hashlib.sha256)
-
-    def verifies(self, data: memoryview, signature: bytes) -> bool:
-        """Whether one of the keys signed this. Every key is tried, each in constant time."""
-        valid = False
-        for key in self.keys:
-            signed = hmac.new(key, data, hashlib.sha256).digest()
-            valid = hmac.compare_digest(signed, signature) or valid
-        return valid
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExportSpec:
     """What a file has to fit: the tenant it is to be imported for, and the served model."""
@@ -151,23 +122,14 @@ class Exported(NamedTuple):
     metadata: Mapping[str, Any]
 
 
-class Signed(NamedTuple):
-    """A file whose signature is right: its header, and its tensors."""
-
-    header: bytes
-    tensors: memoryview
-
-
-class Export(NamedTuple):
-    """A file that is to be written: how long it will be, and its pieces, to be read once."""
-
-    size: int
-    pieces: Iterator[bytes]
-
-
 def write_export(copy: SessionCopy, served: ServedModel, keys: ExportKeys) -> Export:
-    """Write a session as a file. Raises TooLarge for more text held back than a header can have."""
-    tensors = save({name: tensor.contiguous() for name, tensor in copy.state.adapted.tensors().items()})
+    """Write a session as a file, a piece at a time, from the tensors themselves.
+
+    Raises TooLarge for more text held back than a header can have.
+    """
+    tensors = _in_order(copy.state)
+    front = _tensors_header(tensors)
+    size = len(front) + sum(tensor.nbytes for tensor in tensors.values())
     header = _Header(
         tenant=_tenant_digest(copy.key.tenant),
         fingerprint=served.fingerprint,
@@ -177,31 +139,12 @@ def write_export(copy: SessionCopy, served: ServedModel, keys: ExportKeys) -> Ex
         version=copy.position.version,
         learning=copy.facts.learning,
         metadata=dict(copy.facts.metadata),
-        bytes=len(tensors),
+        bytes=size,
         state=_State.model_validate(fields_of(copy.state), strict=False),
     )
     text = header.model_dump_json().encode()
     within("bytes of the export's header", len(text), MAX_HEADER_BYTES)
-    front = b"".join((MAGIC, len(text).to_bytes(_LENGTH_BYTES, "little"), text))
-    return Export(len(front) + len(tensors) + _SIGNATURE_BYTES, _signed_pieces(front, tensors, keys))
-
-
-def read_export(data: bytes, keys: ExportKeys, spec: ExportSpec) -> Exported:
-    """The session in a file. Raises ImportRejected for every fault, and nothing else."""
-    return read_session(open_export(data, keys), spec)
-
-
-def open_export(data: bytes, keys: ExportKeys) -> Signed:
-    """Verify a file's signature, and only then look into it. Raises ImportRejected."""
-    whole = memoryview(data)
-    if not keys.verifies(whole[:-_SIGNATURE_BYTES], bytes(whole[-_SIGNATURE_BYTES:])):
-        raise ImportRejected("the file is no whole export that this server signed")
-    start = len(MAGIC) + _LENGTH_BYTES
-    length = int.from_bytes(whole[len(MAGIC) : start], "little")
-    end = len(data) - _SIGNATURE_BYTES
-    if bytes(whole[: len(MAGIC)]) != MAGIC or length > MAX_HEADER_BYTES or start + length > end:
-        raise ImportRejected("the file is no export of this version")
-    return Signed(bytes(whole[start : start + length]), whole[start + length : end])
+    return write_envelope(text, size, _pieces(front, copy.state), keys)
 
 
 def read_session(signed: Signed, spec: ExportSpec) -> Exported:
@@ -244,6 +187,8 @@ def _read_state(stored: _State, tensors: memoryview, served: ServedModel) -> Ses
     norm_ratio = served.norm_ratio(choice, adapted)
     if adapted.rate_scale > MAX_RATE_SCALE or not norm_ratio <= adapter.config.max_norm_ratio * _ROUNDING:
         raise ImportRejected("the state is out of bounds")
+    if len(stored.place.pending) > MAX_PENDING:
+        raise ImportRejected("the state holds back more text than a session may")
     if (stored.totals.static_nats is None) == adapted.lineup.static:
         raise ImportRejected("the sums do not fit the state")
     return SessionState(
@@ -302,15 +247,30 @@ def _required(fields: Mapping[str, Any], name: str) -> Any:
     return fields[name]
 
 
-def _signed_pieces(front: bytes, tensors: bytes, keys: ExportKeys) -> Iterator[bytes]:
-    signature = keys.sign()
-    signature.update(front)
+def _in_order(state: SessionState) -> dict[str, Tensor]:
+    """The tensors as they lie in the file: those of wide numbers first, so that each is aligned."""
+    named = state.adapted.tensors().items()
+    return dict(sorted(named, key=lambda one: (-one[1].element_size(), one[0])))
+
+
+def _tensors_header(tensors: Mapping[str, Tensor]) -> bytes:
+    """What safetensors begins with: where each tensor lies behind it, known before any byte is read."""
+    at, entries = 0, {}
+    for name, tensor in tensors.items():
+        place = [at, at + tensor.nbytes]
+        entries[name] = _Tensor(dtype=_DTYPES[tensor.dtype], shape=[*tensor.shape], data_offsets=place)
+        at += tensor.nbytes
+    text = _TENSORS.dump_json(entries)
+    text += b" " * (-len(text) % _TENSORS_LENGTH_BYTES)
+    return len(text).to_bytes(_TENSORS_LENGTH_BYTES, "little") + text
+
+
+def _pieces(front: bytes, state: SessionState) -> Iterator[bytes]:
+    """The bytes of the tensors. This holds the state until they are read: memory of no state is zeroed."""
     yield front
-    for start in range(0, len(tensors), PIECE_BYTES):
-        piece = tensors[start : start + PIECE_BYTES]
-        signature.update(piece)
-        yield piece
-    yield signature.digest()
+    for tensor in _in_order(state).values():
+        for piece in pieces_of(tensor, PIECE_BYTES):
+            yield piece.view(torch.uint8).numpy().tobytes()
 
 
 def _tenant_digest(tenant: str) -> str:

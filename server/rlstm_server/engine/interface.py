@@ -11,6 +11,8 @@ from rlstm_server.engine.messages import (
     CandidatesAnswer,
     CandidatesRequest,
     ChangeAnswer,
+    CompletionEvent,
+    CompletionRequest,
     CreatedSession,
     CreateSession,
     EngineIdentity,
@@ -63,6 +65,9 @@ class EngineInterface(Protocol):
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Continuations of a prompt, token by token."""
+
+    def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent, None]:
+        """Prompts read and scored, a PromptEvent each, and their continuations, token by token."""
 
     async def create_session(self, request: CreateSession) -> CreatedSession:
         """Make a session. Raises SessionExists, StoreFull."""

@@ -248,7 +248,7 @@ def columns_of(
         entropies=() if scores is None else tuple(scores.entropies.tolist()),
         starts=tuple(piece.starts),
         ends=tuple(piece.ends),
-        top=None if scores is None else _alternatives(scores),
+        top=None if scores is None else alternatives(scores),
     )
 
 
@@ -265,7 +265,8 @@ def totals_of(piece: Piece, columns: Columns) -> Totals:
     )
 
 
-def _alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], ...] | None:
+def alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], ...] | None:
+    """The most probable ids at each token with their log-probabilities; None where not asked for."""
     if scores.top_ids is None or scores.top_logprobs is None:
         return None
     rows = zip(scores.top_ids.tolist(), scores.top_logprobs.tolist(), strict=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.description import describe
+from rlstm_server.engine.holdings import Holdings
 from rlstm_server.engine.messages import (
     Caller,
     SessionSnapshot,
@@ -16,7 +17,7 @@ from rlstm_server.engine.messages import (
 )
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import REDOS, Sessions
-from rlstm_server.engine.snapshot import SessionState, stored_bytes
+from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.errors import (
     Conflict,
     IdempotencyMismatch,
@@ -33,6 +34,7 @@ class NamedSnapshots:
     """Names versions of sessions, and opens them again."""
 
     sessions: Sessions
+    holdings: Holdings
 
     async def name(self, request: SnapshotRequest) -> SnapshotAnswer:
         """Name the present version. See EngineInterface.take_snapshot."""
@@ -86,11 +88,14 @@ class NamedSnapshots:
             return self._answer(known, replayed=True)
         if request.if_match not in (None, copy.position.version):
             raise VersionMoved(request.if_match or 0, copy.position.version)
-        info = json.loads(describe(copy.state, copy.facts, stored_bytes(copy.state)))
+        info = json.loads(describe(copy.state, copy.facts, copy.state.stored_bytes))
         info = json.dumps({**info, "key": request.key}).encode()
-        reference = await self.sessions.save(copy)
         store = self.sessions.store
-        named = await operation.commit(store.name_snapshot(key, request.name, copy.position, info, reference))
+        async with self.holdings.room(request.caller, copy.state.stored_bytes, sessions=0):
+            reference = await self.sessions.save(copy)
+            named = await operation.commit(
+                store.name_snapshot(key, request.name, copy.position, info, reference)
+            )
         if not isinstance(named, NamedSnapshot):
             self.sessions.cache.drop(key)
             return None

@@ -5,6 +5,7 @@ products and pointwise functions are worked out on this machine for this model, 
 starts (`rounds_agree`). Where it does not hold, works are performed one by one (`alone`), and the id says so.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,17 @@ from rlstm_model.adaptation.adapter import Adapter, Cursor
 from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.fast_weights import row_tile
 from rlstm_model.adaptation.reader import Reader
-from rlstm_model.adaptation.round import Next, Observed, Result, Slice, Sliced, Turn, Work, perform
+from rlstm_model.adaptation.round import (
+    Next,
+    Observed,
+    PassKind,
+    Result,
+    Slice,
+    Sliced,
+    Turn,
+    Work,
+    perform,
+)
 from rlstm_model.language_model import LanguageModel
 
 TOKENS: Final = 3
@@ -47,14 +58,20 @@ def _unit(device: torch.device) -> str:
     return f"{torch.backends.cpu.get_cpu_capability()}-{algebra}"
 
 
-def alone(works: Sequence[Work], crew: Crew | None = None) -> list[Result]:
+def alone(
+    works: Sequence[Work], crew: Crew | None = None, padding: Counter[PassKind] | None = None
+) -> list[Result]:
     """Perform works one by one, or one by each thread of a crew."""
 
-    def do(work: Work) -> list[Result]:
-        return perform([work])
+    def do(work: Work) -> tuple[list[Result], Counter[PassKind]]:
+        own = Counter[PassKind]()
+        return perform([work], padding=own), own
 
-    done = map(do, works) if crew is None else crew.map(do, works)
-    return [result for results in done for result in results]
+    done = [*map(do, works)] if crew is None else crew.map(do, works)
+    if padding is not None:
+        for _, own in done:
+            padding.update(own)
+    return [result for results, _ in done for result in results]
 
 
 # ---- whether rounds agree ---------------------------------------------------------------------------------

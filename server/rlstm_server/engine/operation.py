@@ -13,10 +13,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(eq=False)
 class Operation(Generic[Result]):
-    """Work on a task of its own. Whoever waits for it may leave; a commit goes on without him."""
+    """Work on a task of its own. Whoever waits for it may leave; a commit goes on without him.
+
+    Once the work knows that its change `took_effect`, now or earlier, no error says otherwise.
+    """
 
     work: Callable[["Operation[Result]"], Awaitable[Result]]
-    refusal: ServerError | None = None
+    took_effect: bool = False
+    _refuse: Callable[[], ServerError] | None = None
     _abandoned: bool = False
     _committing: bool = False
     _task: "asyncio.Task[Result]" = field(init=False)
@@ -34,16 +38,19 @@ class Operation(Generic[Result]):
         """The result. Cancelling the wait abandons the operation."""
         try:
             return await asyncio.shield(self._task)
+        except ServerError as error:
+            self._honest(error)
+            raise
         except asyncio.CancelledError:
-            if self.refusal is not None and self._task.cancelled():
-                raise self.refusal from None
+            if self._refuse is not None and self._task.cancelled():
+                raise self._honest(self._refuse()) from None
             self.abandon()
             raise
 
-    def abandon(self, refusal: ServerError | None = None) -> None:
-        """Stop the work at once, or after the commit that is on its way; who still waits gets `refusal`."""
+    def abandon(self, refuse: Callable[[], ServerError] | None = None) -> None:
+        """Stop the work at once, or after the commit that is on its way; who still waits is refused so."""
         self._abandoned = True
-        self.refusal = refusal
+        self._refuse = refuse
         if not self._committing:
             self._task.cancel()
 
@@ -59,6 +66,11 @@ class Operation(Generic[Result]):
         """Raise CancelledError when the operation was abandoned during a commit."""
         if self._abandoned:
             raise asyncio.CancelledError
+
+    def _honest(self, error: ServerError) -> ServerError:
+        if self.took_effect:
+            error.applied = "yes"
+        return error
 
     async def _run(self) -> Result:
         return await self.work(self)

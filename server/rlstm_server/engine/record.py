@@ -49,6 +49,7 @@ class ReadingRecord:
 class Record:
     """An operation of the log; see the module's table."""
 
+    op: str
     readings: tuple[ReadingRecord, ...]
     scope: ResetScope | None
     place: Place
@@ -73,6 +74,7 @@ def read_record(stored: bytes) -> Record:
         if scope not in (None, *get_args(ResetScope)):
             raise ValueError("scope")
         return Record(
+            op=content["op"],
             readings=tuple(_reading(reading) for reading in content.get("readings", ())),
             scope=scope,
             place=replace(Place(**place), unfinished=tuple(place["unfinished"])),

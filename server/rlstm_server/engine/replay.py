@@ -1,9 +1,10 @@
 """From an old state to a newer one: the operations of the log are done again, one after the other.
 
-Nothing is decided again (:mod:`rlstm_server.engine.record`), and after each operation the digest of the state
-is compared with the one from then. The same numerics give the same bits, so a state that differs there is
-damaged, or came from a fault of ours. Where other numerics had a part in it, or a device whose sums come in
-any order, a state that is finite is taken, and marked `approx`.
+Nothing is decided again (:mod:`rlstm_server.engine.record`). No log leads through a restore, whose commit
+brought the state with it: who would have to go through one has a base from before it. After each operation
+the digest of the state is compared with the one from then. The same numerics give the same bits, so a state
+that differs there is damaged, or came from a fault of ours. Where other numerics had a part in it, or a
+device whose sums come in any order, a state that is finite is taken, and marked `approx`.
 """
 
 from collections.abc import Iterable
@@ -68,6 +69,8 @@ def measured(served: ServedModel, state: SessionState) -> SessionState:
 
 
 def _again(served: ServedModel, state: SessionState, record: Record) -> Steps[Any, SessionState]:
+    if record.op == "restore":
+        raise StateCorrupt("the log cannot be followed through a restore")
     adapter = served.adapter(state.choice.kind, state.choice.coordinates)
     for reading in record.readings:
         state = yield from read_again(adapter, state, reading)

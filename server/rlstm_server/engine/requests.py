@@ -10,6 +10,7 @@ import orjson
 from rlstm_server.engine.messages import (
     AdaptationRequest,
     CandidatesRequest,
+    CompletionRequest,
     CreateSession,
     EngineLimits,
     GenerationSettings,
@@ -22,6 +23,8 @@ from rlstm_server.store.base import MAX_NAME_BYTES, MAX_TTL_MS, SessionKey
 
 SMALL: Final = 4_096
 MAX_RATE_SCALE: Final = 10.0
+MAX_PENDING: Final = 4_096
+"""Characters that wait for the end of their word. Every record of a session carries them."""
 MAX_METADATA_BYTES: Final = 16_384
 
 Result = TypeVar("Result")
@@ -54,8 +57,9 @@ def within(what: str, given: int, limit: int) -> None:
 
 
 def check_append(piece: Piece, limits: EngineLimits) -> Piece:
-    """Raise TooLarge when a piece is too long for one append."""
+    """Raise TooLarge when a piece is too long for one append, or leaves too long a word unfinished."""
     within("tokens of one append", len(piece.ids), limits.append_tokens)
+    within("characters of an unfinished word", len(piece.after.pending), MAX_PENDING)
     return piece
 
 
@@ -116,10 +120,24 @@ def check_candidates(request: CandidatesRequest, limits: EngineLimits) -> None:
     within("candidates", len(request.candidates), limits.candidates)
 
 
-def check_generation(settings: GenerationSettings, limits: EngineLimits) -> None:
+def check_completion(request: CompletionRequest, limits: EngineLimits) -> None:
+    """Raise TooLarge or InvalidField for prompts that cannot be read and continued."""
+    if not request.prompts:
+        raise InvalidField("prompt", "there is no prompt")
+    within("number of prompts", len(request.prompts), limits.score_items)
+    within("logprobs", request.top, limits.top)
+    settings = request.settings
+    check_generation(settings, limits, least=0)
+    tokens = len(request.prompts) * settings.choices * settings.max_tokens
+    within("prompts x n x max_tokens", tokens, limits.max_tokens)
+    if request.adaptation is not None:
+        check_adaptation(request.adaptation)
+
+
+def check_generation(settings: GenerationSettings, limits: EngineLimits, *, least: int = 1) -> None:
     """Raise TooLarge or InvalidField for settings that cannot be met."""
-    if settings.max_tokens < 1:
-        raise InvalidField("max_tokens", "max_tokens must be at least 1")
+    if settings.max_tokens < least:
+        raise InvalidField("max_tokens", f"max_tokens must be at least {least}")
     if settings.choices < 1:
         raise InvalidField("n", "n must be at least 1")
     within("n", settings.choices, limits.choices)

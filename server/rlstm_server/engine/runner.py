@@ -12,14 +12,15 @@ import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from torch import nn
 
+from rlstm_model.adaptation.round import PassKind, Work, perform
 from rlstm_model.adaptation.round import Result as Performed
-from rlstm_model.adaptation.round import Work, perform
 from rlstm_server.engine.backlog import Backlog, Paced
 from rlstm_server.engine.job import Job, Ran, Result
 from rlstm_server.engine.messages import Caller, EngineLimits
@@ -27,7 +28,7 @@ from rlstm_server.engine.scheduler import Outcome, Plan, Scheduler
 from rlstm_server.engine.slots import Slots
 from rlstm_server.engine.steps import Event, Steps, census
 from rlstm_server.errors import Draining, InternalError
-from rlstm_server.metrics import Metrics
+from rlstm_server.metrics import Metrics, Phase
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,9 @@ SWITCH_SECONDS: Final = 0.0005
 
 IDLE_SECONDS: Final = 1.0
 """How long an idle thread lets memory that nobody uses any more lie before it is zeroed."""
+
+PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "turn": "generate", "learn": "update"}
+"""What passes are counted as."""
 
 Perform: TypeAlias = Callable[[Sequence[Work]], Sequence[Performed]]
 
@@ -64,13 +68,17 @@ class Rounds:
 
 @dataclass(eq=False)
 class Runner:
-    """Runs jobs round by round in the order of the scheduler. `capacity` bounds the jobs, `rows` a round."""
+    """Runs jobs round by round in the order of the scheduler. `capacity` bounds the jobs, `rows` a round.
+
+    To `padding` whatever performs adds what it computed for nobody.
+    """
 
     model: nn.Module
     metrics: Metrics
     capacity: int
     rows: int = ROWS
     perform: Perform = perform
+    padding: Counter[PassKind] = field(default_factory=Counter)
     limits: EngineLimits = field(default_factory=EngineLimits)
     slots: Slots = field(default_factory=Slots)
     rounds: Rounds = field(default_factory=Rounds)
@@ -84,6 +92,7 @@ class Runner:
         self._scheduler = Scheduler(self.capacity, self.rows)
         self._thread = threading.Thread(target=self._work, name="device", daemon=True)
         self._digests: list[str] = []
+        self.metrics.watch_device(lambda: self.active, lambda: self.wanted_rows, self.rows)
 
     def start(self) -> None:
         """Start the device thread."""
@@ -161,6 +170,12 @@ class Runner:
     def active(self) -> int:
         """Jobs that wait or run."""
         return self._scheduler.active
+
+    @property
+    def wanted_rows(self) -> int:
+        """Rows that these jobs ask for."""
+        with self._wake:
+            return self._scheduler.wanted
 
     # ---- the event loop's side ----------------------------------------------------------------------------
 
@@ -260,6 +275,8 @@ class Runner:
         results = self._performed(asked)
         seconds = time.perf_counter() - began
         self.metrics.batch_finished(seconds, rows, tokens)
+        self.metrics.padded({PHASES[kind]: count for kind, count in self.padding.items()})
+        self.padding.clear()
         for job, own in zip(jobs, results, strict=True):
             job.compute += seconds
             job.advance(own)

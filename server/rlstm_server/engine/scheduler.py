@@ -93,6 +93,11 @@ class Scheduler:
         """Jobs that are waiting or running."""
         return len(self._jobs)
 
+    @property
+    def wanted(self) -> int:
+        """Rows that all jobs ask for: over `budget`, so many rounds pass until each has had its turn."""
+        return sum(job.rows for job in self._jobs.values())
+
     def add(self, job: int, tenant: str, rows: int = 1, *, admitted: bool = False) -> None:
         """Put a new job at the end of its tenant's line. Raises Overloaded when the queue is full.
 

@@ -13,29 +13,26 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from rlstm_server.engine.actors import COMMIT_SECONDS, Actors
+from rlstm_server.engine.actors import Actors
+from rlstm_server.engine.committing import Committer
 from rlstm_server.engine.description import SessionCopy, describe
 from rlstm_server.engine.loading import Loader
 from rlstm_server.engine.messages import Caller, Timings
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.runner import Runner
-from rlstm_server.engine.snapshot import SessionState, stored_bytes
+from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.snapshot_policy import Lead
 from rlstm_server.engine.snapshotter import Snapshotter
 from rlstm_server.engine.staged import Change, Changed, Staged, Written, computed
 from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import (
     Conflict,
-    Gone,
     IdempotencyMismatch,
-    NotFound,
-    OutcomeUnknown,
     ServerError,
     StateCorrupt,
-    StoreFull,
     StoreUnavailable,
     VersionMoved,
 )
@@ -43,7 +40,6 @@ from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
-    Head,
     Mismatch,
     Moved,
     Replayed,
@@ -54,9 +50,18 @@ from rlstm_server.store.base import (
 )
 
 REDOS: Final = 3
-COMMIT_TRIES: Final = 3
 
 Answer = TypeVar("Answer")
+
+
+class _Tried(NamedTuple, Generic[Answer]):
+    """A change that was computed, and what the store said to its commit."""
+
+    copy: SessionCopy
+    staged: Staged[Answer]
+    commit: Commit
+    outcome: CommitOutcome
+    timings: Timings
 
 
 @dataclass(eq=False, kw_only=True)
@@ -68,6 +73,7 @@ class Sessions(Actors):
     runner: Runner
 
     def __post_init__(self) -> None:
+        self.committer = Committer(self.store, self.cache)
         self.snapshotter = Snapshotter(self.loader, self.store, self.cache, self.metrics)
 
     # ---- reading ------------------------------------------------------------------------------------------
@@ -91,8 +97,8 @@ class Sessions(Actors):
         return await self.loader.open_snapshot(key, snapshot, version, caller)
 
     async def save(self, copy: SessionCopy) -> SnapshotRef:
-        """Put a copy's state beside its session, to be pointed to. Raises StoreFull."""
-        return await self.loader.save(copy.key, copy.position.version, copy.state)
+        """Put a copy's state beside its session, as one of its own. Raises StoreFull."""
+        return await self.loader.save(copy.key, copy.position.version, copy.state, brought=True)
 
     async def creation_state(self, key: SessionKey, state: SessionState) -> bytes | SnapshotRef:
         """What a session is created with: its state, the origin of a large one that is new, or its place."""
@@ -108,18 +114,15 @@ class Sessions(Actors):
             self.cache.drop(key)
             raise
 
+    def end(self, key: SessionKey, refuse: Callable[[], ServerError]) -> None:
+        """Stop all operations of a session that has ended, and its snapshot; keep no copy."""
+        self.snapshotter.stop(key)
+        super().end(key, refuse)
+
     async def drain(self, seconds: float) -> None:
         """Begin no more snapshots, and let operations finish for so long."""
         await self.snapshotter.close()
         await super().drain(seconds)
-
-    async def head_after(self, key: SessionKey) -> Head:
-        """The head of a session that a change has taken effect on: no error says that it has not."""
-        try:
-            return await self.store.load_head(key, with_state=False)
-        except ServerError as error:
-            error.applied = "yes"
-            raise
 
     # ---- changing -----------------------------------------------------------------------------------------
 
@@ -136,88 +139,68 @@ class Sessions(Actors):
         """
         for _ in range(1 + REDOS if change.redo else 1):
             operation.check()
-            copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
             try:
-                plan = await compute(copy)
+                tried = await self._try(operation, change, compute)
             except ServerError as error:
-                return await self._recalled(change, copy, error)
-            steps = computed(self.loader.snapshots, copy, plan)
-            with self.distrusting(change.key):
-                ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
-            began = time.perf_counter()
-            commit = await self._commit_of(change, copy, ran.result)
-            outcome = await operation.commit(self._commit(commit))
-            if isinstance(outcome, SnapshotDue):
-                operation.check()
-                commit = replace(commit, state=await self._put(copy, ran.result.staged))
-                outcome = await operation.commit(self._commit(commit))
-            store_seconds = time.perf_counter() - began
-            timings = Timings(queue=ran.queue, compute=ran.compute, store=store_seconds)
-            if isinstance(outcome, Stale):
-                self.cache.drop(change.key)
-                self.metrics.conflicts.labels("redone").inc()
-                continue
-            return self._settle(commit, copy, ran.result.staged, outcome, timings)
+                if error.applied != "no" or isinstance(error, StoreUnavailable):
+                    raise
+                return await self._recalled(operation, change, error)
+            if not isinstance(tried.outcome, Stale):
+                return self._settle(operation, tried, tried.outcome)
+            self.cache.drop(change.key)
+            self.metrics.conflicts.labels("redone").inc()
         self.metrics.conflicts.labels("refused").inc()
-        raise Conflict("other servers changed the session at the same time", retry_after=1)
+        lost = Conflict("other servers changed the session at the same time", retry_after=1)
+        lost.settled = True
+        raise lost
 
-    async def _recalled(self, change: Change, copy: SessionCopy, error: ServerError) -> Changed[Any]:
-        """What a change came to that cannot be computed any more; `error` if it never was applied."""
-        began = time.perf_counter()
+    async def recall(self, change: Change) -> Replayed | None:
+        """What the store remembers of a change; None when it knows of none. Raises IdempotencyMismatch."""
         outcome = await self.store.recall(change.key, change.operation_id, change.body_hash)
-        if outcome is None:
-            raise error
-        return self._repeated(copy, outcome, Timings(store=time.perf_counter() - began))
+        return None if outcome is None else self._known(change.key, outcome)
 
-    def _repeated(self, copy: SessionCopy, outcome: Replayed | Mismatch, timings: Timings) -> Changed[Any]:
+    async def _try(
+        self,
+        operation: Operation[Any],
+        change: Change,
+        compute: Callable[[SessionCopy], Awaitable[Steps[Any, Staged[Answer]]]],
+    ) -> "_Tried[Answer]":
+        copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
+        steps = computed(self.loader.snapshots, copy, await compute(copy))
+        with self.distrusting(change.key):
+            ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
+        began = time.perf_counter()
+        commit = await self._commit_of(change, copy, ran.result)
+        outcome = await operation.commit(self.committer.commit(commit))
+        if isinstance(outcome, SnapshotDue):
+            operation.check()
+            commit = replace(commit, state=await self._put(copy, ran.result.staged))
+            outcome = await operation.commit(self.committer.commit(commit))
+        timings = Timings(queue=ran.queue, compute=ran.compute, store=time.perf_counter() - began)
+        return _Tried(copy, ran.result.staged, commit, outcome, timings)
+
+    async def _recalled(self, operation: Operation[Any], change: Change, error: ServerError) -> Changed[Any]:
+        """What a change came to that cannot be made any more; `error` if it never was."""
+        began = time.perf_counter()
+        known = await self.recall(change)
+        if known is None:
+            error.settled = True
+            raise error
+        return self._repeated(operation, known, Timings(store=time.perf_counter() - began))
+
+    def _known(self, key: SessionKey, outcome: Replayed | Mismatch) -> Replayed:
         if isinstance(outcome, Mismatch):
             self.metrics.replays.labels("body_mismatch").inc()
             raise IdempotencyMismatch("the idempotency key was used with another request")
+        copy = self.cache.get(key)
+        if copy is not None and copy.position != outcome.current:
+            self.cache.drop(key)
+        return outcome
+
+    def _repeated(self, operation: Operation[Any], known: Replayed, timings: Timings) -> Changed[Any]:
+        operation.took_effect = True
         self.metrics.replays.labels("replayed").inc()
-        if copy.position != outcome.current:
-            self.cache.drop(copy.key)
-        return Changed(None, outcome, None, None, timings)
-
-    async def _commit(self, commit: Commit) -> CommitOutcome:
-        """Commit; where the store leaves open whether that happened, ask again with the same operation id."""
-        deadline = time.monotonic() + COMMIT_SECONDS
-        unknown: OutcomeUnknown | None = None
-        for _ in range(COMMIT_TRIES):
-            try:
-                outcome = await self.store.commit(commit)
-            except OutcomeUnknown as error:
-                unknown = error
-            except (Gone, NotFound) as error:
-                self.cache.drop(commit.key)
-                error.applied = "no" if unknown is None else "unknown"
-                raise
-            except (StoreUnavailable, StoreFull) as error:
-                if unknown is None:
-                    raise
-                unknown.__cause__ = error  # this try changed nothing, but the one before may have
-            else:
-                return await self._own(commit, outcome) if unknown is not None else outcome
-            if time.monotonic() >= deadline:
-                break
-        self.cache.drop(commit.key)
-        raise unknown or OutcomeUnknown("the store did not say whether the change took effect")
-
-    async def _own(self, commit: Commit, outcome: CommitOutcome) -> CommitOutcome:
-        """After a commit of unknown outcome, a replay of exactly its position is that commit.
-
-        Of its version too: two chunks of a text may hold the same tokens, and lead to the same place.
-        """
-        position = commit.position
-        if not isinstance(outcome, Replayed) or (outcome.version, outcome.current) != (
-            position.version,
-            position,
-        ):
-            return outcome
-        try:
-            expires_at_ms = (await self.store.load_head(commit.key, with_state=False)).expires_at_ms
-        except ServerError:
-            expires_at_ms = int(time.time() * 1000) + commit.ttl_ms  # our clock is all that is left
-        return Committed(position=commit.position, expires_at_ms=expires_at_ms)
+        return Changed(None, known, None, None, timings)
 
     async def _commit_of(self, change: Change, copy: SessionCopy, written: Written[Any]) -> Commit:
         staged = written.staged
@@ -231,7 +214,7 @@ class Sessions(Actors):
             if_match=change.if_match,
             expects=copy.position,
             record=written.record,
-            info=describe(staged.state, staged.facts, stored_bytes(staged.state)),
+            info=describe(staged.state, staged.facts, staged.state.stored_bytes),
             state=state,
             ttl_ms=staged.facts.ttl_ms,
             answer=staged.stored_answer,
@@ -243,14 +226,14 @@ class Sessions(Actors):
 
     def _settle(
         self,
-        commit: Commit,
-        copy: SessionCopy,
-        staged: Staged[Answer],
+        operation: Operation[Any],
+        tried: "_Tried[Answer]",
         outcome: Committed | Replayed | Mismatch | Moved | SnapshotDue,
-        timings: Timings,
     ) -> Changed[Answer]:
+        copy, staged, commit, _, timings = tried
         match outcome:
             case Committed():
+                operation.took_effect = True
                 fresh = SessionCopy(
                     key=commit.key,
                     position=outcome.position,
@@ -263,7 +246,7 @@ class Sessions(Actors):
                 self.snapshotter.consider(fresh)
                 return Changed(staged, None, fresh, outcome.expires_at_ms, timings)
             case Replayed() | Mismatch():
-                return self._repeated(copy, outcome, timings)
+                return self._repeated(operation, self._known(copy.key, outcome), timings)
             case Moved():
                 if copy.position.version != outcome.current:
                     self.cache.drop(commit.key)
@@ -283,7 +266,7 @@ class Sessions(Actors):
     def _count_commit(self, staged: Staged[Any], timings: Timings) -> None:
         staged.tally.count(self.metrics)
         self.metrics.commit_seconds.observe(timings.store)
-        self.metrics.state_bytes.observe(stored_bytes(staged.state))
+        self.metrics.state_bytes.observe(staged.state.stored_bytes)
         adapted = staged.state.adapted
         if adapted.lineup.experts > 1:
             self.metrics.static_weight.observe(adapted.weights[0])

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -67,6 +68,21 @@ class SessionState:
             choice=choice,
             totals=SessionTotals(static_nats=0.0 if choice.static else None),
         )
+
+    @cached_property
+    def header(self) -> bytes:
+        """All that is no tensor, as JSON. Raises StateCorrupt for a sum that is not finite."""
+        return _written(fields_of(self))
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of header and tensors."""
+        return len(self.header) + self.adapted.nbytes
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether it is small enough to be part of every commit."""
+        return self.stored_bytes <= INLINE_BYTES
 
 
 class Contents(NamedTuple):
@@ -192,26 +208,16 @@ def contents_of(state: SessionState) -> Contents:
     return Contents(fields_of(state), tensors)
 
 
-def is_inline(state: SessionState) -> bool:
-    """Whether a state is small enough to be part of every commit."""
-    return stored_bytes(state) <= INLINE_BYTES
-
-
-def stored_bytes(state: SessionState) -> int:
-    """Bytes of a state's header and tensors."""
-    return len(_written(fields_of(state))) + state.adapted.nbytes
-
-
 def digest(state: SessionState) -> Steps[Any, str]:
     """The BLAKE2b of a state's header and tensors, a piece between two rounds.
 
     Raises StateCorrupt for a value that is not finite.
     """
-    hashing = hashlib.blake2b(_written(fields_of(state)), digest_size=_DIGEST_BYTES)
+    hashing = hashlib.blake2b(state.header, digest_size=_DIGEST_BYTES)
     done = 0
     for name, tensor in sorted(state.adapted.tensors().items()):
         hashing.update(json.dumps([name, str(tensor.dtype), [*tensor.shape]]).encode())
-        for piece in _pieces(tensor):
+        for piece in pieces_of(tensor, PIECE_BYTES):
             if not is_finite(piece):
                 raise StateCorrupt("the new state holds a value that is not finite")
             done += piece.nbytes
@@ -222,9 +228,9 @@ def digest(state: SessionState) -> Steps[Any, str]:
     return hashing.hexdigest()
 
 
-def _pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """The values of a tensor in their order, so many at once, in memory; a copy only where they were not."""
-    for piece in torch.split(tensor.detach().contiguous().view(-1), PIECE_BYTES // tensor.element_size()):
+def pieces_of(tensor: Tensor, size: int) -> Iterator[Tensor]:
+    """The values of a tensor in their order, so many bytes at once, in memory: copies where they were not."""
+    for piece in torch.split(tensor.detach().contiguous().view(-1), size // tensor.element_size()):
         yield piece.cpu()
 
 

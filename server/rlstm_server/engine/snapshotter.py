@@ -1,7 +1,8 @@
 """Snapshots in the background: a session whose log would take long to do again gets a newer base.
 
 Never in a commit's way: a session goes on while its state of a moment ago is written, one snapshot at a time.
-What fails is counted, and tried again when the session goes on.
+Who waits for his turn holds no state, and takes the newest when it comes. What fails is counted, and tried
+again when the session goes on; so is what left the cache meanwhile.
 """
 
 import asyncio
@@ -48,9 +49,13 @@ class Snapshotter:
         if self._closed or copy.key in self._tasks or len(self._tasks) >= WAITING:
             return
         if self.policy.due(copy.lead):
-            task = asyncio.ensure_future(self._keep(copy))
-            self._tasks[copy.key] = task
-            task.add_done_callback(lambda _: self._tasks.pop(copy.key, None))
+            self._begin(copy.key)
+
+    def stop(self, key: SessionKey) -> None:
+        """Stop the snapshot of a session that has ended."""
+        task = self._tasks.get(key)
+        if task is not None:
+            task.cancel()
 
     async def settle(self) -> None:
         """Wait until none is under way."""
@@ -65,22 +70,34 @@ class Snapshotter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, copy: SessionCopy) -> None:
-        try:
-            async with self._turns:
-                snapshot = await self.loader.save(copy.key, copy.position.version, copy.state)
-                kept = await self.store.keep_snapshot(copy.key, copy.position, snapshot)
-        except ServerError:
-            self.metrics.snapshots.labels("failed").inc()
+    def _begin(self, key: SessionKey) -> None:
+        """Start a session's task, which knows its key and no state."""
+        task = self._tasks[key] = asyncio.ensure_future(self._work(key))
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    async def _work(self, key: SessionKey) -> None:
+        async with self._turns:
+            done = await self._keep(key)
+        if not done:
             await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _keep(self, key: SessionKey) -> bool:
+        """Make the newest copy the base; False when that failed, and can wait."""
+        copy = self.cache.get(key)
+        if copy is None or not self.policy.due(copy.lead):
+            return True
+        try:
+            snapshot = await self.loader.save(copy.key, copy.position.version, copy.state)
+            kept = await self.store.keep_snapshot(copy.key, copy.position, snapshot)
         except Exception as error:
             self.metrics.snapshots.labels("failed").inc()
-            logger.error("a snapshot failed", exc_info=error)
-            await asyncio.sleep(PAUSE_SECONDS)
-        else:
-            self.metrics.snapshots.labels("kept" if kept else "late").inc()
-            if kept:
-                self._rebase(copy)
+            if not isinstance(error, ServerError):
+                logger.error("a snapshot failed", exc_info=error)
+            return False
+        self.metrics.snapshots.labels("kept" if kept else "late").inc()
+        if kept:
+            self._rebase(copy)
+        return True
 
     def _rebase(self, kept: SessionCopy) -> None:
         """Let the newest copy know that it is not so far ahead any more."""

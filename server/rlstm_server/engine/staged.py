@@ -8,7 +8,7 @@ from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.engine.learning import Tally
 from rlstm_server.engine.messages import Caller, Timings
 from rlstm_server.engine.record import write_record
-from rlstm_server.engine.snapshot import SessionState, Snapshots, digest, is_inline
+from rlstm_server.engine.snapshot import SessionState, Snapshots, digest
 from rlstm_server.engine.steps import Steps
 from rlstm_server.store.base import Replayed, SessionKey
 
@@ -85,4 +85,4 @@ def computed(
         state=(yield from digest(state)),
     )
     version = copy.position.version + 1
-    return Written(staged, record, snapshots.pack(copy.key, version, state) if is_inline(state) else None)
+    return Written(staged, record, snapshots.pack(copy.key, version, state) if state.is_inline else None)

@@ -20,7 +20,7 @@ from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.record import ReadingRecord
 from rlstm_server.engine.replay import measured, reset
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState, Snapshots, stored_bytes
+from rlstm_server.engine.snapshot import SessionState, Snapshots
 from rlstm_server.engine.staged import Staged
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Piece
@@ -114,7 +114,7 @@ class Staging:
         whole: bool = False,
     ) -> Staged[SessionInfo]:
         """A change without scores: its answer is the session afterwards, to expire when the store says."""
-        info = info_of(replace(copy, state=state, facts=facts), stored_bytes(state), 0)
+        info = info_of(replace(copy, state=state, facts=facts), state.stored_bytes, 0)
         info = replace(info, version=copy.position.version + 1)
         return self.stage(
             copy,

@@ -6,10 +6,12 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.backlog import Backlog
+from rlstm_server.engine.billing import billed, paid
 from rlstm_server.engine.keeping import CHUNK, Progress, continue_session
 from rlstm_server.engine.marks import Mark, read_mark
 from rlstm_server.engine.messages import EndEvent, EngineLimits, GenerationEvent, SessionGenerate
@@ -40,6 +42,15 @@ class SessionStreams:
     staging: Staging
     limits: EngineLimits
     _running: dict[tuple[SessionKey, str], _Running] = field(default_factory=dict)
+
+    async def perform(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
+        """Continue a session's text, and keep it where asked. See EngineInterface.generate_in_session."""
+        stream = self.keep_text(request) if request.commit else self.continue_text(request)
+        learns = request.commit and request.learn_from_output
+        with billed(request.caller.allowance) as bill:
+            async with aclosing(paid(stream, request.settings, bill, learns=learns)) as events:
+                async for event in events:
+                    yield event
 
     async def continue_text(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
         """Continue from the session's state as it is; nothing changes."""
@@ -100,7 +111,7 @@ class SessionStreams:
         """End the same text where it is still written for a reader whose connection is lost, unnoticed."""
         running = self._running.get((writer.key, writer.operation_id))
         if running is not None and running.digest == writer.digest(0):
-            running.operation.abandon(InFlight("the text goes on in a newer request"))
+            running.operation.abandon(partial(InFlight, "the text goes on in a newer request"))
             await asyncio.wait({running.operation.task})
 
     def _note(self, writer: Writer, operation: Operation[None]) -> None:

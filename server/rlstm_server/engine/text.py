@@ -65,9 +65,10 @@ def read_passage(
             return _read_text(vocab, passage.text, place, final=final)
         return _read_tokens(vocab, passage.tokens or (), place)
     except VocabInvalidText as error:
-        raise InvalidText(f"{_name(field, 'text')}: {error}") from None
+        raise InvalidText(f"{_name(field, 'text')}: {error}", field=_name(field, "text")) from None
     except VocabInvalidToken as error:
-        raise InvalidTokens(f"{_name(field, 'tokens')}: {error} (0 to {vocab.size - 1})") from None
+        name = _name(field, "tokens")
+        raise InvalidTokens(f"{name}: {error} (0 to {vocab.size - 1})", field=name) from None
 
 
 def _name(field: str, kind: str) -> str:

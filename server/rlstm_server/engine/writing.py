@@ -9,7 +9,7 @@ something else since, that is a conflict.
 import itertools
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.backlog import Backlog
@@ -22,11 +22,8 @@ from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.staged import Change, Staged
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
-from rlstm_server.errors import Conflict, Draining, IdempotencyMismatch, ServerError
-from rlstm_server.store.base import CHAIN_BYTES, Commit, Mismatch, Position, Replayed, SessionKey
-
-NOWHERE: Final = Position(2**52, bytes(CHAIN_BYTES))
-"""A place that no session is at: a commit for it can only be refused, or be known already."""
+from rlstm_server.errors import Conflict, Draining, ServerError
+from rlstm_server.store.base import Replayed, SessionKey
 
 
 class _Kept(NamedTuple):
@@ -69,6 +66,7 @@ class Writer:
             self.backlog.put(events)
             if kept.chunk.finish_reason is not None:
                 return
+            operation.check()  # nobody to wait for: the reader may have left during the commit
             await self.backlog.wait_for_reader()
 
     def explain(self, error: ServerError) -> None:
@@ -93,7 +91,7 @@ class Writer:
             if_match=self.request.if_match if number == 0 else None,
             redo=number == 0,
         )
-        stored = await self._stored(change) if self._repeats else None
+        stored = await self.sessions.recall(change) if self._repeats else None
         if stored is None:
             if self.after is not None and number <= self.after.chunk:
                 raise Conflict("the session does not remember this text any more")
@@ -113,7 +111,7 @@ class Writer:
         try:
             changed = await self.sessions.change(operation, change, partial(self._plan, progress))
         except Conflict:
-            stored = await self._stored(change)
+            stored = await self.sessions.recall(change)
             if stored is None:
                 raise
             return stored
@@ -128,31 +126,6 @@ class Writer:
         if self.version is not None and copy.position.version != self.version:
             raise Conflict("the session was changed since the text broke off")
         return keep_chunk(self.staging, progress, copy)
-
-    async def _stored(self, change: Change) -> Replayed | None:
-        """What the store remembers of a change; None when it knows nothing of it."""
-        question = Commit(
-            key=change.key,
-            operation_id=change.operation_id,
-            body_hash=change.body_hash,
-            if_match=None,
-            expects=NOWHERE,
-            record=b"",
-            info=b"{}",
-            state=None,
-            ttl_ms=1,
-            answer=b"",
-            summary=b"",
-        )
-        outcome = await self.sessions.store.commit(question)
-        if isinstance(outcome, Mismatch):
-            raise IdempotencyMismatch("the idempotency key was used with another request")
-        if not isinstance(outcome, Replayed):
-            return None
-        copy = self.sessions.cache.get(change.key)
-        if copy is not None and copy.position != outcome.current:
-            self.sessions.cache.drop(change.key)
-        return outcome
 
     def digest(self, number: int) -> bytes:
         """What tells this request, and one chunk of it, from another with the same key."""

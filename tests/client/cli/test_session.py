@@ -1,8 +1,12 @@
 """`rlstm session …` against the fake server."""
 
 import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -23,6 +27,23 @@ def session(address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         return out or err
 
     return run
+
+
+@contextmanager
+def piped(*parts: bytes) -> Iterator[TextIO]:
+    """Standard input that these come through, one after the other."""
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(writer, "wb", buffering=0) as pipe:
+            for part in parts:
+                pipe.write(part)
+
+    source = threading.Thread(target=write)
+    source.start()
+    with os.fdopen(reader) as stdin:
+        yield stdin
+    source.join()
 
 
 def test_a_life(session: Any, server: Any, tmp_path: Path) -> None:
@@ -110,6 +131,71 @@ def test_an_append_that_fails_says_how_far_it_came(session: Any, server: Any) ->
     said = session("append", made, "a" * 5000, code=1)
     assert "4,096 characters are in the session" in said
     assert server.texts[made] == "a" * 4096
+
+
+def test_a_file_that_is_no_text_to_its_end_is_not_begun(session: Any, server: Any, tmp_path: Path) -> None:
+    """Its bad byte is found before its first piece is sent."""
+    made, file = session("create").strip(), tmp_path / "text"
+    file.write_bytes(b"x" * 200_000 + b"\xff")
+
+    assert "not UTF-8 text (byte 200,000)" in session("append", made, "--file", str(file), code=2)
+    assert server.texts[made] == ""
+
+
+def test_standard_input_that_is_no_text_says_how_far_it_came(
+    session: Any, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was appended as it came: what is in the session stands in the message."""
+    made = session("create").strip()
+    with piped(b"x" * 65_536, b"\xff") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        said = session("append", made, code=2)
+
+    assert said == (
+        "rlstm: standard input is not UTF-8 text (byte 65,536);"
+        f" the first {len(server.texts[made]):,} characters are in the session\n"
+    )
+
+
+def test_an_interrupted_append_says_how_far_it_came(
+    session: Any, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is no secret of the session's."""
+
+    def typed(*_: Any) -> Iterator[str]:
+        yield "abc"
+        raise KeyboardInterrupt
+
+    made = session("create").strip()
+    monkeypatch.setattr("rlstm_client.cli.session.text_as_it_comes", typed)
+
+    said = session("append", made, code=130)
+    assert said == "rlstm: interrupted; the first 3 characters are in the session\n"
+    assert server.texts[made] == "abc"
+
+
+def test_what_may_be_in_the_session_is_said_too(session: Any, server: Any) -> None:
+    """Nobody knows of a piece whose answer never came."""
+    made = session("create").strip()
+    server.let_pass()
+    server.refuse(504, "outcome_unknown", applied="unknown")
+    server.refuse(500, "internal", applied="unknown")
+
+    said = session("append", made, "a" * 5000, code=1)
+    assert "the first 4,096 characters are in the session; whether the next 904 are is not known" in said
+
+
+def test_an_append_with_a_key(session: Any, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated it takes effect once, from standard input too; a version may be asked for."""
+    made = session("create").strip()
+    for _ in range(2):
+        with piped(b"a" * 5000, b"b" * 3000) as stdin:
+            monkeypatch.setattr("sys.stdin", stdin)
+            session("append", made, "--key", "mine")
+
+    assert server.texts[made] == "a" * 5000 + "b" * 3000
+    assert "version 2" in session("append", made, "c", "--if-match", "0", code=1)
+    session("append", made, "c", "--if-match", "2")
 
 
 def test_an_empty_text(session: Any) -> None:

@@ -242,6 +242,13 @@ def test_a_graph_is_made_for_what_comes_again(wide_model, subspace):
     assert capture.made == 4
 
 
+def test_rows_are_computed_by_buckets_up_to_a_size(wide_model, subspace):
+    """What padding counts: whole buckets, and beyond the largest one the rows that are given."""
+    weights = by_graphs(subspace(wide_model, 2), at_once=64)
+    found = [weights.computed(rows * weights.tile) // weights.tile for rows in (1, 3, 4, 5, 8, 9)]
+    assert (weights.tile, found) == (8, [1, 4, 4, 8, 8, 9])
+
+
 def test_a_bucket_has_a_least_size(wide_model, subspace):
     """Rounds of fewer rows share a graph, and give what they give without."""
     weights = by_graphs(subspace(wide_model, 8), least=32)

@@ -190,6 +190,55 @@ def test_passes_are_whole_tiles_and_no_longer_than_needed(wide_model, subspace):
     assert read.first == [2, 3, 4, 5, 6, 7, 8, 9, 10, 0]
 
 
+class Counting:
+    """Fast weights that count the tokens they compute."""
+
+    def __init__(self, fast_weights):
+        self._fast_weights, self.tokens = fast_weights, 0
+
+    def __getattr__(self, name):
+        return getattr(self._fast_weights, name)
+
+    def read(self, delta_NP, ids_TN, *arguments, **options):
+        """Read them."""
+        self.tokens += ids_TN.numel()
+        return self._fast_weights.read(delta_NP, ids_TN, *arguments, **options)
+
+    def step(self, delta_NP, ids_N, *arguments, **options):
+        """Read one token a row."""
+        self.tokens += ids_N.numel()
+        return self._fast_weights.step(delta_NP, ids_N, *arguments, **options)
+
+    def learn(self, delta_NP, ids_TN, *arguments, **options):
+        """Learn from them."""
+        self.tokens += ids_TN.numel()
+        return self._fast_weights.learn(delta_NP, ids_TN, *arguments, **options)
+
+
+def tokens_of(readings):
+    return sum(reading.rows * len(reading.ids) for reading in readings)
+
+
+@few
+@given(shapes)
+def test_padding_is_all_that_is_computed_beyond_the_readings(of_subspace, shapes):
+    """Whatever the lengths: tokens of readings and of padding are the tokens that were computed."""
+    weights = Counting(of_subspace)
+    readings = randoms(of_subspace, shapes)
+    read = LearningRows(weights).read(readings)
+    assert read.padding == weights.tokens - tokens_of(readings)
+
+
+@pytest.mark.parametrize("count", [1, 8, 11])
+def test_padding_of_single_tokens_and_of_lessons(of_subspace, count):
+    """One token a row that goes on, and whole segments that are learned from."""
+    weights, readings = Counting(of_subspace), randoms(of_subspace, [(1, 1, True)] * count)
+    assert LearningRows(weights).step(readings).padding == weights.tokens - count
+    weights, readings = Counting(of_subspace), randoms(of_subspace, [(1, 4, True)] * count)
+    taught = LearningRows(weights).learn(lessons_of(of_subspace, readings))
+    assert taught.read.padding == weights.tokens - 4 * count
+
+
 class KeptInHalf:
     """Fast weights that are kept in float16."""
 

@@ -14,7 +14,7 @@ from redis.asyncio.retry import Retry
 from simulated import sabotage as simulated
 
 from rlstm_server.api import auth, document, limits
-from rlstm_server.engine import exports, holdings, replay, snapshot
+from rlstm_server.engine import envelope, holdings, replay, snapshot
 from rlstm_server.engine.quotas import TokenBucket
 from rlstm_server.engine.slots import Slots
 from rlstm_server.engine.staging import Staging
@@ -205,7 +205,7 @@ def anybodys_state() -> AbstractContextManager[Any]:
 @noticed_by("server/engine/test_exports.py::test_every_byte_is_signed")
 def no_signature_check() -> AbstractContextManager[Any]:
     """A file that comes in may be anybody's."""
-    return mock.patch.object(exports.hmac, "compare_digest", return_value=True)
+    return mock.patch.object(envelope.hmac, "compare_digest", return_value=True)
 
 
 # ---- between sessions -------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 import hashlib
+import hmac
 import json
 
 import httpx
@@ -86,14 +87,21 @@ async def test_anything_else_is_401_with_a_challenge(keyed, headers):
     assert SECRET not in answer.text
 
 
-async def test_only_health_is_open(keyed):
-    """Live and ready answer without a key, spelt exactly so, read only; every other path does not."""
-    for path in ("/health/live", "/health/ready"):
+async def test_only_health_and_the_page_are_open(keyed):
+    """They answer without a key, spelt exactly so, read only; every other path does not."""
+    for path in ("/health/live", "/health/ready", "/", "/page/main.js"):
         assert (await ask(keyed, path=path)).status_code == 200
         assert (await ask(keyed, "HEAD", path)).status_code == 200
         assert (await ask(keyed, "POST", path)).status_code == 401
     for path in (
-        "/",
+        "//",
+        "/page",
+        "/page/",
+        "/page/main.js/",
+        "/page/Main.js",
+        "/page/files.py",
+        "/page/{file}",
+        "/page/%2e%2e/files.py",
         "/health",
         "/health/live/",
         "//health/live",
@@ -187,6 +195,65 @@ async def test_without_keys_a_foreign_name_is_refused(host):
     assert (await ask(Settings(), host=host)).status_code == 403
 
 
+OTHER_PAGES = [
+    {"origin": "https://evil.example"},
+    {"origin": "null"},
+    {"origin": "http://localhost.evil.example"},
+    {"origin": "http://127.0.0.1.evil.example:8000", "sec-fetch-site": "same-origin"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+    {"origin": "http://localhost:8000", "sec-fetch-site": "same-site"},
+    {"sec-fetch-site": ""},
+]
+OWN_PAGES = [
+    {},
+    {"origin": "http://localhost:8000", "sec-fetch-site": "same-origin"},
+    {"origin": "http://[::1]:8000"},
+    {"origin": "http://127.0.0.1"},
+    {"sec-fetch-site": "none"},
+]
+
+
+@pytest.mark.parametrize("headers", OTHER_PAGES)
+async def test_without_keys_another_page_is_refused(headers):
+    """Whatever it asks for, and under whatever name of this machine: it can change something unread."""
+    for method in ("POST", "DELETE", "GET"):
+        assert (await ask(Settings(), method, "/sessions", headers=headers.items())).status_code == 403
+
+
+@pytest.mark.parametrize("headers", OWN_PAGES)
+async def test_without_keys_our_own_page_is_served(headers):
+    """And so is whoever is no browser."""
+    assert (await ask(Settings(), "POST", "/sessions", headers=headers.items())).status_code == 200
+
+
+async def test_a_second_origin_does_not_hide_the_first(keyed):
+    """Each is looked at; with a key none is, as no other page has it."""
+    both = [("origin", "https://evil.example"), ("origin", "http://localhost")]
+    for headers in (both, both[::-1]):
+        assert (await ask(Settings(), "POST", "/sessions", headers=headers)).status_code == 403
+    headers = [*both, ("authorization", f"Bearer {SECRET}")]
+    assert (await ask(keyed, "POST", "/sessions", headers=headers)).status_code == 200
+
+
+async def test_no_route_may_be_used_by_another_page(serve):
+    """Those that take no body least of all: a form of any page can send that."""
+    foreign = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
+    async with serve() as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+        changing = [
+            (method, path.replace("{session_id}", "0" * 32).replace("{snapshot}", "one"))
+            for path, operations in paths.items()
+            for method in operations
+            if method != "get"
+        ]
+        statuses = {
+            (await client.request(method, path, headers=foreign)).status_code for method, path in changing
+        }
+    assert len(changing) >= 12
+    assert statuses == {403}
+
+
 async def test_a_websocket_is_closed():
     """No route takes one, so none may pass."""
     sent = []
@@ -240,6 +307,13 @@ async def test_addresses_of_one_holder_are_one(login):
     assert [await login("wrong", f"::ffff:10.0.0.{n}") for n in range(3)] == [401] * 3
 
 
+async def test_what_is_no_address_is_one_caller(login):
+    """Or whoever makes it up would be another one each time, and each be remembered."""
+    names = ["", "unknown", "x" * 65_536, "10.0.0.1, 10.0.0.2", "999.1.1.1"]
+    assert [await login("wrong", name) for name in names] == [401, 401, 429, 429, 429]
+    assert await login("wrong", "10.0.0.1") == 401
+
+
 async def test_the_table_of_addresses_has_an_end(monkeypatch, login):
     """The oldest are forgotten, however many there are."""
     monkeypatch.setattr(failed_logins, "ADDRESSES", 8)
@@ -265,6 +339,25 @@ def test_quotas_become_what_the_engine_charges(key_file):
     assert (allowance.sessions, allowance.stored_bytes) == (5, 6)
     free = load_keys(key_file()).find(SECRET.encode())
     assert (free.requests, free.allowance.tokens, free.allowance.sessions) == (None, None, None)
+
+
+def test_every_key_is_compared_in_constant_time(monkeypatch, tmp_path):
+    """All of them, whichever fits, and by what takes as long wherever they differ."""
+    digests = [hashlib.sha256(b"%d" % number).digest() for number in range(5)]
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps([{"sha256": digest.hex(), "tenant": "a"} for digest in digests]))
+    ring = load_keys(Settings(api_keys_file=path))
+    compared, real = [], hmac.compare_digest
+
+    def compare(known, given):
+        compared.append((known, given))
+        return real(known, given)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    for key, found in ((b"0", True), (b"4", True), (b"5", False)):
+        compared.clear()
+        assert (ring.find(key) is not None) == found
+        assert compared == [(digest, hashlib.sha256(key).digest()) for digest in digests]
 
 
 def test_a_key_is_named_by_its_digest(key_file):

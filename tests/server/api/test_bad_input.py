@@ -128,6 +128,9 @@ FIELDS = [
     ("/sessions", {"name": "a\0"}, 422, "name"),
     ("/sessions", {"ttl_seconds": 0}, 422, "ttl_seconds"),
     ("/sessions", {"metadata": {"a": {}}}, 422, "metadata"),
+    ("/sessions", {"metadata": {"a": 2**63}}, 422, "64 bits"),
+    ("/sessions", {"metadata": {"a": -(2**63) - 1}}, 422, "64 bits"),
+    ("/sessions", {"metadata": {"a": 10**400}}, 422, "64 bits"),
     ("/sessions", {"metadata": {str(n): n for n in range(33)}}, 422, "metadata"),
     ("/sessions", {"text": ""}, 422, "text"),
     (f"/sessions/{SESSION}/append", {"text": ""}, 422, "text"),
@@ -294,7 +297,7 @@ async def test_no_name_within_metadata_is_repeated(client, refused):
 
 async def test_many_faults_are_told_briefly(client, refused):
     """A body with thousands of wrong fields does not earn thousands of sentences."""
-    answer = await client.post("/score", json={"tokens": [None] * 10_000})
+    answer = await client.post("/score", json={f"x{number}": 1 for number in range(1_000)})
     problem = await refused(answer, 422)
     assert len(problem["errors"]) == 16
 

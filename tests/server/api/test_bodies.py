@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_server.api.bodies import MAX_DEPTH, InvalidJson, parse_strictly
+from rlstm_server.api.bodies import MAX_DEPTH, MAX_FIELDS, MAX_PARTS, InvalidJson, parse_strictly
 from rlstm_server.errors import InvalidText
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -58,6 +58,50 @@ def test_the_deepest_body_allowed_is_the_limit_and_no_deeper(opening):
     for depth in (MAX_DEPTH + 1, 100_000):
         with pytest.raises(InvalidJson):
             parse_strictly(nested(depth))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda parts: b"[" + b",".join([b"[]"] * (parts - 1)) + b"]",
+        lambda parts: b"[" + b",".join([b"{}"] * (parts - 1)) + b"]",
+        lambda parts: b"[" + b",".join([b'{"a":1}'] * ((parts - 1) // 2)) + b",[]" * ((parts - 1) % 2) + b"]",
+    ],
+    ids=["lists", "objects", "fields"],
+)
+def test_a_body_has_so_many_parts(body):
+    """Lists, objects and fields, whichever they are; one more is refused before it is made."""
+    parse_strictly(body(MAX_PARTS))
+    with pytest.raises(InvalidJson, match="65,536"):
+        parse_strictly(body(MAX_PARTS + 1))
+
+
+@pytest.mark.parametrize("text", [":", "{", "[", '"[', "\\", '\\":', "a:\n"])
+def test_what_stands_in_a_string_is_no_part(text):
+    """However much of it there is: a text may hold a program."""
+    written = text * MAX_PARTS
+    assert parse_strictly(json.dumps({"text": written, "list": [1]}).encode()) == {
+        "text": written,
+        "list": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 2**20, b'"' * (2**20 + 1), b"[:" + b'\\"' * 2**19, b"::" + b"1," * 2**19]
+)
+def test_counting_takes_one_look_at_each_byte(body):
+    """Also where nothing is as it should be: this would take minutes otherwise."""
+    with pytest.raises(InvalidJson):
+        parse_strictly(b":" * MAX_PARTS + body)
+
+
+def test_an_object_has_so_many_fields():
+    """Each that a schema does not know is a fault of its own."""
+    fields = {str(number): 1 for number in range(MAX_FIELDS + 1)}
+    with pytest.raises(InvalidJson, match="1,024"):
+        parse_strictly(json.dumps(fields).encode())
+    del fields["0"]
+    assert parse_strictly(json.dumps(fields).encode()) == fields
 
 
 @given(st.binary(max_size=40))

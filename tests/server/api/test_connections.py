@@ -12,8 +12,9 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from rlstm_server.api.connections import protocol
-from rlstm_server.api.limits import ReceivingLayer
+from rlstm_server.api.limits import HELD, ReceivingLayer
 from rlstm_server.api.tracing import KEY, Trace
+from rlstm_server.errors import Overloaded
 from rlstm_server.metrics import Metrics
 from rlstm_server.settings import Limits
 
@@ -30,6 +31,8 @@ async def application(scope, receive, send):
     status, body = ANSWERS.get(path, (200, b"yes"))
     if path != "/refused":
         await receive()
+    if path == "/counted":
+        status, body = counted(scope[HELD])
     if path == "/slow":
         await asyncio.sleep(0.2)
     await send(
@@ -42,6 +45,15 @@ async def application(scope, receive, send):
     await send({"type": "http.response.body", "body": body})
 
 
+def counted(held):
+    """Give a large answer where there is memory for it."""
+    try:
+        held.expect_bytes(LARGE)
+    except Overloaded:
+        return 503, b"no"
+    return 200, b"x" * LARGE
+
+
 @asynccontextmanager
 async def served(**limits):
     """Serve the application; gives a way to connect, and the metrics."""
@@ -50,7 +62,7 @@ async def served(**limits):
     received = ReceivingLayer(application, limits=given)
 
     async def app(scope, receive, send):
-        scope[KEY] = Trace(request_id="r")
+        scope[KEY] = Trace(request_id="r", tenant="a")
         await (application if scope["path"] == "/refused" else received)(scope, receive, send)
 
     config = uvicorn.Config(
@@ -216,6 +228,31 @@ async def test_a_slow_reader_who_goes_on_reading_is_served():
             await asyncio.sleep(0.02)
         assert count > LARGE
         assert cuts(metrics, "slow_reader") == 0
+
+
+async def test_an_answer_counts_until_it_is_read():
+    """Its memory is given back when its reader has it, or has left, and not when it was written."""
+    room = {"requests_bytes": 3 * LARGE, "import_bytes": 1024, "score_numbers": 8, "send_seconds": 60}
+    request = (HEAD + b"\r\n").replace(b"/", b"/counted", 1)
+
+    async with served(**room) as (connect, _):
+
+        async def ask(*, read):
+            reader, writer = await connect()
+            writer.write(request)
+            status = int((await reader.readuntil(b"\r\n\r\n")).split()[1])
+            if read and status == 200:
+                assert await reader.readexactly(LARGE) == b"x" * LARGE
+            return status, writer
+
+        assert [(await ask(read=True))[0] for _ in range(3)] == [200] * 3
+        waiting = [await ask(read=False) for _ in range(4)]
+        assert [status for status, _ in waiting] == [200, 200, 503, 503]
+        assert (await ask(read=True))[0] == 503
+        for _, writer in waiting:
+            writer.transport.abort()
+        await asyncio.sleep(0.05)
+        assert (await ask(read=True))[0] == 200
 
 
 async def test_there_may_be_so_many_connections():

@@ -1,5 +1,6 @@
 """Forks, exports and imports, over HTTP."""
 
+import asyncio
 import hashlib
 import json
 
@@ -212,6 +213,52 @@ async def test_an_import_has_a_limit_of_its_own(serve):
         assert (await bring(client, b"x" * 4_000)).status_code == 422
         assert (await bring(client, b"x" * 4_097)).status_code == 413
         assert (await client.post("/sessions", content=b"x" * 2_049)).status_code == 413
+
+
+async def test_files_that_are_not_read_fill_no_memory(serve):
+    """The state of each is held until it is read: one more is refused until some are."""
+    async with serve(export_key=SECRET) as client:
+        session = (await client.post("/sessions", json={"text": TEXT})).json()["id"]
+        size = len(await export(client, session))
+    limits = {"body_bytes": size, "import_bytes": size, "score_numbers": 1, "requests_bytes": 3 * size}
+    async with serve(export_key=SECRET, limits=limits) as client:
+        session = (await client.post("/sessions", json={"text": TEXT})).json()["id"]
+        go_on, begun = asyncio.Event(), asyncio.Event()
+        unread = [asyncio.ensure_future(read_slowly(client.app, session, begun, go_on)) for _ in range(2)]
+        await begun.wait()
+        refused = await client.get(f"/sessions/{session}/export")
+        assert (refused.status_code, refused.json()["applied"]) == (503, "no")
+        go_on.set()
+        assert await asyncio.gather(*unread) == [size, size]
+        assert len(await export(client, session)) == size
+
+
+async def read_slowly(app, session, begun, go_on):
+    """Ask for a file, and take no byte of it before the time has come; gives its length."""
+    path, size = f"/sessions/{session}/export", 0
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 1),
+    }
+    asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive():
+        return next(asked, None) or await asyncio.Future()
+
+    async def send(message):
+        nonlocal size
+        if message["type"] == "http.response.body":
+            begun.set()
+            await go_on.wait()
+            size += len(message.get("body", b""))
+
+    await app(scope, receive, send)
+    return size
 
 
 async def test_an_import_is_bytes(client):

@@ -15,13 +15,15 @@ async def operations(client):
     ]
 
 
-async def test_errors_are_problem_documents(client):
-    """With the media type that they are sent with, and a status each: no ranges."""
+async def test_errors_are_documented_as_they_are_sent(client):
+    """Problem documents, and envelopes under /v1: media type and all, and a status each: no ranges."""
     _, found = await operations(client)
     for _, path, operation in found:
         refusals = [response for status, response in operation["responses"].items() if int(status) >= 400]
         assert refusals
-        assert all(set(response["content"]) == {MEDIA_TYPE} for response in refusals), path
+        kind = "application/json" if path.startswith("/v1/") else MEDIA_TYPE
+        assert all(set(response["content"]) == {kind} for response in refusals), path
+        assert not path.startswith("/v1/") or "422" not in operation["responses"]
 
 
 async def test_answers_that_are_no_json_say_so(client):
@@ -76,3 +78,20 @@ async def test_a_wrong_method_is_told_all_right_ones(client, path, methods):
     answer = await client.request("OPTIONS", path)
     assert answer.status_code == 405
     assert answer.headers["allow"] == methods
+
+
+async def test_events_are_described(client):
+    """Each kind of event of a stream names the schema of its data, which is there."""
+    document, found = await operations(client)
+    streams = [
+        content["text/event-stream"]["itemSchema"]["oneOf"]
+        for _, path, operation in found
+        if "text/event-stream" in (content := operation["responses"].get("200", {}).get("content", {}))
+        and not path.startswith("/v1/")
+    ]
+    assert len(streams) == 2
+    for events in streams:
+        assert [one["properties"]["event"]["const"] for one in events] == ["token", "end", "error"]
+        for one in events:
+            schema = one["properties"]["data"]["contentSchema"]["$ref"].rsplit("/", 1)[-1]
+            assert document["components"]["schemas"][schema]["description"]

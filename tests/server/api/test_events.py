@@ -7,7 +7,7 @@ import pytest
 from rlstm_server.api.events import open_stream
 from rlstm_server.api.tracing import Trace
 from rlstm_server.engine.messages import EndEvent, TokenEvent
-from rlstm_server.errors import Draining, StoreUnavailable
+from rlstm_server.errors import Draining, Gone, InFlight, OutcomeUnknown, SlowConsumer, StoreUnavailable
 from rlstm_server.metrics import Metrics
 
 END = EndEvent(choice=0, finish_reason="length", prompt_tokens=1, completion_tokens=2, seed=0)
@@ -104,6 +104,23 @@ async def test_a_fault_later_ends_the_stream_with_an_error_event():
     assert trace.outcome == "rejected"
 
 
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (Gone("deleted"), "client_error"),
+        (SlowConsumer("nobody reads"), "cancelled"),
+        (InFlight("the text goes on in a newer request"), "cancelled"),
+        (StoreUnavailable("down"), "rejected"),
+        (OutcomeUnknown("who knows"), "server_error"),
+    ],
+)
+async def test_an_error_within_a_stream_counts_as_what_it_is(error, outcome):
+    """The status was sent long before, and says nothing of how the stream ended."""
+    trace = Trace(request_id="r9", status=200)
+    await frames(Source(token(0), error), trace)
+    assert trace.outcome == outcome
+
+
 async def test_an_unexpected_fault_says_only_the_request_id():
     """Its text may be anything, so it stays in the log."""
     trace = Trace(request_id="r9", status=200)
@@ -158,3 +175,13 @@ async def test_the_first_token_and_the_gaps_are_measured():
     text = metrics.exposition()[0].decode()
     assert "rlstm_time_to_first_token_seconds_count 1.0" in text
     assert "rlstm_inter_token_seconds_count 2.0" in text
+
+
+async def test_a_gap_is_between_two_tokens_of_one_choice():
+    """Two choices that take turns: how fast each is read, and not how they happen to be mixed."""
+    metrics = Metrics()
+    mixed = [replace(token(index), choice=choice) for index in range(3) for choice in range(2)]
+    await frames(Source(*mixed, END), metrics=metrics)
+    text = metrics.exposition()[0].decode()
+    assert "rlstm_time_to_first_token_seconds_count 1.0" in text
+    assert "rlstm_inter_token_seconds_count 4.0" in text

@@ -15,7 +15,7 @@ def traced(app):
     """Give every request a trace, as the outer layer does."""
 
     async def outer(scope, receive, send):
-        scope.setdefault(KEY, Trace(request_id="r"))
+        scope.setdefault(KEY, Trace(request_id="r", tenant="a"))
         await app(scope, receive, send)
 
     return outer
@@ -68,7 +68,7 @@ async def run_layer(app, messages):
     queue = asyncio.Queue()
     for message in messages:
         queue.put_nowait(message)
-    trace = Trace(request_id="r")
+    trace = Trace(request_id="r", tenant="a")
     scope = {"type": "http", "path": "/score", "method": "POST", "headers": [], KEY: trace}
 
     async def send(message):
@@ -179,7 +179,7 @@ async def test_the_deadline_counts_from_the_first_byte_of_the_request():
     """Time that the headers took is not given again for the body."""
     began = time.monotonic()
     arrived = asyncio.get_running_loop().time() - 0.15
-    trace = Trace(request_id="r")
+    trace = Trace(request_id="r", tenant="a")
     scope = {"type": "http", "path": "/", "method": "POST", "headers": [], KEY: trace, ARRIVED: arrived}
     statuses = []
 
@@ -206,6 +206,31 @@ async def test_a_body_that_is_refused_is_passed_over_for_a_while():
     assert count * 512 < 8 * 1024
 
 
+async def test_whoever_has_no_key_sends_no_body(serve):
+    """It is refused at its first byte, and takes nothing from anybody's memory, however many do so."""
+    limits = {"body_bytes": 2**16, "import_bytes": 2**16, "score_numbers": 64, "requests_bytes": 2**18}
+    bearer = {"authorization": "Bearer the-right-key"}
+    release = asyncio.Event()
+
+    async def body():
+        yield b"x"
+        await release.wait()
+
+    async with serve(api_keys="the-right-key", limits=limits) as client:
+        for path in ("/health/live", "/health/ready", "/"):
+            assert (await client.get(path)).status_code == 200
+            declared = await client.request("GET", path, content=b"x" * 2**16)
+            assert (declared.status_code, declared.json()["limit"]) == (413, 0)
+        many = [
+            asyncio.ensure_future(client.request("GET", "/health/live", content=body())) for _ in range(50)
+        ]
+        await asyncio.sleep(0.05)
+        scored = await client.post("/score", json={"text": "a"}, headers=bearer)
+        release.set()
+        assert {answer.status_code for answer in await asyncio.gather(*many)} == {413}
+    assert scored.status_code == 200
+
+
 async def test_answers_that_grow_with_their_requests_are_counted_too(serve):
     """A score or an append whose answer does not fit beside those under way is refused before any work."""
     limits = {"body_bytes": 2048, "import_bytes": 1024, "score_numbers": 1_000, "requests_bytes": 200_000}
@@ -218,3 +243,19 @@ async def test_answers_that_grow_with_their_requests_are_counted_too(serve):
         assert {answer.json()["type"][-10:] for answer in answers if answer.is_error} == {"overloaded"}
         for path, body in asked[::2]:
             assert (await client.post(path, json=body)).status_code == 200
+
+
+async def test_every_answer_that_may_be_large_is_counted(serve):
+    """A file, a list and a text of as many tokens as were asked for, besides scores."""
+    limits = {"body_bytes": 2048, "import_bytes": 1024, "score_numbers": 8, "requests_bytes": 40_000}
+    async with serve(limits=limits, export_key="k" * 40) as client:
+        session = (await client.post("/sessions", json={})).json()["id"]
+        for path, body in (("/generate", {}), (f"/sessions/{session}/generate", {})):
+            assert (await client.post(path, json=body | {"max_tokens": 8})).status_code == 200
+            assert (await client.post(path, json=body | {"max_tokens": 300})).status_code == 503
+        assert (await client.get("/sessions?limit=1")).status_code == 200
+        assert (await client.get("/sessions?limit=2")).status_code == 503
+        exports = (client.get(f"/sessions/{session}/export") for _ in range(2))
+        answers = await asyncio.gather(*exports)
+        assert len(answers[0].content) > 0
+        assert sorted(answer.status_code for answer in answers) == [200, 503]

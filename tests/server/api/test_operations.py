@@ -1,6 +1,7 @@
 import asyncio
 import random
 import string
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -76,6 +77,62 @@ async def test_the_number_of_series_does_not_depend_on_what_is_asked(client):
     after = await samples(client)
     assert after.keys() == before
     assert sum(count for (name, _), count in after.items() if name == "rlstm_requests_total") >= 340
+
+
+class Recorded(MemoryStore):
+    """A store that remembers how the last session was made."""
+
+    async def create(self, creation):
+        """Remember, and make it."""
+        self.creation = creation
+        return await super().create(creation)
+
+
+async def ask(app, method, path):
+    """Ask an application without a client in between, which would take most of the time."""
+    sent, given = [], [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive():
+        return given.pop() if given else await asyncio.sleep(60)
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"host", b"localhost")]
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": headers}
+    scope |= {"query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1", "asgi": {}}
+    await app(scope, receive, send)
+    return sent[0]["status"]
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+async def test_sessions_add_no_series(serve, count):
+    """Each is asked for by its own path: the whole exposition has the lines that it had before the first."""
+    store = Recorded()
+    async with serve(store=store) as client:
+        await client.post("/sessions", json={"name": "first"})
+        before = (await samples(client)).keys()
+        made = store.creation
+        for number in range(count):
+            key = replace(made.key, session_id=f"{number:032x}")
+            await store.create(replace(made, key=key, name=f"n{number}", operation_id=f"o{number}"))
+            assert await ask(client.app, "GET", f"/sessions/{number:032x}") == 200
+        assert await store.total() == count + 1
+        after = await samples(client)
+    print(f"{len(after):,} series before and after {count:,} sessions")
+    assert after.keys() == before
+    assert requests(after, "GET /sessions/{session_id}") == count
+
+
+async def test_sessions_are_counted_where_they_are(serve):
+    """Copies in this server's memory, which is the host's without an accelerator, and all in the store."""
+    async with serve() as client:
+        for _ in range(3):
+            await client.post("/sessions", json={"text": "a"})
+        found = await samples(client)
+    assert value(found, "rlstm_sessions", tier="host") == 3
+    assert value(found, "rlstm_sessions", tier="device") == 0
+    assert value(found, "rlstm_sessions", tier="store") == 0  # asked for every 15 s, and at the start
 
 
 async def test_refusals_are_counted_by_reason(serve):

@@ -5,13 +5,14 @@ import pytest
 
 from rlstm_server import errors
 from rlstm_server.api import bodies
-from rlstm_server.api.problems import KINDS, TYPE_PREFIX, document, kind_of, note, respond
+from rlstm_server.api.problems import KINDS, TYPE_PREFIX, document, envelope, kind_of, note, respond
 from rlstm_server.api.shapes import PROBLEMS
 from rlstm_server.api.tracing import Trace
 
 MADE = {
     errors.InvalidField: ("text", "is empty"),
     errors.TooLarge: ("items", 300, 256),
+    errors.BodyTooLarge: (300, 256),
     errors.Gone: ("deleted",),
     errors.VersionMoved: (3, 5),
 }
@@ -120,3 +121,39 @@ def test_a_fault_is_kept_for_the_log_and_an_error_is_not():
     fault = errors.StateCorrupt("x")
     note(fault, trace)
     assert trace.fault is fault
+
+
+@pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
+def test_every_error_has_its_envelope(kind):
+    """Under /v1: the same status but where a field is wrong or a limit passed, and no member more or less."""
+    error = make(kind)
+    native, response = kind_of(error).status, respond(error, "r", "openai")
+    assert (native, response.status_code) in {(native, native), (422, 400), (413, 400)}
+    assert json.loads(response.body) == envelope(error)
+    assert set(envelope(error)["error"]) == {"message", "type", "param", "code"}
+    repeatable = "retry-after" in response.headers
+    assert response.headers["x-should-retry"] == ("true" if repeatable else "false")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "type_", "param"),
+    [
+        (errors.InvalidField("prompt[1].tokens", "x"), 400, "invalid_request_error", "prompt"),
+        (errors.InvalidTokens("x", field="prompt[0].tokens"), 400, "invalid_request_error", "prompt"),
+        (errors.TooLarge("tokens of all prompts", 2, 1), 400, "invalid_request_error", None),
+        (errors.BodyTooLarge(2, 1), 413, "invalid_request_error", None),
+        (errors.ModelNotFound("x"), 404, "invalid_request_error", "model"),
+        (errors.IdempotencyMismatch("x"), 422, "invalid_request_error", None),
+        (errors.Unauthorized("x"), 401, "authentication_error", None),
+        (errors.Forbidden("x"), 403, "permission_error", None),
+        (errors.RateLimited("x"), 429, "rate_limit_error", None),
+        (errors.StateCorrupt("x"), 500, "server_error", None),
+        (errors.Draining("x"), 503, "server_error", None),
+    ],
+    ids=lambda part: type(part).__name__ if isinstance(part, Exception) else str(part),
+)
+def test_an_envelope_names_kind_and_field(error, status, type_, param):
+    """What OpenAI's clients make an exception of."""
+    told = envelope(error)["error"]
+    assert respond(error, "r", "openai").status_code == status
+    assert (told["type"], told["param"]) == (type_, param)

@@ -114,9 +114,32 @@ async def test_a_tenant_keeps_so_many_bytes(limited):
         assert refused(await client.post("/sessions", json={}), "stored bytes: ")
 
 
-async def test_a_refused_repeat_of_a_creation_leaves_open_what_happened(limited):
-    """With a key it may have made its session before; without one it made none."""
-    async with limited({"sessions": 0}) as client:
-        keyed = await client.post("/sessions", json={}, headers={"idempotency-key": "one"})
-        assert (keyed.status_code, keyed.json()["applied"]) == (429, "unknown")
-        assert (await client.post("/sessions", json={})).json()["applied"] == "no"
+async def test_a_repeat_of_a_creation_is_answered_at_the_limit(limited):
+    """It asks for nothing new: by create, fork and import; another creation is refused, and made nothing."""
+    async with limited({"sessions": 1}) as client:
+        key = {"idempotency-key": "one"}
+        made, again = [await client.post("/sessions", json={}, headers=key) for _ in range(2)]
+        assert (again.status_code, again.json()) == (201, made.json() | {"replayed": True})
+        await client.delete(f"/sessions/{made.json()['id']}")
+        assert (await client.post("/sessions", json={}, headers=key)).status_code == 410
+        await client.post("/sessions", json={})
+        for other in ({"idempotency-key": "two"}, {}):
+            answer = await client.post("/sessions", json={}, headers=other)
+            assert refused(answer, "sessions: 2 wanted, at most 1 allowed")
+            assert answer.json()["applied"] == "no"
+
+
+async def test_named_snapshots_are_kept_too(limited):
+    """Their bytes count as much as those of sessions do."""
+    async with limited({}) as client:
+        size = (await client.get("/info")).json()["adaptation"]["rules"][0]["state_bytes"]
+    async with limited({"stored_bytes": size * 7 // 2}) as client:
+        session = (await client.post("/sessions", json={"text": "some text to learn from" * 9})).json()["id"]
+        taken = [
+            await client.post(f"/sessions/{session}/snapshots", json={"name": f"n{i}"}) for i in range(4)
+        ]
+        assert [answer.status_code for answer in taken] == [201, 201, 429, 429]
+        assert refused(taken[-1], "stored bytes: ")
+        assert taken[-1].json()["applied"] == "no"
+        again = await client.post(f"/sessions/{session}/snapshots", json={"name": "n0"})
+        assert again.status_code == 201, again.text

@@ -239,3 +239,12 @@ async def test_sessions_side_by_side_are_what_they_are_alone(client):
     for text, made in list(zip(texts, together, strict=True))[::5]:
         alone = await create(client, text=text)
         assert made["append"]["logprobs"] == pytest.approx(alone["append"]["logprobs"], abs=1e-5)
+
+
+async def test_numbers_in_metadata_keep_all_their_digits(client):
+    """An integer that would become the nearest double is refused; one of 64 bits comes back as it was."""
+    notes = {"most": 2**63 - 1, "least": -(2**63), "odd": 2**53 + 1, "float": 0.1, "yes": True, "none": None}
+    made = await create(client, metadata=notes)
+    found = (await client.get(f"/sessions/{made['id']}")).json()["metadata"]
+    assert found == notes
+    assert {name: type(value) for name, value in found.items()} == {n: type(v) for n, v in notes.items()}

@@ -222,6 +222,31 @@ async def test_words_wait_in_the_session(store, tools, words):
     assert (rest.columns.starts, rest.columns.ends) == ((4,), (7,))
 
 
+@pytest.mark.parametrize("texts", [("x" * 4_096, "y"), ("the " + "x" * 4_097,), ("x" * 10_000,)])
+async def test_a_word_that_does_not_end_is_held_back_so_far(store, tools, words, texts):
+    """Each record of the log has it whole: 413 names both numbers, nothing changes, and it can be ended."""
+    async with tools.engine_on(store, served=tools.serve(words)) as engine:
+        talk = await tools.Talk.begin(engine)
+        for text in texts[:-1]:
+            await talk.append(text)
+        before = await talk.info()
+        with pytest.raises(TooLarge, match=r"unfinished word: [\d,]+ given, at most 4,096") as caught:
+            await talk.append(texts[-1])
+        assert caught.value.given == sum(len(text.removeprefix("the ")) for text in texts)
+        assert await talk.info() == before
+        ended = await talk.append(texts[-1], final=True)
+    assert (ended.pending, ended.totals.tokens) == (0, len("".join(texts).split()))
+
+
+async def test_a_session_does_not_begin_with_a_word_that_does_not_end(store, tools, words):
+    """It is refused before the session is made."""
+    async with tools.engine_on(store, served=tools.serve(words)) as engine:
+        first = Passage(text="x" * 4_097)
+        with pytest.raises(TooLarge, match="unfinished word"):
+            await engine.create_session(CreateSession(caller=tools.caller(), first=first))
+    assert await store.count("acme") == 0
+
+
 # ---- limits, metrics, the whole ---------------------------------------------------------------------------
 
 

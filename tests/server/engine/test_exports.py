@@ -2,20 +2,17 @@
 
 import json
 import random
+import tracemalloc
 
 import pytest
+import torch
 from safetensors.torch import load, save
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.description import SessionCopy, SessionFacts
-from rlstm_server.engine.exports import (
-    MAGIC,
-    MAX_HEADER_BYTES,
-    ExportKeys,
-    ExportSpec,
-    read_export,
-    write_export,
-)
+from rlstm_server.engine.envelope import MAGIC, MAX_HEADER_BYTES, ExportKeys, open_envelope
+from rlstm_server.engine.exports import PIECE_BYTES, ExportSpec, read_session, write_export
+from rlstm_server.engine.requests import MAX_METADATA_BYTES, MAX_PENDING, check_metadata
 from rlstm_server.errors import ImportRejected, TooLarge
 from rlstm_server.store.base import SessionKey, first_position
 
@@ -52,6 +49,11 @@ def data(copy, served):
     return b"".join(write_export(copy, served, KEYS).pieces)
 
 
+def read(data, spec, keys=KEYS):
+    """The session in a file."""
+    return read_session(open_envelope(data, keys), spec)
+
+
 def signed(body):
     """A file that says anything, with the right signature."""
     signature = KEYS.sign()
@@ -73,7 +75,7 @@ def joined(header, tensors):
 
 def test_a_file_holds_the_whole_session(copy, data, spec):
     """Tensors to the bit, and everything else that is no number of a version."""
-    exported = read_export(data, KEYS, spec)
+    exported = read(data, spec)
     assert exported.state.adapted.header() == copy.state.adapted.header()
     theirs = exported.state.adapted.tensors()
     for name, tensor in copy.state.adapted.tensors().items():
@@ -92,9 +94,9 @@ def test_the_size_is_known_before_it_is_written(copy, served, data):
 def test_an_old_key_is_accepted_and_an_unknown_one_not(data, spec):
     """Keys can be replaced without losing what was exported before."""
     rotated = ExportKeys((b"the next key", b"the first key"))
-    assert read_export(data, rotated, spec).learning
+    assert read(data, spec, rotated).learning
     with pytest.raises(ImportRejected):
-        read_export(data, ExportKeys((b"a stranger's",)), spec)
+        read(data, spec, ExportKeys((b"a stranger's",)))
 
 
 def test_every_byte_is_signed(data, spec):
@@ -103,10 +105,10 @@ def test_every_byte_is_signed(data, spec):
         broken = bytearray(data)
         broken[place] ^= 1 << place % 8
         with pytest.raises(ImportRejected):
-            read_export(bytes(broken), KEYS, spec)
+            read(bytes(broken), spec)
     for cut in (data[:-1], data + b"\0", data[1:], b"", data[:40]):
         with pytest.raises(ImportRejected):
-            read_export(cut, KEYS, spec)
+            read(cut, spec)
 
 
 def test_another_tenant_model_or_calibration_is_refused(data, served, tools):
@@ -118,7 +120,7 @@ def test_another_tenant_model_or_calibration_is_refused(data, served, tools):
         ExportSpec(tenant="acme", served=tools.serve(ByteVocab(), hidden=7)),
     ):
         with pytest.raises(ImportRejected):
-            read_export(data, KEYS, spec)
+            read(data, spec)
 
 
 def _set(path, value):
@@ -160,7 +162,7 @@ def test_a_signed_header_is_not_believed(data, spec, name):
     header, tensors = parts(data)
     HEADERS[name](header)
     with pytest.raises(ImportRejected):
-        read_export(joined(header, tensors), KEYS, spec)
+        read(joined(header, tensors), spec)
 
 
 def test_tensors_are_those_of_the_model(data, spec):
@@ -178,7 +180,7 @@ def test_tensors_are_those_of_the_model(data, spec):
     for changed in wrong:
         stored = save(changed)
         with pytest.raises(ImportRejected):
-            read_export(joined(header | {"bytes": len(stored)}, stored), KEYS, spec)
+            read(joined(header | {"bytes": len(stored)}, stored), spec)
 
 
 def test_nothing_is_allocated_for_a_tensor_that_is_not_the_models(data, spec):
@@ -191,11 +193,11 @@ def test_nothing_is_allocated_for_a_tensor_that_is_not_the_models(data, spec):
         changed = json.dumps(listed | {"now.h": listed["now.h"] | {name: value}}).encode()
         stored = len(changed).to_bytes(8, "little") + changed + tensors[8 + length :]
         with pytest.raises(ImportRejected):
-            read_export(joined(header | {"bytes": len(stored)}, stored), KEYS, spec)
+            read(joined(header | {"bytes": len(stored)}, stored), spec)
     for size in (0, 1 << 40, (1 << 64) - 1):
         stored = size.to_bytes(8, "little") + tensors[8:]
         with pytest.raises(ImportRejected):
-            read_export(joined(header | {"bytes": len(stored)}, stored), KEYS, spec)
+            read(joined(header | {"bytes": len(stored)}, stored), spec)
 
 
 def test_more_pending_text_than_a_header_holds_is_not_exported(copy, served, tools):
@@ -203,6 +205,39 @@ def test_more_pending_text_than_a_header_holds_is_not_exported(copy, served, too
     held = tools.replace(copy.state, place=tools.replace(copy.state.place, pending="x" * MAX_HEADER_BYTES))
     with pytest.raises(TooLarge):
         write_export(tools.replace(copy, state=held), served, KEYS)
+
+
+def test_all_that_a_session_may_hold_is_exported(copy, served, spec, tools):
+    """The longest text held back and the longest metadata, in the characters that JSON makes most of."""
+    place = tools.replace(copy.state.place, pending="\0" * MAX_PENDING)
+    metadata = {"n": "\0" * ((MAX_METADATA_BYTES - len('{"n":""}')) // len(r"\u0000"))}
+    check_metadata(metadata)
+    most = tools.replace(
+        copy, state=tools.replace(copy.state, place=place), facts=tools.replace(copy.facts, metadata=metadata)
+    )
+    exported = read(b"".join(write_export(most, served, KEYS).pieces), spec)
+    assert (exported.state.place, exported.metadata) == (place, metadata)
+
+
+def test_more_pending_text_than_a_session_may_hold_is_refused(data, spec):
+    """Though it is signed: each record of the session's log would have it."""
+    header, tensors = parts(data)
+    header["state"]["place"]["pending"] = "x" * (MAX_PENDING + 1)
+    with pytest.raises(ImportRejected, match="holds back more text"):
+        read(joined(header, tensors), spec)
+
+
+def test_a_file_is_written_from_the_tensors(copy, served, tools):
+    """A piece at a time: however large the state, and however slowly it is read."""
+    delta = torch.zeros(4, 4 * PIECE_BYTES)
+    large = tools.replace(copy.state, adapted=tools.replace(copy.state.adapted, delta_KP=delta))
+    tracemalloc.start()
+    try:
+        export = write_export(tools.replace(copy, state=large), served, KEYS)
+        assert sum(map(len, export.pieces)) == export.size > 16 * PIECE_BYTES
+        assert tracemalloc.get_traced_memory()[1] < 4 * PIECE_BYTES
+    finally:
+        tracemalloc.stop()
 
 
 JUNK = (b"null", b"1e99", b'{"":', b"[[[[", b"\xff\xff\xff\xff", b"-0", b"9" * 5_000)
@@ -229,7 +264,7 @@ def test_no_bytes_raise_anything_but_the_refusal(data, spec):
     draw, refused = random.Random(1), 0
     for _ in range(2_000):
         try:
-            read_export(signed(broken(data[:-SIGNATURE], draw)), KEYS, spec)
+            read(signed(broken(data[:-SIGNATURE], draw)), spec)
         except ImportRejected:
             refused += 1
     assert refused > 1_000

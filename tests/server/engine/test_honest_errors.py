@@ -1,12 +1,23 @@
 """Errors and answers say what became of a change, also when the store falls silent in the middle of it."""
 
+import asyncio
 import time
 
 import pytest
 
-from rlstm_server.engine.messages import Passage
-from rlstm_server.errors import Gone, OutcomeUnknown, StoreFull, StoreUnavailable
-from rlstm_server.store.base import Replayed
+from rlstm_server.engine.messages import Caller, CreateSession, Passage
+from rlstm_server.engine.quotas import Allowance, TokenBucket
+from rlstm_server.errors import (
+    Draining,
+    Gone,
+    OutcomeUnknown,
+    Overloaded,
+    RateLimited,
+    StateCorrupt,
+    StoreFull,
+    StoreUnavailable,
+)
+from rlstm_server.store.base import Replayed, SessionKey
 from rlstm_server.store.in_memory import MemoryStore
 
 
@@ -53,6 +64,155 @@ async def away(call, *args, **options):
 async def full(call, *args, **options):
     """It is not done: there is no room."""
     raise StoreFull("no room")
+
+
+async def corrupt(call, *args, **options):
+    """What is there cannot be read."""
+    raise StateCorrupt("damaged")
+
+
+# ---- every refusal, whether it may be a repeat or not -----------------------------------------------------
+
+
+def key_of(talk):
+    return SessionKey(talk.caller.tenant, talk.session)
+
+
+def on_load(talk, script):
+    """Let the session be loaded, and this happen then."""
+    talk.engine.sessions.cache.drop(key_of(talk))
+    talk.engine.sessions.store.store.scripts = {"load_head": [script]}
+
+
+def over_quota(talk):
+    """Let nothing be left of what the key may use up."""
+    tokens = TokenBucket("tokens", 1.0)
+    tokens.use(1_000)
+    talk.caller = Caller(tenant="acme", request_id="r", allowance=Allowance(tokens=tokens))
+
+
+REFUSALS = {
+    "draining": (Draining, False, lambda talk: setattr(talk.engine, "_draining", True)),
+    "a full queue": (Overloaded, False, lambda talk: setattr(talk.engine.sessions, "queued_operations", 0)),
+    "a device that is busy": (
+        Overloaded,
+        True,
+        lambda talk: setattr(talk.engine.runner._scheduler, "capacity", 0),
+    ),
+    "a quota": (RateLimited, True, over_quota),
+    "a state that is damaged": (StateCorrupt, True, lambda talk: on_load(talk, corrupt)),
+    "no answer to a load": (StoreUnavailable, False, lambda talk: on_load(talk, away)),
+    "no way to commit": (
+        StoreUnavailable,
+        False,
+        lambda talk: talk.engine.sessions.store.store.scripts.update(commit=[away]),
+    ),
+    "no room to commit": (
+        StoreFull,
+        True,
+        lambda talk: talk.engine.sessions.store.store.scripts.update(commit=[full]),
+    ),
+}
+"""What refuses an append, whether the store can still be asked about its key, and how it comes about."""
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+@pytest.mark.parametrize("earlier", ["without a key", "first under its key", "applied before"])
+async def test_no_refusal_says_more_than_is_known(tools, name, earlier):
+    """Without a key: not applied. With one the store is asked; where it cannot be, nobody knows."""
+    kind, asked, arrange = REFUSALS[name]
+    async with tools.engine_on(Fickle()) as engine:
+        talk = await tools.Talk.begin(engine)
+        key = None if earlier == "without a key" else "k"
+        if earlier == "applied before":
+            await talk.append("x", key=key)
+        arrange(talk)
+        if earlier == "applied before" and asked:
+            answer = await talk.append("x", key=key)
+            assert (answer.version, answer.replayed) == (1, True)
+            return
+        with pytest.raises(kind) as caught:
+            await talk.append("x", key=key)
+        assert caught.value.applied == ("no" if key is None or asked else "unknown")
+
+
+@pytest.mark.parametrize(("key", "applied"), [(None, "no"), ("k", "unknown")])
+async def test_a_session_that_has_ended_may_have_been_changed_before(tools, key, applied):
+    store = Fickle()
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        await store.delete(key_of(talk))
+        with pytest.raises(Gone) as caught:
+            await talk.append("x", key=key)
+        assert caught.value.applied == applied
+
+
+async def drained_while(engine, asked, call):
+    """Drain the engine while the store is asked something by a call, and give what the call raises."""
+    calling = asyncio.ensure_future(call)
+    await asyncio.wait_for(asked.wait(), 5.0)
+    await engine.sessions.drain(0.0)
+    with pytest.raises(Draining) as caught:
+        await calling
+    return caught.value
+
+
+@pytest.mark.parametrize("made", ["a session", "an append"])
+async def test_what_is_known_to_be_applied_stays_so_in_a_drain(tools, made):
+    """The repeat is recognised, and its answer still being put together."""
+    store, asked = Fickle(), asyncio.Event()
+
+    async def forever(call, *args, **options):
+        asked.set()
+        await asyncio.Event().wait()
+
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine, key="s")
+        await talk.append("x", key="k")
+        store.scripts = {"load_head": [forever]}
+        again = (
+            engine.create_session(CreateSession(caller=talk.caller, key="s"))
+            if made == "a session"
+            else talk.append("x", key="k")
+        )
+        error = await drained_while(engine, asked, again)
+    assert error.applied == "yes"
+
+
+async def test_a_refusal_that_several_get_says_to_each_what_is_true_of_his(tools):
+    """One waits with a key and one without when their session ends."""
+    store, entered, opened = Fickle(), asyncio.Event(), asyncio.Event()
+
+    async def wait(call, *args, **options):
+        entered.set()
+        await opened.wait()
+        return await call(*args, **options)
+
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = {"commit": [wait]}
+        first = asyncio.ensure_future(talk.append("x"))
+        await entered.wait()
+        waiting = [asyncio.ensure_future(talk.append("y", key=key)) for key in ("k", None)]
+        await asyncio.sleep(0)
+        await engine.delete(talk.caller.tenant, talk.session)
+        opened.set()
+        told = await asyncio.gather(first, *waiting, return_exceptions=True)
+    assert [(type(error), error.applied) for error in told[1:]] == [(Gone, "unknown"), (Gone, "no")]
+
+
+async def test_a_session_that_cannot_be_read_can_be_ended(tools):
+    """Such as one in the form of another release."""
+    store = Fickle()
+    async with tools.engine_on(store) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.scripts = {"load_head": [corrupt]}
+        await engine.delete(talk.caller.tenant, talk.session)
+        with pytest.raises(Gone):
+            await talk.info()
+
+
+# ---- in the middle of a change ----------------------------------------------------------------------------
 
 
 async def test_a_commit_sent_again_expires_when_the_store_says(tools, monkeypatch):

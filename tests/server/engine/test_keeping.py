@@ -10,6 +10,7 @@ from rlstm_server.engine.messages import (
     Candidate,
     CandidatesRequest,
     EndEvent,
+    EngineLimits,
     GenerationSettings,
     Passage,
     SessionGenerate,
@@ -97,6 +98,28 @@ async def test_kept_and_unkept_text_begin_alike(engine, tools):
     kept, _, _ = await read(engine.generate_in_session(request(talk, commit=True)))
 
     assert kept[:CHUNK] == free[:CHUNK]
+
+
+async def test_a_reader_who_leaves_during_a_commit_keeps_nobody_waiting(tools):
+    """His backlog is full, and nobody will empty it: the session goes on at once."""
+    store, reached, opened = Counting(), asyncio.Event(), asyncio.Event()
+
+    async def wait():
+        reached.set()
+        await opened.wait()
+
+    limits = EngineLimits(reader_events=CHUNK, reader_seconds=60.0)
+    async with tools.engine_on(store, limits=limits) as engine:
+        talk = await tools.Talk.begin(engine)
+        store.fail_at, store.before = 2, wait
+        reading = asyncio.ensure_future(read(engine.generate_in_session(request(talk, commit=True))))
+        await reached.wait()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        opened.set()
+        answer = await asyncio.wait_for(talk.append("x"), 5.0)
+
+    assert answer.version == 3
 
 
 async def test_every_event_was_committed_before(tools):

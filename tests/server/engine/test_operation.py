@@ -74,6 +74,6 @@ async def test_a_refused_operation_tells_its_waiter_why():
     operation = Operation(work)
     waiter = asyncio.ensure_future(operation.wait())
     await asyncio.sleep(0)
-    operation.abandon(Draining("going down"))
+    operation.abandon(lambda: Draining("going down"))
     with pytest.raises(Draining):
         await waiter

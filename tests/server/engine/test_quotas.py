@@ -3,7 +3,7 @@ import pytest
 from rlstm_server.engine.billing import Bill, billed, paid
 from rlstm_server.engine.messages import EndEvent, GenerationSettings, TokenEvent
 from rlstm_server.engine.quotas import Allowance, TokenBucket
-from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited
+from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited, SlowConsumer
 
 
 def test_a_bucket_refuses_what_exceeds_its_rate():
@@ -104,6 +104,26 @@ async def test_a_text_is_charged_in_advance_and_settled(buckets):
     assert (left(buckets["generated"]), left(buckets["learned"])) == (2, 2)
     await stream.aclose()
     assert (left(buckets["generated"]), left(buckets["learned"])) == (9, 9)
+
+
+@pytest.mark.parametrize(("shown", "left_over"), [(0, 10), (2, 5)])
+async def test_who_was_shown_some_of_a_text_has_had_its_prompt(buckets, shown, left_over):
+    """A reader who falls behind pays for what he got; one who got nothing pays nothing."""
+
+    async def broken_off():
+        for index in range(shown):
+            yield event(index)
+        raise SlowConsumer("x")
+
+    async def read():
+        with billed(Allowance(**buckets)) as bill:
+            bill.charge(tokens=5)
+            async for _ in paid(broken_off(), GenerationSettings(max_tokens=4), bill):
+                pass
+
+    with pytest.raises(SlowConsumer):
+        await read()
+    assert (left(buckets["tokens"]), left(buckets["generated"])) == (left_over, 10 - shown)
 
 
 async def test_a_text_that_was_written_before_costs_nothing(buckets):

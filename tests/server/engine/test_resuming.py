@@ -88,9 +88,9 @@ async def test_going_on_asks_only_for_the_chunks_that_are_missing(tools):
     asked = []
 
     class Asked(MemoryStore):
-        async def commit(self, commit):
-            asked.append(commit.operation_id)
-            return await super().commit(commit)
+        async def recall(self, key, operation_id, body_hash):
+            asked.append(operation_id)
+            return await super().recall(key, operation_id, body_hash)
 
     store = Asked()
     async with tools.engine_on(store) as engine:

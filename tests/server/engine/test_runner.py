@@ -2,7 +2,9 @@
 
 import asyncio
 import threading
+from collections import Counter
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -132,6 +134,31 @@ async def test_rounds_are_counted_and_measured(tools, reader):
     assert tools.value(metrics, "batch_size_sum", phase="score") == 6
     assert tools.value(metrics, "batch_tokens_sum", phase="score") == 6
     assert tools.value(metrics, "batch_size_sum", phase="update") == 0
+
+
+async def test_what_is_computed_for_nobody_is_counted(tools, reader):
+    """Three rows of one token are a tile of eight: five tokens of padding, of a pass that only reads."""
+    padding = Counter()
+    async with running(perform=partial(perform, padding=padding), padding=padding) as runner:
+        await at_once(runner, [reading(reader, 1) for _ in range(3)], tools.caller())
+    tile = reader.rows.weights.tile
+    assert tools.value(runner.metrics, "batch_padding_tokens_total", phase="score") == tile - 3
+    assert tools.value(runner.metrics, "batch_padding_tokens_total", phase="update") == 0
+
+
+async def test_what_waits_is_told_when_it_is_asked_for(tools):
+    """Jobs, the rows that they want, and the rows there are, at that moment."""
+    async with running(rows=4) as runner:
+        gate = Gate()
+        holding = await hold(runner, gate, tools.caller())
+        waiting = asyncio.ensure_future(runner.run(counting("wide", 1), tools.caller(), rows=6))
+        await asyncio.sleep(0)
+        during = [tools.value(runner.metrics, name) for name in ("jobs", "rows_wanted", "max_rows")]
+        gate.opened.set()
+        await asyncio.gather(holding, waiting)
+        after = [tools.value(runner.metrics, name) for name in ("jobs", "rows_wanted", "max_rows")]
+
+    assert (during, after) == ([2, 7, 4], [0, 0, 4])
 
 
 async def test_a_text_is_continued_by_several_tokens_beside_a_segment(tools, reader):

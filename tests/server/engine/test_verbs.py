@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.exports import ExportKeys
+from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.messages import (
     ForkRequest,
     GenerationSettings,
@@ -159,6 +159,23 @@ async def test_a_file_makes_the_same_session_elsewhere(running, store, tools):
         talk = tools.Talk(one, made.info.id)
         assert await talk.probe() == score
         assert (await talk.append(TEXT)).columns.logprobs == goes_on.columns.logprobs
+
+
+async def test_a_file_is_of_the_version_that_was_asked_for(running, tools):
+    """However late it is read: the session has learned on, was deleted, and its memory zeroed by then."""
+    async with running() as engine:
+        talk = await tools.Talk.begin(engine)
+        await talk.append(TEXT)
+        score, exported = await talk.probe(), await engine.export(talk.caller, talk.session)
+        pieces = [next(exported.pieces) for _ in range(3)]  # two headers, and a first tensor
+        for _ in range(2):
+            await talk.append(TEXT)
+        await engine.delete("acme", talk.session)
+        other = await tools.Talk.begin(engine)
+        await other.append(TEXT)
+        data = b"".join([*pieces, *exported.pieces])
+        made = await engine.import_session(ImportRequest(caller=talk.caller, data=data))
+        assert await tools.Talk(engine, made.info.id).probe() == score
 
 
 async def test_settings_and_resets_live_in_the_history(running, tools):

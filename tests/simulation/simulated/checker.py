@@ -106,6 +106,8 @@ class Checker:
         changes = [effect.change for effect in own] + [one for one in made if one.attempt is attempt]
         if self._world.storage.failovers:  # it may have gone back to where a message on its way belongs
             changes = [change for change in changes if change.at_s <= (attempt.ended or 0.0)]
+        earlier = [effect.change for effect in effects if not effect.change.lost] + made
+        changes += [change for change in earlier if change.at_s <= attempt.began]
         if error.applied == "no" and changes:
             self.verdict.wrong.append(f"{attempt}: {code} said it was not applied, and it was")
         if error.applied == "yes" and not effects and attempt.intent.kind not in (*MAKES, *ENDS, "name"):

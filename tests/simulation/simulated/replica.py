@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.exports import ExportKeys
+from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.messages import EngineLimits
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.errors import InternalError, ServerError

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rlstm_server.engine.cache import SessionCache
+from rlstm_server.engine.committing import Committer
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.session import Sessions
 from rlstm_server.errors import Gone, NotFound
@@ -60,13 +61,13 @@ def acknowledged_before_commit() -> AbstractContextManager[None]:
     """The server answers while its commit is on its way."""
 
     def wrong(commit_now: Any) -> Any:
-        async def soon(self: Sessions, commit: Commit) -> CommitOutcome:
+        async def soon(self: Committer, commit: Commit) -> CommitOutcome:
             asyncio.ensure_future(commit_now(self, commit)).add_done_callback(_look_away)
             return Committed(position=commit.position, expires_at_ms=0)
 
         return soon
 
-    return _patched(Sessions, "_commit", wrong)
+    return _patched(Committer, "commit", wrong)
 
 
 def _look_away(task: "asyncio.Task[Any]") -> None:
@@ -83,7 +84,7 @@ def resent_under_a_fresh_id() -> AbstractContextManager[None]:
     """A commit that nobody answered is sent again as another operation."""
 
     def wrong(commit_now: Any) -> Any:
-        async def send(self: Sessions, commit: Commit) -> CommitOutcome:
+        async def send(self: Committer, commit: Commit) -> CommitOutcome:
             right, sent = self.store.commit, 0
 
             async def again(own: Commit) -> CommitOutcome:
@@ -99,7 +100,7 @@ def resent_under_a_fresh_id() -> AbstractContextManager[None]:
 
         return send
 
-    return _patched(Sessions, "_commit", wrong)
+    return _patched(Committer, "commit", wrong)
 
 
 def swapped_before_commit() -> AbstractContextManager[None]:

@@ -55,6 +55,7 @@ STORES = (
 COMMANDS = (
     Command(name="serve", help="Serve a model and its sessions over HTTP.", extra="server"),
     Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
+    Command(name="probe", help="Measure a service from outside, for Prometheus.", extra="server"),
     Command(name="train", help="Train a model by a recipe.", extra="training"),
     Command(name="calibrate", help="Measure what learning in service needs.", extra="training"),
     Command(name="evaluate", help="Evaluate a model on texts, static or learning.", extra="training"),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
-from rlstm_client.errors import NoAnswerError, RequestError, RLSTMError
+from rlstm_client.errors import AppendProgress, NoAnswerError, RequestError, RLSTMError
 
 
 class Exit(IntEnum):
@@ -39,11 +39,22 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except CommandError as error:
-        _leave(str(error), error.code)
+        _leave(str(error) + _progress(error), error.code)
     except RLSTMError as error:
-        _leave(_sentence(error), _code(error))
+        _leave(str(error) + _progress(error), _code(error))
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
+
+
+@contextmanager
+def interruption_told() -> Iterator[None]:
+    """Have an interrupted append say what of the text is in the session."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if said := _progress(error):
+            raise CommandError(f"interrupted{said}", Exit.INTERRUPTED) from error
+        raise
 
 
 def _leave(message: str, code: Exit) -> None:
@@ -57,7 +68,12 @@ def _code(error: RLSTMError) -> Exit:
     return Exit.NO_ANSWER if isinstance(error, NoAnswerError) else Exit.REFUSED
 
 
-def _sentence(error: RLSTMError) -> str:
-    if error.progress is None or error.progress.characters == 0:
-        return str(error)
-    return f"{error}; the first {error.progress.characters:,} characters are in the session"
+def _progress(error: BaseException) -> str:
+    """Say how far an append had come that ended with this error; nothing of a text that is all outside."""
+    progress: AppendProgress | None = getattr(error, "progress", None)
+    if progress is None:
+        return ""
+    said = f"; the first {progress.characters:,} characters are in the session" if progress.characters else ""
+    if progress.piece is not None and getattr(error, "applied", "unknown") != "no":
+        said += f"; whether the next {len(progress.piece):,} are is not known"
+    return said

@@ -73,6 +73,16 @@ def print_scores(item: ScoredItem, text: str, unit: str) -> None:
     print_pairs([("scored against", item.first_token), *_total_pairs(item.totals, unit)])
 
 
+def print_line(answer: AppendResult, text: str, *, as_json: bool) -> None:
+    """Print what a line cost by its totals, and the line."""
+    if as_json:
+        print_json({"text": text, "version": answer.version, "totals": answer.totals})
+    elif answer.totals is not None:
+        costs = (answer.totals.logprob, answer.totals.static_logprob)
+        shown = " ".join(f"{'-' if cost is None else format(-cost, '.1f'):>9}" for cost in costs)
+        write(f"{shown}  {text.rstrip()}\n")
+
+
 def print_append(answer: AppendResult, unit: str) -> None:
     """Print what an append did."""
     totals = _total_pairs(answer.totals, unit) if answer.totals is not None else []

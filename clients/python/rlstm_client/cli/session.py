@@ -1,5 +1,6 @@
 """`rlstm session …`: streams of text with a memory of their own."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,12 +8,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from rlstm_client._frames import FRAME_BYTES
 from rlstm_client._http import DEFAULT_URL
-from rlstm_client._pieces import combine
+from rlstm_client._pieces import combine, cut
 from rlstm_client.cli import arguments, output
-from rlstm_client.cli.exits import CommandError
+from rlstm_client.cli.exits import CommandError, interruption_told
 from rlstm_client.cli.generate import print_events, print_generation
-from rlstm_client.cli.texts import text_as_it_comes, whole_text
+from rlstm_client.cli.texts import is_standard_input, lines_as_they_come, text_as_it_comes, whole_text
 from rlstm_client.client import Client
 from rlstm_client.models import AppendResult, SessionInfo, Snapshot
 from rlstm_client.sessions import Session
@@ -91,21 +93,59 @@ def append(
     final: Annotated[bool, typer.Option("--final", help="The text ends here: flush its last word.")] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="With --json: every token.")] = False,
     unit: arguments.UnitOption = "bits",
+    if_match: arguments.IfMatch = None,
+    key: arguments.IdempotencyKey = None,
     as_json: arguments.Json = False,
     url: arguments.Url = DEFAULT_URL,
     api_key: arguments.ApiKey = None,
 ) -> None:
-    """Append a text: it is scored first, then learned. Standard input is appended as it comes."""
-    parts = text_as_it_comes(text, file)
-    scores: Literal["tokens", "totals"] = "tokens" if tokens else "totals"
-    with _session(url, api_key, session_id) as session:
-        stream = session.append_stream(
-            parts, gather_bytes=_SEND_AT_ONCE, final=final, learn=learn, scores=scores, unit=unit
-        )
-        answers = list(stream)
+    """Append a text: it is scored first, then learned.
+
+    Standard input is appended as it comes; with --key or --if-match, which are of a whole text, when all of
+    it has come. Nothing is sent of a file that is no text to its end.
+    """
+    scores = "tokens" if tokens else "totals"
+    options: dict[str, Any] = {"final": final, "learn": learn, "scores": scores, "unit": unit}
+    if key is None and if_match is None and is_standard_input(text, file):
+        parts = text_as_it_comes(text, file)
+        with _session(url, api_key, session_id) as session, interruption_told():
+            answers = list(session.append_stream(parts, gather_bytes=_SEND_AT_ONCE, **options))
+    else:
+        options |= {"idempotency_key": key, "if_match": if_match}
+        whole = whole_text(text, file)
+        with _session(url, api_key, session_id) as session, interruption_told():
+            answers = [session.append(whole, **options)] if whole else []
     if not answers:
         raise CommandError("the text is empty")
     _print_append(combine(answers), as_json=as_json)
+
+
+@app.command()
+def stream(
+    session_id: arguments.SessionId,
+    *,
+    file: arguments.TextFile = None,
+    learn: Annotated[bool, typer.Option(help="Learn from each line after scoring it.")] = True,
+    unit: arguments.UnitOption = "bits",
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Append lines as they come, over one connection, and print what each costs: adapted, static, the line.
+
+    A connection that is lost is made again; every line takes effect once.
+    """
+    under_way: deque[str] = deque()
+
+    def pieces() -> Iterator[str]:
+        for line in lines_as_they_come(file):
+            for piece in cut(line, FRAME_BYTES):
+                under_way.append(piece)
+                yield piece
+
+    with _session(url, api_key, session_id) as session, interruption_told():
+        for answer in session.stream(pieces(), learn=learn, scores="totals", unit=unit):
+            output.print_line(answer, under_way.popleft(), as_json=as_json)
 
 
 @app.command()

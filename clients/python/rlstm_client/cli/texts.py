@@ -26,11 +26,26 @@ def text_as_it_comes(argument: str | None, file: Path | None) -> Iterator[str]:
         raise CommandError("give either a text or --file, not both")
     if argument is not None:
         return iter((argument,))
-    if file is not None and str(file) != "-":
+    if file is not None and not is_standard_input(argument, file):
         return _file_parts(file)
     if nothing_piped():
         raise CommandError("give a text, --file FILE, or pipe a text in")
     return _standard_input()
+
+
+def lines_as_they_come(file: Path | None) -> Iterator[str]:
+    """Yield lines with their ends as soon as each is whole; the last one may have none."""
+    rest = ""
+    for part in text_as_it_comes(None, file):
+        *lines, rest = (rest + part).split("\n")
+        yield from (f"{line}\n" for line in lines)
+    if rest:
+        yield rest
+
+
+def is_standard_input(argument: str | None, file: Path | None) -> bool:
+    """Whether a command that was given these reads its text from standard input."""
+    return argument is None and (file is None or str(file) == "-")
 
 
 def nothing_piped() -> bool:

@@ -44,6 +44,8 @@ from rlstm_server.engine.messages.shared import (
     Totals,
 )
 from rlstm_server.engine.messages.stateless import (
+    CompletionEvent,
+    CompletionRequest,
     EndEvent,
     FinishReason,
     FirstToken,
@@ -51,6 +53,7 @@ from rlstm_server.engine.messages.stateless import (
     GenerationEvent,
     GenerationSettings,
     ItemScores,
+    PromptEvent,
     ScoreAnswer,
     ScoreItem,
     ScoreRequest,
@@ -71,6 +74,8 @@ __all__ = [
     "CandidatesRequest",
     "ChangeAnswer",
     "Columns",
+    "CompletionEvent",
+    "CompletionRequest",
     "CreateSession",
     "CreatedSession",
     "EndEvent",
@@ -86,6 +91,7 @@ __all__ = [
     "ImportRequest",
     "ItemScores",
     "Passage",
+    "PromptEvent",
     "RankedCandidate",
     "ResetRequest",
     "ResetScope",

@@ -8,7 +8,7 @@ from rlstm_model.sampling import SamplingConfig
 from rlstm_server.engine.messages.adaptation import AdaptationChoice, AdaptationRequest
 from rlstm_server.engine.messages.shared import Caller, Columns, Passage, Timings, Totals
 
-FirstToken = Literal["bos", "context", "session"]
+FirstToken = Literal["bos", "context", "session", "unscored"]
 FinishReason = Literal["stop", "length"]
 
 
@@ -86,7 +86,8 @@ class GenerateRequest:
 class TokenEvent:
     """One new token. ``text`` is what it completes: empty in the middle of a character.
 
-    ``mark`` names the event to a reader who may want to go on after it; None where nobody can.
+    ``top`` are the most probable ids at its place, best first, where they were asked for. ``mark`` names the
+    event to a reader who may want to go on after it; None where nobody can.
     """
 
     choice: int
@@ -94,6 +95,7 @@ class TokenEvent:
     id: int
     text: str
     logprob: float
+    top: tuple[tuple[int, float], ...] = ()
     mark: str | None = None
 
 
@@ -112,4 +114,47 @@ class EndEvent:
     replayed: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompletionRequest:
+    """Read prompts, score them, and continue each, from the weights as loaded.
+
+    prompts     an empty text is the beginning of all text
+    bos         whether it comes before all others too; without it a prompt's first token is not scored
+    top         how many alternatives are told of each token
+    settings    `max_tokens` may be 0: nothing is written then
+    adaptation  learns from each prompt as it is read, and not from what is written
+    """
+
+    caller: Caller
+    prompts: tuple[Passage, ...]
+    settings: GenerationSettings
+    bos: bool = False
+    top: int = 0
+    adaptation: AdaptationRequest | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptEvent:
+    """A prompt was read. Its columns have an entry for each of its tokens.
+
+    prompt      which one
+    tokens      how many were read, bos included
+    unfinished  what its last ids read as when nothing completes their character; not in ``text``
+    starts      code points of ``text``
+    logprobs    None for a first token that nothing is scored against
+    """
+
+    prompt: int
+    tokens: int
+    text: str
+    unfinished: str
+    first_token: FirstToken
+    ids: tuple[int, ...]
+    starts: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    top: tuple[tuple[tuple[int, float], ...], ...]
+
+
 GenerationEvent: TypeAlias = TokenEvent | EndEvent
+CompletionEvent: TypeAlias = PromptEvent | GenerationEvent
+"""Choice k of prompt p is numbered p x choices + k."""

@@ -1,13 +1,18 @@
 """Bases and logs of the store lead back to every session, and snapshots keep the logs short."""
 
 import asyncio
+import gc
+import weakref
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from rlstm_server.engine.messages import AdaptationRequest
+from rlstm_server.engine.messages import AdaptationRequest, RestoreRequest, SnapshotRequest
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
-from rlstm_server.errors import StateCorrupt
+from rlstm_server.engine.snapshotter import AT_ONCE
+from rlstm_server.errors import StateCorrupt, StoreFull
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import Base, Limits, SnapshotRef
 from rlstm_server.store.in_memory import MemoryStore
@@ -87,7 +92,7 @@ async def test_a_snapshot_that_fails_is_counted_and_nothing_else(tools, logs, se
     """The store refuses it; the session goes on, and no task is left behind."""
     store, served, metrics, refused = MemoryStore(), served_by(), Metrics(), asyncio.Event()
 
-    async def refuse(key, state):
+    async def refuse(key, state, **options):
         refused.set()
         raise StateCorrupt("no")
 
@@ -99,6 +104,97 @@ async def test_a_snapshot_that_fails_is_counted_and_nothing_else(tools, logs, se
         await refused.wait()
         await asyncio.sleep(0)
     assert tools.value(metrics, "snapshots_total", outcome="failed") == 1
+
+
+@pytest.fixture
+def stalled(tools, served_by):
+    """An engine whose snapshots, due with each append, wait for the store until it is told to answer."""
+    store, opened, reached, puts = MemoryStore(), asyncio.Event(), asyncio.Event(), []
+    real = store.put_snapshot
+
+    async def wait(key, state, **options):
+        puts.append(key)
+        reached.set()
+        await opened.wait()
+        if store.refuses:
+            raise StoreFull("no room")
+        return await real(key, state, **options)
+
+    store.put_snapshot, store.refuses = wait, False
+
+    @asynccontextmanager
+    async def running(**options):
+        async with tools.engine_on(store, served=served_by(), **options) as engine:
+            engine.sessions.snapshotter.policy = SnapshotPolicy(most_records=1)
+            engine.opened, engine.reached, engine.puts = opened, reached, puts
+            engine.refuse = partial(setattr, store, "refuses", True)
+            yield engine
+
+    return running
+
+
+async def learned(tools, logs, engine):
+    """A session whose snapshot is due, and its state as it can be seen and not held."""
+    talk = await tools.Talk.begin(engine)
+    await talk.append("the cat sat")
+    copy = logs.cached(engine, talk)
+    return talk, None if copy is None else weakref.ref(copy.state)
+
+
+async def seen(states):
+    """How many of these are still in memory."""
+    await asyncio.sleep(0)
+    gc.collect()
+    return sum(state() is not None for state in states)
+
+
+async def test_who_waits_for_his_snapshot_holds_no_state(tools, logs, stalled):
+    """Of twelve that left the cache only those in memory are whose snapshots are being written."""
+    async with stalled() as engine:
+        states = [(await learned(tools, logs, engine))[1] for _ in range(12)]
+        waiting = len(engine.sessions.snapshotter._tasks)
+        for copy in engine.sessions.cache.copies():
+            engine.sessions.cache.drop(copy.key)
+        del copy
+        assert (waiting, len(engine.puts), await seen(states)) == (12, AT_ONCE, AT_ONCE)
+        engine.opened.set()
+        await engine.sessions.snapshotter.settle()
+        assert await seen(states) == 0
+
+
+async def test_a_snapshot_that_waited_is_of_the_newest_state(tools, logs, stalled, served_by):
+    """The later its turn comes, the shorter the log after it."""
+    async with stalled() as engine:
+        others = [await learned(tools, logs, engine) for _ in range(AT_ONCE)]
+        talk, _ = await learned(tools, logs, engine)
+        await talk.append(" on the mat")
+        engine.opened.set()
+        await engine.sessions.snapshotter.settle()
+        base = (await engine.sessions.store.load_head(logs.key_of(talk))).base
+    assert len(others) == AT_ONCE
+    assert base.version == 2
+
+
+async def test_a_snapshot_that_failed_holds_nothing_while_it_pauses(tools, logs, stalled):
+    """The pause is the session's; its state may leave memory."""
+    async with stalled() as engine:
+        engine.refuse()
+        engine.opened.set()
+        talk, state = await learned(tools, logs, engine)
+        await asyncio.wait_for(engine.reached.wait(), 5.0)
+        await asyncio.sleep(0.01)
+        engine.sessions.cache.drop(logs.key_of(talk))
+        assert (len(engine.sessions.snapshotter._tasks), await seen([state])) == (1, 0)
+
+
+async def test_the_end_of_a_session_ends_its_snapshot(tools, logs, stalled):
+    """Nothing is written any more of what was deleted, and nothing of it kept."""
+    async with stalled() as engine:
+        talk, state = await learned(tools, logs, engine)
+        await asyncio.wait_for(engine.reached.wait(), 5.0)
+        await engine.delete(talk.caller.tenant, talk.session)
+        await engine.sessions.snapshotter.settle()
+        assert await seen([state]) == 0
 
 
 # ---- damage -----------------------------------------------------------------------------------------------
@@ -160,6 +256,24 @@ async def test_when_both_bases_are_damaged_the_session_stands_still(tools, logs,
     store.flipped = set()
     _, found = await logs.rebuilt(store, served, talk)
     assert found == live
+
+
+async def test_a_damaged_base_of_a_restore_is_not_passed_over(tools, logs, served_by):
+    """No log leads from the one before through the restore: better no state than the one it undid."""
+    store, served = Damaging(), served_by()
+    talk, _, _ = await with_two_snapshots(tools, logs, store, served)
+    async with tools.engine_on(store, served=served) as engine:
+        named = {"caller": talk.caller, "session": talk.session}
+        await engine.take_snapshot(SnapshotRequest(**named, name="n"))
+        await talk.at(engine).append("the dog ran")
+        await engine.restore(RestoreRequest(**named, snapshot="n"))
+    store.flipped = {(await store.load_head(logs.key_of(talk))).base.state}
+    other = replace(served)
+    object.__setattr__(other, "numerics", "another machine")
+    for loading in (served, other):
+        async with tools.engine_on(store, served=loading) as engine:
+            with pytest.raises(StateCorrupt):
+                await talk.at(engine).probe()
 
 
 async def test_another_sessions_snapshot_is_refused(tools, logs, served_by):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlstm_server.engine import snapshot as snapshot_module
-from rlstm_server.engine.messages import AdaptationRequest
+from rlstm_server.engine.messages import AdaptationRequest, RestoreRequest, SnapshotRequest
 from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StateCorrupt
@@ -221,6 +221,25 @@ async def test_a_device_that_takes_sums_in_any_order_is_believed(tools, logs, st
     )
 
     assert (again, other) == (False, True)
+
+
+@pytest.mark.parametrize("by", ["the same numerics", "another machine", "sums in any order"])
+async def test_no_log_is_followed_through_a_restore(tools, logs, store, served_by, monkeypatch, by):
+    """Its record has no state: whatever came of the rest would be what was undone."""
+    served = replace(served_by())
+    async with tools.engine_on(store, served=served) as engine:
+        talk = await tools.Talk.begin(engine)
+        fresh = logs.cached(engine, talk).state
+        named = {"caller": talk.caller, "session": talk.session}
+        await engine.take_snapshot(SnapshotRequest(**named, name="n"))
+        await talk.append(TEXT)
+        await engine.restore(RestoreRequest(**named, snapshot="n"))
+    records = await logs.records_of(store, talk)
+    if by == "another machine":
+        object.__setattr__(served, "numerics", by)
+    monkeypatch.setattr(ServedModel, "reproducible", by != "sums in any order")
+    with pytest.raises(StateCorrupt, match="restore"):
+        tools.finish(replay(served, Rebuilt(fresh, exact=True), records))
 
 
 # ---- other numerics ---------------------------------------------------------------------------------------

@@ -1,0 +1,156 @@
+"""Watch a log as it grows: a line that its session did not expect is an alarm, every other line is learned.
+
+    tail -F app.log | python log_watch.py > alarms.jsonl
+
+Two sessions read the log: one learns, the other never does. The score of a line is the share of its bits that
+learning does not save: bits for the first over bits for the second (and 8 more, so that a line of next to no
+bits is no alarm). It is small for what the log is made of, and about 1 for a line of another system.
+
+The session that learns is asked before it reads a line, so each is judged by those before it alone. An alarm
+is appended with learn=false: it teaches nothing. The threshold lies between the 98 % quantile of the last 500
+scores that were no alarm and 1, by default in the middle. The first lines, --warm-up, are never an alarm.
+After 20 alarms in a row the log itself has changed: it is learned anew, with another warm-up.
+"""
+
+import json
+import statistics
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Annotated
+
+import typer
+
+from rlstm_client import Client
+from rlstm_client.cli import arguments
+from rlstm_client.cli.exits import one_line_errors
+from rlstm_client.sessions import Session
+
+LONGEST = 4096  # characters of a line that are read
+HISTORY = 500  # scores that the threshold remembers
+PERCENT = 98  # the quantile of them that it starts from
+MARGIN = 0.5
+SPARE_BITS = 8.0  # what a byte costs of which nothing is known
+WARM_UP = 50
+PATIENCE = 20  # alarms in a row
+
+
+@dataclass
+class Threshold:
+    """A limit for the next score, from earlier ones that were below theirs."""
+
+    warm_up: int = WARM_UP
+    margin: float = MARGIN
+    scores: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    in_a_row: int = 0
+
+    @property
+    def limit(self) -> float | None:
+        """The highest score that is no alarm; None while there is too little history."""
+        if len(self.scores) < self.warm_up:
+            return None
+        usual = statistics.quantiles(self.scores, n=100, method="inclusive")[PERCENT - 1]
+        return usual + self.margin * max(0.0, 1 - usual)
+
+    def exceeded(self, score: float) -> bool:
+        """Judge a score by those before it; one that is no alarm is remembered."""
+        limit = self.limit
+        if limit is not None and score > limit:
+            self.in_a_row += 1
+            if self.in_a_row <= PATIENCE:
+                return True
+            self.scores.clear()
+        self.in_a_row = 0
+        self.scores.append(score)
+        return False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the log, what it cost, and the threshold that its score was held against."""
+
+    number: int
+    alarm: bool
+    score: float
+    threshold: float | None
+    bits: float
+    static_bits: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A session that learns the log, and one that reads it beside and stays as it was."""
+
+    learned: Session
+    static: Session
+    threshold: Threshold
+
+    def lines(self, lines: Iterable[str]) -> Iterator[Line]:
+        """Judge each line, then append it."""
+        for number, line in enumerate(lines, 1):
+            text, limit = line[:LONGEST] + "\n", self.threshold.limit
+            bits = -self.learned.score([text], unit="bits").best.logprob
+            totals = self.static.append(text, learn=False, scores="totals", unit="bits").totals
+            assert totals is not None  # they were asked for
+            score = bits / (SPARE_BITS - totals.logprob)
+            alarm = self.threshold.exceeded(score)
+            self.learned.append(text, learn=not alarm, scores="none")
+            yield Line(number, alarm, score, limit, bits, -totals.logprob, line)
+
+
+@contextmanager
+def watching(client: Client, threshold: Threshold, session: str | None, *, keep: bool) -> Iterator[Watch]:
+    """Open the sessions of a watch; what was made and is not to be kept ends with it."""
+    static = client.sessions.create(adaptation={"experts": 1, "rate_scale": 0.0, "static": False})
+    try:
+        learned = client.sessions.get(session) if session else client.sessions.create()
+        try:
+            yield Watch(learned, static, threshold)
+        finally:
+            if not (session or keep):
+                learned.delete()
+    finally:
+        static.delete()
+
+
+def lines_of_input() -> Iterator[str]:
+    """Yield the lines of standard input as they come. Bytes that are no text are replaced: no log stops."""
+    while line := sys.stdin.buffer.readline():
+        yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def log_watch(
+    *,
+    session: Annotated[
+        str | None, typer.Option(help="The id of a session that knows the log already.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the session, and tell its id.")] = False,
+    margin: Annotated[float, typer.Option(min=0, max=1, help="How far from the usual score to 1.")] = MARGIN,
+    warm_up: Annotated[int, typer.Option(min=2, help="Lines before the first threshold.")] = WARM_UP,
+    all_lines: Annotated[bool, typer.Option("--all", help="Write every line, not only alarms.")] = False,
+    url: arguments.Url = "http://127.0.0.1:8000",
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Write alarms as lines of JSON."""
+    count = alarms = 0
+    with (
+        Client(url, api_key=api_key) as client,
+        watching(client, Threshold(warm_up, margin), session, keep=keep) as watch,
+    ):
+        try:
+            for line in watch.lines(lines_of_input()):
+                count, alarms = line.number, alarms + line.alarm
+                if line.alarm or all_lines:
+                    sys.stdout.write(json.dumps(asdict(line)) + "\n")
+                    sys.stdout.flush()
+        finally:
+            more = f"; go on with --session {watch.learned.id}" if session or keep else ""
+            sys.stderr.write(f"{count:,} lines, {alarms:,} alarms{more}\n")
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        typer.run(log_watch)

@@ -1,0 +1,210 @@
+"""Rescore n-best lists by a session that learns from each winner before the next list.
+
+    python rescore.py n-best.jsonl --prime transcript.txt > rescored.jsonl
+
+In:   {"id": "17", "candidates": [{"text": "…", "given": -41.3}, …], "reference": "…"}
+Out:  {"id": "17", "text": "…", "static_text": "…", "candidates": [{"text": "…", "score": …, "rank": 1, …}]}
+
+The score is alpha · log p (nats) + beta · tokens + gamma · given; given is the recogniser's own score, or 0.
+Beside the session that learns a second one reads the same winners and learns nothing: what it would have
+chosen is the static text. With references, standard error tells the word error rates of all three.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rlstm_client import Client
+from rlstm_client.cli import arguments
+from rlstm_client.cli.exits import CommandError, one_line_errors
+from rlstm_client.cli.texts import whole_text
+from rlstm_client.models import Ranking
+from rlstm_client.sessions import Session
+
+MOST_CANDIDATES = 256
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """What was heard, as the recogniser's candidates with its own scores; ``reference`` is what was said."""
+
+    id: str
+    texts: Sequence[str]
+    given: Sequence[float]
+    reference: str | None
+
+    @classmethod
+    def read(cls, line: str, where: str) -> "Utterance":
+        """Read a line of JSON.
+
+        Raises:
+            CommandError: it is none, or a field is wrong; the message says where and which.
+        """
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise CommandError(f"{where} is not JSON") from error
+        if not isinstance(row, dict) or not isinstance(row.get("candidates"), list):
+            raise CommandError(f"{where}: there has to be a list of candidates")
+        candidates = row["candidates"]
+        if not 1 <= len(candidates) <= MOST_CANDIDATES:
+            raise CommandError(f"{where}: there have to be 1 to {MOST_CANDIDATES} candidates")
+        for candidate in candidates:
+            if not isinstance(candidate, dict) or not isinstance(candidate.get("text"), str):
+                raise CommandError(f"{where}: a candidate needs a text")
+            given = candidate.get("given", 0)
+            if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+                raise CommandError(f"{where}: given has to be a finite number")
+        reference = row.get("reference")
+        if reference is not None and not isinstance(reference, str):
+            raise CommandError(f"{where}: the reference has to be a text")
+        texts = [candidate["text"] for candidate in candidates]
+        scores = [float(candidate.get("given", 0)) for candidate in candidates]
+        return cls(str(row.get("id", where)), texts, scores, reference)
+
+    @property
+    def first_pass(self) -> str:
+        """The recogniser's own choice: the highest score, of equal ones the first."""
+        return self.texts[self.given.index(max(self.given))]
+
+
+@dataclass
+class Errors:
+    """Errors of one way to choose, against the references."""
+
+    words: int = 0
+    wrong: int = 0
+    texts: int = 0
+    right: int = 0
+
+    def count(self, chosen: str, reference: str) -> None:
+        """Add one utterance."""
+        wrong = edits(chosen.split(), reference.split())
+        self.words, self.wrong = self.words + len(reference.split()), self.wrong + wrong
+        self.texts, self.right = self.texts + 1, self.right + (wrong == 0)
+
+
+def edits(words: Sequence[str], reference: Sequence[str]) -> int:
+    """Return the fewest words to insert, delete or replace to come from one to the other."""
+    row = list(range(len(reference) + 1))
+    for i, word in enumerate(words, 1):
+        above, row = row, [i]
+        for j, right in enumerate(reference, 1):
+            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (word != right)))
+    return row[-1]
+
+
+@dataclass
+class Rescorer:
+    """Two sessions that read the same winners: one learns, the other does not."""
+
+    adapted: Session
+    static: Session
+    weights: Mapping[str, float]
+    errors: dict[str, Errors] = field(
+        default_factory=lambda: {name: Errors() for name in ("first pass", "static", "adapted")}
+    )
+    changed: int = 0
+
+    def read(self, text: str) -> None:
+        """Let both sessions read a text that is known to be right; the adapted one learns it."""
+        self.adapted.append(text, scores="none")
+        self.static.append(text, learn=False, scores="none")
+
+    def rescore(self, utterance: Utterance) -> dict[str, Any]:
+        """Rank the candidates, commit the winner, and return the line to write."""
+        candidates = [
+            {"text": text + "\n", "given": given}
+            for text, given in zip(utterance.texts, utterance.given, strict=True)
+        ]
+        adapted = self.adapted.score(candidates, weights=self.weights)
+        static = self.static.score(candidates, weights=self.weights)
+        text, static_text = (chosen(utterance, ranking) for ranking in (adapted, static))
+        self.read(text + "\n")
+        self.changed += text != static_text
+        if utterance.reference is not None:
+            for name, choice in zip(self.errors, (utterance.first_pass, static_text, text), strict=True):
+                self.errors[name].count(choice, utterance.reference)
+        return {
+            "id": utterance.id,
+            "text": text,
+            "static_text": static_text,
+            "candidates": [
+                {
+                    "text": candidate,
+                    "logprob": ours.logprob,
+                    "static_logprob": theirs.logprob,
+                    "score": ours.score,
+                    "rank": ours.rank,
+                    "static_rank": theirs.rank,
+                }
+                for candidate, ours, theirs in zip(
+                    utterance.texts, adapted.candidates, static.candidates, strict=True
+                )
+            ],
+        }
+
+    def summary(self) -> Table:
+        """Say who erred how often."""
+        table = Table("chosen by", "right", "of", "word errors", "of words", "word error rate")
+        for name, errors in self.errors.items():
+            rate = f"{errors.wrong / errors.words:.1%}" if errors.words else ""
+            table.add_row(name, *map(str, (errors.right, errors.texts, errors.wrong, errors.words)), rate)
+        return table
+
+
+def chosen(utterance: Utterance, ranking: Ranking) -> str:
+    """Return the text of rank 1."""
+    return utterance.texts[ranking.candidates.index(ranking.best)]
+
+
+def utterances(file: Path) -> list[Utterance]:
+    """Read the file whole, so that a bad line is told before anything is scored."""
+    lines = whole_text(None, file).split("\n")
+    return [Utterance.read(line, f"line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def rescore(
+    file: Annotated[Path, typer.Argument(help="Lines of JSON; - is standard input.")],
+    *,
+    prime: Annotated[Path | None, typer.Option(help="A text to be read and learned first.")] = None,
+    alpha: Annotated[float, typer.Option(help="Weight of the log-probability, in nats.")] = 1.0,
+    beta: Annotated[float, typer.Option(help="Weight of the number of tokens.")] = 0.0,
+    gamma: Annotated[float, typer.Option(help="Weight of the recogniser's score.")] = 1.0,
+    url: arguments.Url = "http://127.0.0.1:8000",
+    api_key: arguments.ApiKey = None,
+) -> None:
+    """Rank the candidates of each line and write the winner."""
+    lists = utterances(file)
+    known = whole_text(None, prime) if prime else ""
+    with Client(url, api_key=api_key) as client:
+        adapted = client.sessions.create()
+        static = client.sessions.create(adaptation={"experts": 1, "rate_scale": 0.0, "static": False})
+        try:
+            weights = {"lm": alpha, "length": beta, "given": gamma}
+            rescorer = Rescorer(adapted, static, weights)
+            if known:
+                rescorer.read(known if known.endswith("\n") else known + "\n")
+            for utterance in lists:
+                sys.stdout.write(json.dumps(rescorer.rescore(utterance), ensure_ascii=False) + "\n")
+                sys.stdout.flush()
+        finally:
+            adapted.delete()
+            static.delete()
+    console = Console(stderr=True)
+    console.print(f"{rescorer.changed} of {len(lists)} winners changed by learning")
+    if rescorer.errors["adapted"].texts:
+        console.print(rescorer.summary())
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        typer.run(rescore)

@@ -1,0 +1,104 @@
+"""Models by the names that clients call them; `name:adapt` is the same one, learning from what it reads.
+
+Here, and nowhere else, a name becomes an engine and a way of reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from fastapi import APIRouter, Path, Response
+from pydantic import Field
+
+from rlstm_server.api.answers import json_response
+from rlstm_server.api.dependencies import Services, ServicesDep
+from rlstm_server.api.openai.shapes import envelopes
+from rlstm_server.api.shapes import Shape
+from rlstm_server.engine.interface import EngineInterface
+from rlstm_server.engine.messages import AdaptationRequest
+from rlstm_server.errors import ModelNotFound
+
+ADAPT = ":adapt"
+OWNER = "mogrifier-rlstm"
+
+ModelPath = Annotated[str, Path(description="A name that `/v1/models` lists.", max_length=256)]
+
+
+class Named(NamedTuple):
+    """What a name stands for: an engine, and how it learns from what it reads; None for not at all."""
+
+    id: str
+    engine: EngineInterface
+    adaptation: AdaptationRequest | None
+
+
+def models(services: Services) -> Mapping[str, Named]:
+    """Give every name that is served, the default first."""
+    engine = services.engine
+    name = engine.identity.model
+    found = [Named(name, engine, None)]
+    if engine.identity.adaptation_fingerprint is not None:
+        found.append(Named(name + ADAPT, engine, AdaptationRequest()))
+    return {named.id: named for named in found}
+
+
+def resolve(services: Services, model: str | None) -> Named:
+    """Give what a name stands for; None is the default. Raises ModelNotFound."""
+    known = models(services)
+    try:
+        return known[next(iter(known)) if model is None else model]
+    except KeyError:
+        raise ModelNotFound(f"model: no such model is served; these are: {', '.join(known)}") from None
+
+
+class ModelOut(Shape):
+    """One name."""
+
+    id: str
+    object: Literal["model"]
+    created: int = Field(description="Unix seconds at which the server started.")
+    owned_by: str
+
+
+class ModelsOut(Shape):
+    """All names."""
+
+    object: Literal["list"]
+    data: list[ModelOut]
+
+
+async def list_models(services: ServicesDep) -> Response:
+    """List the models; those that end in `:adapt` learn from each prompt while they read it."""
+    data = [_fields(named, services) for named in models(services).values()]
+    return await json_response(lambda: {"object": "list", "data": data}, tokens=0)
+
+
+async def get_model(model_id: ModelPath, services: ServicesDep) -> Response:
+    """Describe one model."""
+    named = resolve(services, model_id)
+    return await json_response(lambda: _fields(named, services), tokens=0)
+
+
+def _fields(named: Named, services: Services) -> dict[str, Any]:
+    return {"id": named.id, "object": "model", "created": services.started, "owned_by": OWNER}
+
+
+def router() -> APIRouter:
+    """Build the routes of this module."""
+    routes = APIRouter(tags=["openai"])
+    routes.add_api_route(
+        "/v1/models",
+        list_models,
+        methods=["GET"],
+        responses={200: {"model": ModelsOut}, **envelopes()},
+        summary="List models",
+    )
+    routes.add_api_route(
+        "/v1/models/{model_id}",
+        get_model,
+        methods=["GET"],
+        responses={200: {"model": ModelOut}, **envelopes(404)},
+        summary="Describe a model",
+    )
+    return routes

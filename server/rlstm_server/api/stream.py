@@ -1,0 +1,242 @@
+"""`WS /sessions/{id}/stream`: continuous text, an append a frame, each acknowledged by its number.
+
+Frames are worked on one after the other, and the next is read when the one before is acknowledged: a sender
+who is ahead waits in the system's buffers, and none of his text is dropped. A frame's number and the name of
+its stream make the append's idempotency key. Whoever lost his connection sends again, on a new one and to any
+server, all frames that were not acknowledged: each takes effect once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import orjson
+from fastapi import APIRouter
+from pydantic import Field, ValidationError, model_validator
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from rlstm_server.api import problems
+from rlstm_server.api.answers import INLINE_TOKENS, Unit, encode
+from rlstm_server.api.auth import Principal, principal_of
+from rlstm_server.api.bodies import InvalidJson, parse_strictly
+from rlstm_server.api.dependencies import SESSION_ID, Services, services_of
+from rlstm_server.api.session_fields import append_fields
+from rlstm_server.api.session_shapes import ScoresField
+from rlstm_server.api.shapes import Strict, TextField, TokensField, UnitField, one_of, passage
+from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
+from rlstm_server.engine.messages import AppendAnswer, AppendRequest, Caller
+from rlstm_server.errors import (
+    Conflict,
+    InFlight,
+    InternalError,
+    InvalidField,
+    NotFound,
+    Overloaded,
+    RateLimited,
+    ServerError,
+    SlowConsumer,
+)
+
+PROTOCOL: Final = "rlstm.v1"
+"""The subprotocol that is spoken; the key may come as another one, `bearer.<key>`."""
+
+FRAME_BYTES: Final = 65_536
+"""A longer frame ends the connection with code 1009."""
+
+WINDOW: Final = 8
+"""Frames that a sender may have under way: the store keeps so many answers whole, for a frame sent again."""
+
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+PAUSED: Final = (RateLimited, Overloaded, InFlight, Conflict)
+"""What passes by itself: the sender waits, and hears nothing of it."""
+
+PATIENCE_SECONDS: Final = 60.0
+LONGEST_PAUSE_SECONDS: Final = 5.0
+SHORTEST_PAUSE_SECONDS: Final = 0.02
+REFUSED: Final = 4_000
+"""Plus the status of a problem: the code that a connection is closed with after it was told."""
+
+
+class FrameIn(Strict):
+    """The next piece of the session's stream."""
+
+    seq: Annotated[int, Field(ge=1, lt=2**53, description="One more than the frame before.")]
+    text: TextField = None
+    tokens: TokensField = None
+    learn: bool = Field(default=True, description="Learn from it after scoring it.")
+    final: bool = Field(default=False, description="The text ends here: score the word in progress too.")
+
+    @model_validator(mode="after")
+    def _check(self) -> FrameIn:
+        one_of(self.text, self.tokens)
+        return self
+
+
+class Asked(Strict):
+    """What the address says of the stream."""
+
+    stream: Annotated[
+        str | None,
+        Field(pattern=f"^{NAME.pattern}$", description="Drawn by the sender: frames sent again need it."),
+    ] = None
+    scores: ScoresField = "tokens"
+    unit: UnitField = "nats"
+
+
+Shape = TypeVar("Shape", bound=Strict)
+
+
+class TextStream:
+    """One connection: reads a frame, appends it, acknowledges it."""
+
+    def __init__(
+        self, socket: WebSocket, services: Services, caller: Caller, session: str, asked: Asked
+    ) -> None:
+        self._socket, self._services, self._caller, self._session = socket, services, caller, session
+        self._name = asked.stream or secrets.token_hex(16)
+        self._scores: Literal["tokens", "totals", "none"] = asked.scores
+        self._unit: Unit = asked.unit
+        self._principal: Principal = principal_of(socket.scope)
+        self._trace: Trace = trace_of(socket.scope)
+        self._last: int | None = None
+
+    async def run(self) -> None:
+        """Serve the connection to its end; what went wrong is told before it is closed."""
+        info = await self._services.engine.session_info(self._caller.tenant, self._session)
+        await self._socket.accept(PROTOCOL if PROTOCOL in self._socket.scope["subprotocols"] else None)
+        self._trace.keyed = True  # a frame may have been sent before
+        seq: int | None = None
+        try:
+            await self._send(
+                {
+                    "type": "ready",
+                    "stream": self._name,
+                    "version": info.version,
+                    "position": info.position,
+                    "window": WINDOW,
+                    "frame_bytes": FRAME_BYTES,
+                }
+            )
+            while True:
+                seq = None
+                frame = await self._frame()
+                seq = frame.seq
+                self._check_order(seq)
+                await self._acknowledge(seq, await self._append(frame))
+        except WebSocketDisconnect:
+            return
+        except ServerError as error:
+            await self._refuse(error, seq)
+        except Exception as error:
+            self._trace.fault = error
+            await self._refuse(InternalError(), seq)
+
+    async def _frame(self) -> FrameIn:
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        text = message.get("text")
+        if text is None:
+            raise InvalidJson("frames are text: one JSON object each")
+        return _read(FrameIn, parse_strictly(text.encode("utf-8", "surrogatepass")))
+
+    def _check_order(self, seq: int) -> None:
+        if self._last is not None and seq != self._last + 1:
+            raise InvalidField("seq", f"seq: {self._last + 1} comes next, and not {seq}")
+        self._last = seq
+
+    async def _append(self, frame: FrameIn) -> AppendAnswer:
+        """Append a frame; what passes by itself is waited for."""
+        request = AppendRequest(
+            caller=self._caller,
+            session=self._session,
+            passage=passage(frame.text, frame.tokens),
+            learn=frame.learn,
+            final=frame.final,
+            scores=self._scores,
+            key=f"stream:{self._name}:{frame.seq}",
+        )
+        loop = asyncio.get_running_loop()
+        patience, pause = loop.time() + PATIENCE_SECONDS, SHORTEST_PAUSE_SECONDS
+        while True:
+            try:
+                if self._principal.requests is not None:
+                    self._principal.requests.take()
+                return await self._services.engine.append(request)
+            except PAUSED as error:
+                if loop.time() + pause > patience:
+                    raise
+                wanted = error.retry_after_seconds if isinstance(error, RateLimited) else None
+                await asyncio.sleep(min(wanted or pause, LONGEST_PAUSE_SECONDS))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _acknowledge(self, seq: int, answer: AppendAnswer) -> None:
+        self._trace.version = answer.version
+        tokens = len(answer.columns.ids) if answer.columns is not None else 0
+
+        def build() -> dict[str, Any]:
+            return {"type": "scores", "seq": seq, **append_fields(answer, self._unit)}
+
+        body = encode(build) if tokens <= INLINE_TOKENS else await asyncio.to_thread(encode, build)
+        await self._write(body)
+
+    async def _refuse(self, error: ServerError, seq: int | None) -> None:
+        """Say what is wrong, of which frame, and close; one whose outcome is open may be sent again."""
+        problems.note(error, self._trace)
+        document = problems.document(error, self._trace.request_id)
+        status = problems.kind_of(error).status
+        try:
+            await self._send({"type": "error", "seq": seq, "problem": document})
+            await self._socket.close(REFUSED + status)
+        except (WebSocketDisconnect, RuntimeError, ServerError):
+            return  # he has left
+
+    async def _send(self, fields: dict[str, Any]) -> None:
+        await self._write(orjson.dumps(fields))
+
+    async def _write(self, body: bytes) -> None:
+        seconds = self._services.settings.limits.send_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._socket.send_text(body.decode())
+        except TimeoutError:
+            raise SlowConsumer(f"the reader took nothing for {seconds:g} s") from None
+
+
+def _read(schema: type[Shape], value: object) -> Shape:
+    """Hold a value against a schema. Raises InvalidField, which names the first fault's place."""
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        raise problems.invalid_field(error.errors(include_url=False, include_input=False)[0]) from None
+
+
+async def stream(socket: WebSocket) -> None:
+    """Take continuous text: frames up, acknowledgements with scores down."""
+    trace, services = trace_of(socket.scope), services_of(socket)
+    session = socket.path_params["session_id"]
+    try:
+        if not SESSION_ID.fullmatch(session):
+            raise NotFound
+        trace.session_id = session
+        asked = _read(Asked, dict(socket.query_params))
+        principal = principal_of(socket.scope)
+        caller = Caller(
+            tenant=principal.tenant,
+            request_id=trace.request_id,
+            endpoint=services.metrics.endpoint(endpoint_of(socket.scope)),
+            allowance=principal.allowance,
+        )
+        await TextStream(socket, services, caller, session, asked).run()
+    except ServerError as error:
+        await socket.send_denial_response(problems.answer(error, trace))
+
+
+def router() -> APIRouter:
+    """Build the route of this module."""
+    routes = APIRouter(prefix="/sessions", tags=["sessions"])
+    routes.add_api_websocket_route("/{session_id}/stream", stream)
+    return routes

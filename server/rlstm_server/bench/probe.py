@@ -1,0 +1,110 @@
+"""`rlstm probe`: what a caller gets, measured from outside, for Prometheus.
+
+A server measures when it makes an event; what a proxy does with it then shows only in front of the proxy. One
+that holds events back makes the first token late and the gaps between the others vanish.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import orjson
+import typer
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+
+from rlstm_server.metrics import FIRST_TOKEN_SECONDS, TOKEN_SECONDS
+
+TOKENS = 64
+TIMEOUT_SECONDS = 60.0
+GAP_SECONDS = (0.00002, 0.00005, 0.0001, *TOKEN_SECONDS)
+"""From far below the time in which a token is made: what arrives together has next to no gaps."""
+
+OUTCOMES = ("ok", "refused", "error")
+
+
+class Probe:
+    """Asks a service for a short text as a stream, and remembers how it came."""
+
+    def __init__(self, url: str, key: str | None, registry: CollectorRegistry) -> None:
+        headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._client = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS)
+        self.requests = Counter(
+            "rlstm_probe_requests", "Requests of the probe by outcome", ("outcome",), registry=registry
+        )
+        self.first_token_seconds = Histogram(
+            "rlstm_probe_time_to_first_token_seconds",
+            "Request to first token, from outside",
+            buckets=FIRST_TOKEN_SECONDS,
+            registry=registry,
+        )
+        self.inter_token_seconds = Histogram(
+            "rlstm_probe_inter_token_seconds",
+            "Between two tokens, from outside",
+            buckets=GAP_SECONDS,
+            registry=registry,
+        )
+        for outcome in OUTCOMES:
+            self.requests.labels(outcome)
+
+    def ask(self) -> str:
+        """Ask once; the outcome. Only a text that came whole is measured."""
+        try:
+            outcome, times = self._times()
+        except httpx.HTTPError:
+            outcome, times = "error", []
+        self.requests.labels(outcome).inc()
+        if outcome == "ok":
+            self.first_token_seconds.observe(times[1] - times[0])
+            for before, after in pairwise(times[1:]):
+                self.inter_token_seconds.observe(after - before)
+        return outcome
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _times(self) -> tuple[str, list[float]]:
+        """The outcome, and when the request was sent and each token came."""
+        times = [time.perf_counter()]
+        body = {"prompt": "", "max_tokens": TOKENS, "stream": True}
+        with self._client.stream("POST", "/generate", json=body) as answer:
+            if answer.status_code != httpx.codes.OK:
+                return ("refused" if answer.status_code in (429, 503) else "error"), times
+            ended, event = False, ""
+            for line in answer.iter_lines():
+                if line.startswith("event: "):
+                    event = line.removeprefix("event: ")
+                elif line.startswith("data: ") and event == "token":
+                    times.append(time.perf_counter())
+                elif line.startswith("data: ") and event == "end":
+                    ended = orjson.loads(line.removeprefix("data: "))["finish_reason"] in ("length", "stop")
+        return ("ok" if ended and len(times) > 1 else "error"), times
+
+
+def probe(
+    url: Annotated[str, typer.Argument(help="The service, as callers reach it.")],
+    port: Annotated[int, typer.Option(help="Where Prometheus finds the figures.")] = 9101,
+    every: Annotated[float, typer.Option(min=1, help="Seconds from one request to the next.")] = 15.0,
+    key_file: Annotated[Path | None, typer.Option(help="File with a key of scope generate.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Ask once, say what came of it, and end.")] = False,
+) -> None:
+    """Measure a service from outside: a short stream now and then, its figures for Prometheus."""
+    try:
+        key = None if key_file is None else key_file.read_text().strip()
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {key_file}: {error.strerror}") from None
+    registry = CollectorRegistry()
+    asks = Probe(url, key, registry)
+    if once:
+        outcome = asks.ask()
+        typer.echo(outcome)
+        raise typer.Exit(0 if outcome == "ok" else 1)
+    start_http_server(port, registry=registry)
+    typer.echo(f"rlstm probe: {url} every {every:g} s, figures on port {port}")
+    while True:
+        asks.ask()
+        time.sleep(every)

@@ -1,0 +1,50 @@
+/** Questions that are asked before something is done. Each gives the answers, or null. */
+
+import { byId, element } from "./element.js";
+import { called, bytes as size } from "./words.js";
+
+/** Show a dialog, and wait for it to be closed: its fields, or null where it was given up. */
+function asked(dialog) {
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((answer) => {
+    dialog.addEventListener("close", () => {
+      answer(dialog.returnValue === "" ? null : Object.fromEntries(new FormData(dialog.querySelector("form"))));
+    }, { once: true });
+  });
+}
+
+/** Offer the rules and numbers of experts that the server has; null is a model that does not learn. */
+export function offerRules(adaptation) {
+  const rules = (adaptation?.rules ?? []).map((rule, index) =>
+    element("option", { value: index, textContent: `${rule.kind.replace("_", " ")}, ${rule.coordinates.toLocaleString("en")} numbers (${size(rule.state_bytes)})` }));
+  const experts = (adaptation?.experts ?? []).map((count) =>
+    element("option", { value: count, textContent: count, selected: count === adaptation.default_experts }));
+  byId("new-rule").replaceChildren(...rules);
+  byId("new-experts").replaceChildren(...experts);
+}
+
+/** Ask for a new session: the body of its creation, or null. */
+export async function askForSession(adaptation) {
+  byId("new-name").value = "";
+  const given = await asked(byId("new-dialog"));
+  if (given === null) return null;
+  const rule = adaptation?.rules[given.rule];
+  return {
+    ...(given.name ? { name: given.name } : {}),
+    ...(rule ? { adaptation: { kind: rule.kind, coordinates: rule.coordinates, experts: Number(given.experts) } } : {}),
+  };
+}
+
+/** Ask what a session is to forget: the body of its reset, or null. */
+export async function askForReset(session) {
+  byId("reset-name").textContent = called(session);
+  const given = await asked(byId("reset-dialog"));
+  return given && { what: given.what };
+}
+
+/** Ask whether a session is to be deleted. */
+export async function askToDelete(session) {
+  byId("delete-name").textContent = called(session);
+  return (await asked(byId("delete-dialog"))) !== null;
+}

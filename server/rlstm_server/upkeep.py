@@ -1,0 +1,60 @@
+"""What a server does by itself, beside all requests: it measures, and buries what has expired."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.errors import ServerError
+from rlstm_server.logs import LOGGER
+from rlstm_server.metrics import Metrics
+
+LAG_SECONDS = 0.1
+"""How often the event loop's lateness is measured."""
+
+STORE_SECONDS = 15.0
+"""How often the store is asked how full it is."""
+
+SWEEP_SECONDS = 30.0
+"""How often expired sessions are buried."""
+
+
+def all_of(store: MeteredStore, metrics: Metrics) -> list[Coroutine[Any, Any, None]]:
+    """Give all of it, each to be run until it is cancelled."""
+    return [watch_lag(metrics), watch_store(store, metrics), sweep(store, metrics)]
+
+
+async def watch_lag(metrics: Metrics) -> None:
+    """Measure how late the event loop wakes: what health answers and pings wait for."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LAG_SECONDS
+        await asyncio.sleep(LAG_SECONDS)
+        metrics.loop_lag_seconds.observe(max(0.0, loop.time() - due))
+
+
+async def watch_store(store: MeteredStore, metrics: Metrics) -> None:
+    """Ask the store how many sessions it has and how full it is."""
+    while True:
+        try:
+            usage, sessions = await store.usage(), await store.total()
+        except ServerError:  # counted where the store is called
+            metrics.store_unknown()
+        else:
+            metrics.store_measured(
+                sessions=sessions, used=usage.used_bytes, most=usage.max_bytes, evicted=usage.evicted_keys
+            )
+        await asyncio.sleep(STORE_SECONDS)
+
+
+async def sweep(store: MeteredStore, metrics: Metrics) -> None:
+    """Bury expired sessions now and then; one that is not buried yet is refused all the same."""
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        try:
+            metrics.sessions_ended.labels("idle_ttl").inc(await store.sweep())
+        except ServerError as error:
+            logging.getLogger(LOGGER).warning("the sweep failed", extra={"code": error.code})

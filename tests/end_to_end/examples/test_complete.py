@@ -1,0 +1,53 @@
+"""`complete.py`: what the user types is learned, what is proposed only if it is kept."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.jobs
+
+LINES = ["The quick brown fox jumps over the lazy dog. " * 2, "The lazy dog sleeps."]
+
+
+def talked(run, server, lines, *arguments):
+    """What the example wrote when these lines were typed."""
+    process = run("complete", "--url", server.url, *arguments)
+    out, err = process.communicate("".join(line + "\n" for line in lines), timeout=60)
+    assert process.returncode == 0, err
+    return out.splitlines(), err
+
+
+def test_only_what_is_kept_is_in_the_session(run, server, client):
+    """Typed lines and the proposal that was chosen; not the beginning of one that was refused."""
+    asked = [LINES[0], "? The qu", "2", "? The lazy", "", LINES[1]]
+    proposals, told = talked(run, server, asked, "--max-tokens", "5", "--proposals", "2")
+    session = client.sessions.get(re.search(r"--session (\S+)", told)[1])
+    again = client.sessions.create()
+    for line in (LINES[0], proposals[1].removeprefix("2: "), LINES[1]):
+        again.append(line + "\n")
+
+    assert [line[:9] for line in proposals] == ["1: The qu", "2: The qu", "1: The la", "2: The la"]
+    assert session.info().position == again.info().position
+    assert session.score(["The dog"]).best.logprob == pytest.approx(again.score(["The dog"]).best.logprob)
+
+
+def test_a_session_goes_on(run, server, client):
+    """The id that was told continues the same text, and no copy that was asked is left."""
+    before = {info.id for info in client.sessions.list()}
+    _, told = talked(run, server, [LINES[0], "? The", "x"], "--max-tokens", "3")
+    (name,) = {info.id for info in client.sessions.list()} - before
+    talked(run, server, LINES[1:], "--session", name)
+
+    assert f"--session {name}" in told
+    assert client.sessions.get(name).info().position == sum(len(line) + 1 for line in LINES)
+
+
+def test_text_that_is_no_text_is_told(run, server):
+    """Bytes that are not UTF-8 end it with a sentence; what was typed before is kept."""
+    process = run("complete", "--url", server.url)
+    process.stdin.buffer.write(b"a line\n\xff\xfe\n")
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 2
+    assert "standard input is not UTF-8 text" in err
+    assert "Traceback" not in err

@@ -1,0 +1,289 @@
+"""Continuous text over a WebSocket, by the client and by hand: what is said, and what a cut does to it."""
+
+import asyncio
+import json
+import random
+import subprocess
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from rlstm_client import AsyncClient, Client, Retries
+from rlstm_client.errors import IdempotencyMismatchError, NotFoundError, RequestError, SessionDeletedError
+
+from .cuts import CuttingProxy
+
+PATIENT = Retries(attempts=20, first_wait_s=0.01)
+
+
+def text_of(size, seed=1):
+    """So many bytes of text, of characters of one to four bytes."""
+    draw = random.Random(seed)
+    text = "".join(draw.choice("abcdefg hij\né世🎈") for _ in range(size))
+    return text.encode()[:size].decode(errors="ignore")
+
+
+@pytest.fixture
+def client(server):
+    with Client(server.url) as client:
+        yield client
+
+
+@contextmanager
+def opened(server, session, query="", protocols=("rlstm.v1",), **headers):
+    url = f"{server.url.replace('http', 'ws')}/sessions/{session}/stream{query}"
+    with connect(url, subprotocols=protocols, additional_headers=headers, compression=None) as socket:
+        yield socket
+
+
+def told(socket):
+    return json.loads(socket.recv(timeout=30))
+
+
+def whole(client, text, **options):
+    """The same text by plain appends, to a session of its own."""
+    session = client.sessions.create()
+    answers = list(session.append_stream([text], **options))
+    return session.info(), [bits for answer in answers for bits in answer.logprobs]
+
+
+def test_a_stream_is_the_same_as_appends(client):
+    """Columns, position and totals: how a text travels changes none of them."""
+    text = text_of(1_500)
+    info, logprobs = whole(client, text)
+    session = client.sessions.create()
+    answers = list(session.stream([text[:10], "", text[10:]]))
+    assert [x for answer in answers for x in answer.logprobs] == logprobs
+    assert session.info().position == info.position == len(text.encode())
+    assert session.info().totals == info.totals
+
+
+async def test_the_async_client_streams_as_well(server, client):
+    """From an iterator that takes its time."""
+    session = client.sessions.create()
+
+    async def texts():
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+            yield "some text "
+
+    async with AsyncClient(server.url) as async_client:
+        handle = async_client.sessions.get(session.id)
+        positions = [answer.position async for answer in handle.stream(texts(), scores="totals")]
+    assert positions == [10, 20, 30, 40, 50]
+
+
+def test_answers_come_while_the_text_goes_on(client):
+    """The answer to what was sent does not wait for what comes next."""
+    session, seen = client.sessions.create(), []
+
+    def texts():
+        for number in range(5):
+            while len(seen) < number:
+                pass  # the answer to the text before must come first
+            yield "a line\n"
+
+    for answer in session.stream(texts()):
+        seen += [answer.position]
+    assert seen == [7, 14, 21, 28, 35]
+
+
+@pytest.mark.parametrize(("size", "cuts"), [(2_000, 6), pytest.param(200_000, 50, marks=pytest.mark.faults)])
+@pytest.mark.timeout(1_200)
+def test_every_byte_is_scored_once_whatever_is_cut(server, client, size, cuts):
+    """Connections end after any byte in any direction; the text is in the session once, with all answers."""
+    text, draw = text_of(size), random.Random(cuts)
+    most = max(1_600, 2 * size // cuts)
+    lifetimes = {number: draw.randint(600, most) for number in range(cuts)}
+    session = client.sessions.create()
+    with CuttingProxy(server.url, lifetimes) as proxy, Client(proxy.url, retries=PATIENT) as cut_off:
+        lines = text.splitlines(keepends=True)
+        answers = list(cut_off.sessions.get(session.id).stream(lines, scores="totals"))
+        made = proxy.cuts
+    info = session.info()
+    print(f"\n{size:,} bytes, {made} cuts: {info.position:,} scored once, {len(answers):,} answers")
+    assert made == cuts
+    assert sum(answer.totals.tokens for answer in answers) == info.position == info.totals.tokens == size
+
+
+def test_a_frame_that_is_sent_again_takes_effect_once(server, client):
+    """On another connection, under the stream's name; another text under its number is refused."""
+    session = client.sessions.create()
+    for replayed in (False, True):
+        with opened(server, session.id, "?stream=mine") as socket:
+            assert told(socket)["type"] == "ready"
+            socket.send(json.dumps({"seq": 1, "text": "once"}))
+            answer = told(socket)
+            assert (answer["seq"], answer["position"], answer["replayed"]) == (1, 4, replayed)
+            assert len(answer["logprobs"]) == 4
+    with opened(server, session.id, "?stream=mine") as socket:
+        told(socket)
+        socket.send(json.dumps({"seq": 1, "text": "else"}))
+        assert told(socket)["problem"]["type"].endswith("idempotency_mismatch")
+    assert session.info().position == 4
+
+
+@pytest.mark.parametrize(
+    ("frame", "status", "word"),
+    [
+        ("{", 400, "invalid_json"),
+        ('{"seq": 1, "seq": 1, "text": "a"}', 400, "invalid_json"),
+        ('{"seq": 1, "text": "a", "text2": "SECRET"}', 422, "invalid_field"),
+        ('{"seq": 0, "text": "a"}', 422, "invalid_field"),
+        ('{"seq": "1", "text": "a"}', 422, "invalid_field"),
+        ('{"seq": 2, "text": "a"}', 422, "invalid_field"),
+        ('{"seq": 1}', 422, "invalid_field"),
+        ('{"seq": 1, "text": ""}', 422, "invalid_field"),
+        ('{"seq": 1, "tokens": [256]}', 400, "invalid_token"),
+        ('{"seq": 1, "text": "\\ud800"}', 400, "invalid_text"),
+        (b"\x00SECRET", 400, "invalid_json"),
+    ],
+)
+def test_a_wrong_frame_is_answered_and_closed(server, client, frame, status, word):
+    """By a problem document without a word of the frame, and a code with the status; nothing is lost."""
+    session = client.sessions.create()
+    with opened(server, session.id) as socket:
+        told(socket)
+        if '"seq": 2' in str(frame):
+            socket.send('{"seq": 5, "text": "b"}')
+            told(socket)
+        socket.send(frame)
+        message = told(socket)
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=10)
+    assert message["type"] == "error"
+    assert (message["problem"]["status"], message["problem"]["type"]) == (status, f"urn:rlstm:problem:{word}")
+    assert closed.value.rcvd.code == 4_000 + status
+    assert "SECRET" not in json.dumps(message)
+    assert session.info().position == (1 if '"seq": 2' in str(frame) else 0)
+
+
+def test_a_frame_that_is_too_long_closes_the_connection(server, client):
+    """With the code that the protocol has for it."""
+    session = client.sessions.create()
+    with opened(server, session.id) as socket:
+        told(socket)
+        socket.send(json.dumps({"seq": 1, "text": "a" * 70_000}))
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=10)
+    assert closed.value.rcvd.code == 1009
+    assert session.info().position == 0
+
+
+def test_what_is_no_stream_is_refused_before_it_opens(server, client):
+    """With the same problem documents as anywhere."""
+    session = client.sessions.create()
+    for path, status, word in (
+        ("0" * 32, 404, "not_found"),
+        ("UPPER", 404, "not_found"),
+        (f"{session.id}?", None, None),
+    ):
+        if status is None:
+            continue
+        with pytest.raises(InvalidStatus) as refused, opened(server, path):
+            pass
+        response = refused.value.response
+        assert (response.status_code, json.loads(response.body)["type"]) == (
+            status,
+            f"urn:rlstm:problem:{word}",
+        )
+    for query in ("?scores=all", "?stream=", "?stream=a%20b", "?unit=nits", "?else=1"):
+        with pytest.raises(InvalidStatus) as refused, opened(server, session.id, query):
+            pass
+        assert refused.value.response.status_code == 422
+    answer = httpx.get(f"{server.url}/sessions/{session.id}/stream")
+    assert answer.status_code == 404
+    session.delete()
+    with pytest.raises(SessionDeletedError):
+        list(session.stream(["a"]))
+    with pytest.raises(NotFoundError):
+        list(client.sessions.get("0" * 32).stream(["a"]))
+
+
+def test_a_key_comes_as_a_header_or_a_subprotocol(start):
+    """No key and a wrong one open nothing; the key is never sent back."""
+    with start("--durability", "memory", RLSTM_API_KEYS="right-key") as server:
+        with Client(server.url, api_key="right-key") as client:
+            session = client.sessions.create()
+            assert [answer.position for answer in session.stream(["abc"])] == [3]
+        with opened(server, session.id, protocols=("rlstm.v1", "bearer.right-key")) as socket:
+            assert socket.subprotocol == "rlstm.v1"
+            assert told(socket)["position"] == 3
+        for protocols in (("rlstm.v1",), ("rlstm.v1", "bearer.wrong"), ("rlstm.v1", "bearer.")):
+            with pytest.raises(InvalidStatus) as refused, opened(server, session.id, protocols=protocols):
+                pass
+            assert refused.value.response.status_code == 401
+
+
+def test_a_page_of_another_host_opens_nothing(server, client):
+    """A browser lets any page try, and says which one it is."""
+    session = client.sessions.create()
+    with pytest.raises(InvalidStatus) as refused, opened(server, session.id, Origin="https://evil.example"):
+        pass
+    assert refused.value.response.status_code == 403
+    with opened(server, session.id, Origin=server.url) as socket:
+        assert told(socket)["type"] == "ready"
+
+
+def test_the_error_of_a_text_comes_after_the_answers_to_what_was_sent(client):
+    """A text that is none, or an iterator that fails: what came before it is in the session, and is told."""
+    session = client.sessions.create()
+    with pytest.raises(RequestError, match="surrogate") as raised:
+        list(session.stream(["good", "bad \ud800"]))
+    assert raised.value.progress.characters == 4
+    positions = []
+
+    def texts():
+        yield "more"
+        raise KeyError("the reader's own")
+
+    with pytest.raises(KeyError):
+        positions += [answer.position for answer in session.stream(texts())]
+    assert session.info().position == 8
+
+
+def test_a_stream_can_be_left(client):
+    """And the session used by others, while it is open and afterwards."""
+    session = client.sessions.create()
+    with session.stream(["a"] * 1_000) as stream:
+        next(stream)
+        session.append("from elsewhere", final=True)
+        next(stream)
+    position = session.info().position
+    session.append("b")
+    assert session.info().position > position
+
+
+def test_another_text_under_a_key_of_the_stream_is_refused(server, client):
+    """The error is the one of appends, on the stream's side as well."""
+    session = client.sessions.create()
+    with opened(server, session.id, "?stream=one") as socket:
+        told(socket)
+        socket.send('{"seq": 1, "text": "a"}')
+        told(socket)
+    with pytest.raises(IdempotencyMismatchError):
+        session.append("b", idempotency_key="stream:one:1")
+
+
+def test_lines_from_a_pipe_are_scored_as_they_come(server, client, rlstm):
+    """`tail -f | rlstm session stream`: a line's costs are printed while the next is not there yet."""
+    session = client.sessions.create()
+    command = [rlstm.path, "session", "stream", session.id, "--url", server.url, "--json"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=rlstm.environment
+    ) as process:
+        said = []
+        for line in ("first line\n", "the second\n", "and " * 400 + "\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            said.append(json.loads(process.stdout.readline()))
+        process.stdin.write("the end")
+        process.stdin.close()
+        said += [json.loads(line) for line in process.stdout]
+    assert process.returncode == 0
+    assert [one["text"] for one in said[:2]] == ["first line\n", "the second\n"]
+    assert "".join(one["text"] for one in said) == "first line\nthe second\n" + "and " * 400 + "\nthe end"
+    assert sum(one["totals"]["tokens"] for one in said) == session.info().position

@@ -1,0 +1,133 @@
+"""A client of the OpenAI-compatible face, and the model behind it for brute force."""
+
+import hashlib
+import json
+import math
+from dataclasses import replace
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from rlstm_model.checkpoint import load
+from rlstm_model.scoring import score
+from rlstm_server.api.openai.completions import CompletionOut
+from rlstm_server.app import create_app
+from rlstm_server.engine.messages import AdaptationRequest
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.settings import Settings
+from rlstm_server.store.in_memory import MemoryStore
+
+BOS = 10
+
+
+class Face:
+    """Completions of the tiny model."""
+
+    def __init__(self, client):
+        self.client = client
+
+    async def ask(self, **body):
+        """Post a body, with a model where it names none; gives the answer as it is."""
+        return await self.client.post("/v1/completions", json={"model": "tiny", **body})
+
+    async def complete(self, **body):
+        """Give the whole answer, which fits its schema."""
+        answer = await self.ask(**body)
+        assert answer.status_code == 200, answer.text
+        CompletionOut.model_validate(answer.json())
+        return answer.json()
+
+    async def one(self, **body):
+        """Give the only choice."""
+        (choice,) = (await self.complete(**body))["choices"]
+        return choice
+
+    async def chunks(self, **body):
+        """Give the data of a stream's events, without `[DONE]`, which ends it."""
+        answer = await self.ask(stream=True, **body)
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        frames = [frame for frame in answer.text.split("\n\n") if frame and not frame.startswith(":")]
+        assert frames.pop() == "data: [DONE]"
+        assert all(frame.startswith("data: ") and "\n" not in frame for frame in frames)
+        return [json.loads(frame.removeprefix("data: ")) for frame in frames]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tiny_checkpoint):
+    """A client of a server with default settings: one for a module, since no completion leaves a trace."""
+    app = create_app(Settings(model=str(tiny_checkpoint)), store=MemoryStore())
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        client.app = app
+        yield client
+
+
+@pytest.fixture(scope="module")
+def face(client):
+    """Completions of that server."""
+    return Face(client)
+
+
+@pytest.fixture
+def key_records(tmp_path):
+    """A file of keys, each with one scope, and one whose quota is soon used up."""
+    scopes = {"scorer": "score", "writer": "generate", "keeper": "sessions", "slow": "score"}
+    records = [
+        {"sha256": hashlib.sha256(key.encode()).hexdigest(), "tenant": "a", "scopes": [scope]}
+        for key, scope in scopes.items()
+    ]
+    records[-1]["quotas"] = {"requests_per_second": 0.01}
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps(records))
+    return path
+
+
+@pytest.fixture(scope="session")
+def brute_force(tiny_checkpoint):
+    """Give log-probabilities of ids by the model alone: all but the first, or all after `bos`."""
+    checkpoint = load(tiny_checkpoint)
+
+    def scores(ids, *, bos=False):
+        rest, last = ([*ids], BOS) if bos else ([*ids[1:]], ids[0])
+        found, _ = score(checkpoint.model, rest, state=None, last=last)
+        return found.logprobs.tolist()
+
+    return scores
+
+
+@pytest.fixture(scope="session")
+def adapted(tiny_checkpoint):
+    """Give scores of a prompt that is learned from, and of ids after it that are not: by the adapter."""
+    served = ServedModel.of(load(tiny_checkpoint))
+    adapter = served.adapter()
+
+    def scores(prompt, written):
+        lineup = AdaptationRequest().lineup
+        state = adapter.start(experts=lineup.experts, static=lineup.static)
+        begin = state.now._replace(last=prompt[0])
+        state, found = replace(state, now=begin, start=begin), []
+        for part in adapter.observe(state, prompt[1:]):
+            state, found = part.state, [*found, *part.scores.logprobs.tolist()]
+        reader = adapter.reader(state)
+        after, _ = reader.score(reader.cursor, written)
+        return found, after.logprobs.tolist()
+
+    return scores
+
+
+@pytest.fixture(scope="session")
+def finite():
+    """Whether every number of a JSON value is finite and no logarithm is above 0."""
+
+    def holds(value):
+        if isinstance(value, dict):
+            return all(map(holds, value.values()))
+        if isinstance(value, list):
+            return all(map(holds, value))
+        return not isinstance(value, float) or (math.isfinite(value) and -9999 <= value <= 0)
+
+    return holds

@@ -1,0 +1,92 @@
+"""Models by name, their tokens, and one number for one text."""
+
+import math
+
+import pytest
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_models_are_listed_and_described(client):
+    """Two names for one model: one learns from what it reads."""
+    listed = (await client.get("/v1/models")).json()
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == ["tiny", "tiny:adapt"]
+    for model in listed["data"]:
+        assert (await client.get(f"/v1/models/{model['id']}")).json() == model
+        assert model["created"] > 1_600_000_000
+
+
+async def test_a_model_that_cannot_learn_has_one_name(serve, tiny_checkpoint, tmp_path):
+    """Without a calibration there is nothing to adapt with."""
+    path = tmp_path / "tiny"
+    path.mkdir()
+    for file in tiny_checkpoint.iterdir():
+        if file.name != "adaptation.safetensors":
+            (path / file.name).write_bytes(file.read_bytes())
+    async with serve(model=str(path)) as client:
+        assert [model["id"] for model in (await client.get("/v1/models")).json()["data"]] == ["tiny"]
+        body = {"model": "tiny:adapt", "prompt": "a"}
+        assert (await client.post("/v1/completions", json=body)).status_code == 404
+
+
+@pytest.mark.parametrize("text", ["", "a", "double  spaces", "é🙂\n\t", "x" * 5_000])
+async def test_a_text_comes_back_from_its_ids(client, text):
+    """And nothing in it is taken for anything special."""
+    ids = (await client.post("/tokenize", json={"prompt": text})).json()
+    assert ids == {"count": len(text.encode()), "tokens": list(text.encode())}
+    again = await client.post("/detokenize", json={"tokens": ids["tokens"]})
+    assert again.json() == {"prompt": text}
+    special = {"prompt": text, "add_special_tokens": True, "model": "tiny"}
+    assert (await client.post("/tokenize", json=special)).json()["tokens"] == [10, *text.encode()]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/detokenize", {"tokens": [0xC3]}, 422),
+        ("/detokenize", {"tokens": [256]}, 400),
+        ("/detokenize", {"tokens": [True]}, 422),
+        ("/detokenize", {}, 422),
+        ("/tokenize", {}, 422),
+        ("/tokenize", {"prompt": ["a"]}, 422),
+        ("/tokenize", {"prompt": "a", "model": "other"}, 404),
+        ("/tokenize", {"prompt": "a", "unheard": 1}, 422),
+    ],
+)
+async def test_what_has_no_tokens_or_no_text_is_refused(client, path, body, status):
+    """Ids that are no whole text would come back as others: a problem document, not a wrong text."""
+    answer = await client.post(path, json=body)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_the_vocabulary_is_described(client):
+    """With the names that clients of tokenizers use."""
+    info = (await client.get("/tokenizer_info", params={"model": "tiny:adapt"})).json()
+    assert info["model"] == "tiny:adapt"
+    assert (info["kind"], info["vocab_size"]) == ("bytes", 256)
+    assert (info["bos_token"], info["eos_token"], info["eos_token_id"]) == ("\n", "\n", 10)
+    assert (await client.get("/tokenizer_info", params={"model": "x"})).status_code == 404
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny:adapt"])
+async def test_one_number_for_a_text_after_another(client, face, model):
+    """The sum of an echoed completion's; after an empty context comes bos."""
+    for context, ids in (("the cat", [*b"the cat"]), ("", [10])):
+        body = {"context": context, "continuation": " sat"}
+        found = (await client.post(f"/v1/engines/{model}/logprob", json=body)).json()
+        prompt = [*ids, *b" sat"]
+        echoed = await face.one(model=model, prompt=prompt, echo=True, max_tokens=0, logprobs=0)
+        assert found["logprob"] == pytest.approx(math.fsum(echoed["logprobs"]["token_logprobs"][-4:]))
+        assert (found["num_tokens"], found["input_tokens"]) == (4, len(prompt))
+        assert found["is_greedy"] is False
+
+
+async def test_greedy_text_is_found_greedy(client, face):
+    """What was written by always taking the best is so when it is scored."""
+    text = (await face.one(prompt="the ", max_tokens=6, temperature=0, return_token_ids=True))["text"]
+    body = {"context": "the ", "continuation": text}
+    assert (await client.post("/v1/engines/tiny/logprob", json=body)).json()["is_greedy"] is True
+    refused = await client.post("/v1/engines/tiny/logprob", json={"context": "a", "continuation": ""})
+    assert refused.json()["error"]["param"] == "continuation"

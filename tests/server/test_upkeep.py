@@ -1,0 +1,77 @@
+import asyncio
+import math
+
+from rlstm_server import upkeep
+from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.errors import StoreUnavailable
+from rlstm_server.metrics import Metrics
+from rlstm_server.store.base import Usage
+from rlstm_server.store.in_memory import MemoryStore
+
+
+class Store(MemoryStore):
+    """A store with figures of its own, or that does not answer."""
+
+    lost = False
+    swept = 0
+
+    async def usage(self):
+        """Give the figures."""
+        if self.lost:
+            raise StoreUnavailable("lost")
+        return Usage(used_bytes=70, max_bytes=100, evicted_keys=2)
+
+    async def total(self):
+        """Count."""
+        return 5
+
+    async def sweep(self, *, limit=100):
+        """Bury two, or fail."""
+        self.swept += 1
+        if self.lost:
+            raise StoreUnavailable("lost")
+        return 2
+
+
+def value(metrics, name, **labels):
+    return metrics.registry.get_sample_value(f"rlstm_{name}", labels)
+
+
+async def run_until(work, reached):
+    """Run something endless until it has done what is waited for."""
+    task = asyncio.ensure_future(work)
+    for _ in range(5_000):
+        await asyncio.sleep(0.001)
+        if reached():
+            break
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert reached()
+
+
+async def test_the_stores_figures_are_published_and_withdrawn(monkeypatch):
+    """As long as it answers; the call that failed is counted."""
+    monkeypatch.setattr(upkeep, "STORE_SECONDS", 0.0)
+    store, metrics = Store(), Metrics()
+    metered = MeteredStore(store, metrics)
+    await run_until(upkeep.watch_store(metered, metrics), lambda: value(metrics, "store_bytes") == 70)
+    assert value(metrics, "store_max_bytes") == 100
+    assert value(metrics, "store_evicted_keys") == 2
+    assert value(metrics, "sessions", tier="store") == 5
+    store.lost = True
+    await run_until(upkeep.watch_store(metered, metrics), lambda: math.isnan(value(metrics, "store_bytes")))
+    assert value(metrics, "store_errors_total", op="usage", reason="unavailable") >= 1
+
+
+async def test_expired_sessions_are_buried_again_and_again(monkeypatch):
+    """A sweep that fails is not the last one."""
+    monkeypatch.setattr(upkeep, "SWEEP_SECONDS", 0.0)
+    store, metrics = Store(), Metrics()
+    metered = MeteredStore(store, metrics)
+    store.lost = True
+    await run_until(upkeep.sweep(metered, metrics), lambda: store.swept >= 2)
+    assert value(metrics, "sessions_ended_total", reason="idle_ttl") == 0
+    store.lost = False
+    await run_until(
+        upkeep.sweep(metered, metrics), lambda: value(metrics, "sessions_ended_total", reason="idle_ttl") >= 4
+    )

@@ -1,0 +1,92 @@
+"""The TypeScript client, compiled once, and Node to run it. Both need npm's registry at the first time."""
+
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.end_to_end.conftest import start  # noqa: F401  (a fixture)
+
+HERE = Path(__file__).parent
+CLIENT = HERE.parents[1] / "clients/typescript"
+MEGABYTES = 128
+"""More than the client needs to hold anything that the tests send."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """TypeScript's compiler."""
+
+    program: Path
+
+    def __call__(self, *arguments, within=CLIENT):
+        """Run it; gives its exit status and what it says."""
+        command = ["node", str(self.program), *arguments]
+        done = subprocess.run(command, cwd=within, capture_output=True, text=True, timeout=250, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+
+@dataclass(frozen=True)
+class Node:
+    """Node, with the compiled client."""
+
+    client: Path
+
+    def test(self, name, **variables):
+        """Run a file of Node's own tests; gives how many passed. One that fails or is skipped fails here."""
+        environment = {**os.environ, "CLIENT": self.client.as_uri(), **variables}
+        command = ["node", f"--max-old-space-size={MEGABYTES}", "--test", "--test-reporter=tap"]
+        done = subprocess.run(
+            [*command, str(HERE / name)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=250,
+            check=False,
+        )
+        counts = dict(line.split()[1:3] for line in done.stdout.splitlines() if line.startswith("# "))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert counts["tests"] == counts["pass"], done.stdout
+        return int(counts["pass"])
+
+
+@pytest.fixture(scope="session")
+def compiler(request):
+    """Give the compiler that package.json asks for; npm fetches it once, into pytest's own cache."""
+    for program in ("node", "npm"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: Node 20 or newer, with npm")
+    version = json.loads((CLIENT / "package.json").read_text())["devDependencies"]["typescript"]
+    folder = Path(request.config.cache.mkdir("typescript")) / version.lstrip("~^")
+    program = folder / "node_modules/typescript/bin/tsc"
+    if not program.exists():
+        _fetch(f"typescript@{version}", folder)
+    return Compiler(program)
+
+
+def _fetch(package, folder):
+    """Have npm install a package into a folder, whole or not at all: several workers may want it at once."""
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+    command = ["npm", "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--prefix"]
+    done = subprocess.run(
+        [*command, str(partial), package], capture_output=True, text=True, timeout=250, check=False
+    )
+    if done.returncode:
+        shutil.rmtree(partial, ignore_errors=True)
+        pytest.skip(f"npm cannot fetch {package}: {done.stderr.strip().splitlines()[-1]}")
+    try:
+        partial.replace(folder)
+    except OSError:
+        shutil.rmtree(partial)  # another worker was faster
+
+
+@pytest.fixture(scope="session")
+def node(compiler, tmp_path_factory):
+    """Give Node with the client as the compiler makes it, without a word against it."""
+    folder = tmp_path_factory.mktemp("typescript") / "dist"
+    status, said = compiler("--outDir", str(folder))
+    assert status == 0, said
+    return Node(folder)
