@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from rlstm_server.app import create_app
-from rlstm_server.errors import Gone, NotFound
+from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.in_memory import MemoryStore
@@ -142,9 +142,8 @@ class _Judging:
         """Every acknowledged key has its record at its version, every record its key, and no key two."""
         found = {}
         for record in log:
-            if record.operation_id in found:
+            if found.setdefault(record.operation_id, record) is not record:
                 self.verdict.twice.append(f"{record.operation_id} is in the log of {told.id} twice")
-            found[record.operation_id] = record
         for asked in told.asked.values():
             if asked.kind == "generate":
                 self._check_generated(asked, found)
@@ -208,10 +207,12 @@ class _Judging:
                 self.verdict.wrong.append(
                     f"a read of {told.id} at {version} has other scores than its replay"
                 )
-        same_probe = await probe(self.left, told.id) == await probe(self.fresh, replay.session)
-        if not same_probe or await state_bytes(self.left, told.id) != await state_bytes(
-            self.fresh, replay.session
-        ):
+        try:
+            left = await state_bytes(self.left, told.id), await probe(self.left, told.id)
+        except StateCorrupt as damage:
+            self.verdict.digests.append(f"{told.id} cannot be read: {damage}")
+            return
+        if left != (await state_bytes(self.fresh, replay.session), await probe(self.fresh, replay.session)):
             self.verdict.digests.append(f"{told.id} at version {len(log)} is not what its log makes of it")
 
     async def _begin_again(self, told):

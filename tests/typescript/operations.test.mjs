@@ -121,8 +121,9 @@ for (const [what, send] of Object.entries({
   "a bigint": (client) => client.sessions.create({ metadata: { n: 2n ** 64n } }),
   "a function": (client) => client.sessions.create({ metadata: { n: () => 1 } }),
   "a key with a line break": (client) => client.sessions.get(ID).append("a", { idempotency_key: "a\nb" }),
-  "a key that only the first pieces could have": (client) =>
-    client.sessions.get(ID).append("a".repeat(5_000), { idempotency_key: "k".repeat(199) }),
+  "a key that is too long": (client) => client.sessions.get(ID).append("a".repeat(5_000), { idempotency_key: "k".repeat(201) }),
+  "a key of more pieces than a server knows again": (client) =>
+    client.sessions.get(ID).append("a".repeat(1_024 * 4_096 + 1), { idempotency_key: "k" }),
   "a path as an id": async (client) => client.sessions.get("../x"),
   "a path as a snapshot": (client) => client.sessions.get(ID).dropSnapshot("../x"),
 })) {

@@ -201,8 +201,8 @@ def _read_adapting(adapter: Adapter, choice: AdaptationChoice, top: int, prompt:
 def _complete(order: _Order, place: int, prompt: Prompt, read: ReadPrompt) -> Steps[Made, None]:
     """Read one prompt, tell what it scores, and continue it as often as was asked for."""
     done = yield from read(prompt)
-    event = _prompt_event(order.vocab, place, prompt, done.columns)
-    yield Ask((), [Counted(event, done.tally)])
+    yield Ask((), [Counted(_prompt_event(order.vocab, place, prompt, done.columns), done.tally)])
+    done = done._replace(columns=None)  # of a long prompt they are large
     ids, unfinished = prompt.piece.ids, prompt.piece.after.unfinished
     texts = [
         Continuation(

@@ -26,7 +26,7 @@ from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.text import read_passage
-from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, RateLimited, ServerError
+from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, RateLimited, ServerError, StoreFull
 from rlstm_server.store.base import (
     Created,
     Creation,
@@ -125,7 +125,7 @@ class Creator:
         try:
             async with self.holdings.room(new.caller, most, sessions=1):
                 return await self._make(new, size, operation)
-        except RateLimited as error:
+        except (RateLimited, StoreFull) as error:
             key = new.operation_id if new.repeatable else None
             made = await self.recall(new.caller, key, new.body_hash, operation)
             if made is None:

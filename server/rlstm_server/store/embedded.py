@@ -156,7 +156,7 @@ class EmbeddedValkey:
                 f"the data folder {self._data_dir} cannot be used: {error.strerror}"
             ) from error
         if not _try_lock(lock):
-            holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = _holder(lock)
             os.close(lock)
             raise StartupError(f"the data folder {self._data_dir} is held by process {holder}")
         os.ftruncate(lock, 0)
@@ -316,6 +316,10 @@ async def _terminate(process: subprocess.Popen[bytes], timeout_s: float) -> None
         await asyncio.sleep(_POLL_S)
 
 
+def _holder(lock: int) -> str:
+    return os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+
+
 def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -335,6 +339,18 @@ def _socket_path() -> Path:
         folder.rmdir()
         folder = Path(tempfile.mkdtemp(prefix="rlstm-", dir="/tmp"))
     return folder / "store.sock"
+
+
+def holder_of(data_dir: Path) -> str | None:
+    """Name the process that holds a data folder; None where nobody does, or where it cannot be seen."""
+    try:
+        lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return None if _try_lock(lock) else _holder(lock)
+    finally:
+        os.close(lock)
 
 
 def find_binary() -> Path:

@@ -1,5 +1,6 @@
 """The command line as a whole, in a process of its own."""
 
+import os
 import resource
 import signal
 import subprocess
@@ -55,6 +56,8 @@ def test_help_names_every_command() -> None:
     out = run("--help").stdout
     names = [
         "serve",
+        "doctor",
+        "models",
         "train",
         "calibrate",
         "evaluate",
@@ -76,10 +79,42 @@ def test_version() -> None:
     assert run("--version").stdout.startswith("rlstm 0.")
 
 
+def test_the_completion_script_asks_for_completions() -> None:
+    """``--show-completion`` prints what a shell has to read; installing is typer's."""
+    shown = run("--show-completion", "bash")
+
+    assert shown.returncode == 0
+    assert "_RLSTM_COMPLETE=complete_bash" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("rlstm ses", ["session"]),
+        ("rlstm bench tr", ["train"]),
+        ("rlstm session app", ["append"]),
+        ("rlstm score --conte", ["--context"]),
+        ("rlstm session create --coord", ["--coordinates"]),
+        ("rlstm store check --dur", ["--durability"]),
+        ("rlstm nonsense --", []),
+    ],
+)
+def test_completion_reaches_the_command_behind(words: str, offered: list[str]) -> None:
+    """Names of commands and options, whichever package brings them."""
+    number = str(len(words.split()) - 1)
+    asked = {"_RLSTM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": number}
+    found = run(env=os.environ | asked)
+
+    assert found.stdout.split() == offered
+    assert "Traceback" not in found.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["frobnicate"], 2, "No such command"),
+        (["scroe"], 2, "Did you mean 'score'"),
+        (["session", "appendd"], 2, "Did you mean 'append'"),
         (["score", "--unit", "furlongs", "a"], 2, "furlongs"),
         (["session", "info", "../x"], 2, "is not a session id"),
         (["score", "a", "--url", "nonsense"], 2, "is not a URL"),

@@ -254,16 +254,29 @@ async def test_no_route_may_be_used_by_another_page(serve):
     assert statuses == {403}
 
 
-async def test_a_websocket_is_closed():
-    """No route takes one, so none may pass."""
+@pytest.mark.parametrize(
+    ("offered", "status"),
+    [
+        (["rlstm.v1", f"bearer.{SECRET}"], 200),
+        ([f"bearer.{SECRET}", "bearer.wrong"], 401),
+        (["bearer.wrong"], 401),
+        (["bearer."], 401),
+        ([SECRET], 401),
+        ([], 401),
+    ],
+)
+async def test_a_websocket_brings_its_key_as_a_subprotocol(keyed, offered, status):
+    """One key, to the letter; no path is open to a WebSocket."""
     sent = []
 
     async def send(message):
         sent.append(message)
 
-    layer = AuthLayer(passed, ring=None, host="127.0.0.1", failed_logins=1)
-    await layer({"type": "websocket", "path": "/", "headers": []}, None, send)
-    assert sent == [{"type": "websocket.close", "code": 1008}]
+    for path in ("/sessions/a/stream", "/health/live"):
+        scope = {"type": "websocket", "path": path, "headers": [], "subprotocols": offered}
+        await layer(keyed)(scope, None, send)
+    statuses = [message["status"] for message in sent if message["type"].endswith("start")]
+    assert statuses == [status, status]
 
 
 @pytest.fixture

@@ -36,6 +36,10 @@ class Fickle(MemoryStore):
         """Apply one operation."""
         return await self._meet("commit", super().commit, commit)
 
+    async def create(self, creation):
+        """Make a session."""
+        return await self._meet("create", super().create, creation)
+
     async def load_head(self, key, **options):
         """Return the newest version."""
         return await self._meet("load_head", super().load_head, key, **options)
@@ -134,6 +138,28 @@ async def test_no_refusal_says_more_than_is_known(tools, name, earlier):
         with pytest.raises(kind) as caught:
             await talk.append("x", key=key)
         assert caught.value.applied == ("no" if key is None or asked else "unknown")
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (full, {None: "no", "k": "no", "again": "replayed"}),
+        (away, {None: "no", "k": "unknown", "again": "unknown"}),
+    ],
+)
+async def test_no_refusal_of_a_creation_says_more_than_is_known(tools, script, told):
+    """A full store can be asked, one that is away cannot."""
+    store, found = Fickle(), {}
+    async with tools.engine_on(store) as engine:
+        await tools.Talk.begin(engine, key="again")
+        for key in told:
+            store.scripts = {"create": [script]}
+            made = engine.create_session(CreateSession(caller=tools.caller(), key=key))
+            try:
+                found[key] = "replayed" if (await made).replayed else "made"
+            except (StoreFull, StoreUnavailable) as error:
+                found[key] = error.applied
+    assert found == told
 
 
 @pytest.mark.parametrize(("key", "applied"), [(None, "no"), ("k", "unknown")])

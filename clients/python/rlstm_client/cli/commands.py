@@ -6,12 +6,13 @@ without a server, are found by their entry points; what they need comes with an 
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from rlstm_client._call import Call
 from rlstm_client.cli.exits import CommandError, Exit
@@ -54,6 +55,8 @@ STORES = (
 
 COMMANDS = (
     Command(name="serve", help="Serve a model and its sessions over HTTP.", extra="server"),
+    Command(name="doctor", help="Say whether a server would start here, and what to do.", extra="server"),
+    Command(name="models", help="List the models that are here.", extra="server"),
     Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
     Command(name="probe", help="Measure a service from outside, for Prometheus.", extra="server"),
     Command(name="train", help="Train a model by a recipe.", extra="training"),
@@ -78,6 +81,18 @@ class PassThroughCommand(TyperCommand):
         return list(args)
 
 
+class CompletingGroup(TyperGroup):
+    """Puts the command behind in place of a pass-through when a shell asks how its arguments could go on."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Load it for that alone; one that is not installed completes nothing."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if ctx.resilient_parsing and isinstance(command, PassThroughCommand):
+            with suppress(CommandError):
+                command = _behind(command.context_settings["obj"])
+        return name, command, rest
+
+
 def add_to(app: typer.Typer) -> None:
     """Add a pass-through for each command, and a group for those that have parts."""
     for command in COMMANDS:
@@ -88,7 +103,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _group(command: Command) -> typer.Typer:
-    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    group = typer.Typer(cls=CompletingGroup, no_args_is_help=True, rich_markup_mode=None)
     for part in command.parts:
         _add(group, part, within=f"{command.name}.")
     return group
@@ -96,9 +111,10 @@ def _group(command: Command) -> typer.Typer:
 
 def _add(app: typer.Typer, command: Command, within: str = "") -> None:
     def run_with(ctx: typer.Context) -> None:
-        run(replace(command, name=within + command.name), ctx.args)
+        run(ctx.obj, ctx.args)
 
-    app.command(command.name, help=command.help, cls=PassThroughCommand)(run_with)
+    known = {"obj": replace(command, name=within + command.name)}
+    app.command(command.name, help=command.help, cls=PassThroughCommand, context_settings=known)(run_with)
 
 
 def run(command: Command, arguments: Sequence[str]) -> None:
@@ -106,11 +122,7 @@ def run(command: Command, arguments: Sequence[str]) -> None:
 
     The name of a part of a group has the group's in front: ``bench.train``.
     """
-    if command.target:
-        target = EntryPoint(name=command.name, value=command.target, group=COMMAND_GROUP).load()
-    else:
-        target = load(COMMAND_GROUP, command.name, command.extra)
-    _with_main(target).main(args=list(arguments), prog_name=f"rlstm {command.name.replace('.', ' ')}")
+    _behind(command).main(args=list(arguments), prog_name=f"rlstm {command.name.replace('.', ' ')}")
 
 
 def act_locally(name: str, model: str, call: Call[T]) -> T:
@@ -144,6 +156,15 @@ def load(group: str, name: str, extra: str) -> Any:
         return point.load()
     except ModuleNotFoundError as error:
         raise CommandError(f"{name} needs {error.name}; {advice}", Exit.MISSING) from error
+
+
+def _behind(command: Command) -> Any:
+    """Load what a command runs."""
+    if command.target:
+        target = EntryPoint(name=command.name, value=command.target, group=COMMAND_GROUP).load()
+    else:
+        target = load(COMMAND_GROUP, command.name, command.extra)
+    return _with_main(target)
 
 
 def _with_main(target: Any) -> Any:

@@ -33,9 +33,9 @@ def _root(
 def build() -> typer.Typer:
     """Put the command line together."""
     app = typer.Typer(
+        cls=commands.CompletingGroup,
         callback=_root,
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # plain help: rich's renderer would cost a tenth of a second at each start
         epilog=EXIT_CODES,

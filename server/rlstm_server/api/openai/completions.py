@@ -40,6 +40,9 @@ from rlstm_server.engine.messages import (
 )
 from rlstm_server.errors import InternalError, TooLarge
 
+ENTRY_NUMBERS = 3
+"""So many numbers' memory an entry takes beside its own and those of the alternatives: id, string, offset."""
+
 STREAM_HEADERS = {"cache-control": "no-cache, no-store"}
 
 
@@ -58,8 +61,7 @@ async def complete(
     limit = services.settings.limits.score_numbers
     if numbers > limit:
         raise TooLarge("n x tokens x (1 + logprobs) of all prompts", numbers, limit)
-    # Each entry has an offset as well, beside its own number and those of the alternatives.
-    held.expect(numbers + body.most_entries)
+    held.expect(numbers + ENTRY_NUMBERS * body.most_entries)
     events = named.engine.complete(_request(body, named, caller))
     head = _head(named)
     if body.stream:

@@ -11,7 +11,7 @@ import { colour } from "./scale.js";
 const SIDES = { adapted: ["adapted"], fixed: ["fixed"], saved: ["saved"], both: ["adapted", "fixed"] };
 const TITLES = { adapted: "Adapted", fixed: "Static" };
 const NEAR = "80% 0px";
-const NEW_LINE = 10;
+const NEW_LINE_CLASS = " newline";
 const AT_END_PIXELS = 8;
 /** How much higher a line is than its letters. */
 const LINE = 1.6;
@@ -68,7 +68,7 @@ export class HeatMap {
   /** Draw what the transcript has more than before. Whoever was at the end stays there. */
   grow() {
     const { blocks } = this.#transcript;
-    if (this.#drawn.length > 0) this.#redraw(this.#drawn.length - 1);
+    if (this.#drawn.length > 0) this.#extend(this.#drawn.at(-1), this.#drawn.length - 1);
     const added = [];
     for (let index = this.#drawn.length; index < blocks.length; index += 1) {
       const row = this.#row(index);
@@ -128,7 +128,7 @@ export class HeatMap {
     const block = this.#transcript.blocks[index];
     if (block.text === undefined) return element("p", { className: "mark", textContent: block.label });
     const row = element("div", { className: "row" });
-    row.dataset.block = index;
+    Object.assign(row.dataset, { block: index, length: block.text.length });
     SIDES[this.#view].forEach((_, number) => {
       // The second side is the same text again.
       row.append(element("p", { className: "side", textContent: block.text, ariaHidden: number > 0 ? "true" : null }));
@@ -137,12 +137,17 @@ export class HeatMap {
     return row;
   }
 
-  #redraw(index) {
-    const row = this.#drawn[index];
-    const { text } = this.#transcript.blocks[index];
-    if (text === undefined || Number(row.dataset.length) === text.length) return;
-    if (this.#painted.has(row)) this.#paint(row);
-    else this.#clear(row);
+  /** Draw what a row's block has more than the row. */
+  #extend(row, index) {
+    const block = this.#transcript.blocks[index];
+    if (block.text === undefined) return;
+    const from = Number(row.dataset.length);
+    if (from === block.text.length) return;
+    [...row.children].forEach((side, number) => {
+      if (this.#painted.has(row)) side.append(...this.#runs(index, SIDES[this.#view][number], from));
+      else side.append(block.text.slice(from));
+    });
+    row.dataset.length = block.text.length;
   }
 
   #paintNear(seen) {
@@ -168,22 +173,23 @@ export class HeatMap {
     row.dataset.length = this.#transcript.blocks[index].text.length;
   }
 
-  /** The text of a block as runs of one colour. A new line is a run of its own, so that it can be seen. */
-  #runs(index, view) {
+  /** The text of a block from an offset on, as runs of one colour; a new line is its own, so that it is seen. */
+  #runs(index, view, from = 0) {
     const { blocks, adapted, fixed, starts, ends } = this.#transcript;
     const { text } = blocks[index];
     const [first, last] = this.#transcript.cellsOf(index);
     const runs = [];
-    let at = 0;
+    let at = from;
     const put = (end, name) => {
-      if (runs.length > 0 && runs.at(-1).name === name) runs.at(-1).end = end;
+      const last = runs.at(-1);
+      if (last?.name === name && !name?.endsWith(NEW_LINE_CLASS)) last.end = end;
       else if (end > at) runs.push({ name, start: at, end });
       at = Math.max(at, end);
     };
-    for (let cell = first; cell < last; cell += 1) {
+    for (let cell = from === 0 ? first : this.#cellFrom(index, from); cell < last; cell += 1) {
       put(starts[cell], null);
       const name = colour(this.#scale, view, adapted[cell], fixed[cell]);
-      put(ends[cell], name && text.charCodeAt(starts[cell]) === NEW_LINE ? `${name} newline` : name);
+      put(ends[cell], name && text[starts[cell]] === "\n" ? name + NEW_LINE_CLASS : name);
     }
     put(text.length, null);
     return runs.map(({ name, start, end }) => {
@@ -192,16 +198,22 @@ export class HeatMap {
     });
   }
 
+  /** The cell of a block at an offset in its text; null where there is none. */
   #cellOf(index, offset) {
-    const { starts, ends } = this.#transcript;
+    const cell = this.#cellFrom(index, offset + 1) - 1;
+    const isIn = cell >= this.#transcript.blocks[index].first && offset < this.#transcript.ends[cell];
+    return isIn ? cell : null;
+  }
+
+  /** The first cell of a block that begins at an offset or after it. */
+  #cellFrom(index, offset) {
     let [low, high] = this.#transcript.cellsOf(index);
-    high -= 1;
     while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (starts[middle] <= offset) low = middle;
-      else high = middle - 1;
+      const middle = (low + high) >> 1;
+      if (this.#transcript.starts[middle] < offset) low = middle + 1;
+      else high = middle;
     }
-    return low <= high && starts[low] <= offset && offset < ends[low] ? low : null;
+    return low;
   }
 
   #placeCursor() {
