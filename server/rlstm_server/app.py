@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 VERSION = version("mogrifier-rlstm")
+EMBEDDED = "embedded"
 
 
 def create_app(
@@ -89,7 +90,8 @@ def create_app(
         logprob.router(),
         vocabulary.router(),
     ]
-    metrics = Metrics(endpoints=_endpoints(routers))
+    endpoints = _endpoints(routers)
+    metrics = Metrics(endpoints=endpoints)
     ring = load_keys(settings)
     if tracer_provider is None and settings.otel:
         tracer_provider = telemetry.provider_of_environment()
@@ -112,7 +114,9 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         middleware=[
-            Middleware(TracingLayer, metrics=metrics, respond=problems.respond, finished=audit.write_down),
+            Middleware(
+                TracingLayer, metrics=metrics, respond=problems.respond, finished=audit.AuditLog(endpoints)
+            ),
             Middleware(AuthLayer, ring=ring, host=settings.host, failed_logins=settings.limits.failed_logins),
             Middleware(ReceivingLayer, limits=settings.limits),
         ],
@@ -168,7 +172,7 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
             cache_bytes=settings.cache_bytes,
             rows=settings.rows,
             threads=settings.threads or usual_threads,
-            export_keys=await asyncio.to_thread(find_keys, settings, kept=where.startswith("embedded")),
+            export_keys=await asyncio.to_thread(find_keys, settings, kept=where == EMBEDDED),
         )
         engine.start()
         stack.push_async_callback(engine.close)
@@ -232,7 +236,7 @@ async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[Sessio
     await embedded.start()
     stack.push_async_callback(embedded.stop)
     _keep(stack, embedded.supervise())
-    return RedisStore(embedded.url, shared=False), f"embedded in {settings.data_dir}"
+    return RedisStore(embedded.url, shared=False), EMBEDDED
 
 
 def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:

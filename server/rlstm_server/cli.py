@@ -28,7 +28,7 @@ from fastapi import FastAPI
 from rlstm_server.api.connections import protocol
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.stream import FRAME_BYTES
-from rlstm_server.app import create_app
+from rlstm_server.app import EMBEDDED, create_app
 from rlstm_server.engine.runner import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
 from rlstm_server.logs import catch_stray_faults, configure_logs
@@ -251,4 +251,6 @@ def _greeting(settings: Settings, services: Services, bound: socket.socket) -> s
     shown = f"[{host}]" if ":" in host else host
     keys = "" if settings.has_keys else ", no keys: this machine only"
     model, store = services.about["model"], services.about["store"]
+    if store == EMBEDDED:
+        store = f"{store} in {settings.data_dir}"  # told here alone: callers need not know
     return f"rlstm serving {model} on http://{shown}:{port} (store: {store}{keys})"

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 import threading
 import traceback
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import TextIO
@@ -91,10 +93,33 @@ def configure_logs(level: str, *, audit_file: Path | None = None, stream: TextIO
     audit.propagate = audit_file is None
 
 
+class _AuditFile(WatchedFileHandler):
+    """A file for its owner's eyes. What cannot be written there goes beside the other lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; the file may have to be made anew, which can fail."""
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Say what is wrong, and write the line elsewhere."""
+        log = logging.getLogger(LOGGER)
+        log.error("the audit log cannot be written", exc_info=sys.exc_info())
+        log.handle(record)
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=_for_its_owner)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _file_handler(path: Path) -> logging.Handler:
     try:
-        path.touch(mode=0o600)
-        handler = WatchedFileHandler(path, encoding="utf-8")
+        handler = _AuditFile(path, encoding="utf-8")
     except OSError as error:
         raise StartupError(f"RLSTM_AUDIT_FILE: cannot write {path}: {error.strerror}") from None
     handler.setFormatter(JsonFormatter())

@@ -25,7 +25,7 @@ DEPTH = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A model that is here. ``fault`` says what is wrong with one that cannot be served; the rest is unknown."""
+    """A model that is here. ``fault`` says what is wrong with one that cannot be served."""
 
     name: str
     path: str
@@ -63,7 +63,7 @@ def models(
 
 
 def _usual_folders() -> list[Path]:
-    """Give those that are there: of runs, and of the model that a server would serve, if it is no shipped one."""
+    """Give those that are there: of runs, and of the model that a server would serve."""
     served = Path(os.environ.get(f"{PREFIX}MODEL", ""))
     places = [RUNS, *([served] if served.name else [])]
     return [place for place in places if place.is_dir()]
@@ -122,7 +122,9 @@ def _size(folder: Path) -> int:
 def _show(listed: Sequence[Listed]) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("model", "vocabulary", "weights", "fingerprint", "rules", "MB"):
-        table.add_column(heading, justify="right" if heading in ("weights", "rules", "MB") else "left", no_wrap=True)
+        table.add_column(
+            heading, justify="right" if heading in ("weights", "rules", "MB") else "left", no_wrap=True
+        )
     table.add_column("path", overflow="fold")
     for one in listed:
         cells = (

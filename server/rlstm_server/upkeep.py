@@ -1,4 +1,7 @@
-"""What a server does by itself, beside all requests: it measures, and buries what has expired."""
+"""What a server does by itself, beside all requests: it measures, and buries what has expired.
+
+None of it ends before the server does: whatever goes wrong is logged, and tried again.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ async def watch_store(store: MeteredStore, metrics: Metrics) -> None:
     while True:
         try:
             usage, sessions = await store.usage(), await store.total()
-        except ServerError:  # counted where the store is called
+        except Exception as error:  # counted where the store is called
+            _log("the store's figures are not known", error)
             metrics.store_unknown()
         else:
             metrics.store_measured(
@@ -56,5 +60,14 @@ async def sweep(store: MeteredStore, metrics: Metrics) -> None:
         await asyncio.sleep(SWEEP_SECONDS)
         try:
             metrics.sessions_ended.labels("idle_ttl").inc(await store.sweep())
-        except ServerError as error:
-            logging.getLogger(LOGGER).warning("the sweep failed", extra={"code": error.code})
+        except Exception as error:  # counted where the store is called
+            _log("the sweep failed", error)
+
+
+def _log(message: str, error: Exception) -> None:
+    """Say what went wrong; of what nobody expected, also where."""
+    log = logging.getLogger(LOGGER)
+    if isinstance(error, ServerError):
+        log.warning(message, extra={"code": error.code})
+    else:
+        log.error(message, exc_info=error)

@@ -88,9 +88,9 @@ def test_100_kb_are_drawn_within_a_second(prepared, view, capsys):
     assert min(runs) < 1000
 
 
-@pytest.mark.parametrize(("view", "most_ms"), [("adapted", 1000), ("both", 2000)])
-def test_100_kb_are_drawn_as_they_come(prepared, view, most_ms, capsys):
-    """In answers to appends of 2 kB: all of them together stay below a second for each side that is shown."""
+@pytest.mark.parametrize("view", ["adapted", "both"])
+def test_100_kb_are_drawn_as_they_come(prepared, view, capsys):
+    """In answers to appends of 2 kB, and the last is drawn as soon as the first: nobody waits for one."""
     runs = [prepared.page.evaluate(AS_THEY_COME, view) for _ in range(RUNS)]
     best = min(runs, key=sum)
     with capsys.disabled():
@@ -98,7 +98,8 @@ def test_100_kb_are_drawn_as_they_come(prepared, view, most_ms, capsys):
         print(f"\n100 kB in {len(best)} appends, {view}: {told} ms in all")
         print(f"each {median(best):.1f} ms, at most {max(best):.0f}")
     assert prepared.text == TEXT
-    assert sum(best) < most_ms
+    assert median(best) < 100
+    assert median(best[-10:]) < 5 * median(best[:10])
 
 
 @pytest.mark.parametrize("view", ["adapted", "both"])

@@ -20,6 +20,14 @@ OPEN = {
 }
 """Written down here too: a server that opens more must not decide what is looked at."""
 
+UNDOCUMENTED = {
+    *OPEN - {("GET", "/health/live"), ("GET", "/health/ready")},
+    ("GET", "/openapi.json"),
+    ("HEAD", "/openapi.json"),
+    ("WS", "/sessions/{session_id}/stream"),
+}
+"""What the document leaves out."""
+
 BODIES = [
     {"max_tokens": 1},
     {},
@@ -102,6 +110,7 @@ def disguises(method, path):
         f"/.{path}",
         f"{path}/%2e%2e",
         f"{path}%2f",
+        f"{path}%0a",
     ):
         yield method, spelt
     yield method, f"{path}?key=alice-key&authorization=alice-key"
@@ -191,4 +200,24 @@ async def test_every_route_by_everybody(serve, keys, capsys):
         identical = "identical" if not differing else "different"
         print(f"\n{walked} routes x 4: {len(opened)} open, 404 bodies {identical}")
     assert (opened, differing, closed) == ([], [], [])
-    assert walked >= len(client.app.openapi()["paths"])
+    documented = {
+        (method.upper(), path)
+        for path, operations in client.app.openapi()["paths"].items()
+        for method in operations
+    }
+    assert set(leaves(client.app.routes)) - UNDOCUMENTED == documented - UNDOCUMENTED
+    assert walked == len(set(leaves(client.app.routes)))
+
+
+async def test_a_line_end_is_no_part_of_a_route(serve, keys):
+    """Whoever writes one behind a route, and may use that, has asked for nothing."""
+    async with serve(api_keys_file=keys) as client:
+        session = (await client.post("/sessions", json={}, headers=bearer("alice"))).json()["id"]
+        statuses = {
+            (method, path): (
+                await client.request(method, f"{filled(path, session)}%0a", json={}, headers=bearer("alice"))
+            ).status_code
+            for method, path in leaves(client.app.routes)
+            if method != "WS"
+        }
+    assert {route for route, status in statuses.items() if status != 404} == set()

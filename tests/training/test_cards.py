@@ -1,9 +1,13 @@
 import math
 from types import SimpleNamespace
 
+import pytest
+import yaml
+
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.checkpoint import CARD
+from rlstm_model.checkpoint import CARD, load
 from rlstm_model.dropout import DropoutRates
+from rlstm_training import cards
 from rlstm_training.cards import (
     calibration_section,
     evaluation_section,
@@ -20,6 +24,62 @@ from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.results import EvaluationSettings, record
 
 
+def front_matter(card):
+    """The fields that hubs index."""
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_the_front_matter_is_what_hubs_read(corpora, toy_recipe):
+    """The documented fields, each of its type; what is not known for sure is not claimed."""
+    fields = front_matter(model_card(toy_recipe(), steps=1, valid={}))
+    kinds = {name: type(value) for name, value in fields.items()}
+    assert kinds == {
+        "license": str,
+        "library_name": str,
+        "pipeline_tag": str,
+        "tags": list,
+        "datasets": list,
+        "metrics": list,
+    }
+    assert fields["license"] == "unknown"
+    hub = pytest.importorskip("huggingface_hub", reason="it comes with the extra harness")
+    data = hub.ModelCard(model_card(toy_recipe(), steps=1, valid={})).data
+    assert (data.library_name, data.pipeline_tag) == ("mogrifier-rlstm", "text-generation")
+
+
+def test_the_shipped_card_is_what_hubs_read():
+    """Its licence is that of its texts, and its language is named."""
+    fields = front_matter(load("bytes-small").card)
+    assert (fields["license"], fields["language"]) == ("cc-by-sa-3.0", "en")
+    assert {"tags", "datasets", "metrics"} <= fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("licences", "named"),
+    [
+        (["CC-BY-SA-3.0", "public domain"], "cc-by-sa-3.0"),
+        (["CC BY-SA 3.0, the Wikipedia contributors"], "cc-by-sa-3.0"),
+        (["CC-BY-SA-3.0", "the user's own text"], "unknown"),
+        (["public domain"], "unknown"),
+    ],
+)
+def test_a_licence_is_one_that_every_text_allows(licences, named, monkeypatch, toy_recipe):
+    """Another, or none, is its owner's to choose."""
+    found = dict(zip("abc", licences, strict=False))
+    monkeypatch.setattr(cards, "locate", lambda name, split, folder: SimpleNamespace(licence=found[name]))
+    recipe = toy_recipe(sources=tuple(Source(corpus=name, rows=1) for name in found))
+    assert front_matter(model_card(recipe, steps=1, valid={}))["license"] == named
+
+
+def test_a_folder_of_any_name_leaves_the_front_matter_whole(tmp_path, own_folder, toy_recipe):
+    """A colon, a quote or a line end in it is data."""
+    odd = tmp_path / 'a: "b"\nlicense: mit'
+    own_folder.rename(odd)
+    card = model_card(toy_recipe(sources=(Source(corpus=str(odd), rows=1),)), steps=1, valid={})
+    fields = front_matter(card)
+    assert (fields["datasets"], fields["license"]) == ([odd.name], "unknown")
+
+
 def test_the_card_names_what_made_the_model(corpora, toy_recipe):
     """Recipe, weights, every corpus with its forms and licence, and the results."""
     sources = (
@@ -29,8 +89,7 @@ def test_the_card_names_what_made_the_model(corpora, toy_recipe):
     )
     recipe = toy_recipe(sources=sources)
     card = model_card(recipe, steps=40, valid={"three/lf": 2.3456})
-    assert card.startswith("---\nlibrary_name: mogrifier-rlstm\n")
-    assert "datasets:\n- three\n- one\n---\n" in card
+    assert front_matter(card)["datasets"] == ["three", "one"]
     assert f"{recipe.model.num_parameters:,} weights" in card
     assert "Recipe `toy`: 40 steps of 32 tokens" in card
     assert "| three | 2 as_is, 1 lf | public domain |" in card

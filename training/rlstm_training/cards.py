@@ -1,18 +1,21 @@
 """Model cards: what a checkpoint is, what it was trained on, and what it reaches."""
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError
 from rlstm_training.atomic import replace_text
 from rlstm_training.config import Recipe
-from rlstm_training.corpora import locate
+from rlstm_training.corpora import PUBLISHED, locate
 from rlstm_training.evaluation.calibrate import Trials
 from rlstm_training.evaluation.measurements import Setting
 
 ADAPTATION_TITLE: Final = "Adaptation"
+_SHARE_ALIKE: Final = "CC-BY-SA-3.0"
+_ENGLISH: Final = {*PUBLISHED, "dickens", "enwiki6", "enwiki6-text8", "novels", "tinyshakespeare"}
 
 
 def model_card(recipe: Recipe, *, steps: int, valid: Mapping[str, float], folder: Path | None = None) -> str:
@@ -21,18 +24,10 @@ def model_card(recipe: Recipe, *, steps: int, valid: Mapping[str, float], folder
     ``valid`` holds bits per token by text, read in stripes. Raises CorpusError for a corpus that is gone.
     """
     model, corpora = recipe.model, list(dict.fromkeys(source.corpus for source in recipe.sources))
-    datasets = "".join(f"- {Path(corpus).name}\n" for corpus in corpora)
     data = "".join(_data_row(recipe, corpus, folder) for corpus in corpora)
     results = "".join(f"| {_short(name)} | {bits:.3f} |\n" for name, bits in valid.items())
     mogrifier = f"{model.mogrifier_rounds} mogrifier rounds of rank {model.mogrifier_rank or 'full'}"
-    return f"""---
-library_name: mogrifier-rlstm
-pipeline_tag: text-generation
-tags:
-- rlstm
-- language-model
-datasets:
-{datasets}---
+    return f"""{_front_matter(corpora, folder)}
 
 # {recipe.name}
 
@@ -54,6 +49,33 @@ Bits per token of the beginning of each validation text, read in stripes:
 | text | bits |
 | --- | --- |
 {results}"""
+
+
+def _front_matter(corpora: Sequence[str], folder: Path | None) -> str:
+    """What hubs index. Licence and language are named where those of every text are known."""
+    licences = [locate(corpus, "train", folder=folder).licence for corpus in corpora]
+    fields = [
+        f"license: {_licence(licences)}",
+        *(["language: en"] if _ENGLISH.issuperset(corpora) else []),
+        "library_name: mogrifier-rlstm",
+        "pipeline_tag: text-generation",
+        *_listed("tags", ("rlstm", "language-model")),
+        *_listed("datasets", [Path(corpus).name for corpus in corpora]),
+        *_listed("metrics", ("perplexity",)),
+    ]
+    return "\n".join(["---", *fields, "---"])
+
+
+def _licence(licences: Sequence[str]) -> str:
+    """The hubs' word for a licence that all texts allow: those in the public domain allow any."""
+    bound = [licence for licence in licences if not licence.startswith("public domain")]
+    share_alike = [licence.replace(" ", "-").upper().startswith(_SHARE_ALIKE) for licence in bound]
+    return _SHARE_ALIKE.lower() if bound and all(share_alike) else "unknown"
+
+
+def _listed(name: str, values: Iterable[str]) -> list[str]:
+    """A list in YAML; its values are quoted as in JSON, whatever they hold."""
+    return [f"{name}:", *(f"- {json.dumps(value, ensure_ascii=False)}" for value in values)]
 
 
 def with_section(card: str, title: str, body: str) -> str:

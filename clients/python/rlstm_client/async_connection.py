@@ -1,7 +1,7 @@
 """What carries the calls of the asyncio client. `connection` has the same shape, word for word."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from types import TracebackType
 from typing import IO, Any, Self, TypeVar
@@ -164,3 +164,13 @@ class AsyncEventStream(AsyncIterator[Event]):
                     raise
                 await self._connection._pause(reader.call, error, attempt)
             attempt += 1
+
+
+async def each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
+    """Iterate over texts of either kind."""
+    if isinstance(texts, AsyncIterable):
+        async for text in texts:
+            yield text
+    else:
+        for text in texts:
+            yield text

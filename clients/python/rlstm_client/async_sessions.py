@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from rlstm_client import _files, _wire
 from rlstm_client._files import ArrivingFile, PathOrFile
 from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer, telling
-from rlstm_client.async_connection import AsyncConnection, AsyncEventStream
-from rlstm_client.async_streaming import AsyncTextStream, each
+from rlstm_client.async_connection import AsyncConnection, AsyncEventStream, each
 from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage, Snapshot, Unit
 from rlstm_client.options import (
     AppendOptions,
@@ -21,6 +20,9 @@ from rlstm_client.options import (
     StreamAppendOptions,
     UpdateOptions,
 )
+
+if TYPE_CHECKING:
+    from rlstm_client.async_streaming import AsyncTextStream
 
 
 class AsyncSession:
@@ -91,7 +93,7 @@ class AsyncSession:
         *,
         final: bool = False,
         **options: Unpack[StreamAppendOptions],
-    ) -> AsyncTextStream:
+    ) -> "AsyncTextStream":
         """Append texts as they come over one connection, without waiting, and iterate over the answers.
 
         A lost connection is made again, and every text takes effect once. ``final`` flushes the word in
@@ -100,6 +102,10 @@ class AsyncSession:
         Raises:
             RLSTMError: ``error.progress.characters`` counts what of the whole stream is in the session.
         """
+        from rlstm_client.async_streaming import (
+            AsyncTextStream,  # and with it a library that nothing else needs
+        )
+
         return AsyncTextStream(self._connection, self.id, texts, final=final, **options)
 
     async def score(

@@ -8,7 +8,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from rlstm_client import _sockets
 from rlstm_client._frames import WINDOW, Cutter, Frames
-from rlstm_client.async_connection import AsyncConnection
+from rlstm_client.async_connection import AsyncConnection, each
 from rlstm_client.errors import RLSTMError
 from rlstm_client.models import AppendResult
 
@@ -152,13 +152,3 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
                     await self._socket.send(frame)
                 except Exception:  # the reader notices, and sends it again
                     await self._socket.close()
-
-
-async def each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
-    """Iterate over texts of either kind."""
-    if isinstance(texts, AsyncIterable):
-        async for text in texts:
-            yield text
-    else:
-        for text in texts:
-            yield text

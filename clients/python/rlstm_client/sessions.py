@@ -1,7 +1,7 @@
 """Sessions of the blocking client. `async_sessions` has the same shape, word for word."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from rlstm_client import _files, _wire
 from rlstm_client._files import ArrivingFile, PathOrFile
@@ -19,7 +19,9 @@ from rlstm_client.options import (
     StreamAppendOptions,
     UpdateOptions,
 )
-from rlstm_client.streaming import TextStream
+
+if TYPE_CHECKING:
+    from rlstm_client.streaming import TextStream
 
 
 class Session:
@@ -86,7 +88,7 @@ class Session:
 
     def stream(
         self, texts: Iterable[str], *, final: bool = False, **options: Unpack[StreamAppendOptions]
-    ) -> TextStream:
+    ) -> "TextStream":
         """Append texts as they come over one connection, without waiting, and iterate over the answers.
 
         A lost connection is made again, and every text takes effect once. ``final`` flushes the word in
@@ -95,6 +97,8 @@ class Session:
         Raises:
             RLSTMError: ``error.progress.characters`` counts what of the whole stream is in the session.
         """
+        from rlstm_client.streaming import TextStream  # and with it a library that nothing else needs
+
         return TextStream(self._connection, self.id, texts, final=final, **options)
 
     def score(

@@ -22,7 +22,7 @@ from rlstm_server.api.limits import OPEN_PATHS
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import trace_of
 from rlstm_server.engine.quotas import UNLIMITED, Allowance, TokenBucket
-from rlstm_server.errors import Forbidden, ServerError, StartupError, Unauthorized
+from rlstm_server.errors import Forbidden, NotFound, ServerError, StartupError, Unauthorized
 from rlstm_server.page.files import page_files
 from rlstm_server.settings import Settings, is_loopback
 
@@ -207,6 +207,7 @@ class AuthLayer:
         trace = trace_of(scope)
         try:
             principal = self._admit(scope)
+            _check_path(scope["path"])
         except ServerError as error:
             await answer(error, trace)(scope, receive, send)
             return
@@ -241,6 +242,12 @@ class AuthLayer:
         if not _from_own_page(headers):
             raise Forbidden("without keys the server answers to no other web page")
         return Principal()
+
+
+def _check_path(path: str) -> None:
+    """Raise NotFound for a path that no route has, but would match: with a line end behind it."""
+    if not path.isprintable():
+        raise NotFound("there is no such route")
 
 
 def _is_open(path: str) -> bool:

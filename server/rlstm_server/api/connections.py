@@ -22,6 +22,9 @@ from starlette.responses import Response
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.datastructures import Headers
+from websockets.http11 import Request
+from websockets.server import ServerProtocol
 
 from rlstm_server.api import problems
 from rlstm_server.api.bodies import BodyTimeout
@@ -137,7 +140,15 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hand the connection over to who speaks WebSocket; it stays counted until it is lost."""
+        """Hand the connection over to who speaks WebSocket; it stays counted until it is lost.
+
+        A handshake that is wrong is refused here, without a word of it.
+        """
+        asked = Request("/", Headers([(n.decode("latin-1"), v.decode("latin-1")) for n, v in self.headers]))
+        answer = ServerProtocol().accept(asked)
+        if event.method != b"GET" or answer.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+            self.send_400_response("the WebSocket handshake is wrong")
+            return
         self._expect_nothing()
         self.ws_protocol_class = functools.partial(_Socket, on_lost=self._leave)  # type: ignore[assignment]
         super().handle_websocket_upgrade(event)

@@ -19,8 +19,9 @@ from rlstm_server.api.dependencies import (
     ServicesDep,
     SessionDep,
 )
+from rlstm_server.api.session_bodies import MAX_TTL_SECONDS, NAME, ForkIn
 from rlstm_server.api.session_fields import made_fields
-from rlstm_server.api.session_shapes import MAX_TTL_SECONDS, NAME, CreatedOut, ForkIn
+from rlstm_server.api.session_shapes import CreatedOut
 from rlstm_server.api.sessions import answers
 from rlstm_server.api.shapes import BODY, SESSION, problems
 from rlstm_server.engine.messages import CreatedSession, ForkRequest, ImportRequest

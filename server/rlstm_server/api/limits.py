@@ -244,11 +244,11 @@ class _Exchange:
             return
         body = message.get("body", b"")
         while len(body) > PIECE_BYTES:
-            await self._send(message | {"body": bytes(body[:PIECE_BYTES]), "more_body": True})
+            await self._send({**message, "body": bytes(body[:PIECE_BYTES]), "more_body": True})
             body = memoryview(body)[PIECE_BYTES:]
         if not message.get("more_body", False):
             self._answered = True
-        await self._send(message | {"body": bytes(body)})
+        await self._send({**message, "body": bytes(body)})
 
     async def _watch(self) -> None:
         """Return when the client has left; a server also says so after the whole answer."""

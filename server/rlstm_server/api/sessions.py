@@ -21,20 +21,15 @@ from rlstm_server.api.dependencies import (
 )
 from rlstm_server.api.generate import respond as respond_events
 from rlstm_server.api.generate import streamed
+from rlstm_server.api.session_bodies import AppendIn, CandidatesIn, ContinueIn, CreateIn, ResetIn, UpdateIn
 from rlstm_server.api.session_fields import append_fields, made_fields, session_fields
 from rlstm_server.api.session_shapes import (
-    AppendIn,
     AppendOut,
-    CandidatesIn,
     CandidatesOut,
     ChangedOut,
-    ContinueIn,
     CreatedOut,
-    CreateIn,
-    ResetIn,
     SessionOut,
     SessionsOut,
-    UpdateIn,
 )
 from rlstm_server.api.shapes import BODY, SESSION, passage, problems
 from rlstm_server.engine.messages import (

@@ -17,15 +17,9 @@ from rlstm_server.api.dependencies import (
     SessionDep,
     form,
 )
+from rlstm_server.api.session_bodies import SNAPSHOT_NAME, RestoreIn, SnapshotIn
 from rlstm_server.api.session_fields import snapshot_fields
-from rlstm_server.api.session_shapes import (
-    SNAPSHOT_NAME,
-    ChangedOut,
-    RestoreIn,
-    SnapshotIn,
-    SnapshotsOut,
-    TakenOut,
-)
+from rlstm_server.api.session_shapes import ChangedOut, SnapshotsOut, TakenOut
 from rlstm_server.api.sessions import answers, changed
 from rlstm_server.api.shapes import BODY, SESSION, problems
 from rlstm_server.engine.messages import RestoreRequest, SnapshotRequest

@@ -23,8 +23,8 @@ from rlstm_server.api.answers import INLINE_TOKENS, Unit, encode
 from rlstm_server.api.auth import Principal, principal_of
 from rlstm_server.api.bodies import InvalidJson, parse_strictly
 from rlstm_server.api.dependencies import SESSION_ID, Services, services_of
+from rlstm_server.api.session_bodies import ScoresField
 from rlstm_server.api.session_fields import append_fields
-from rlstm_server.api.session_shapes import ScoresField
 from rlstm_server.api.shapes import Strict, TextField, TokensField, UnitField, one_of, passage
 from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
 from rlstm_server.engine.messages import AppendAnswer, AppendRequest, Caller

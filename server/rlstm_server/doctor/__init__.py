@@ -1,1 +1,1 @@
-"""`rlstm doctor`: whether a server would start here with these settings, and what to do where it would not."""
+"""`rlstm doctor`: whether a server would start here, and what to do where it would not."""

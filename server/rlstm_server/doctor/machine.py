@@ -82,7 +82,9 @@ def check_device(wanted: Device, threads: int | None) -> Finding:
     present = torch.cuda.is_available()
     if wanted == "cuda" and not present:
         said = f"RLSTM_DEVICE is cuda, but torch {torch.__version__} finds no CUDA device"
-        return Finding("device", "fail", said, "look at nvidia-smi, install torch for CUDA, or use --device cpu")
+        return Finding(
+            "device", "fail", said, "look at nvidia-smi, install torch for CUDA, or use --device cpu"
+        )
     device = torch.device("cuda" if present and wanted != "cpu" else "cpu")
     try:
         torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)).sum().item()
@@ -103,7 +105,7 @@ def _cpu(threads: int) -> Finding:
 
 
 def check_port(host: str, port: int, holder: str | None) -> Finding:
-    """Whether the port can be bound. `holder`: the process of a server that runs on the data folder already."""
+    """Whether the port can be bound. `holder` is the process of a server that has the data folder already."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -83,8 +83,8 @@ async def check_store(settings: Settings, holder: str | None) -> list[Finding]:
 @asynccontextmanager
 async def _embedded(folder: Path) -> AsyncIterator[str]:
     """Run the embedded store on its folder or, while there is none, on one beside that goes again."""
-    place = nearest(folder)
-    if place == folder.absolute():
+    folder, place = folder.absolute(), nearest(folder)  # noqa: ASYNC240 - nobody else waits
+    if place == folder:
         store, beside = EmbeddedValkey(folder), None
     else:
         beside = tempfile.TemporaryDirectory(prefix=".rlstm-doctor-", dir=place)
@@ -120,14 +120,16 @@ async def _shared(settings: Settings, url: str) -> list[Finding]:
             found.append(Finding("store", "ok", f"{products}; a change survives: {kept}"))
             found.append(await _functions(link, settings))
             found += [
-                Finding("store user", "warn", concern, "see docs/how-to/deploy.md")
+                Finding("store user", "warn", concern, "deploy/redis shows a user with few rights, and TLS")
                 for concern in await find_concerns(link)
             ]
             found += await _clocks(link)
         finally:
             await link.close()
     except ServerError as error:
-        found.append(Finding("store", "fail", error.detail, "see `rlstm store check` and `rlstm store install`"))
+        found.append(
+            Finding("store", "fail", error.detail, "see `rlstm store check` and `rlstm store install`")
+        )
     return found
 
 

@@ -144,6 +144,9 @@ class MeteredStore:
             if reason is not None:
                 self.metrics.store_errors.labels(operation, reason).inc()
             raise
+        except Exception:
+            self.metrics.store_errors.labels(operation, "other").inc()
+            raise
         finally:
             self.metrics.store_seconds.labels(operation).observe(time.perf_counter() - began)
 

@@ -67,11 +67,11 @@ local function key_of(keys, snapshot)
 end
 
 local function remove_snapshot(keys, snapshot)
-  if snapshot and snapshot ~= '' then redis.call('UNLINK', key_of(keys, snapshot)) end
+  if is_snapshot(snapshot or '') then redis.call('UNLINK', key_of(keys, snapshot)) end
 end
 
 local function own_snapshot(keys, snapshot)
-  if snapshot == '' then return end
+  if not is_snapshot(snapshot) then return end
   redis.call('PERSIST', key_of(keys, snapshot))
   redis.call('HDEL', keys[6], (string.match(snapshot, '^%w+')))
 end
@@ -242,6 +242,7 @@ local function known_operation(keys, head, operation, body_hash, operation_age_m
   local entry = redis.call('HGET', keys[3], 'o:' .. operation)
   if not entry then return nil end
   local version, time, hash, summary = string.match(entry, '^(%d+)|(%d+)|(%x+)|(.*)$')
+  if not version then return { 'FORM', head.expires_at } end
   if tonumber(time) + tonumber(operation_age_ms) <= now_ms() then return nil end
   if hash ~= body_hash then return { 'MISMATCH' } end
   local kept = redis.call('HGET', keys[3], 'a:' .. whole(tonumber(version) % tonumber(answers))) or ''

@@ -436,9 +436,12 @@ def _commit_outcome(commit: Commit, reply: Reply) -> CommitOutcome:
 def _known(fields: Sequence[Any]) -> Replayed | Mismatch:
     if fields[0] == b"MISMATCH":
         return Mismatch()
-    return Replayed(
-        version=int(fields[1]),
-        answer=fields[3] if fields[2] == b"1" else None,
-        summary=fields[4],
-        current=Position(int(fields[5]), fields[6]),
-    )
+    try:
+        return Replayed(
+            version=int(fields[1]),
+            answer=fields[3] if fields[2] == b"1" else None,
+            summary=fields[4],
+            current=Position(int(fields[5]), fields[6]),
+        )
+    except ValueError as error:
+        raise StateCorrupt("the session's head in the store cannot be read") from error

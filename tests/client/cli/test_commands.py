@@ -125,6 +125,16 @@ def test_a_command_whose_needs_are_not_installed(install: Any, monkeypatch: pyte
         build()(["train"], standalone_mode=False)
 
 
+def test_a_command_that_nobody_brings_completes_nothing(install: Any) -> None:
+    """A shell that asks for its arguments gets the pass-through, and no error."""
+    install(plain)
+    group: Any = typer.main.get_command(build())
+    context = group.make_context("rlstm", [], resilient_parsing=True)
+
+    assert isinstance(group.resolve_command(context, ["serve"])[1], commands.PassThroughCommand)
+    assert not isinstance(group.resolve_command(context, ["train"])[1], commands.PassThroughCommand)
+
+
 def test_what_works_without_a_server(install: Any) -> None:
     """A local act gets the call's body, and its answer is read as a server's; or it says what to install."""
     install(lambda model, body: {"text": f"{model} {body['prompt']}"})

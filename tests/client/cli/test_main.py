@@ -96,7 +96,7 @@ def test_the_completion_script_asks_for_completions() -> None:
         ("rlstm score --conte", ["--context"]),
         ("rlstm session create --coord", ["--coordinates"]),
         ("rlstm store check --dur", ["--durability"]),
-        ("rlstm nonsense --", []),
+        ("rlstm session nonsense x", []),
     ],
 )
 def test_completion_reaches_the_command_behind(words: str, offered: list[str]) -> None:

@@ -1,9 +1,11 @@
 """The audit log: who changed what, with what outcome, and nothing of what they wrote."""
 
+import asyncio
 import hashlib
 import io
 import json
 import logging
+import shutil
 
 import pytest
 
@@ -86,6 +88,65 @@ async def test_what_was_tried_in_vain_is_written_down(keyed, lines):
     assert (missing["status"], missing["code"]) == (404, "not_found")
 
 
+@pytest.fixture
+def key_file(tmp_path):
+    """Keys that may not, or not so often."""
+    records = [
+        {"sha256": hashlib.sha256(name.encode()).hexdigest(), "tenant": "a"} | fields
+        for name, fields in {
+            "scores-only": {"scopes": ["score"]},
+            "once": {"quotas": {"requests_per_second": 0.001}},
+            "often": {},
+        }.items()
+    ]
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps(records))
+    return path
+
+
+async def test_what_is_refused_at_the_door_is_written_down(serve, lines, key_file):
+    """Under the route that it was meant for, by whom as far as that is known, once each."""
+    session = "0" * 32
+
+    async def late():
+        yield b"x"
+        await asyncio.sleep(60)
+
+    async with serve(api_keys_file=key_file, limits={"body_bytes": 2_000, "receive_seconds": 0.1}) as client:
+
+        async def ask(key, method, path, **body):
+            headers = {"authorization": f"Bearer {key}"}
+            return (await client.request(method, path, headers=headers, **body)).status_code
+
+        assert await ask("wrong", "DELETE", f"/sessions/{session}") == 401
+        assert await ask("scores-only", "POST", f"/sessions/{session}/append", json={"text": "a"}) == 403
+        assert await ask("once", "GET", "/sessions") == 200
+        assert await ask("once", "POST", "/sessions/import", content=b"a") == 429
+        assert await ask("often", "POST", "/sessions", content=b"x" * 2_001) == 413
+        assert await ask("often", "POST", "/sessions", content=late()) == 408
+        assert await ask("wrong", "DELETE", f"/sessions/{CANARY.upper()}") == 401
+        for method, path in (
+            ("GET", "/sessions"),
+            ("POST", "/score"),
+            ("POST", "/nowhere"),
+            ("X", "/sessions"),
+        ):
+            assert await ask("wrong", method, path) == 401
+    told = [
+        (line["status"], line["endpoint"], line.get("session_id"), line.get("key_id")) for line in lines()
+    ]
+    named = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in ("scores-only", "once", "often")}
+    assert told == [
+        (401, "DELETE /sessions/{session_id}", session, None),
+        (403, "POST /sessions/{session_id}/append", session, None),
+        (429, "POST /sessions/import", None, None),
+        (413, "POST /sessions", None, named["often"]),
+        (408, "POST /sessions", None, named["often"]),
+        (401, "DELETE /sessions/{session_id}", None, None),
+    ]
+    assert CANARY.upper() not in json.dumps(lines())
+
+
 async def test_a_method_that_a_route_has_not_is_no_change(keyed, lines):
     """Nothing was tried, and the word is the caller's."""
     await keyed.request("SECRET", f"/sessions/{keyed.session}/fork")
@@ -144,3 +205,20 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path):
     """A server that is to be audited does not serve unaudited."""
     with pytest.raises(StartupError, match="RLSTM_AUDIT_FILE"):
         configure_logs("info", audit_file=tmp_path / "nowhere" / "audit.log")
+
+
+@pytest.mark.usefixtures("_logs_as_they_were")
+def test_a_file_that_is_lost_takes_no_line_along(tmp_path):
+    """Lines go beside the others, which say what is wrong, until the folder is there again."""
+    folder, stream = tmp_path / "folder", io.StringIO()
+    folder.mkdir()
+    configure_logs("error", audit_file=folder / "audit.log", stream=stream)
+    for name, act in (("one", lambda: shutil.rmtree(folder)), ("two", lambda: None), ("three", folder.mkdir)):
+        logging.getLogger(AUDIT).info("change", extra={"tenant": name})
+        act()
+    logging.getLogger(AUDIT).info("change", extra={"tenant": "four"})
+    written = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line.get("tenant") for line in written] == [None, "two", None, "three"]
+    assert [line.get("exception") for line in written] == ["FileNotFoundError", None] * 2
+    assert json.loads((folder / "audit.log").read_text())["tenant"] == "four"
+    assert (folder / "audit.log").stat().st_mode & 0o777 == 0o600

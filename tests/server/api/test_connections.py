@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -115,11 +115,10 @@ async def until_closed(reader, writer=None, trickle=b""):
             await asyncio.sleep(0.02)
             writer.write(bytes([byte]))
 
-    sending = asyncio.ensure_future(send())
-    try:
-        received = await asyncio.wait_for(reader.read(), 10)
-    except ConnectionResetError:
-        received = b""
+    sending, received = asyncio.ensure_future(send()), b""
+    with suppress(ConnectionResetError):
+        while part := await asyncio.wait_for(reader.read(65_536), 10):
+            received += part
     sending.cancel()
     return received, time.monotonic() - began
 

@@ -223,9 +223,9 @@ async def test_files_that_are_not_read_fill_no_memory(serve):
     limits = {"body_bytes": size, "import_bytes": size, "score_numbers": 1, "requests_bytes": 3 * size}
     async with serve(export_key=SECRET, limits=limits) as client:
         session = (await client.post("/sessions", json={"text": TEXT})).json()["id"]
-        go_on, begun = asyncio.Event(), asyncio.Event()
-        unread = [asyncio.ensure_future(read_slowly(client.app, session, begun, go_on)) for _ in range(2)]
-        await begun.wait()
+        go_on, begun = asyncio.Event(), [asyncio.Event(), asyncio.Event()]
+        unread = [asyncio.ensure_future(read_slowly(client.app, session, each, go_on)) for each in begun]
+        await asyncio.gather(*(each.wait() for each in begun))
         refused = await client.get(f"/sessions/{session}/export")
         assert (refused.status_code, refused.json()["applied"]) == (503, "no")
         go_on.set()

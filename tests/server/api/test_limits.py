@@ -246,7 +246,7 @@ async def test_answers_that_grow_with_their_requests_are_counted_too(serve):
 
 
 async def test_every_answer_that_may_be_large_is_counted(serve):
-    """A list, and a text of as many tokens as were asked for, besides scores; files have a test of their own."""
+    """A list, and a text of as many tokens as were asked for, besides scores."""
     limits = {"body_bytes": 2048, "import_bytes": 1024, "score_numbers": 8, "requests_bytes": 40_000}
     async with serve(limits=limits) as client:
         session = (await client.post("/sessions", json={})).json()["id"]

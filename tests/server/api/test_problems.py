@@ -123,6 +123,28 @@ def test_a_fault_is_kept_for_the_log_and_an_error_is_not():
     assert trace.fault is fault
 
 
+@pytest.mark.parametrize(
+    ("error", "applied"),
+    [
+        (errors.RateLimited("x", retry_after=1), "unknown"),
+        (errors.Overloaded("x"), "unknown"),
+        (bodies.BodyTimeout("x"), "unknown"),
+        (errors.InvalidField("text", "is empty"), "no"),
+        (errors.VersionMoved(3, 5), "no"),
+        (errors.DurabilityNotReached("x"), "yes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_refused_before_it_is_worked_on_may_be_a_repeat(error, applied):
+    """With a key, and where it would change something: a repeat of what is always wrong took no effect."""
+    before = error.applied
+    note(error, Trace(request_id="r"))
+    note(error, Trace(request_id="r", keyed=True, changes=False))
+    assert error.applied == before
+    note(error, Trace(request_id="r", keyed=True))
+    assert error.applied == applied
+
+
 @pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
 def test_every_error_has_its_envelope(kind):
     """Under /v1: the same status but where a field is wrong or a limit passed, and no member more or less."""

@@ -27,7 +27,12 @@ def stored(account: Account, store: MemoryStore) -> Iterator[str]:
     gone = {change.key for change in account.applied if change.call == "delete" and not change.lost}
     for key in gone & store._sessions.keys():
         yield f"session {key.session_id[:6]} was deleted and is there"
-    kept = {place for place, snapshot in store._snapshots.items() if snapshot.until_ms is None}
+    kept = {
+        (key, generation)
+        for key, snapshots in store._snapshots.items()
+        for generation, snapshot in snapshots.items()
+        if snapshot.until_ms is None
+    }
     pointed = {(key, one.generation) for key, history in store._sessions.items() for one in history.snapshots}
     if kept != pointed:
         yield f"{len(kept - pointed)} snapshots too many, {len(pointed - kept)} too few"
@@ -73,4 +78,4 @@ def _base(account: Account, store: MemoryStore, key: SessionKey) -> Iterator[str
 
 
 def _bytes_of(store: MemoryStore, key: SessionKey, state: Any) -> bytes:
-    return store._snapshots[key, state.generation].state if isinstance(state, SnapshotRef) else state
+    return store._snapshots[key][state.generation].state if isinstance(state, SnapshotRef) else state

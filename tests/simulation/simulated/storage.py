@@ -156,7 +156,7 @@ class Storage:
 
     def _stored(self, key: SessionKey, state: bytes | SnapshotRef | None) -> bytes | None:
         if isinstance(state, SnapshotRef):
-            return self.store._snapshots[key, state.generation].state
+            return self.store._snapshots[key][state.generation].state
         return state
 
     def _note(self, change: Applied) -> None:
