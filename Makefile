@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: all install check format test slow faults soak gpu harness node jobs stack serve demo bench
+.PHONY: all install check format test slow faults soak gpu harness node page jobs stack serve demo bench
 
 all: check test
 
@@ -50,6 +50,10 @@ stack: $(INSTALLED)
 # The TypeScript client. Needs Node 20 and npm's registry.
 node: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m node --timeout 300
+
+# The page, in a browser. Needs chromium, and npm's registry for axe-core.
+page: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m page --timeout 300 --capture no
 
 # Others' clients, of the extra `harness` (550 MB), against a server.
 harness: $(INSTALLED)

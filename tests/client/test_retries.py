@@ -2,14 +2,15 @@
 
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_client import _wire, errors
+from rlstm_client import Client, _wire, errors
 from rlstm_client._call import Call
 from rlstm_client._problems import error_classes
-from rlstm_client._retries import Retries, repeatable
+from rlstm_client._retries import Retries, repeatable, still_open
 
 READ = _wire.info()
 WORK = _wire.score("a")
@@ -93,3 +94,31 @@ def test_the_wait_is_bounded(attempt: int, chance: float, retry_after: float | N
 def test_one_attempt_is_one_attempt() -> None:
     """``attempts=1`` sends everything once."""
     assert Retries(attempts=1).wait(READ, errors.CannotConnectError("x"), 1, 0.0) is None
+
+
+def test_a_lost_answer_is_not_forgotten_over_attempts_that_reach_nobody() -> None:
+    """Only a server that answers can say that nothing was applied."""
+    lost, refused = errors.ConnectionLostError("x", applied="unknown"), errors.CannotConnectError("x")
+    assert not still_open(errors.CannotConnectError("x"), False)
+    assert still_open(lost, False)
+    assert still_open(refused, True)
+    assert refused.applied == "unknown"
+    known = errors.OverloadedError("x")
+    assert not still_open(known, True)
+    assert known.applied == "no"
+
+
+def test_a_client_says_so() -> None:
+    """The answer is lost, then the server is: whether the text was appended is open."""
+    faults = iter([httpx.ReadError("cut"), httpx.ConnectError("refused"), httpx.ConnectError("refused")])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        raise next(faults)
+
+    retries = Retries(attempts=3, first_wait_s=0)
+    with (
+        Client("http://host", transport=httpx.MockTransport(answer), retries=retries) as client,
+        pytest.raises(errors.CannotConnectError) as raised,
+    ):
+        client.sessions.get("s").append("a")
+    assert raised.value.applied == "unknown"

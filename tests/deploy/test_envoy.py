@@ -75,6 +75,25 @@ def test_sessions_are_hashed_on_their_id(envoy):
         assert not re.search(nginx, path)
 
 
+def test_an_import_is_counted_by_the_server(envoy):
+    """Nothing holds it whole here, and no other path is let through so."""
+    (route,) = [each for each in envoy.host["routes"] if "typed_per_filter_config" in each]
+    assert route["match"] == {"path": "/sessions/import"}
+    assert route["typed_per_filter_config"]["envoy.filters.http.buffer"]["disabled"] is True
+    assert envoy.host["routes"].index(route) < len(envoy.host["routes"]) - 1
+
+
+def test_callers_do_not_say_where_they_are(envoy):
+    """Their address is written over what they claim, as nginx does."""
+    (header,) = envoy.host["request_headers_to_add"]
+    assert header["append_action"] == "OVERWRITE_IF_EXISTS_OR_ADD"
+    assert header["header"] == {
+        "key": "x-forwarded-for",
+        "value": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
+    }
+    assert (envoy.manager["use_remote_address"], envoy.manager["skip_xff_append"]) == (True, True)
+
+
 def test_only_what_was_not_sent_is_tried_again(envoy):
     """Once, elsewhere, and only where no connection came about."""
     retries = envoy.host["retry_policy"]

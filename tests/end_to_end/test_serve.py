@@ -20,6 +20,8 @@ def test_a_session_outlives_its_server(start, tmp_path):
     """After kill -9 and a restart it is at the version last acknowledged and scores the same."""
     probe = {"candidates": [{"text": "the best of"}]}
     with start(data_dir=tmp_path) as server, server.client() as client:
+        assert f"(store: embedded in {tmp_path}" in server.greeting
+        assert client.get("/info").json()["store"] == "embedded"  # where it is, is nobody's business
         session = client.post("/sessions", json={"text": "It was the best of times. " * 4}).json()["id"]
         appended = client.post(f"/sessions/{session}/append", json={"text": "It was the "}).json()
         before = client.post(f"/sessions/{session}/score", json=probe).json()

@@ -75,4 +75,14 @@ def repeatable(call: Call[Any], error: RLSTMError) -> bool:
     return error.status in _WAIT_WHEN_TOLD and error.retry_after is not None
 
 
+def still_open(error: RLSTMError, before: bool) -> bool:
+    """Whether it is open, after this error too, if the call took effect; the error then says so.
+
+    An attempt that reached nobody tells nothing of one before it; a server that answers has looked.
+    """
+    if before and isinstance(error, NoAnswerError) and error.applied == "no":
+        error.applied = "unknown"
+    return error.applied == "unknown"
+
+
 DEFAULT_RETRIES = Retries()

@@ -11,7 +11,7 @@ import httpx
 from rlstm_client import _http
 from rlstm_client._call import EVENTS, OCTETS, Call, answer
 from rlstm_client._events import EventReader
-from rlstm_client._retries import Retries
+from rlstm_client._retries import Retries, still_open
 from rlstm_client.errors import RLSTMError
 from rlstm_client.models import Event
 
@@ -43,11 +43,12 @@ class AsyncConnection:
 
     async def send(self, call: Call[T]) -> T:
         """Send a call and return its typed answer."""
-        attempt = 1
+        attempt, doubt = 1, False
         while True:
             try:
                 return await self._exchange(call)
             except RLSTMError as error:
+                doubt = still_open(error, doubt)
                 await self._pause(call, error, attempt)
             attempt += 1
 

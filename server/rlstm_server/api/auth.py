@@ -164,7 +164,12 @@ def load_keys(settings: Settings) -> KeyRing | None:
         )
         for key in settings.api_keys
     ]
-    return KeyRing(plain + _records_of_file(settings))
+    records = plain + _records_of_file(settings)
+    if len({record.sha256 for record in records}) < len(records):
+        raise StartupError(
+            "RLSTM_API_KEYS, RLSTM_API_KEYS_FILE: one key is there twice, and could be either's"
+        )
+    return KeyRing(records)
 
 
 def _records_of_file(settings: Settings) -> list[KeyRecord]:

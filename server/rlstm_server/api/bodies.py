@@ -86,6 +86,8 @@ async def _read(request: Request, read: Callable[[bytes], Any]) -> ReadRequest:
     body = await request.body()
     if body:
         _check_media_type(request.headers.getlist("content-type"))
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise UnsupportedMediaType("send the body as it is, without content-encoding")
     found = ReadRequest(_declared_as_json(request), request.receive)
     found._body = body or b"{}"
     if len(body) <= INLINE_BYTES:

@@ -177,6 +177,18 @@ def test_a_bad_keys_file_is_refused_by_place(tmp_path, content, named):
     assert "canary" not in caught.value.detail
 
 
+@pytest.mark.parametrize("tenants", [("a",), ("a", "b")])
+def test_a_key_is_somebodys(tmp_path, tenants):
+    """One that is there twice would be the first one's or the last one's, and nobody would know."""
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps([{"sha256": digest, "tenant": tenant} for tenant in tenants]))
+    plain = (SECRET,) if len(tenants) == 1 else ()
+    with pytest.raises(StartupError, match="twice") as refused:
+        load_keys(Settings(api_keys_file=path, api_keys=plain))
+    assert SECRET not in refused.value.detail
+
+
 def test_a_missing_keys_file_is_refused(tmp_path):
     """Serving without the keys that were asked for would be serving everybody."""
     with pytest.raises(StartupError, match=r"keys\.json"):

@@ -1,8 +1,10 @@
 """Every status of the table by an input that earns it; after each, the next good request works."""
 
+import gzip
 import itertools
 import json
 import random
+import re
 
 import pytest
 
@@ -11,6 +13,8 @@ JSON = {"content-type": "application/json"}
 SESSION = "{session}"
 ONE = [{"text": "a"}]
 UNKNOWN = "0" * 32
+PATHS = re.compile(r"/(?:root|home|tmp|usr|work|var|opt)/|\.py\b|\.safetensors")
+"""What a place on the server's disk looks like."""
 
 RAW = [
     ("not JSON", "/score", b"{", 400, "invalid_json"),
@@ -179,6 +183,7 @@ def refused(client, session):
         assert problem["request_id"] == answer.headers["x-request-id"]
         assert slug is None or problem["type"].endswith(f":{slug}")
         assert CANARY not in answer.text
+        assert not PATHS.search(answer.text)
         good = await client.post(f"/sessions/{session}/score", json={"candidates": [{"text": "still here"}]})
         assert good.status_code == 200
         assert good.json()["version"] == 1
@@ -245,6 +250,18 @@ async def test_a_body_that_is_not_declared_as_json(client, refused, content_type
     """415; a web page cannot send one without asking first."""
     answer = await client.post("/score", content=b'{"text":"a"}', headers={"content-type": content_type})
     await refused(answer, 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    "body", [gzip.compress(b'{"text":"a"}'), gzip.compress(b" " * 2**20), b'{"text":"a"}']
+)
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity, gzip", CANARY])
+async def test_a_body_that_is_compressed(client, refused, body, encoding):
+    """Nothing is ever unpacked: 415 for what says so, and what does not say so is not JSON."""
+    answer = await client.post("/score", content=body, headers=JSON | {"content-encoding": encoding})
+    await refused(answer, 415, "unsupported_media_type")
+    if not body.startswith(b"{"):
+        await refused(await client.post("/score", content=body, headers=JSON), 400, "invalid_json")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import asyncio
 import time
+from collections import Counter
 
 import httpx
 import pytest
@@ -173,6 +174,62 @@ async def test_there_is_room_for_so_many_bodies():
     for tenant in "ab":
         await request(tenant, whole)
     assert [status for status in sent if status] == [503, 200, 503, 200, 200]
+
+
+async def test_a_body_takes_memory_until_its_request_is_over():
+    """The handler has it, and what was made of it: it counts while it is worked on."""
+    limits = Limits(body_bytes=1024, import_bytes=1024, score_numbers=8, requests_bytes=2000)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope, receive, send):
+        begun.set()
+        await go_on.wait()
+        await echo(scope, receive, send)
+
+    transport = httpx.ASGITransport(traced(ReceivingLayer(slow, limits=limits)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+        first = asyncio.ensure_future(client.post("/", content=b"x" * 1000))
+        await begun.wait()
+        assert (await client.post("/", content=b"x" * 1000)).status_code == 503
+        go_on.set()
+        assert (await first).status_code == 200
+        assert (await client.post("/", content=b"x" * 1000)).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "at_once"), [("/score", 1), ("/health/live", 16)])
+async def test_requests_that_arrive_together_are_begun_one_a_turn(path, at_once):
+    """Between any two the event loop sees to others; whoever asks whether the server lives waits for none."""
+    turn, begun = 0, []
+
+    async def count():
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def notes(scope, receive, send):
+        begun.append(turn)
+        await echo(scope, receive, send)
+
+    layer = ReceivingLayer(notes, limits=LIMITS)
+
+    async def request():
+        coming = iter([WHOLE])
+        scope = {"type": "http", "path": path, "method": "GET", "headers": []}
+        scope[KEY] = Trace(request_id="r", tenant="a")
+
+        async def receive():
+            return next(coming, None) or await asyncio.Future()
+
+        async def send(message):
+            pass
+
+        await layer(scope, receive, send)
+
+    counting = asyncio.ensure_future(count())
+    await asyncio.gather(*(request() for _ in range(16)))
+    counting.cancel()
+    assert max(Counter(begun).values()) == at_once
 
 
 async def test_the_deadline_counts_from_the_first_byte_of_the_request():

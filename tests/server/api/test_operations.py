@@ -2,6 +2,7 @@ import asyncio
 import random
 import string
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -207,3 +208,14 @@ async def test_info_tells_a_stranger_what_runs_here(client):
     assert about["durability"] == "memory"
     assert about["version"]
     assert "tiny" in about["card"]
+
+
+async def test_callers_are_told_no_place_on_the_disk(serve, tiny_checkpoint, tmp_path):
+    """Neither where the model is, nor where the store is; nor by any other route."""
+    async with serve(data_dir=tmp_path) as client:
+        document = (await client.get("/openapi.json")).json()
+        paths = [path for path, operations in document["paths"].items() if "get" in operations]
+        told = [(await client.get(path)).text for path in ("/", "/openapi.json", *paths)]
+    assert len(told) > 8
+    for place in (tiny_checkpoint.parent, tmp_path, Path.home()):
+        assert not [text for text in told if str(place) in text]

@@ -77,9 +77,9 @@ export class Curves {
       labels.push(["static", last.fixed]);
     }
     chart.line(adapted, "adapted");
-    apart(labels.map(([name, value]) => ({ name, value, y: chart.y(value) }))).forEach(({ name, value, y }) => {
+    for (const { name, value, y } of apart(labels.map(([name, value]) => ({ name, value, y: chart.y(value) })), chart)) {
       chart.label(`${name} ${fixed(value)}`, chart.right + 5, y, name);
-    });
+    }
     byId("curve").setAttribute("aria-label", `Bits per byte so far, after ${bytes(last.bytes)}: ${labels.map(([name, value]) => `${name} ${fixed(value)}`).join(", ")}`);
     this.#charts.push(chart);
   }
@@ -101,7 +101,7 @@ export class Curves {
       lower = upper;
       return { name: nameOf(rate), value: last.weights[expert], y: chart.y(middle) };
     });
-    for (const { name, y } of apart(labels)) chart.label(name, chart.right + 5, y, "expert");
+    for (const { name, y } of apart(labels, chart)) chart.label(name, chart.right + 5, y, "expert");
     byId("weights").setAttribute("aria-label", `Weight of each expert: ${labels.map(({ name, value }) => `${name} ${Math.round(value * 100)} %`).join(", ")}`);
     this.#charts.push(chart);
   }
@@ -129,14 +129,18 @@ function thinned(points) {
   return Array.from({ length: MOST_POINTS }, (_, index) => points[Math.round(index * step)]);
 }
 
-/** Move labels apart that would lie on each other. */
-function apart(labels) {
+/** Move labels apart that would lie on each other, and keep them beside the chart. */
+function apart(labels, chart) {
   const sorted = [...labels].sort((one, other) => one.y - other.y);
-  for (let index = 1; index < sorted.length; index += 1) {
-    const overlap = sorted[index - 1].y + LABEL_PIXELS - sorted[index].y;
-    if (overlap <= 0) continue;
-    for (let before = 0; before < index; before += 1) sorted[before] = { ...sorted[before], y: sorted[before].y - overlap / 2 };
-    sorted[index] = { ...sorted[index], y: sorted[index].y + overlap / 2 };
+  let free = -Infinity;
+  for (const label of sorted) {
+    label.y = Math.max(label.y, free);
+    free = label.y + LABEL_PIXELS;
+  }
+  free = chart.bottom;
+  for (const label of sorted.reverse()) {
+    label.y = Math.min(label.y, free);
+    free = label.y - LABEL_PIXELS;
   }
   return sorted;
 }

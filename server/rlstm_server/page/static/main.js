@@ -154,7 +154,7 @@ class Page {
   #readingOf(session, transcript = null) {
     const known = this.#readings.get(session.id);
     if (known) {
-      known.update(session);
+      if (!known.outbox.isBusy) known.update(session);
       return known;
     }
     const reading = new Reading(session, {
@@ -191,6 +191,7 @@ class Page {
   #changed(reading) {
     const { outbox } = reading;
     if (reading === this.#open) this.#composer.show(reading);
+    if (outbox.state === "idle" && !reading.isGone) this.#refresh(reading);
     if (outbox.state === "waiting") this.#announcer.say(outbox.problem.title);
     if (outbox.state !== "failed") return;
     const { problem } = outbox;
@@ -199,6 +200,15 @@ class Page {
       this.#lose(reading.session);
       this.#notice.show(problem, { more: "What was not read is in the box again." });
     } else this.#notice.show(problem, { again: () => outbox.resume(), more: "The text is kept: Stop puts what was not read into the box again." });
+  }
+
+  /** Ask once more when all is read: answers to appends leave out how large the state is. */
+  async #refresh(reading) {
+    const session = await ask("GET", `sessions/${reading.session.id}`).catch(() => null);
+    if (session === null || reading.outbox.isBusy || reading.isGone) return;
+    reading.update(session);
+    this.#list.put(session);
+    if (reading === this.#open) this.#tell();
   }
 
   #show(reading) {

@@ -1,0 +1,122 @@
+"""What the site takes from the code itself when it is built: the HTTP interface, and the help of each command."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from typer.testing import CliRunner
+
+from rlstm_client.cli import commands
+from rlstm_client.cli.main import build
+from rlstm_server.app import create_app
+from rlstm_server.settings import Settings
+
+Json = Mapping[str, Any]
+
+METHODS = ("get", "post", "put", "patch", "delete")
+WIDTH = {"COLUMNS": "100", "TERMINAL_WIDTH": "100"}
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Put generated text where a page asks for it; MkDocs calls this for every page."""
+    if "<!-- http -->" in markdown:
+        return markdown.replace("<!-- http -->", "\n".join(http_interface()))
+    if "<!-- commands -->" in markdown:
+        return markdown.replace("<!-- commands -->", "\n".join(command_help()))
+    return markdown
+
+
+def http_interface() -> Iterator[str]:
+    """Every operation of the OpenAPI document, then every shape that their bodies have."""
+    document = create_app(Settings(durability="memory")).openapi()
+    for path, item in document["paths"].items():
+        for method in METHODS:
+            if method in item:
+                yield from _operation(method, path, item[method])
+    yield "## Shapes\n"
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        yield from _shape(name, schema)
+
+
+def _operation(method: str, path: str, operation: Json) -> Iterator[str]:
+    yield f"## `{method.upper()} {path}`\n"
+    yield f"{operation.get('description') or operation.get('summary', '')}\n"
+    if parameters := [each for each in operation.get("parameters", ()) if "name" in each]:
+        rows = [(f"`{each['name']}`", each["in"], _type(each.get("schema", {})), _about(each)) for each in parameters]
+        yield from _table(("parameter", "in", "type", "meaning"), rows)
+    for kind, body in operation.get("requestBody", {}).get("content", {}).items():
+        yield f"Body (`{kind}`): {_type(body.get('schema', {}))}\n"
+    answers = [(f"`{status}`", _answer(answer), _about(answer)) for status, answer in operation["responses"].items()]
+    yield from _table(("status", "body", "meaning"), answers)
+
+
+def _answer(answer: Json) -> str:
+    bodies = answer.get("content", {}).items()
+    return ", ".join(f"{_type(body.get('schema', {}))} (`{kind}`)" for kind, body in bodies)
+
+
+def _shape(name: str, schema: Json) -> Iterator[str]:
+    yield f"### {name}\n"
+    if "description" in schema:
+        yield f"{schema['description']}\n"
+    if fields := schema.get("properties"):
+        must = schema.get("required", ())
+        rows = [
+            (f"`{field}`", _type(each), "yes" if field in must else "", _default(each), _about(each))
+            for field, each in fields.items()
+        ]
+        yield from _table(("field", "type", "required", "default", "meaning"), rows)
+    else:
+        yield f"{_type(schema)}\n"
+
+
+def _type(schema: Json) -> str:
+    """A type in a few words; a shape of its own is linked."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(dict.fromkeys(_type(option) for option in options))
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    return str(schema.get("type", "anything"))
+
+
+def _default(schema: Json) -> str:
+    return f"`{schema['default']}`" if schema.get("default") is not None else ""
+
+
+def _about(schema: Json) -> str:
+    return " ".join(str(schema.get("description", "")).split())
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    yield _row(head)
+    yield _row(("---",) * len(head))
+    yield from map(_row, rows)
+    yield ""
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+
+
+def command_help() -> Iterator[str]:
+    """What ``--help`` of every command says."""
+    for command in commands.COMMANDS:
+        yield from _help(command.name)
+        for part in command.parts:
+            yield from _help(command.name, part.name)
+    for name in ("create", "append", "stream", "score", "generate", "snapshot", "restore", "fork", "export", "import"):
+        yield from _help("session", name)
+
+
+def _help(*words: str) -> Iterator[str]:
+    said = CliRunner().invoke(build(), [*words, "--help"], env=WIDTH, prog_name="rlstm")
+    if said.exit_code:
+        raise RuntimeError(f"rlstm {' '.join(words)} --help: {said.output}")
+    yield f"## rlstm {' '.join(words)}\n"
+    yield f"```text\n{said.output.strip()}\n```\n"
