@@ -41,11 +41,16 @@ def _operation(method: str, path: str, operation: Json) -> Iterator[str]:
     yield f"## `{method.upper()} {path}`\n"
     yield f"{operation.get('description') or operation.get('summary', '')}\n"
     if parameters := [each for each in operation.get("parameters", ()) if "name" in each]:
-        rows = [(f"`{each['name']}`", each["in"], _type(each.get("schema", {})), _about(each)) for each in parameters]
+        rows = [
+            (f"`{each['name']}`", each["in"], _type(each.get("schema", {})), _about(each))
+            for each in parameters
+        ]
         yield from _table(("parameter", "in", "type", "meaning"), rows)
     for kind, body in operation.get("requestBody", {}).get("content", {}).items():
         yield f"Body (`{kind}`): {_type(body.get('schema', {}))}\n"
-    answers = [(f"`{status}`", _answer(answer), _about(answer)) for status, answer in operation["responses"].items()]
+    answers = [
+        (f"`{status}`", _answer(answer), _about(answer)) for status, answer in operation["responses"].items()
+    ]
     yield from _table(("status", "body", "meaning"), answers)
 
 
@@ -110,7 +115,18 @@ def command_help() -> Iterator[str]:
         yield from _help(command.name)
         for part in command.parts:
             yield from _help(command.name, part.name)
-    for name in ("create", "append", "stream", "score", "generate", "snapshot", "restore", "fork", "export", "import"):
+    for name in (
+        "create",
+        "append",
+        "stream",
+        "score",
+        "generate",
+        "snapshot",
+        "restore",
+        "fork",
+        "export",
+        "import",
+    ):
         yield from _help("session", name)
 
 

@@ -16,6 +16,12 @@ pytestmark = [pytest.mark.page, pytest.mark.timeout(300)]
 
 CHARACTERS = "ab  \n\tzäß€日🦊e\u0301'."
 SAMPLE = "the cat sat on the mat, the cat sat.\nÄpfel und 🦊, the fox.\n" * 4
+VOCABS = {
+    "bytes": ByteVocab,
+    "characters": lambda: CharVocab.build(SAMPLE),
+    "subwords": lambda: SubwordVocab.build(SAMPLE, 275),
+    "words": lambda: WordVocab.build(SAMPLE),
+}
 CUT = """async ([texts, most]) => {
   const { cut, byteLength } = await import("/page/cut.js");
   return texts.map((text) => {
@@ -72,19 +78,14 @@ def test_texts_are_cut_as_by_the_client(visit):
         assert [size for _, size in found] == [len(text.encode()) for text in texts(30)]
 
 
-@pytest.mark.parametrize(
-    "vocab",
-    [ByteVocab(), CharVocab.build(SAMPLE), SubwordVocab.build(SAMPLE, 275), WordVocab.build(SAMPLE)],
-    ids=lambda vocab: vocab.kind,
-)
-def test_text_and_bits_are_all_there_however_it_was_cut(visit, vocab):
+@pytest.mark.parametrize("kind", VOCABS)
+def test_text_and_bits_are_all_there_however_it_was_cut(visit, kind):
     """Held-back words, tokens that share a character, space between words: nothing twice, nothing lost."""
+    vocab = VOCABS[kind]()
     known = "".join(sorted(set(SAMPLE)))
-    for seed, text in enumerate(texts(20) if vocab.kind != "characters" else [known * 3, SAMPLE]):
+    for seed, text in enumerate(texts(20) if kind != "characters" else [known * 3, SAMPLE]):
         pieces = answers(vocab, text, seed)
-        shown = visit.page.evaluate(
-            READ, [given.SESSION, vocab.kind != "words", json.loads(json.dumps(pieces))]
-        )
+        shown = visit.page.evaluate(READ, [given.SESSION, kind != "words", json.loads(json.dumps(pieces))])
         columns = [answer for _, answer in pieces]
         assert text.startswith(shown["text"])
         assert text[len(shown["text"]) :].strip() == ""
@@ -92,7 +93,7 @@ def test_text_and_bits_are_all_there_however_it_was_cut(visit, vocab):
         sums = [-sum(sum(answer[name]) for answer in columns) for name in ("logprobs", "static_logprobs")]
         assert shown["sum"] == pytest.approx(sums)
         joined = "".join(shown["cells"])
-        assert joined == (re.sub(r"[^\S\n]", "", text) if vocab.kind == "words" else text)
+        assert joined == (re.sub(r"[^\S\n]", "", text) if kind == "words" else text)
     assert shown["now"]["adapted"] == pytest.approx(shown["sum"][0] / shown["now"]["bytes"])
 
 
