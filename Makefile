@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: all install check format test slow faults soak gpu harness node page jobs stack serve demo bench
+.PHONY: all install check format test slow faults soak gpu harness node page jobs docs stack serve demo bench
 
 all: check test
 
@@ -59,6 +59,12 @@ page: $(INSTALLED)
 harness: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[harness]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m harness --timeout 600
+
+# The site, into site/; then what its pages tell people to type is typed.
+docs: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m docs --timeout 1800 --capture no
 
 # The examples of clients/python/examples, with the shipped model.
 jobs: $(INSTALLED)

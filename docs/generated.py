@@ -1,4 +1,4 @@
-"""What the site takes from the code itself when it is built: the HTTP interface, and the help of each command."""
+"""What the site takes from the code when it is built: the HTTP interface, and each command's help."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

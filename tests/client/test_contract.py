@@ -13,6 +13,7 @@ score = pytest.importorskip("rlstm_server.api.score")
 generate = pytest.importorskip("rlstm_server.api.generate")
 shapes = pytest.importorskip("rlstm_server.api.shapes")
 sessions = pytest.importorskip("rlstm_server.api.session_shapes")
+bodies = pytest.importorskip("rlstm_server.api.session_bodies")
 
 ANSWERS = [
     (models.ScoreResult, score.ScoreOut),
@@ -42,14 +43,14 @@ NO_FIELDS = {"session_id", "idempotency_key", "if_match"}  # in the path and the
 REQUESTS: list[tuple[list[Callable[..., Any]], Any]] = [
     ([_wire.score], score.ScoreIn),
     ([_wire.generate, _wire.generation_body], generate.GenerateIn),
-    ([_wire.create_session], sessions.CreateIn),
-    ([_wire.append], sessions.AppendIn),
-    ([_wire.score_candidates], sessions.CandidatesIn),
-    ([_wire.reset_session], sessions.ResetIn),
-    ([_wire.update_session], sessions.UpdateIn),
-    ([_wire.take_snapshot], sessions.SnapshotIn),
-    ([_wire.restore_session], sessions.RestoreIn),
-    ([_wire.fork_session], sessions.ForkIn),
+    ([_wire.create_session], bodies.CreateIn),
+    ([_wire.append], bodies.AppendIn),
+    ([_wire.score_candidates], bodies.CandidatesIn),
+    ([_wire.reset_session], bodies.ResetIn),
+    ([_wire.update_session], bodies.UpdateIn),
+    ([_wire.take_snapshot], bodies.SnapshotIn),
+    ([_wire.restore_session], bodies.RestoreIn),
+    ([_wire.fork_session], bodies.ForkIn),
 ]
 routers = [pytest.importorskip(f"rlstm_server.api.{name}") for name in ("sessions", "snapshots", "copies")]
 SESSION_ROUTES = [

@@ -48,7 +48,7 @@ def shape(line):
 
 
 class Terminal:
-    """A shell that ends at the first command that fails. What needs a server finds it at a port of its own."""
+    """A shell that ends at the first command that fails, with a port of its own for a server."""
 
     def __init__(self, folder, binaries=Path(sys.executable).parent):
         with socket.socket() as free:
@@ -93,7 +93,8 @@ class Terminal:
             text = text.replace("Client()", f'Client("{self.url}")')
             (self._folder / "snippet.py").write_text(text)
             text = "python snippet.py\n"
-        self._shell.stdin.write(f"{text}echo; echo '{DONE}'\n")
+        (self._folder / "typed.sh").write_text(text)
+        self._shell.stdin.write(f". ./typed.sh < /dev/null; echo; echo '{DONE}'\n")
         said = self._until_done(time.monotonic() + patience, block)
         if "rlstm serve" in text and "&" in text:
             self._wait_for_server(time.monotonic() + 120)

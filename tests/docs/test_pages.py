@@ -10,7 +10,7 @@ import time
 import pytest
 from tests.docs.terminal import ROOT, Terminal, blocks, headed, type_all
 
-pytestmark = pytest.mark.docs
+pytestmark = [pytest.mark.docs, pytest.mark.timeout(1800)]
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -54,7 +54,7 @@ def test_blocks_that_nobody_runs_are_few():
 
 
 def test_the_newcomers_path(tmp_path):
-    """The tutorial, from a first score to an own model, in a fresh folder; the seconds of each step are printed."""
+    """The tutorial, from a first score to an own model, in a fresh folder, timed step by step."""
     steps = headed(DOCS / "tutorial.md")
     seconds, said = {}, {}
     with Terminal(tmp_path) as terminal:
