@@ -137,7 +137,7 @@ def test_generation_in_a_session() -> None:
     arguments = set(inspect.signature(_wire.generation_body).parameters)
     arguments |= set(inspect.signature(_wire.generate_in_session).parameters)
 
-    assert set(sessions.ContinueIn.model_fields) <= arguments
+    assert set(bodies.ContinueIn.model_fields) <= arguments
 
 
 @pytest.mark.parametrize("kind", ["TokenEvent", "EndEvent"])
