@@ -61,7 +61,8 @@ def test_the_newcomers_path(tmp_path):
         for heading, given in steps.items():
             began = time.monotonic()
             said[heading] = "\n".join(type_all(terminal, given))
-            seconds[heading] = time.monotonic() - began
+            name = "rlstm doctor" if heading == "Install" else heading  # the rest of it is timed below
+            seconds[name] = time.monotonic() - began
     print("\n" + "; ".join(f"{heading}: {value:.0f} s" for heading, value in seconds.items()))
 
     score = float(re.search(r"bits per byte +([\d.]+)", said["A first score"])[1])

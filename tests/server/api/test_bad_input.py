@@ -154,7 +154,7 @@ FIELDS = [
     (f"/sessions/{UNKNOWN}/generate", {"stream": True}, 404, "session"),
     (f"/sessions/{CANARY}/append", {"text": "a"}, 404, "session"),
     ("/sessions/%2e%2e%2fetc/append", {"text": "a"}, 404, "route"),
-    ("/sessions/a%00b/append", {"text": "a"}, 404, "session"),
+    ("/sessions/a%00b/append", {"text": "a"}, 404, "route"),
     (f"/sessions/{'x' * 300}/append", {"text": "a"}, 404, "session"),
 ]  # fmt: skip
 
@@ -253,7 +253,7 @@ async def test_a_body_that_is_not_declared_as_json(client, refused, content_type
 
 
 @pytest.mark.parametrize(
-    "body", [gzip.compress(b'{"text":"a"}'), gzip.compress(b" " * 2**20), b'{"text":"a"}']
+    "body", [gzip.compress(b'{"text":"a"}', mtime=0), gzip.compress(b" " * 2**20), b'{"text":"a"}']
 )
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity, gzip", CANARY])
 async def test_a_body_that_is_compressed(client, refused, body, encoding):
