@@ -5,7 +5,7 @@ import pytest
 pytestmark = [pytest.mark.page, pytest.mark.timeout(300)]
 
 RHYME = "Eins, zwei, drei; 🦊 läuft herbei.\n" * 3
-LONG = "".join(f"line {number}: the quick brown föx 🦊 jumps over the lazy dog\n" for number in range(70))
+LONG = "".join(f"line {number}: the quick brown föx 🦊 jumps over the lazy dog\n" for number in range(50))
 
 
 def cells(visit):
@@ -60,7 +60,7 @@ def test_long_text_goes_in_pieces(visit):
     sizes = [len(append.text.encode()) for append in visit.appends]
     assert max(sizes) <= 2048
     assert "".join(append.text for append in visit.appends) == LONG == visit.text
-    assert len({append.key for append in visit.appends}) == len(sizes) > 3
+    assert len({append.key for append in visit.appends}) == len(sizes) > 2
     assert [append.final for append in visit.appends] == [False] * (len(sizes) - 1) + [True]
     assert visit.most_under_way == 1
     assert visit.info()["totals"]["bytes"] == len(LONG.encode())

@@ -69,7 +69,7 @@ class Visit:
     def wait(self):
         """Wait until everything that was sent is read."""
         self.page.locator("#rows .row").first.wait_for()
-        self.page.locator("#sending").wait_for(state="hidden")
+        self.page.locator("#sending").wait_for(state="hidden", timeout=3 * PATIENCE_MS)
 
     @property
     def text(self):

@@ -35,7 +35,9 @@ def taught(parts, gradient_NP):
     """A pass of so many rows, padded to whole tiles."""
     deltas = torch.cat([part.state.delta_KP for part in parts])
     more = len(gradient_NP) - len(deltas)
-    return Taught(Pass([], [], []), torch.cat((deltas, deltas.new_zeros(more, deltas.shape[1]))), gradient_NP)
+    return Taught(
+        Pass([], [], [], 0), torch.cat((deltas, deltas.new_zeros(more, deltas.shape[1]))), gradient_NP
+    )
 
 
 def gradients(adapter, rows, more):

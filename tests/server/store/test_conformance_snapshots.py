@@ -362,11 +362,11 @@ async def test_what_comes_from_elsewhere_is_refused_first(kit, build):
 async def test_nothing_can_be_put_beside_a_session_that_ended(kit, build, end):
     """Also what was under way to it is gone with it."""
     store = kit.make(SMALL)
-    key, _ = await build.session(store, ttl_ms=60_000 if end == "delete" else 30)
+    key, _ = await build.session(store, ttl_ms=60_000 if end == "delete" else 500)
     snapshot = await store.put_snapshot(key, b"a state of some chunks")
     if end == "delete":
         await store.delete(key)
-    kit.wait(0 if end == "delete" else 40)
+    kit.wait(0 if end == "delete" else 520)
     await store.sweep()
 
     assert not await is_there(store, key, snapshot)

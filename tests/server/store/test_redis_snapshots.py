@@ -285,10 +285,10 @@ async def test_a_session_in_another_form_expires_like_any_other(store, admin, bu
 async def test_a_head_that_cannot_be_read_is_in_nobodys_way(store, admin, build, field, value):
     """It is refused as damaged, can be deleted, and others are swept as ever."""
     damaged, _ = await build.session(store)
-    other, _ = await build.session(store, ttl_ms=30)
+    other, _ = await build.session(store, ttl_ms=500)
     admin.hset(session_key(damaged, "head"), field, value)
     admin.zadd(f"rlstm:{{{build.tenant}}}:index", {damaged.session_id: 1})
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.55)
 
     with pytest.raises(StateCorrupt):
         await store.load_head(damaged)
@@ -303,8 +303,8 @@ async def test_a_head_that_cannot_be_read_is_in_nobodys_way(store, admin, build,
 async def test_many_expired_sessions_are_buried_in_one_sweep(store, build):
     """Not only the first hundred: a pass leaves none that is due."""
     for _ in range(7):
-        await build.session(store, ttl_ms=200)
-    await asyncio.sleep(0.25)
+        await build.session(store, ttl_ms=600)
+    await asyncio.sleep(0.65)
 
     assert await store.sweep(limit=2) >= 7
     assert await store.count(build.tenant) == 0
