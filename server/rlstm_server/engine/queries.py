@@ -83,6 +83,8 @@ class Queries:
         return score_items_adapted(adapter, choice, items, top)
 
     def _item_texts(self, items: tuple[ScoreItem, ...]) -> Sequence[ItemText]:
+        given = sum(len(item.passage.tokens or ()) for item in items)
+        requests.within("tokens of all items", given, self.limits.score_tokens)  # before any is read
         texts = [self._item_text(index, item) for index, item in enumerate(items)]
         count = sum(text.tokens for text in texts)
         requests.within("tokens of all items", count, self.limits.score_tokens)
