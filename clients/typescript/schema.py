@@ -50,7 +50,7 @@ def _operations(document: Schema) -> Iterator[tuple[str, Schema]]:
 
 def _said(operation: Schema) -> object:
     """Return what an operation takes and answers, without its refusals, which all are of one shape."""
-    return [operation.get("parameters"), operation.get("requestBody"), _answer(operation)]
+    return [operation.get(part) for part in ("parameters", "requestBody", "x-frames")] + [_answer(operation)]
 
 
 def _used(roots: object, schemas: Mapping[str, Schema]) -> dict[str, Schema]:

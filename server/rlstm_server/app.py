@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import platform
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIRouter, APIWebSocketRoute
 from starlette.middleware import Middleware
 
-from rlstm_model.adaptation.adapted_state import EXPERTS
-from rlstm_model.adaptation.calibration import Calibrated
-from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
 from rlstm_model.adaptation.crew import undivided_products
-from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
 from rlstm_server import telemetry, upkeep
+from rlstm_server.about import VERSION, about, builds
 from rlstm_server.api import (
     audit,
     copies,
@@ -39,16 +32,16 @@ from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.document import Application
 from rlstm_server.api.limits import ReceivingLayer
-from rlstm_server.api.openai import completions, logprob, models, vocabulary
+from rlstm_server.api.openai import completions, logprob, vocabulary
+from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.export_keys import find_keys
-from rlstm_server.engine.guarded import guard_weights
-from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits
+from rlstm_server.engine.messages import EngineLimits
 from rlstm_server.engine.metered import MeteredStore
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.errors import StartupError
+from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
+from rlstm_server.models_loading import load_models
 from rlstm_server.settings import Limits, Settings
 from rlstm_server.store.base import SessionStore
 from rlstm_server.store.embedded import EmbeddedValkey
@@ -58,22 +51,20 @@ from rlstm_server.store.in_redis import RedisStore
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-VERSION = version("mogrifier-rlstm")
 EMBEDDED = "embedded"
 
 
 def create_app(
     settings: Settings,
     *,
-    checkpoint: Checkpoint | None = None,
-    calibrated: Calibrated | None = None,
+    models: Models | None = None,
     store: SessionStore | None = None,
     tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
     """Assemble the application. Nothing is loaded before its lifespan is entered.
 
-    checkpoint (with its calibration, if it has one), store and tracer_provider replace what the settings
-    name; a store or provider that is given is closed with the application.
+    models, store and tracer_provider replace what the settings name; a store or provider that is given is
+    closed with the application.
     Entering the lifespan raises StartupError when something that the settings name is not there.
     """
     routers = [
@@ -86,7 +77,7 @@ def create_app(
         operations.router(),
         page.router(),
         completions.router(),
-        models.router(),
+        openai_models.router(),
         logprob.router(),
         vocabulary.router(),
     ]
@@ -98,8 +89,7 @@ def create_app(
     parts = _Parts(
         settings=settings,
         metrics=metrics,
-        checkpoint=checkpoint,
-        calibrated=calibrated,
+        models=models,
         store=store,
         tracer_provider=tracer_provider,
     )
@@ -145,8 +135,7 @@ class _Parts:
 
     settings: Settings
     metrics: Metrics
-    checkpoint: Checkpoint | None
-    calibrated: Calibrated | None
+    models: Models | None
     store: SessionStore | None
     tracer_provider: TracerProvider | None
 
@@ -158,14 +147,15 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         if parts.tracer_provider is not None:
             stack.push_async_callback(asyncio.to_thread, parts.tracer_provider.shutdown)
-        device = _device(settings)
         usual_threads = stack.enter_context(undivided_products())
-        served, card = await asyncio.to_thread(_served, parts, device)
+        models = parts.models
+        if models is None:
+            models = await asyncio.to_thread(load_models, settings)
         store, where = (parts.store, "given") if parts.store else await _open_store(settings, stack)
         stack.push_async_callback(store.close)
         await store.check()
         engine = Engine(
-            served,
+            models,
             store,
             metrics,
             limits=_engine_limits(settings.limits),
@@ -176,47 +166,15 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
         )
         engine.start()
         stack.push_async_callback(engine.close)
-        about = _about(served, settings, engine.limits)
-        about |= {"card": card, "store": where, "durability": store.durability}
+        said = about(models, settings.limits, engine.limits, store=where, durability=store.durability)
         app.state.services = Services(
-            settings=settings, metrics=metrics, engine=engine, drain=engine.close, about=about
+            settings=settings, metrics=metrics, engine=engine, drain=engine.close, about=said
         )
-        metrics.describe_build(**_build(served))
+        for facts in builds(models):
+            metrics.describe_build(**facts)
         for work in upkeep.all_of(MeteredStore(store, metrics), metrics):
             _keep(stack, work)
         yield
-
-
-def _device(settings: Settings) -> torch.device:
-    present = torch.cuda.is_available()
-    if settings.device == "cuda" and not present:
-        raise StartupError("RLSTM_DEVICE: cuda was asked for, but this machine has no CUDA device")
-    return torch.device("cuda" if settings.device != "cpu" and present else "cpu")
-
-
-def _guarded(checkpoint: Checkpoint, device: torch.device) -> Checkpoint:
-    if device.type == "cpu":
-        guard_weights(checkpoint.model)
-    return checkpoint
-
-
-def _served(parts: _Parts, device: torch.device) -> tuple[ServedModel, str]:
-    """Give the model with its calibration, loaded unless given, and its card. Runs beside the event loop."""
-    try:
-        checkpoint = parts.checkpoint or _guarded(load(parts.settings.model, device), device)
-        calibrated = parts.calibrated
-        if calibrated is None and checkpoint.adaptation_file is not None:
-            calibrated = load_calibration(checkpoint.adaptation_file, checkpoint.model)
-    except (CheckpointError, CalibrationError) as error:
-        raise StartupError(f"RLSTM_MODEL: {error}") from None
-    served = ServedModel(
-        name=checkpoint.name,
-        fingerprint=checkpoint.fingerprint,
-        model=checkpoint.model,
-        vocab=checkpoint.vocab,
-        calibrated=calibrated,
-    )
-    return served, checkpoint.card
 
 
 async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[SessionStore, str]:
@@ -260,54 +218,3 @@ def _engine_limits(limits: Limits) -> EngineLimits:
         queued_jobs=limits.queued_jobs,
         reader_seconds=limits.send_seconds,
     )
-
-
-def _build(served: ServedModel) -> dict[str, str]:
-    return {
-        "version": VERSION,
-        "model": served.name,
-        "model_fingerprint": served.fingerprint,
-        "dtype": str(served.model.embedding.input.dtype).removeprefix("torch."),
-        "device": str(served.device),
-    }
-
-
-def _about(served: ServedModel, settings: Settings, limits: EngineLimits) -> dict[str, Any]:
-    """Say what /info says of the model, the limits and the defaults."""
-    identity = served.identity
-    return {
-        "version": VERSION,
-        "model": identity.model,
-        "fingerprint": identity.fingerprint,
-        "adaptation_fingerprint": identity.adaptation_fingerprint,
-        "numerics": identity.numerics,
-        "python": platform.python_version(),
-        "device": str(served.device),
-        "config": served.model.config.to_json(),
-        "vocabulary": {
-            "kind": served.vocab.kind,
-            "size": served.vocab.size,
-            "bos_id": served.vocab.bos_id,
-            "eos_id": served.vocab.eos_id,
-            "unknown_id": served.vocab.unknown_id,
-            "uniform_bits": math.log2(served.vocab.size),
-        },
-        "adaptation": _learning(served),
-        "limits": settings.limits.model_dump() | asdict(limits),
-        "defaults": {"unit": "nats", "scores": "tokens", "learn": True, "rate_scale": 1.0},
-    }
-
-
-def _learning(served: ServedModel) -> dict[str, Any] | None:
-    """Say by which rules the model learns, the default first; None for one that does not."""
-    if not served.rules:
-        return None
-    asked = [AdaptationRequest(kind=rule.kind, coordinates=rule.coordinates) for rule in served.rules]
-    sizes = [served.state_bytes(served.choose(request)) for request in asked]
-    return {
-        "rules": [
-            rule.to_json() | {"state_bytes": size} for rule, size in zip(served.rules, sizes, strict=True)
-        ],
-        "experts": list(EXPERTS),
-        "default_experts": DEFAULT_EXPERTS,
-    }

@@ -46,8 +46,12 @@ FAREWELL_SECONDS = 1.5
 
 
 def serve(
-    model: Annotated[
-        str | None, typer.Argument(help="A shipped model's name or a checkpoint folder [bytes-small].")
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="A shipped model's name, a checkpoint folder, or NAME=FOLDER [bytes-small].",
+        ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to bind [127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind, 0 for a free one [8000].")] = None,
@@ -73,10 +77,10 @@ def serve(
         int | None, typer.Option(envvar="WEB_CONCURRENCY", help="Only 1: run more servers instead.")
     ] = None,
 ) -> None:
-    """Serve a model whose sessions go on learning. Every option is also an environment variable RLSTM_*."""
+    """Serve models whose sessions go on learning. Every option is also an environment variable RLSTM_*."""
     try:
         settings = load_settings(
-            model=model,
+            model=tuple(models) if models else None,
             host=host,
             port=port,
             data_dir=data_dir,
@@ -250,7 +254,8 @@ def _greeting(settings: Settings, services: Services, bound: socket.socket) -> s
     host, port = bound.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     keys = "" if settings.has_keys else ", no keys: this machine only"
-    model, store = services.about["model"], services.about["store"]
+    store = services.about["store"]
+    models = ", ".join(served.name for served in services.engine.models)
     if store == EMBEDDED:
         store = f"{store} in {settings.data_dir}"  # told here alone: callers need not know
-    return f"rlstm serving {model} on http://{shown}:{port} (store: {store}{keys})"
+    return f"rlstm serving {models} on http://{shown}:{port} (store: {store}{keys})"

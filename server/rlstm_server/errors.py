@@ -7,6 +7,7 @@
     │   ├── InvalidField           422  a field is wrong, unknown, missing or empty
     │   ├── IdempotencyMismatch    422  the key was used with another body
     │   ├── ImportRejected         422  the file is no export that this server can take
+    │   ├── UpgradeRequired        426  a WebSocket was expected
     │   └── TooLarge               413  over a limit; both numbers are named
     │       └── BodyTooLarge            the request itself, in bytes
     ├── AccessError
@@ -117,6 +118,12 @@ class ImportRejected(InputError):
     """The bytes are no whole, signed export of a session of this tenant and this model."""
 
     code = "import_rejected"
+
+
+class UpgradeRequired(InputError):
+    """The route is reached over a WebSocket only, and this is a plain request."""
+
+    code = "upgrade_required"
 
 
 class TooLarge(InputError):

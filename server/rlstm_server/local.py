@@ -34,7 +34,7 @@ def generate(model: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _post(model: str, route: str, body: dict[str, Any]) -> dict[str, Any]:
-    app = create_app(load_settings(model=model, durability="memory"))
+    app = create_app(load_settings(model=(model,), durability="memory"))
     transport = httpx.ASGITransport(app=app)
     async with (
         app.router.lifespan_context(app),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -31,6 +31,7 @@ OUTCOMES = ("ok", "client_error", "server_error", "cancelled", "rejected")
 REJECTIONS = ("queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down")
 CUTS = ("full", "slow_request", "slow_reader", "malformed")
 UPDATE_OUTCOMES = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back")
+BUILD = ("version", "model", "model_fingerprint", "dtype", "device")
 ENDINGS = ("closed", "idle_ttl")
 MEMORIES: tuple[Memory, ...] = ("device", "host")
 STORE_OPERATIONS = (
@@ -154,8 +155,8 @@ class Metrics:
         self.round_seconds.observe(seconds)
 
     def describe_build(self, **facts: str) -> None:
-        """Publish what runs here: version, model, model_fingerprint, dtype, device."""
-        self.build.info(facts)
+        """Publish what runs here, a series a model: version, model, model_fingerprint, dtype, device."""
+        self.build.labels(**facts).set(1)
 
     def exposition(self) -> tuple[bytes, str]:
         """Write the registry in Prometheus' text form; answer it with its content type."""
@@ -265,7 +266,7 @@ class Metrics:
         self.connections_cut = self._counter("connections_cut", "Connections ended by us", reason=CUTS)
         self.draining = self._gauge("draining", "1 while the server drains")
         ProcessCollector(registry=self.registry)
-        self.build = Info("rlstm_build", "What runs here", registry=self.registry)
+        self.build = Gauge("rlstm_build_info", "What runs here", BUILD, registry=self.registry)
 
     def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
         return _with_all_series(Counter(f"rlstm_{name}", text, tuple(labels), registry=self.registry), labels)

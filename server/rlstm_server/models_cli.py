@@ -16,7 +16,7 @@ from rich.text import Text
 
 from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
 from rlstm_model.checkpoint import CONFIG, WEIGHTS, CheckpointError, load, shipped_names
-from rlstm_server.settings import PREFIX
+from rlstm_server.settings import PREFIX, ModelSetting, listed
 
 RUNS = Path("runs")
 DEPTH = 3
@@ -41,7 +41,7 @@ class Listed:
 def models(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(help="Where to look for checkpoints [runs, and the folder of RLSTM_MODEL]."),
+        typer.Argument(help="Where to look for checkpoints [runs, and the folders of RLSTM_MODEL]."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")] = False,
 ) -> None:
@@ -55,17 +55,17 @@ def models(
             raise typer.BadParameter(f"{folder} is no folder", param_hint="FOLDERS")
     shipped = [_look_at(name, name, shipped=True) for name in shipped_names()]
     local = [_look_at(path, path.name, shipped=False) for path in _checkpoints(folders or _usual_folders())]
-    listed = [*shipped, *local]
+    found = [*shipped, *local]
     if as_json:
-        typer.echo(json.dumps({"models": [asdict(one) for one in listed]}))
+        typer.echo(json.dumps({"models": [asdict(one) for one in found]}))
     else:
-        _show(listed)
+        _show(found)
 
 
 def _usual_folders() -> list[Path]:
-    """Give those that are there: of runs, and of the model that a server would serve."""
-    served = Path(os.environ.get(f"{PREFIX}MODEL", ""))
-    places = [RUNS, *([served] if served.name else [])]
+    """Give those that are there: of runs, and of the models that a server would serve."""
+    served = map(ModelSetting.of, listed(os.environ.get(f"{PREFIX}MODEL", "")))
+    places = [RUNS, *(Path(setting.place) for setting in served)]
     return [place for place in places if place.is_dir()]
 
 
@@ -119,14 +119,14 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) if folder.is_dir() else 0
 
 
-def _show(listed: Sequence[Listed]) -> None:
+def _show(found: Sequence[Listed]) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("model", "vocabulary", "weights", "fingerprint", "rules", "MB"):
         table.add_column(
             heading, justify="right" if heading in ("weights", "rules", "MB") else "left", no_wrap=True
         )
     table.add_column("path", overflow="fold")
-    for one in listed:
+    for one in found:
         cells = (
             one.name,
             one.vocabulary or "",
@@ -138,6 +138,6 @@ def _show(listed: Sequence[Listed]) -> None:
         )
         table.add_row(*map(Text, cells))
     Console().print(table)
-    for one in listed:
+    for one in found:
         if one.fault is not None:
             typer.echo(f"broken: {one.name}: {one.fault}")

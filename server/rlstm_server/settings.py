@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from platformdirs import user_data_path
 from pydantic import (
@@ -34,11 +35,26 @@ Device = Literal["auto", "cpu", "cuda"]
 Durability = Literal["fsync", "replica", "memory"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
 MEMORY_SHARE = 3 / 4
 """How much of the memory for requests one tenant may fill: the rest is for others who come."""
 
 NUMBER_BYTES = 128
 """What a number of an answer takes at most, on average, while the answer is made and sent."""
+
+
+class ModelSetting(NamedTuple):
+    """A model that is to be served: where it is, and by which name; None is the name that it has there."""
+
+    name: str | None
+    place: str
+
+    @classmethod
+    def of(cls, said: str) -> ModelSetting:
+        """Read `PLACE` or `NAME=PLACE`; what stands before the sign is a name where it could be one."""
+        name, sign, place = said.partition("=")
+        return cls(name, place) if sign and MODEL_NAME.fullmatch(name) else cls(None, said)
 
 
 class Limits(BaseModel):
@@ -127,8 +143,11 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    model: str = Field(
-        default="bytes-small", min_length=1, description="A shipped model's name, or a checkpoint folder."
+    model: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=("bytes-small",),
+        min_length=1,
+        description="Shipped models' names or checkpoint folders, comma separated; `NAME=FOLDER` serves one"
+        " by another name. The first is the default.",
     )
     host: str = Field(
         default="127.0.0.1", min_length=1, description="Address to bind; only loopback without keys."
@@ -199,12 +218,10 @@ class Settings(BaseSettings):
     )
     limits: Limits = Limits()
 
-    @field_validator("api_keys", "export_key", "trusted_proxies", mode="before")
+    @field_validator("model", "api_keys", "export_key", "trusted_proxies", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(key for part in value.split(",") if (key := part.strip()))
-        return value
+        return listed(value) if isinstance(value, str) else value
 
     @field_validator("api_keys")
     @classmethod
@@ -248,9 +265,19 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def models(self) -> tuple[ModelSetting, ...]:
+        """Those that are to be served, the default first."""
+        return tuple(map(ModelSetting.of, self.model))
+
+    @property
     def has_keys(self) -> bool:
         """Whether callers must show a key."""
         return bool(self.api_keys) or self.api_keys_file is not None
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Read what is comma separated."""
+    return tuple(part for piece in text.split(",") if (part := piece.strip()))
 
 
 def is_loopback(host: str) -> bool:

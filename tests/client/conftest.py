@@ -110,7 +110,7 @@ class FakeServer:
             case ("POST", "sessions"):
                 return self._create(body)
             case ("GET", "sessions"):
-                return self._page(request.url.params.get("cursor"))
+                return self._page(request.url.params.get("cursor"), request.url.params.get("name"))
             case (method, "sessions", session, *verb):
                 return self._session(method, session, verb, body, request.headers)
         return _problem(404, "not_found", "there is no such route")
@@ -123,8 +123,11 @@ class FakeServer:
         self.texts[session] = text
         return _json(self._info(session) | members, 201)
 
-    def _page(self, cursor: str | None) -> httpx.Response:
-        """Two sessions a page."""
+    def _page(self, cursor: str | None, name: str | None) -> httpx.Response:
+        """Two sessions a page; or the one that is called so: here each by its id."""
+        if name is not None:
+            found = [self._info(name)] if name in self.texts else []
+            return _json({"sessions": found, "cursor": None})
         names, start = list(self.texts), int(cursor or 0)
         more = str(start + 2) if start + 2 < len(names) else None
         return _json({"sessions": [self._info(s) for s in names[start : start + 2]], "cursor": more})
@@ -280,15 +283,19 @@ def _totals(size: int) -> dict[str, Any]:
 
 
 def _ranked(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rank the shortest first."""
+    """Rank the shortest first; without adaptation it would be the last."""
     order = sorted(range(len(candidates)), key=lambda index: len(candidates[index]["text"]))
     return [
         {
             "id": candidate.get("id", str(index)),
             "logprob": -1.0 * len(candidate["text"]),
+            "static_logprob": len(candidate["text"]) - 70.0,
+            "gain": 70.0 - 2.0 * len(candidate["text"]),
             "tokens": len(candidate["text"]),
             "score": -1.0 * len(candidate["text"]),
+            "static_score": len(candidate["text"]) - 70.0,
             "rank": order.index(index) + 1,
+            "static_rank": len(order) - order.index(index),
         }
         for index, candidate in enumerate(candidates)
     ]

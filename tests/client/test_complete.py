@@ -21,8 +21,8 @@ settings = pytest.importorskip("rlstm_server.settings")
 
 ELSEWHERE = "/v1/"
 ONE = "a" * 32
-BY_THEMSELVES = {"last-event-id"}
-"""Headers that nobody gives: a stream that goes on sends them."""
+BY_THEMSELVES = {"last-event-id", "stream"}
+"""What nobody gives: a stream that goes on sends it."""
 
 METHODS: dict[str, Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
     "POST /score": lambda c: (c.score, ("a",)),
@@ -54,6 +54,11 @@ METHODS: dict[str, Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...]]]] 
     ),
     "POST /sessions/{session_id}/restore": lambda c: (c.sessions.get(ONE).restore, ("n",)),
 }
+SOCKETS: dict[str, Callable[[Any], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
+    "GET /sessions/{session_id}/stream": lambda c: (c.sessions.get(ONE).stream, (["a"],)),
+}
+"""What asks for WebSockets; `test_streaming` says where."""
+ALL = METHODS | SOCKETS
 CLIENTS = [Client, AsyncClient]
 
 
@@ -91,7 +96,7 @@ def arguments_of(function: Callable[..., Any]) -> set[str]:
     found = set()
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            (options,) = get_type_hints(function)[name].__args__
+            (options,) = parameter.annotation.__args__
             found |= set(get_type_hints(options))
         else:
             found.add(name)
@@ -100,7 +105,7 @@ def arguments_of(function: Callable[..., Any]) -> set[str]:
 
 def test_every_operation_has_a_method(operations: dict[str, Any]) -> None:
     """No operation of the server is out of reach, and no method leads nowhere."""
-    assert set(METHODS) == set(operations)
+    assert set(ALL) == set(operations)
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
@@ -114,10 +119,10 @@ def test_the_method_leads_there(kind: type[Any], name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ALL)
 def test_every_parameter_can_be_given(operations: dict[str, Any], kind: type[Any], name: str) -> None:
     """Each query and each header of the document is an argument of the method."""
-    method, _ = METHODS[name](kind())
+    method, _ = ALL[name](kind())
     named = {
         parameter["name"]
         for parameter in operations[name].get("parameters", ())
@@ -140,10 +145,10 @@ def test_a_call_that_may_be_repeated_cannot_take_effect_twice(
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ALL)
 def test_every_method_says_what_it_does(kind: type[Any], name: str) -> None:
     """In words, and in types for every argument and for the answer."""
-    method, _ = METHODS[name](kind())
+    method, _ = ALL[name](kind())
     signature = inspect.signature(method)
     assert inspect.getdoc(method)
     assert signature.return_annotation is not signature.empty

@@ -216,11 +216,15 @@ def test_an_empty_stream(client: Any, server: Any) -> None:
 
 
 def test_ranking(client: Any) -> None:
-    """Candidates keep their order and their ids; the best is the one of rank 1."""
+    """Candidates keep their order and their ids; the best is the one of rank 1, also without adaptation."""
     ranking = client.sessions.create().score(["long one", {"id": "x", "text": "short"}])
 
-    assert [(c.id, c.rank) for c in ranking.candidates] == [("0", 2), ("x", 1)]
-    assert ranking.best.id == "x"
+    assert [(c.id, c.rank, c.static_rank) for c in ranking.candidates] == [("0", 2, 1), ("x", 1, 2)]
+    assert (ranking.best.id, ranking.static_best.id) == ("x", "0")
+    assert [(c.static_logprob, c.static_score, c.gain) for c in ranking.candidates] == [
+        (-62.0, -62.0, 54.0),
+        (-65.0, -65.0, 60.0),
+    ]
 
 
 def test_generate_in_a_session(client: Any, server: Any) -> None:
@@ -239,6 +243,14 @@ def test_listing_goes_through_all_pages(client: Any) -> None:
 
     assert [info.id for info in client.sessions.list()] == ids
     assert len(client.sessions.page(limit=2).sessions) == 2
+
+
+def test_finding_by_name(client: Any) -> None:
+    """A handle, or None where nobody has the name."""
+    session = client.sessions.create()
+
+    assert client.sessions.find(session.id).id == session.id
+    assert client.sessions.find("nobody") is None
 
 
 def test_reset(client: Any) -> None:

@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -97,6 +98,30 @@ def test_what_cannot_be_served_is_told_in_one_line(start):
     assert (code, greeting) == (1, "")
     assert "/nowhere/at/all" in errors
     assert errors.count("\n") == 1
+
+
+def test_several_models_are_served_by_name(start, rlstm):
+    """As they were given on the command line; the commands ask for one by its name."""
+
+    def asked(*words):
+        done = subprocess.run(
+            [str(rlstm.path), *words, "--url", server.url, "--json"],
+            env=rlstm.environment,
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+    with start("also=bytes-small", "--durability", "memory") as server:
+        assert server.greeting.startswith("rlstm serving tiny, also on "), server.errors()
+        models = [asked("score", "a text", *choice)[1]["model"] for choice in ((), ("--model", "also"))]
+        made = asked("session", "create", "--model", "also")[1]
+        code, sentence = asked("generate", "a text", "--model", "neither")
+
+    assert models == ["tiny", "also"]
+    assert (made["model"], made["adaptation"]["kind"]) == ("also", "subspace")
+    assert code == 1
+    assert "these are: tiny, also" in sentence
 
 
 def test_with_keys_only_their_holders_are_served(start):

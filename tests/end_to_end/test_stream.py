@@ -8,11 +8,13 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from pydantic import ValidationError
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from rlstm_client import AsyncClient, Client, Retries
 from rlstm_client.errors import IdempotencyMismatchError, NotFoundError, RequestError, SessionDeletedError
+from rlstm_server.api.frame_shapes import FrameOut
 
 from .cuts import CuttingProxy
 
@@ -174,33 +176,54 @@ def test_a_frame_that_is_too_long_closes_the_connection(server, client):
 
 
 def test_what_is_no_stream_is_refused_before_it_opens(server, client):
-    """With the same problem documents as anywhere."""
+    """With the same problem documents as anywhere; a plain request to the address is told the same."""
     session = client.sessions.create()
-    for path, status, word in (
-        ("0" * 32, 404, "not_found"),
-        ("UPPER", 404, "not_found"),
-        (f"{session.id}?", None, None),
+    queries = ("?scores=all", "?stream=", "?stream=a%20b", "?unit=nits", "?else=1")
+    for path, query, status, word in (
+        ("0" * 32, "", 404, "not_found"),
+        ("UPPER", "", 404, "not_found"),
+        *((session.id, query, 422, "invalid_field") for query in queries),
     ):
-        if status is None:
-            continue
-        with pytest.raises(InvalidStatus) as refused, opened(server, path):
+        with pytest.raises(InvalidStatus) as refused, opened(server, path, query):
             pass
         response = refused.value.response
-        assert (response.status_code, json.loads(response.body)["type"]) == (
-            status,
-            f"urn:rlstm:problem:{word}",
-        )
-    for query in ("?scores=all", "?stream=", "?stream=a%20b", "?unit=nits", "?else=1"):
-        with pytest.raises(InvalidStatus) as refused, opened(server, session.id, query):
-            pass
-        assert refused.value.response.status_code == 422
-    answer = httpx.get(f"{server.url}/sessions/{session.id}/stream")
-    assert answer.status_code == 404
+        problem = json.loads(response.body)
+        assert (response.status_code, problem["type"]) == (status, f"urn:rlstm:problem:{word}")
+        plain = httpx.get(f"{server.url}/sessions/{path}/stream{query}")
+        assert plain.json()["detail"] == problem["detail"]
+        assert plain.status_code == status
     session.delete()
     with pytest.raises(SessionDeletedError):
         list(session.stream(["a"]))
     with pytest.raises(NotFoundError):
         list(client.sessions.get("0" * 32).stream(["a"]))
+
+
+def test_a_plain_request_is_told_to_ask_for_a_websocket(server, client):
+    """Where nothing else is wrong with it: browsers, and users of proxies, learn it in no other way."""
+    session = client.sessions.create()
+    answer = httpx.get(f"{server.url}/sessions/{session.id}/stream", params={"unit": "bits"})
+    assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
+    assert answer.json()["type"] == "urn:rlstm:problem:upgrade_required"
+    assert session.info().version == 0
+
+
+def test_frames_are_what_the_document_says(server, client):
+    """Each that comes down is one of its kinds, with no other members."""
+    session = client.sessions.create()
+    with opened(server, session.id) as socket:
+        said = [told(socket)]
+        for frame in ({"seq": 1, "text": "some"}, {"seq": 2, "tokens": [97], "learn": False}, {"seq": 9}):
+            socket.send(json.dumps(frame))
+            said.append(told(socket))
+    assert [FrameOut.model_validate(frame).root.type for frame in said] == [
+        "ready",
+        "scores",
+        "scores",
+        "error",
+    ]
+    with pytest.raises(ValidationError):
+        FrameOut.model_validate(said[0] | {"more": 1})
 
 
 def test_a_key_comes_as_a_header_or_a_subprotocol(start):

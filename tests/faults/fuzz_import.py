@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 
 from rlstm_model.checkpoint import load
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import ImportRejected
 
@@ -71,7 +72,7 @@ def main():
     model, runs, corpus = sys.argv[1:]
     torch.set_num_threads(1)
     served = ServedModel.of(load(Path(model), torch.device("cpu")))
-    target = Target(ExportSpec(tenant="acme", served=served), int(runs))
+    target = Target(ExportSpec(tenant="acme", models=Models(served)), int(runs))
     atheris.Setup([sys.argv[0], "-max_len=65536", "-seed=1", "-rss_limit_mb=4096", corpus], target)
     atheris.Fuzz()
 

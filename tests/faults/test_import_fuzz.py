@@ -31,11 +31,11 @@ def seeds(checkpoint):
     for asked, text in (({}, b""), ({}, b"a text that was read"), ({"static": False, "experts": 1}, b"ab")):
         choice = served.choose(AdaptationRequest(**asked))
         adapter = served.adapter(choice.kind, choice.coordinates)
-        state = SessionState.before_text(adapter, choice)
+        state = SessionState.before_text(served, choice)
         for observed in adapter.observe(state.adapted, list(text)):
             state = replace(state, adapted=observed.state)
         copy = SessionCopy(key=KEY, position=first_position(KEY), state=state, facts=facts)
-        yield b"".join(write_export(copy, served, ExportKeys((b"any",))).pieces)[:-32]
+        yield b"".join(write_export(copy, ExportKeys((b"any",))).pieces)[:-32]
 
 
 def test_the_importer_raises_nothing_but_its_refusal(tiny_checkpoint, tmp_path, capfd):

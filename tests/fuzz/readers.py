@@ -14,6 +14,7 @@ from rlstm_server.api import bodies, dependencies
 from rlstm_server.engine.answers import append_answer, encode, session_info
 from rlstm_server.engine.marks import Mark, read_mark
 from rlstm_server.engine.messages import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.record import Guarded, ReadingRecord, read_record, write_record
 from rlstm_server.engine.snapshot import Snapshots
 from rlstm_server.engine.text import START
@@ -114,24 +115,24 @@ def of_requests():
 
 def of_a_store(world):
     """Readers of what lies in a store, where something else may have been put."""
-    snapshots, states = Snapshots(world.served), world.states
+    snapshots, states = Snapshots(Models(world.served)), world.states
     own = Seal.of(KEY, 7, fingerprint="f", adaptation_fingerprint="c", numerics=world.served.numerics)
     packed = tuple(snapshots.pack(KEY, 7, state) for state in states)
-    payloads = tuple(unseal(value, own).payload for value in packed)
+    payloads = tuple(unseal(value, KEY, 7).payload for value in packed)
     head = _front(payloads[-1])
     tensors = payloads[-1][LENGTH_BYTES + len(head) :]
     return [
         Reader(
             name="sealed value",
             seeds=packed,
-            read=lambda data: unseal(_resealed(data), own),
+            read=lambda data: unseal(_resealed(data), KEY, 7),
             refusals=REFUSED,
         ),
         Reader(
             name="seal",
             seeds=(_front(packed[0][len(MAGIC) :]),),
             read=lambda data: unseal(
-                _resealed(_fronted(MAGIC, data, bytes(CHECKSUM_BYTES) + payloads[0])), own
+                _resealed(_fronted(MAGIC, data, bytes(CHECKSUM_BYTES) + payloads[0])), KEY, 7
             ),
             refusals=REFUSED,
             tree=True,

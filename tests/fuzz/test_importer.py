@@ -15,6 +15,7 @@ from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.envelope import MAGIC, open_envelope
 from rlstm_server.engine.exports import read_session
 from rlstm_server.engine.messages import AppendRequest, Caller, ImportRequest, Passage
+from rlstm_server.engine.models import Models
 from rlstm_server.errors import ImportRejected, InternalFault, ServerError
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.in_memory import MemoryStore
@@ -150,7 +151,7 @@ async def test_what_is_taken_can_be_used(worlds, count, capsys):
     """A signed file is this server's own, whatever it says: an append learns from it, or refuses in words."""
     draw, came = random.Random(2), collections.Counter()
     for world in worlds:
-        engine = Engine(world.served, MemoryStore(), Metrics(), export_keys=KEYS)
+        engine = Engine(Models(world.served), MemoryStore(), Metrics(), export_keys=KEYS)
         engine.start()
         try:
             for _ in range(count):

@@ -13,6 +13,7 @@ from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.exports import ExportSpec, write_export
 from rlstm_server.engine.messages import AdaptationRequest
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import Place
@@ -35,7 +36,7 @@ class World:
     @property
     def spec(self):
         """What a file has to fit."""
-        return ExportSpec(tenant=KEY.tenant, served=self.served)
+        return ExportSpec(tenant=KEY.tenant, models=Models(self.served))
 
 
 def served_model(vocab):
@@ -84,14 +85,14 @@ def _world(served):
     copies = [
         SessionCopy(key=KEY, position=first_position(KEY), state=state, facts=facts) for state in states
     ]
-    files = tuple(b"".join(write_export(copy, served, KEYS).pieces) for copy in copies)
+    files = tuple(b"".join(write_export(copy, KEYS).pieces) for copy in copies)
     return World(served, tuple(states), files)
 
 
 def _state(served, length, **asked):
     choice = served.choose(AdaptationRequest(**asked))
     adapter = served.adapter(choice.kind, choice.coordinates)
-    state = SessionState.before_text(adapter, choice)
+    state = SessionState.before_text(served, choice)
     for observed in adapter.observe(state.adapted, [token % served.vocab.size for token in range(length)]):
         state = replace(state, adapted=observed.state)
     held = "do" if served.vocab.kind == "word" and length else ""

@@ -7,6 +7,8 @@ import torch
 from rlstm_model.checkpoint import load
 from rlstm_server.api.auth import ALL_SCOPES, SCOPES
 from rlstm_server.app import create_app
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
 from rlstm_server.store.in_memory import MemoryStore
@@ -60,7 +62,8 @@ async def test_the_openapi_document_describes_every_body(serve):
 
 async def test_an_application_is_one_line(tiny_checkpoint):
     """A loaded model and a store in memory are all that it needs."""
-    app = create_app(Settings(), checkpoint=load(tiny_checkpoint), store=MemoryStore())
+    models = Models(ServedModel.of(load(tiny_checkpoint)))
+    app = create_app(Settings(), models=models, store=MemoryStore())
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,

@@ -23,7 +23,7 @@ def test_environment_names_are_the_fields_with_the_prefix(monkeypatch):
     monkeypatch.setenv("RLSTM_LIMITS__BODY_BYTES", "2048")
     monkeypatch.setenv("RLSTM_REDIS_URL", "")
     settings = load_settings()
-    assert (settings.model, settings.port, settings.limits.body_bytes) == ("mine", 0, 2048)
+    assert (settings.model, settings.port, settings.limits.body_bytes) == (("mine",), 0, 2048)
     assert settings.redis_url is None
 
 
@@ -43,7 +43,7 @@ def test_files_of_a_folder_are_settings_too(monkeypatch, tmp_path):
     monkeypatch.setenv("RLSTM_MODEL", "of-the-environment")
     settings = load_settings()
     assert settings.redis_url.get_secret_value() == "redis://rlstm:secret@store:6379"
-    assert settings.model == "of-the-environment"
+    assert settings.model == ("of-the-environment",)
 
 
 def test_a_file_that_is_wrong_is_named_without_its_content(monkeypatch, tmp_path):

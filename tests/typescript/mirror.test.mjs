@@ -8,7 +8,8 @@ import { test } from "node:test";
 const from = (name) => import(`${process.env.CLIENT}/${name}.js`);
 const errors = await from("errors");
 const { ERROR_CLASSES, fromAnswer } = await from("problems");
-const { DEFAULT_RETRIES, waitFor } = await from("retries");
+const { DEFAULT_RETRIES, stillOpen, waitFor } = await from("retries");
+const { FRAME_BYTES, Frames } = await from("frames");
 const { AppendPlan, combine, cut, PieceBuffer } = await from("pieces");
 const { EventDecoder } = await from("events");
 const { sha256 } = await from("sha256");
@@ -37,6 +38,22 @@ test("the same failures are repeated, after the same time", () => {
     const failed = new errors[error.name]("failed", error);
     const ours = waitFor(DEFAULT_RETRIES, call, failed, attempt, chance);
     assert.ok(ours === wait || (ours !== null && wait !== null && close(ours, wait)), JSON.stringify({ call, error, attempt, ours, wait }));
+  }
+});
+
+test("what an attempt leaves open stays open alike", () => {
+  for (const { error, before, open, applied } of cases.doubts) {
+    const failed = new errors[error.name]("failed", error);
+    assert.deepEqual([stillOpen(failed, before), failed.applied], [open, applied], JSON.stringify({ error, before }));
+  }
+});
+
+test("frames are the same", () => {
+  for (const { texts, learn, final, frames } of cases.frames) {
+    const [buffer, made] = [new PieceBuffer(1, final, FRAME_BYTES), new Frames("s", { learn: learn ?? undefined })];
+    const sent = texts.flatMap((text) => buffer.feed(text)).map((piece) => made.make(piece, false));
+    sent.push(...buffer.finish().map((piece) => made.make(piece, final)));
+    assert.deepEqual(sent.map((frame) => JSON.parse(frame)), frames);
   }
 });
 

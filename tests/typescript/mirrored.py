@@ -1,11 +1,13 @@
 """What the Python client computes, as cases for the other one: failures, texts, answers and streams."""
 
+import json
 import random
 from dataclasses import replace
 
 from rlstm_client import _pieces, _problems, _read, _retries, errors
 from rlstm_client._call import Call, encode
 from rlstm_client._events import EventDecoder
+from rlstm_client._frames import FRAME_BYTES, Frames
 
 CALLS = {
     "keyed": Call(method="POST", path="/", read=str, headers={"Idempotency-Key": "k"}),
@@ -96,6 +98,33 @@ def waits():
                             "chance": chance,
                             "wait": wait,
                         }
+
+
+def doubts():
+    """Every class of error, after an attempt that left the outcome open and after one that did not."""
+    for one in _classes():
+        for applied in ("no", "yes", "unknown"):
+            for before in (False, True):
+                error = one("failed", applied=applied)
+                yield {
+                    "error": {"name": one.__name__, "applied": applied},
+                    "before": before,
+                    "open": _retries.still_open(error, before),
+                    "applied": error.applied,
+                }
+
+
+def frames(chance):
+    """Texts of a stream, and the frames that they are sent in."""
+    for learn in (None, False):
+        for final in (False, True):
+            texts = [_text(chance, chance.choice((0, 1, 5, 3000))) for _ in range(8)]
+            buffer = _pieces.PieceBuffer(1, hold_last=final, piece_bytes=FRAME_BYTES)
+            made = Frames("s", learn=learn)
+            sent = [made.make(piece) for text in texts for piece in buffer.feed(text)]
+            sent += [made.make(piece, final=final and last) for piece, last in buffer.finish()]
+            read = [json.loads(frame) for frame in sent]
+            yield {"texts": texts, "learn": learn, "final": final, "frames": read}
 
 
 def cuts(chance):
@@ -202,6 +231,8 @@ def cases(seed=0):
         "words": words(),
         "problems": list(problems()),
         "waits": list(waits()),
+        "doubts": list(doubts()),
+        "frames": list(frames(chance)),
         "cuts": list(cuts(chance)),
         "keys": list(keys(chance)),
         "gathered": list(gathered(chance)),

@@ -23,7 +23,16 @@ function recorded(answer = {}) {
     }
     return Response.json({ id: ID, sessions: [], cursor: null, snapshots: [], ...answer });
   };
-  return { client: new Client("http://server", { fetch }), requests };
+  return { client: new Client("http://server", { fetch, WebSocket: Refused }), requests };
+}
+
+/** A WebSocket that nobody opens: the client then asks by a plain request why. */
+class Refused {
+  constructor() {
+    setTimeout(() => this.onerror({}));
+  }
+
+  close() {}
 }
 
 function operationOf({ method, path }) {
@@ -54,6 +63,7 @@ async function callEverything(client) {
   await session.append("a", { if_match: 4 });
   await session.score(["a", { text: "b", given: 1 }]);
   await session.generate({ commit: true, if_match: 4 });
+  await session.stream(["a"], { scores: "none", unit: "bits" }).next().catch(() => {});
   await session.reset({ if_match: 4 });
   await session.snapshot("n", { if_match: 4 });
   await session.snapshots({ min_version: 1 });
@@ -76,6 +86,7 @@ test("every query and every header goes where the document has it", async () => 
   for (const request of requests) {
     const row = OPERATIONS[operationOf(request)];
     assert.deepEqual(Object.keys(request.query).sort(), [...row.query].sort());
+    assert.equal(request.body === null || request.body === undefined, row.body === "none");
     const sent = ["idempotency-key", "if-match"].filter((name) => name in request.headers);
     assert.deepEqual(sent, ["idempotency-key", "if-match"].filter((name) => row.headers.includes(name)));
     assert.match(request.headers["x-request-id"], /^[0-9a-f]{32}$/);

@@ -61,6 +61,8 @@ test("a session reads, learns, ranks, and writes on", async () => {
   within(answer.totals.gain, answer.totals.logprob - answer.totals.static_logprob, 1e-6);
   const { candidates } = await session.score(["It was", { id: "x", text: "zq", given: 2 }], { weights: { given: 1 } });
   assert.deepEqual(candidates.map((candidate) => candidate.id), ["0", "x"]);
+  assert.deepEqual(candidates.map((candidate) => candidate.static_rank).sort(), [1, 2]);
+  within(candidates[1].static_score, candidates[1].static_logprob + 2, 1e-6);
   const kept = await session.generate({ commit: true, max_tokens: 5 });
   assert.equal(kept.position, answer.position + 5);
   const info = await session.info({ min_version: kept.version });

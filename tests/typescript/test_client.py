@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+import random
 import re
 import subprocess
 import time
 
 import pytest
+from tests.end_to_end.cuts import CuttingProxy
 from tests.typescript import mirrored
-from tests.typescript.conftest import CLIENT, HERE
+from tests.typescript.conftest import CLIENT, HERE, NODE
 
 pytestmark = pytest.mark.node
 
@@ -42,11 +44,16 @@ def test_every_operation(node):
     assert node.test("operations.test.mjs") >= 16
 
 
+def test_streams_over_sockets_that_are_played(node):
+    """What is sent when, how each end of a connection is named, and what ends a stream."""
+    assert node.test("socket.test.mjs") >= 33
+
+
 def test_it_computes_what_the_python_client_does(node, tmp_path):
     """Errors, repeats, cuts, sums and events are the same in both."""
     path = tmp_path / "cases.json"
     path.write_text(json.dumps(mirrored.cases()))
-    assert node.test("mirror.test.mjs", CASES=str(path)) >= 9
+    assert node.test("mirror.test.mjs", CASES=str(path)) >= 11
 
 
 @pytest.mark.parametrize("name", ["server.test.mjs", "network.test.mjs"])
@@ -57,6 +64,18 @@ def test_with_a_real_server(node, url_and_keys, name, capsys):
     with capsys.disabled():
         print(f"\n{name}: {passed} tests of Node in {time.monotonic() - began:.1f} s")
     assert passed >= 14
+
+
+def test_a_stream_to_a_real_server(node, url_and_keys, capsys):
+    """Through a proxy that cuts connections after any byte in any direction, and without one."""
+    cuts, draw = 20, random.Random(1)
+    lifetimes = {number: draw.randint(600, 1_600) for number in range(cuts)}
+    with CuttingProxy(url_and_keys["URL"], lifetimes) as proxy:
+        node.test("stream.test.mjs", **url_and_keys, CUT=proxy.url, CHARACTERS="10000")
+        made = proxy.cuts
+    with capsys.disabled():
+        print(f"\nstream.test.mjs: {made} cuts, every byte scored once")
+    assert made == cuts
 
 
 def test_the_types(compiler, node, tmp_path):
@@ -80,7 +99,7 @@ def test_its_page(compiler, node, url_and_keys, tmp_path):
     (tmp_path / "page.ts").write_text(code.replace('"http://127.0.0.1:8000"', address))
     assert compiler("--noEmit", "false", within=tmp_path) == (0, "")
     done = subprocess.run(
-        ["node", tmp_path / "page.js"], capture_output=True, text=True, timeout=60, check=True
+        [*NODE, tmp_path / "page.js"], capture_output=True, text=True, timeout=60, check=True
     )
     first, *written, last = done.stdout.splitlines()
     assert all(float(figure) > 0 for figure in first.split())

@@ -1,6 +1,6 @@
 // What the compiler has to take, and what it has to refuse. Nothing here is run.
 
-import { Client, type EventStream, type AppendOut, type ContinuationOut, VersionMismatchError } from "rlstm-client";
+import { Client, type EventStream, type AppendOut, type ContinuationOut, type TextStream, VersionMismatchError } from "rlstm-client";
 
 export async function takes(client: Client, texts: AsyncIterable<string>, signal: AbortSignal): Promise<void> {
   const session = await client.sessions.create({ adaptation: { experts: 4 }, metadata: { a: 1, b: null }, signal });
@@ -15,6 +15,12 @@ export async function takes(client: Client, texts: AsyncIterable<string>, signal
   for await (const part of session.appendStream(texts, { gatherBytes: 1, scores: "totals" })) {
     part.version.toFixed();
   }
+  const answers: TextStream = session.stream(texts, { learn: false, final: true, scores: "totals", signal });
+  for await (const part of answers) {
+    part.version.toFixed();
+  }
+  const given = new Client("http://server", { WebSocket });
+  for await (const part of given.sessions.get("id").stream(["a", "b"])) part.totals?.gain;
   const file: Blob = await session.export({ min_version: 1 });
   await client.sessions.importSession(file, { name: "n" });
   await client.score({ items: [{ text: "a" }, { tokens: [1] }] }, { top: 3 });
@@ -28,6 +34,12 @@ export async function refuses(client: Client): Promise<void> {
   await session.append("text", { text: "another" });
   // @ts-expect-error: a version is a number
   await session.append("text", { if_match: "3" });
+  // @ts-expect-error: a text is no sequence of ids
+  session.stream([[1, 2]]);
+  // @ts-expect-error: a stream has no version to start from
+  session.stream(["a"], { if_match: 3 });
+  // @ts-expect-error: nobody but the client names a stream
+  session.stream(["a"], { stream: "mine" });
   // @ts-expect-error: reading calls have no key
   await session.score(["a"], { idempotency_key: "k" });
   // @ts-expect-error: no such number of experts

@@ -2,14 +2,14 @@
 
     tail -F app.log | python log_watch.py > alarms.jsonl
 
-Two sessions read the log: one learns, the other never does. The score of a line is the share of its bits that
-learning does not save: bits for the first over bits for the second (and 8 more, so that a line of next to no
+The score of a line is the share of its bits that learning does not save: its bits for the session that learns
+the log, over its bits for the model as loaded after the same lines (and 8 more, so that a line of next to no
 bits is no alarm). It is small for what the log is made of, and about 1 for a line of another system.
 
-The session that learns is asked before it reads a line, so each is judged by those before it alone. An alarm
-is appended with learn=false: it teaches nothing. The threshold lies between the 98 % quantile of the last 500
-scores that were no alarm and 1, by default in the middle. The first lines, --warm-up, are never an alarm.
-After 20 alarms in a row the log itself has changed: it is learned anew, with another warm-up.
+The session is asked before it reads a line, so each is judged by those before it alone. An alarm is appended
+with learn=false: it teaches nothing. The threshold lies between the 98 % quantile of the last 500 scores that
+were no alarm and 1, by default in the middle. The first lines, --warm-up, are never an alarm. After 20 alarms
+in a row the log itself has changed: it is learned anew, with another warm-up.
 """
 
 import json
@@ -25,7 +25,7 @@ import typer
 
 from rlstm_client import Client
 from rlstm_client.cli import arguments
-from rlstm_client.cli.exits import one_line_errors
+from rlstm_client.cli.exits import CommandError, one_line_errors
 from rlstm_client.sessions import Session
 
 LONGEST = 4096  # characters of a line that are read
@@ -82,38 +82,48 @@ class Line:
 
 @dataclass(frozen=True)
 class Watch:
-    """A session that learns the log, and one that reads it beside and stays as it was."""
+    """A session that learns the log, and what its lines are held against."""
 
-    learned: Session
-    static: Session
+    session: Session
     threshold: Threshold
+
+    def bits(self, text: str) -> tuple[float, float]:
+        """Say what a text would cost next, to what was learned and to the model as loaded.
+
+        Raises:
+            CommandError: the session does not tell the second.
+        """
+        best = self.session.score([text], unit="bits").best
+        if best.static_logprob is None:
+            raise CommandError("the session cannot be watched: it has no static row to compare with")
+        return -best.logprob, -best.static_logprob
 
     def lines(self, lines: Iterable[str]) -> Iterator[Line]:
         """Judge each line, then append it."""
         for number, line in enumerate(lines, 1):
             text, limit = line[:LONGEST] + "\n", self.threshold.limit
-            bits = -self.learned.score([text], unit="bits").best.logprob
-            totals = self.static.append(text, learn=False, scores="totals", unit="bits").totals
-            assert totals is not None  # they were asked for
-            score = bits / (SPARE_BITS - totals.logprob)
+            bits, static_bits = self.bits(text)
+            score = bits / (SPARE_BITS + static_bits)
             alarm = self.threshold.exceeded(score)
-            self.learned.append(text, learn=not alarm, scores="none")
-            yield Line(number, alarm, score, limit, bits, -totals.logprob, line)
+            self.session.append(text, learn=not alarm, scores="none")
+            yield Line(number, alarm, score, limit, bits, static_bits, line)
 
 
 @contextmanager
 def watching(client: Client, threshold: Threshold, session: str | None, *, keep: bool) -> Iterator[Watch]:
-    """Open the sessions of a watch; what was made and is not to be kept ends with it."""
-    static = client.sessions.create(adaptation={"experts": 1, "rate_scale": 0.0, "static": False})
+    """Open the session of a watch; one that was made and is not to be kept ends with it.
+
+    Raises:
+        CommandError: the session cannot be watched. That is told before there is a line.
+    """
+    learned = client.sessions.get(session) if session else client.sessions.create()
     try:
-        learned = client.sessions.get(session) if session else client.sessions.create()
-        try:
-            yield Watch(learned, static, threshold)
-        finally:
-            if not (session or keep):
-                learned.delete()
+        watch = Watch(learned, threshold)
+        watch.bits("\n")
+        yield watch
     finally:
-        static.delete()
+        if not (session or keep):
+            learned.delete()
 
 
 def lines_of_input() -> Iterator[str]:
@@ -147,7 +157,7 @@ def log_watch(
                     sys.stdout.write(json.dumps(asdict(line)) + "\n")
                     sys.stdout.flush()
         finally:
-            more = f"; go on with --session {watch.learned.id}" if session or keep else ""
+            more = f"; go on with --session {watch.session.id}" if session or keep else ""
             sys.stderr.write(f"{count:,} lines, {alarms:,} alarms{more}\n")
 
 

@@ -6,8 +6,8 @@ In:   {"id": "17", "candidates": [{"text": "…", "given": -41.3}, …], "refere
 Out:  {"id": "17", "text": "…", "static_text": "…", "candidates": [{"text": "…", "score": …, "rank": 1, …}]}
 
 The score is alpha · log p (nats) + beta · tokens + gamma · given; given is the recogniser's own score, or 0.
-Beside the session that learns a second one reads the same winners and learns nothing: what it would have
-chosen is the static text. With references, standard error tells the word error rates of all three.
+The session also reads with the weights as loaded: what they would have chosen, after the same winners, is the
+static text. With references, standard error tells the word error rates of all three.
 """
 
 import json
@@ -26,7 +26,6 @@ from rlstm_client import Client
 from rlstm_client.cli import arguments
 from rlstm_client.cli.exits import CommandError, one_line_errors
 from rlstm_client.cli.texts import whole_text
-from rlstm_client.models import Ranking
 from rlstm_client.sessions import Session
 
 MOST_CANDIDATES = 256
@@ -104,10 +103,9 @@ def edits(words: Sequence[str], reference: Sequence[str]) -> int:
 
 @dataclass
 class Rescorer:
-    """Two sessions that read the same winners: one learns, the other does not."""
+    """A session that reads the winners and learns from them."""
 
-    adapted: Session
-    static: Session
+    session: Session
     weights: Mapping[str, float]
     errors: dict[str, Errors] = field(
         default_factory=lambda: {name: Errors() for name in ("first pass", "static", "adapted")}
@@ -115,9 +113,8 @@ class Rescorer:
     changed: int = 0
 
     def read(self, text: str) -> None:
-        """Let both sessions read a text that is known to be right; the adapted one learns it."""
-        self.adapted.append(text, scores="none")
-        self.static.append(text, learn=False, scores="none")
+        """Let the session learn a text that is known to be right."""
+        self.session.append(text, scores="none")
 
     def rescore(self, utterance: Utterance) -> dict[str, Any]:
         """Rank the candidates, commit the winner, and return the line to write."""
@@ -125,9 +122,10 @@ class Rescorer:
             {"text": text + "\n", "given": given}
             for text, given in zip(utterance.texts, utterance.given, strict=True)
         ]
-        adapted = self.adapted.score(candidates, weights=self.weights)
-        static = self.static.score(candidates, weights=self.weights)
-        text, static_text = (chosen(utterance, ranking) for ranking in (adapted, static))
+        ranking = self.session.score(candidates, weights=self.weights)
+        assert ranking.static_best is not None  # a new session reads with the weights as loaded, too
+        choices = (ranking.best, ranking.static_best)
+        text, static_text = (utterance.texts[ranking.candidates.index(choice)] for choice in choices)
         self.read(text + "\n")
         self.changed += text != static_text
         if utterance.reference is not None:
@@ -140,15 +138,14 @@ class Rescorer:
             "candidates": [
                 {
                     "text": candidate,
-                    "logprob": ours.logprob,
-                    "static_logprob": theirs.logprob,
-                    "score": ours.score,
-                    "rank": ours.rank,
-                    "static_rank": theirs.rank,
+                    "logprob": scored.logprob,
+                    "static_logprob": scored.static_logprob,
+                    "score": scored.score,
+                    "static_score": scored.static_score,
+                    "rank": scored.rank,
+                    "static_rank": scored.static_rank,
                 }
-                for candidate, ours, theirs in zip(
-                    utterance.texts, adapted.candidates, static.candidates, strict=True
-                )
+                for candidate, scored in zip(utterance.texts, ranking.candidates, strict=True)
             ],
         }
 
@@ -159,11 +156,6 @@ class Rescorer:
             rate = f"{errors.wrong / errors.words:.1%}" if errors.words else ""
             table.add_row(name, *map(str, (errors.right, errors.texts, errors.wrong, errors.words)), rate)
         return table
-
-
-def chosen(utterance: Utterance, ranking: Ranking) -> str:
-    """Return the text of rank 1."""
-    return utterance.texts[ranking.candidates.index(ranking.best)]
 
 
 def utterances(file: Path) -> list[Utterance]:
@@ -186,19 +178,16 @@ def rescore(
     lists = utterances(file)
     known = whole_text(None, prime) if prime else ""
     with Client(url, api_key=api_key) as client:
-        adapted = client.sessions.create()
-        static = client.sessions.create(adaptation={"experts": 1, "rate_scale": 0.0, "static": False})
+        session = client.sessions.create()
         try:
-            weights = {"lm": alpha, "length": beta, "given": gamma}
-            rescorer = Rescorer(adapted, static, weights)
+            rescorer = Rescorer(session, {"lm": alpha, "length": beta, "given": gamma})
             if known:
                 rescorer.read(known if known.endswith("\n") else known + "\n")
             for utterance in lists:
                 sys.stdout.write(json.dumps(rescorer.rescore(utterance), ensure_ascii=False) + "\n")
                 sys.stdout.flush()
         finally:
-            adapted.delete()
-            static.delete()
+            session.delete()
     console = Console(stderr=True)
     console.print(f"{rescorer.changed} of {len(lists)} winners changed by learning")
     if rescorer.errors["adapted"].texts:

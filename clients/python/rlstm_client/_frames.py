@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from rlstm_client import _problems, _read, _wire
 from rlstm_client._call import Call, encode, new_key
-from rlstm_client._pieces import cut
 from rlstm_client.errors import AppendProgress, UnreadableAnswerError
 from rlstm_client.models import AppendResult
 
@@ -20,27 +19,9 @@ FRAME_BYTES: Final = 1024
 """Of text in a frame: the answer about so many bytes is short enough to be kept whole, columns and all."""
 
 
-class Cutter:
-    """Cuts texts into frames; the newest piece is held back where the last one is to be marked as final."""
-
-    def __init__(self, *, hold_last: bool) -> None:
-        self._held_pieces = 1 if hold_last else 0
-        self._pieces: list[str] = []
-
-    def feed(self, text: str) -> list[str]:
-        """Take a text and return the pieces that are to be sent now."""
-        self._pieces += [piece for piece in cut(text, FRAME_BYTES) if piece]
-        return [self._pieces.pop(0) for _ in range(len(self._pieces) - self._held_pieces)]
-
-    def finish(self) -> list[str]:
-        """Return the piece that is left, if there is one."""
-        pieces, self._pieces = self._pieces, []
-        return pieces
-
-
 class _Frame(NamedTuple):
     seq: int
-    characters: int
+    text: str
     content: str
 
 
@@ -71,7 +52,7 @@ class Frames:
         """Number a text and give the frame to send."""
         self._sent += 1
         body = {"seq": self._sent, "text": text, "learn": self._learn, "final": final or None}
-        frame = _Frame(self._sent, len(text), encode(body).decode())
+        frame = _Frame(self._sent, text, encode(body).decode())
         self._open.append(frame)
         return frame.content
 
@@ -92,14 +73,18 @@ class Frames:
                 raise _problems.from_problem(_status(document), document)
             case "scores" if self._open and fields.get("seq") == self._open[0].seq:
                 answer = _read.append_result(fields)
-                self._characters += self._open.popleft().characters
+                self._characters += len(self._open.popleft().text)
                 known = {name: value for name, value in answer.extra.items() if name not in ("type", "seq")}
                 return replace(answer, extra=known)
         raise UnreadableAnswerError("the server acknowledged what was not sent", applied="unknown")
 
     def progress(self) -> AppendProgress:
-        """Say how much of the whole stream is in the session for certain."""
-        return AppendProgress(answer=None, characters=self._characters, key=self._name)
+        """Say how much of the whole stream is in the session for certain, and what is on its way."""
+        under_way = [(frame.text, f"stream:{self._name}:{frame.seq}") for frame in self._open]
+        piece, key = under_way[0] if under_way else (None, None)
+        return AppendProgress(
+            answer=None, characters=self._characters, piece=piece, key=key, following=under_way[1:]
+        )
 
 
 def _object(message: str | bytes) -> dict[str, Any]:

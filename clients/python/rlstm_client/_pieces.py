@@ -56,11 +56,13 @@ class PieceBuffer:
 
     gather_bytes  text is held until there is this much of it; 1 sends everything at once
     hold_last     holds the newest piece until the next exists, so that the last one can be marked as final
+    piece_bytes   how long a piece is at most
     """
 
-    def __init__(self, gather_bytes: int, *, hold_last: bool) -> None:
+    def __init__(self, gather_bytes: int, *, hold_last: bool, piece_bytes: int = PIECE_BYTES) -> None:
         self._gather_bytes = gather_bytes
         self._held_pieces = 1 if hold_last else 0
+        self._piece_bytes = piece_bytes
         self._parts: list[str] = []
         self._bytes = 0
         self._pieces: list[str] = []
@@ -97,7 +99,7 @@ class PieceBuffer:
 
     def _gather(self) -> None:
         if self._parts:
-            self._pieces += cut("".join(self._parts))
+            self._pieces += cut("".join(self._parts), self._piece_bytes)
         self._parts, self._bytes = [], 0
 
 

@@ -70,7 +70,9 @@ def health(data: Any) -> models.Health:
 
 def server_info(data: Any) -> models.ServerInfo:
     """Read the answer of ``GET /info``."""
-    return _read(models.ServerInfo, data, adaptation=_object, limits=_object, defaults=_object)
+    return _read(
+        models.ServerInfo, data, models=_each(_object), adaptation=_object, limits=_object, defaults=_object
+    )
 
 
 def token_ids(data: Any) -> tuple[int, ...]:

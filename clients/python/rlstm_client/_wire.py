@@ -36,6 +36,7 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 def score(
     text: str | None = None,
     *,
+    model: str | None = None,
     items: Sequence[Fields] | None = None,
     tokens: Sequence[int] | None = None,
     context: str | None = None,
@@ -49,16 +50,18 @@ def score(
 ) -> Call[ScoreResult]:
     """Build ``POST /score``: one text, one list of ids, or up to 256 items."""
     body = {
-        "text": text, "items": items, "tokens": tokens, "context": context,
+        "model": model, "text": text, "items": items, "tokens": tokens, "context": context,
         "context_tokens": context_tokens, "unit": unit, "scores": scores, "words": words, "top": top,
         "adapt": adapt, "adaptation": adaptation,
     }  # fmt: skip
     return _post("/score", body, _read.score_result)
 
 
-def generate(prompt: str | None = None, *, stream: bool = False, **options: Any) -> Call[Generation]:
+def generate(
+    prompt: str | None = None, *, model: str | None = None, stream: bool = False, **options: Any
+) -> Call[Generation]:
     """Build ``POST /generate``; an empty prompt starts from the beginning-of-text token."""
-    body = generation_body(prompt, stream=stream, **options)
+    body = {"model": model} | generation_body(prompt, stream=stream, **options)
     return replace(_post("/generate", body, _read.generation), choices=options.get("n") or 1)
 
 
@@ -129,6 +132,7 @@ def metrics() -> Call[str]:
 
 def create_session(
     *,
+    model: str | None = None,
     name: str | None = None,
     adaptation: Fields | None = None,
     ttl_seconds: float | None = None,
@@ -141,15 +145,17 @@ def create_session(
 ) -> Call[SessionInfo]:
     """Build ``POST /sessions``."""
     body = {
-        "name": name, "adaptation": adaptation, "ttl_seconds": ttl_seconds, "metadata": metadata,
-        "text": text, "tokens": tokens, "scores": scores, "unit": unit,
+        "model": model, "name": name, "adaptation": adaptation, "ttl_seconds": ttl_seconds,
+        "metadata": metadata, "text": text, "tokens": tokens, "scores": scores, "unit": unit,
     }  # fmt: skip
     return _post("/sessions", body, _read.session_info, _change_headers(idempotency_key))
 
 
-def list_sessions(*, cursor: str | None = None, limit: int | None = None) -> Call[SessionPage]:
+def list_sessions(
+    *, cursor: str | None = None, limit: int | None = None, name: str | None = None
+) -> Call[SessionPage]:
     """Build ``GET /sessions``."""
-    params = _params(cursor=cursor, limit=limit)
+    params = _params(cursor=cursor, limit=limit, name=name)
     return Call(method="GET", path="/sessions", params=params, read=_read.session_page)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 
 from rlstm_client import _sockets
-from rlstm_client._frames import WINDOW, Cutter, Frames
+from rlstm_client._frames import FRAME_BYTES, WINDOW, Frames
+from rlstm_client._pieces import PieceBuffer, telling
 from rlstm_client.async_connection import AsyncConnection, each
 from rlstm_client.errors import RLSTMError
 from rlstm_client.models import AppendResult
@@ -31,6 +32,7 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
     ) -> None:
         self._connection = connection
         self._frames = Frames(session_id, **options)
+        self._silence = _sockets.Silence(connection._http)
         self._texts = texts
         self._final = final
         self._room = asyncio.Semaphore(WINDOW)
@@ -62,25 +64,23 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
         attempt = 1
         feeder: asyncio.Task[None] | None = None
         try:
-            await self._open(attempt)
-            feeder = asyncio.ensure_future(self._feed())
-            while not self._is_over():
-                try:
-                    answer = await self._receive()
-                except RLSTMError as error:
-                    await self._wait(error, attempt)
-                    attempt += 1
-                    await self._open(attempt)
-                    continue
-                if answer is not None:
-                    attempt = 1
-                    self._room.release()
-                    yield answer
-            if self._fault is not None:
-                raise self._fault
-        except RLSTMError as error:
-            error.progress = error.progress or self._frames.progress()
-            raise
+            with telling(self._frames.progress):
+                await self._open(attempt)
+                feeder = asyncio.ensure_future(self._feed())
+                while not self._is_over():
+                    try:
+                        answer = await self._receive()
+                    except RLSTMError as error:
+                        await self._wait(error, attempt)
+                        attempt += 1
+                        await self._open(attempt)
+                        continue
+                    if answer is not None:
+                        attempt = 1
+                        self._room.release()
+                        yield answer
+                if self._fault is not None:
+                    raise self._fault
         finally:
             if feeder is not None:
                 feeder.cancel()
@@ -95,12 +95,20 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
         if self._socket is None:
             raise RuntimeError("the stream has no connection")
         try:
-            return self._frames.take(await self._socket.recv())
+            async with asyncio.timeout(self._silence.seconds):
+                message = await self._socket.recv()
+        except TimeoutError:
+            self._silence.check(self._frames.call, under_way=bool(self._frames.unacknowledged))
+            return None
         except _sockets.FAILURES as error:
             if self._is_over():
                 return None
-            under_way = bool(self._frames.unacknowledged)
-            raise _sockets.failure(error, self._frames.call, under_way=under_way) from error
+            raise self._failure(error) from error
+        self._silence.end()
+        return self._frames.take(message)
+
+    def _failure(self, error: Exception) -> RLSTMError:
+        return _sockets.failure(error, self._frames.call, under_way=bool(self._frames.unacknowledged))
 
     async def _open(self, attempt: int) -> None:
         """Connect, again where that can help, and send what was not acknowledged."""
@@ -108,7 +116,7 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
             try:
                 await self._connect()
             except _sockets.FAILURES as error:
-                await self._wait(_sockets.failure(error, self._frames.call, under_way=False), attempt)
+                await self._wait(self._failure(error), attempt)
                 attempt += 1
             else:
                 return
@@ -118,6 +126,7 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
             if self._socket is not None:
                 await self._socket.close()
             self._socket = await connect(**_sockets.arguments(self._connection._http, self._frames.call))
+            self._silence.end()
             for frame in self._frames.unacknowledged:
                 await self._socket.send(frame)
 
@@ -127,13 +136,13 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
     # ---- what the sender does -----------------------------------------------------------------------------
 
     async def _feed(self) -> None:
-        cutter = Cutter(hold_last=self._final)
+        buffer = PieceBuffer(1, hold_last=self._final, piece_bytes=FRAME_BYTES)
         try:
             async for text in each(self._texts):
-                for piece in cutter.feed(text):
+                for piece in buffer.feed(text):
                     await self._send(piece)
-            for piece in cutter.finish():
-                await self._send(piece, final=True)
+            for piece, last in buffer.finish():
+                await self._send(piece, final=self._final and last)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # raised where the answers are read
@@ -146,6 +155,8 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
     async def _send(self, piece: str, *, final: bool = False) -> None:
         await self._room.acquire()
         async with self._lock:
+            if not self._frames.unacknowledged:
+                self._silence.end()
             frame = self._frames.make(piece, final=final)
             if self._socket is not None:
                 try:

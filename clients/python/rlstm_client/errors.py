@@ -16,6 +16,7 @@
         ├── UnauthorizedError      401      unauthorized
         ├── ForbiddenError         403      forbidden
         ├── NotFoundError          404      not_found
+        │   └── ModelNotFoundError          model_not_found
         ├── MethodNotAllowedError  405      method_not_allowed
         ├── RequestTimeoutError    408
         │   ├── ReceiveTimeoutError         receive_timeout
@@ -37,6 +38,7 @@
         │   ├── IdempotencyMismatchError    idempotency_mismatch
         │   ├── ImportRejectedError         import_rejected
         │   └── InvalidFieldError           invalid_field
+        ├── UpgradeRequiredError   426      upgrade_required
         ├── QuotaError             429      quota
         ├── ServerFaultError       500
         │   ├── InternalError               internal
@@ -71,12 +73,14 @@ class AppendProgress:
     characters  how many code points of the text they hold, or how many ids
     piece       what was on its way next and may be in the session too; None when nothing was
     key         its idempotency key: appended again with this key and the same options it is there once
+    following   what of `stream` was on its way behind it, each with a key of the same use, in this order
     """
 
     answer: AppendResult | None
     characters: int
     piece: str | Sequence[int] | None = field(default=None, repr=False)
     key: str | None = None
+    following: Sequence[tuple[str, str]] = field(default=(), repr=False)
 
 
 class RLSTMError(Exception):
@@ -88,8 +92,8 @@ class RLSTMError(Exception):
     request_id   what the server's log calls this request
     retry_after  seconds, where the server named them
     facts        further members of the server's answer, for example ``field``, ``limit`` or ``version``
-    progress     set by `append` and `append_stream`, since a part of the text may be in the session already;
-                 an exception of another kind that ends them has it too
+    progress     set by `append`, `append_stream` and `stream`, since a part of the text may be in the session
+                 already; an exception of another kind that ends them has it too
     """
 
     status: int | None = None
@@ -199,6 +203,12 @@ class NotFoundError(APIError):
 
     status = 404
     type = "not_found"
+
+
+class ModelNotFoundError(NotFoundError):
+    """No model of this name is served; the sentence names those that are."""
+
+    type = "model_not_found"
 
 
 class MethodNotAllowedError(APIError):
@@ -335,6 +345,13 @@ class InvalidFieldError(UnprocessableError):
     """A field is wrong, unknown, missing or empty; the detail names it."""
 
     type = "invalid_field"
+
+
+class UpgradeRequiredError(APIError):
+    """The WebSocket arrived as a plain request: a proxy in between does not pass it on."""
+
+    status = 426
+    type = "upgrade_required"
 
 
 class QuotaError(APIError):

@@ -129,6 +129,10 @@ class Generation:
     """
 
     text: str
+    model: str = ""
+    fingerprint: str = ""
+    adaptation_fingerprint: str | None = None
+    numerics: str = ""
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
     finish_reason: str | None = None
@@ -205,12 +209,17 @@ class SessionInfo:
     ``weights`` say how much each expert counts in the next prediction, ``norm_ratio`` how large the fast
     weights are beside the loaded ones; ``learning`` says whether appends may learn. Of a session that is
     ``approx`` other numerics computed a part: its scores are the same to 1e-4 nats a token, not to the bit.
+    ``model`` and the fingerprints say what computes it; ``numerics`` is told of a session that was just made.
     """
 
     id: str
     version: int
     position: int
     name: str | None = None
+    model: str | None = None
+    fingerprint: str | None = None
+    adaptation_fingerprint: str | None = None
+    numerics: str | None = None
     created_at: float | None = None
     expires_at: float | None = None
     state_bytes: int | None = None
@@ -288,13 +297,21 @@ class AppendResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One candidate of a session's ranking; rank 1 is the best."""
+    """One candidate of a session's ranking; rank 1 is the best.
+
+    ``static_logprob``, ``static_score`` and ``static_rank`` are what the weights as loaded make of it, after
+    the same text; None in a session that has no static row. ``gain`` is what learning saves.
+    """
 
     logprob: float
     score: float
     rank: int
     tokens: int = 0
     id: str | None = None
+    static_logprob: float | None = None
+    gain: float | None = None
+    static_score: float | None = None
+    static_rank: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -311,6 +328,11 @@ class Ranking:
     def best(self) -> Candidate:
         """The candidate of rank 1."""
         return min(self.candidates, key=lambda candidate: candidate.rank)
+
+    @property
+    def static_best(self) -> Candidate | None:
+        """The one that the weights as loaded would choose; None in a session that has no static row."""
+        return next((one for one in self.candidates if one.static_rank == 1), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,12 +363,14 @@ class TokenizerInfo:
 class ServerInfo:
     """What the server runs: the model card, limits and defaults stay as the server names them.
 
-    ``adaptation`` has the rules that a session can ask for, the default first, with the bytes it takes.
+    ``models`` are all that can be asked for, ``model`` is the first of them. ``adaptation`` has the rules
+    that a session of that one can ask for, the default first, with the bytes it takes.
     """
 
     model: Any = None
     fingerprint: str | None = None
     version: str | None = None
+    models: Sequence[Mapping[str, Any]] = ()
     adaptation: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -23,6 +23,7 @@ class AdaptationOptions(TypedDict, total=False):
 class ScoreOptions(TypedDict, total=False):
     """Of `score`."""
 
+    model: str  # of those that the server has; left out, its first
     items: Sequence[Mapping[str, Any]]  # each: text or tokens, and where wanted id and context
     tokens: Sequence[int]  # instead of a text
     context: str  # scored against, not reported
@@ -53,6 +54,7 @@ class SamplingOptions(TypedDict, total=False):
 class GenerateOptions(SamplingOptions, total=False):
     """Of `generate` without a session."""
 
+    model: str  # of those that the server has; left out, its first
     tokens: Sequence[int]  # a prompt of ids instead of a text
     n: int  # choices
 
@@ -70,6 +72,7 @@ class SessionGenerateOptions(SamplingOptions, total=False):
 class CreateOptions(TypedDict, total=False):
     """Of `sessions.create`."""
 
+    model: str  # of those that the server has; left out, its first
     name: str  # unique among your live sessions
     adaptation: AdaptationOptions
     ttl_seconds: float

@@ -94,8 +94,7 @@ class Session:
         A lost connection is made again, and every text takes effect once. ``final`` flushes the word in
         progress at the end; the newest piece then waits for the next.
 
-        Raises:
-            RLSTMError: ``error.progress.characters`` counts what of the whole stream is in the session.
+        Whatever is raised, by the texts too, has a ``progress`` that says what of them is in the session.
         """
         from rlstm_client.streaming import TextStream  # and with it a library that nothing else needs
 
@@ -112,7 +111,8 @@ class Session:
         """Rank up to 256 candidates against the session as it is; nothing changes.
 
         ``weights`` holds ``lm``, ``length`` and ``given``, the factors of a candidate's log-probability in
-        ``unit``, of its number of tokens, and of its own ``given``; ``score`` is the sum.
+        ``unit``, of its number of tokens, and of its own ``given``; ``score`` is the sum, and
+        ``static_score`` the same by the weights as loaded, where the session has a static row.
         """
         call = _wire.score_candidates(
             self.id, candidates, weights=weights, unit=unit, min_version=min_version
@@ -200,9 +200,17 @@ class Sessions:
         """Return a handle on a session that exists, without asking the server."""
         return Session(self._connection, session_id)
 
-    def page(self, *, cursor: str | None = None, limit: int | None = None) -> SessionPage:
-        """Return one page of your sessions, oldest first."""
-        return self._connection.send(_wire.list_sessions(cursor=cursor, limit=limit))
+    def page(
+        self, *, cursor: str | None = None, limit: int | None = None, name: str | None = None
+    ) -> SessionPage:
+        """Return one page of your sessions, oldest first; or the session of a name, if there is one."""
+        call = _wire.list_sessions(cursor=cursor, limit=limit, name=name)
+        return self._connection.send(call)
+
+    def find(self, name: str) -> Session | None:
+        """Return the handle on the session of a name; None where there is none."""
+        found = self.page(name=name).sessions
+        return self.get(found[0].id) if found else None
 
     def list(self) -> Iterator[SessionInfo]:
         """Yield your sessions, oldest first."""

@@ -7,7 +7,8 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 from rlstm_client import _sockets
-from rlstm_client._frames import WINDOW, Cutter, Frames
+from rlstm_client._frames import FRAME_BYTES, WINDOW, Frames
+from rlstm_client._pieces import PieceBuffer, telling
 from rlstm_client.connection import Connection
 from rlstm_client.errors import RLSTMError
 from rlstm_client.models import AppendResult
@@ -25,6 +26,7 @@ class TextStream(Iterator[AppendResult]):
     ) -> None:
         self._connection = connection
         self._frames = Frames(session_id, **options)
+        self._silence = _sockets.Silence(connection._http)
         self._texts = texts
         self._final = final
         self._room = threading.Semaphore(WINDOW)
@@ -57,25 +59,23 @@ class TextStream(Iterator[AppendResult]):
     def _run(self) -> Iterator[AppendResult]:
         attempt = 1
         try:
-            self._open(attempt)
-            threading.Thread(target=self._feed, name="rlstm-stream", daemon=True).start()
-            while not self._is_over():
-                try:
-                    answer = self._receive()
-                except RLSTMError as error:
-                    self._wait(error, attempt)
-                    attempt += 1
-                    self._open(attempt)
-                    continue
-                if answer is not None:
-                    attempt = 1
-                    self._room.release()
-                    yield answer
-            if self._fault is not None:
-                raise self._fault
-        except RLSTMError as error:
-            error.progress = error.progress or self._frames.progress()
-            raise
+            with telling(self._frames.progress):
+                self._open(attempt)
+                threading.Thread(target=self._feed, name="rlstm-stream", daemon=True).start()
+                while not self._is_over():
+                    try:
+                        answer = self._receive()
+                    except RLSTMError as error:
+                        self._wait(error, attempt)
+                        attempt += 1
+                        self._open(attempt)
+                        continue
+                    if answer is not None:
+                        attempt = 1
+                        self._room.release()
+                        yield answer
+                if self._fault is not None:
+                    raise self._fault
         finally:
             self._closed = True
             self._room.release()
@@ -90,12 +90,19 @@ class TextStream(Iterator[AppendResult]):
         if self._socket is None:
             raise RuntimeError("the stream has no connection")
         try:
-            return self._frames.take(self._socket.recv())
+            message = self._socket.recv(self._silence.seconds)
+        except TimeoutError:
+            self._silence.check(self._frames.call, under_way=bool(self._frames.unacknowledged))
+            return None
         except _sockets.FAILURES as error:
             if self._is_over():
                 return None
-            under_way = bool(self._frames.unacknowledged)
-            raise _sockets.failure(error, self._frames.call, under_way=under_way) from error
+            raise self._failure(error) from error
+        self._silence.end()
+        return self._frames.take(message)
+
+    def _failure(self, error: Exception) -> RLSTMError:
+        return _sockets.failure(error, self._frames.call, under_way=bool(self._frames.unacknowledged))
 
     def _open(self, attempt: int) -> None:
         """Connect, again where that can help, and send what was not acknowledged."""
@@ -103,7 +110,7 @@ class TextStream(Iterator[AppendResult]):
             try:
                 self._connect()
             except _sockets.FAILURES as error:
-                self._wait(_sockets.failure(error, self._frames.call, under_way=False), attempt)
+                self._wait(self._failure(error), attempt)
                 attempt += 1
             else:
                 return
@@ -114,6 +121,7 @@ class TextStream(Iterator[AppendResult]):
                 self._socket.close()
             arguments = _sockets.arguments(self._connection._http, self._frames.call)
             self._socket = connect(**arguments).__enter__()
+            self._silence.end()
             for frame in self._frames.unacknowledged:
                 self._socket.send(frame)
 
@@ -123,15 +131,15 @@ class TextStream(Iterator[AppendResult]):
     # ---- what the sender does -----------------------------------------------------------------------------
 
     def _feed(self) -> None:
-        cutter = Cutter(hold_last=self._final)
+        buffer = PieceBuffer(1, hold_last=self._final, piece_bytes=FRAME_BYTES)
         try:
             for text in self._texts:
-                for piece in cutter.feed(text):
+                for piece in buffer.feed(text):
                     self._send(piece)
                 if self._closed:
                     return
-            for piece in cutter.finish():
-                self._send(piece, final=True)
+            for piece, last in buffer.finish():
+                self._send(piece, final=self._final and last)
         except BaseException as error:  # raised where the answers are read
             self._fault = error
         with self._lock:
@@ -142,8 +150,13 @@ class TextStream(Iterator[AppendResult]):
     def _send(self, piece: str, *, final: bool = False) -> None:
         self._room.acquire()
         with self._lock:
+            if self._closed:
+                self._room.release()  # for the next piece, which shall not wait either
+                return
+            if not self._frames.unacknowledged:
+                self._silence.end()
             frame = self._frames.make(piece, final=final)
-            if self._socket is not None and not self._closed:
+            if self._socket is not None:
                 try:
                     self._socket.send(frame)
                 except Exception:  # the reader notices, and sends it again

@@ -9,13 +9,17 @@ import {
   RequestError,
   RLSTMError,
   TimedOutError,
+  UnreadableAnswerError,
+  UpgradeRequiredError,
 } from "./errors.js";
 import { EventReader, type GenerationEvent } from "./events.js";
-import { DEFAULT_RETRIES, type Retries, waitFor } from "./retries.js";
+import { DEFAULT_RETRIES, type Retries, stillOpen, waitFor } from "./retries.js";
+import { checkedMaker, protocols, Socket, type WebSocketMaker } from "./sockets.js";
 import { Watch } from "./watch.js";
 
 export const DEFAULT_URL = "http://127.0.0.1:8000";
 const DEFAULT_TIMEOUT = 600;
+const OPEN_SECONDS = 10;
 
 // What Node says; browsers say nothing.
 const NOTHING_WAS_SENT = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "UND_ERR_CONNECT_TIMEOUT"];
@@ -31,6 +35,8 @@ export interface ClientOptions {
   readonly retries?: Partial<Retries>;
   /** In place of the platform's `fetch`. */
   readonly fetch?: typeof fetch;
+  /** In place of the platform's `WebSocket`, which Node has from version 22 on. */
+  readonly WebSocket?: WebSocketMaker;
   /** The clock of the waits between attempts. */
   readonly sleep?: (seconds: number, signal?: AbortSignal) => Promise<void>;
   /** The random source of the waits, in [0, 1). */
@@ -40,30 +46,35 @@ export interface ClientOptions {
 /** Sends calls to one server. */
 export class Connection {
   readonly #url: string;
+  readonly #apiKey: string | undefined;
   readonly #headers: Readonly<Record<string, string>>;
   readonly #timeout: number;
   readonly #retries: Retries;
   readonly #fetch: typeof fetch;
+  readonly #WebSocket: WebSocketMaker | undefined;
   readonly #sleep: (seconds: number, signal?: AbortSignal) => Promise<void>;
   readonly #chance: () => number;
 
   constructor(url: string | URL, options: ClientOptions) {
     this.#url = checkedUrl(url);
+    this.#apiKey = options.apiKey;
     this.#headers = options.apiKey === undefined ? {} : { authorization: `Bearer ${checkedKey(options.apiKey)}` };
     this.#timeout = options.timeout ?? DEFAULT_TIMEOUT;
     this.#retries = { ...DEFAULT_RETRIES, ...options.retries };
     this.#fetch = options.fetch ?? ((input, init) => fetch(input, init));
+    this.#WebSocket = options.WebSocket;
     this.#sleep = options.sleep ?? sleep;
     this.#chance = options.chance ?? Math.random;
   }
 
   /** Send a call and return its answer. */
   async send<T>(call: Call<T>, signal?: AbortSignal): Promise<T> {
-    for (let attempt = 1; ; attempt += 1) {
+    for (let attempt = 1, doubt = false; ; attempt += 1) {
       try {
         return await this.#exchange(call, signal);
       } catch (error) {
-        await this.#pause(call, error, attempt, signal);
+        doubt = error instanceof RLSTMError && stillOpen(error, doubt);
+        await this.pause(call, error, attempt, signal);
       }
     }
   }
@@ -99,7 +110,7 @@ export class Connection {
         if (!reader.goesOn) {
           throw error;
         }
-        await this.#pause(reader.call, error, attempt, signal);
+        await this.pause(reader.call, error, attempt, signal);
       } finally {
         watch.end();
       }
@@ -135,6 +146,35 @@ export class Connection {
     }
   }
 
+  /** Open a WebSocket for a call. Browsers do not tell why one was refused, so the server is asked then. */
+  async socket(call: Call<unknown>, signal: AbortSignal): Promise<Socket> {
+    const [maker, offered] = [checkedMaker(this.#WebSocket), protocols(this.#apiKey)];
+    const watch = new Watch(Math.min(OPEN_SECONDS, this.#timeout), [signal]);
+    const socket = new Socket(maker, this.#url.replace("http", "ws") + call.path, offered, this.#timeout);
+    watch.signal.addEventListener("abort", () => socket.close());
+    try {
+      if (await watch.during(socket.opened())) {
+        return socket;
+      }
+    } finally {
+      watch.end();
+    }
+    signal.throwIfAborted();
+    const where = new URL(this.#url).origin;
+    if (watch.expired) {
+      throw new TimedOutError(`no WebSocket from ${where} in time`);
+    }
+    try {
+      await this.#exchange({ ...call, method: "GET", headers: {} }, signal);
+    } catch (error) {
+      if (error instanceof UpgradeRequiredError) {
+        throw new ConnectionLostError(`${where} answers, but a WebSocket to it was lost before it was open`);
+      }
+      throw error;
+    }
+    throw new UnreadableAnswerError(`what answers at ${where} opens no WebSocket`);
+  }
+
   async #exchange<T>(call: Call<T>, signal: AbortSignal | undefined): Promise<T> {
     const watch = new Watch(this.#timeout, [signal]);
     try {
@@ -157,7 +197,7 @@ export class Connection {
   }
 
   /** Wait before the next attempt; throw the error when there is none. */
-  async #pause(call: Call<unknown>, error: unknown, attempt: number, signal: AbortSignal | undefined): Promise<void> {
+  async pause(call: Call<unknown>, error: unknown, attempt: number, signal: AbortSignal | undefined): Promise<void> {
     if (!(error instanceof RLSTMError)) {
       throw error;
     }

@@ -28,6 +28,8 @@ export interface AppendProgress {
   readonly piece: string | readonly number[] | null;
   /** Its idempotency key: appended again with this key and the same options it is there once. */
   readonly key: string | null;
+  /** What of `stream` was on its way behind it, in this order, with keys of the same use. */
+  readonly following: readonly { readonly piece: string; readonly key: string }[];
 }
 
 /** What is known of an error beside its sentence. */
@@ -42,8 +44,8 @@ export interface ErrorDetails {
 
 /** The root of the tree. */
 export class RLSTMError extends Error {
-  /** Whether the change that was asked for took effect. */
-  readonly applied: Applied;
+  /** Whether the change that was asked for took effect; open where an attempt before left it open. */
+  applied: Applied;
   /** The HTTP status; null when there was no answer. */
   readonly status: number | null;
   /** What the server's log calls this request. */
@@ -53,8 +55,8 @@ export class RLSTMError extends Error {
   /** Further members of the server's answer, for example `field`, `limit` or `version`. */
   readonly facts: Readonly<Record<string, unknown>>;
   /**
-   * Set by `append` and `appendStream`, since a part of the text may be in the session already; an error of
-   * another kind that ends them has it too.
+   * Set by `append`, `appendStream` and `stream`, since a part of the text may be in the session already; an
+   * error of another kind that ends them has it too.
    */
   progress: AppendProgress | null = null;
 
@@ -124,7 +126,12 @@ export class ForbiddenError extends APIError {
 /** There is no such session or route, or the session is somebody else's. */
 export class NotFoundError extends APIError {
   static override readonly status = 404;
-  static override readonly type = "not_found";
+  static override readonly type: string = "not_found";
+}
+
+/** No model of this name is served; the sentence names those that are. */
+export class ModelNotFoundError extends NotFoundError {
+  static override readonly type = "model_not_found";
 }
 
 /** The route does not know this method. */
@@ -227,6 +234,12 @@ export class ImportRejectedError extends UnprocessableError {
 /** A field is wrong, unknown, missing or empty; the message names it. */
 export class InvalidFieldError extends UnprocessableError {
   static override readonly type = "invalid_field";
+}
+
+/** The WebSocket arrived as a plain request: a proxy in between does not pass it on. */
+export class UpgradeRequiredError extends APIError {
+  static override readonly status = 426;
+  static override readonly type = "upgrade_required";
 }
 
 /** Your own quota is used up; `retryAfter` says for how long. */

@@ -11,8 +11,11 @@ export { Client, type GenerateOptions, type Health, type ServerInfo } from "./cl
 export { type ClientOptions, EventStream } from "./connection.js";
 export * from "./errors.js";
 export type { GenerationEvent } from "./events.js";
+export type { StreamOptions } from "./frames.js";
 export type { AppendOptions } from "./pieces.js";
 export type { Retries } from "./retries.js";
 export type * from "./schema.js";
 export { type AppendStreamOptions, Session, type SessionGenerateOptions, Sessions } from "./sessions.js";
+export type { WebSocketLike, WebSocketMaker } from "./sockets.js";
+export { TextStream } from "./streaming.js";
 export type { CallOptions, Fields, Operation, Options } from "./wire.js";

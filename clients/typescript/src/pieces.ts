@@ -53,14 +53,16 @@ function cutTokens(tokens: readonly number[]): (readonly number[])[] {
 export class PieceBuffer {
   readonly #gatherBytes: number;
   readonly #holdLast: boolean;
+  readonly #pieceBytes: number;
   #text = "";
   #pieces: string[] = [];
   #before = 0;
   #plan: AppendPlan | undefined;
 
-  constructor(gatherBytes: number, holdLast: boolean) {
+  constructor(gatherBytes: number, holdLast: boolean, pieceBytes: number = PIECE_BYTES) {
     this.#gatherBytes = gatherBytes;
     this.#holdLast = holdLast;
+    this.#pieceBytes = pieceBytes;
   }
 
   /** Take a text and return the pieces that are to be sent now. */
@@ -69,7 +71,7 @@ export class PieceBuffer {
     // The first half of a surrogate pair waits for the second, which may come with the next text.
     const whole = this.#text.replace(/[\ud800-\udbff]$/, "");
     if (whole !== "" && bytes(whole) >= this.#gatherBytes) {
-      this.#pieces.push(...cut(whole));
+      this.#pieces.push(...cut(whole, this.#pieceBytes));
       this.#text = this.#text.slice(whole.length);
     }
     return this.#pieces.splice(0, Math.max(0, this.#pieces.length - (this.#holdLast ? 1 : 0)));
@@ -77,7 +79,7 @@ export class PieceBuffer {
 
   /** The pieces that are left. */
   finish(): string[] {
-    const pieces = this.#text === "" ? this.#pieces : [...this.#pieces, ...cut(this.#text)];
+    const pieces = this.#text === "" ? this.#pieces : [...this.#pieces, ...cut(this.#text, this.#pieceBytes)];
     [this.#text, this.#pieces] = ["", []];
     return pieces;
   }
@@ -91,8 +93,8 @@ export class PieceBuffer {
 
   /** How much of the whole stream is in the session, and what is on its way. */
   progress(): AppendProgress {
-    const { length, piece, key } = this.#plan?.progress() ?? { length: 0, piece: null, key: null };
-    return { answer: null, length: this.#before + length, piece, key };
+    const last = this.#plan?.progress() ?? { length: 0, piece: null, key: null, following: [] };
+    return { ...last, answer: null, length: this.#before + last.length };
   }
 }
 
@@ -166,6 +168,7 @@ export class AppendPlan {
       length: this.#pieces.slice(0, done).reduce((sum, piece) => sum + piece.length, 0),
       piece: (this.#onItsWay && this.#pieces[done]) ?? null,
       key: this.#onItsWay?.headers["idempotency-key"] ?? null,
+      following: [],
     };
   }
 

@@ -82,3 +82,15 @@ export function repeatable(call: Call<unknown>, error: RLSTMError): boolean {
   }
   return WAIT_WHEN_TOLD.includes(error.status) && error.retryAfter !== null;
 }
+
+/**
+ * Whether it is open, after this error too, if the call took effect; the error then says so.
+ *
+ * An attempt that reached nobody tells nothing of one before it; a server that answers has looked.
+ */
+export function stillOpen(error: RLSTMError, before: boolean): boolean {
+  if (before && error instanceof NoAnswerError && error.applied === "no") {
+    error.applied = "unknown";
+  }
+  return error.applied === "unknown";
+}

@@ -123,6 +123,12 @@ export interface CandidatesOut {
 export interface ChangedOut {
   readonly id: string;
   readonly name: string | null;
+  /** As it was called where the session was last changed; null, as are the fingerprints, for a session of an older server. */
+  readonly model: string | null;
+  /** Of the model's weights and vocabulary. */
+  readonly fingerprint: string | null;
+  /** Of its calibration. */
+  readonly adaptation_fingerprint: string | null;
   readonly version: number;
   /** Tokens read. */
   readonly position: number;
@@ -209,6 +215,8 @@ export interface ContinueIn {
 
 /** A new session; every field is optional. */
 export interface CreateIn {
+  /** Of those that `/info` names; default: the first. */
+  readonly model?: string | null;
   /** Unique among your sessions. */
   readonly name?: string | null;
   /** How the session learns. Default: {"rate_scale": 1.0, "static": true}. */
@@ -229,15 +237,14 @@ export interface CreateIn {
 
 /** The new session, with the answer to its first text. */
 export interface CreatedOut {
-  readonly model: string;
-  /** SHA-256 of weights and vocabulary. */
-  readonly fingerprint: string;
-  /** SHA-256 of the calibration. */
-  readonly adaptation_fingerprint: string | null;
-  /** Equal ids give equal bits. */
-  readonly numerics: string;
   readonly id: string;
   readonly name: string | null;
+  /** As it was called where the session was last changed; null, as are the fingerprints, for a session of an older server. */
+  readonly model: string | null;
+  /** Of the model's weights and vocabulary. */
+  readonly fingerprint: string | null;
+  /** Of its calibration. */
+  readonly adaptation_fingerprint: string | null;
   readonly version: number;
   /** Tokens read. */
   readonly position: number;
@@ -259,6 +266,8 @@ export interface CreatedOut {
   readonly forked_from: AncestorOut | null;
   /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. */
   readonly approx: boolean;
+  /** Equal ids give equal bits. */
+  readonly numerics: string;
   readonly durability: string;
   readonly replayed: boolean;
   readonly append?: AppendOut | null;
@@ -293,6 +302,14 @@ export interface EndEventOut {
   readonly replayed?: boolean | null;
 }
 
+/** Why the connection is closed now, with a code of 4000 plus the status. */
+export interface ErrorFrameOut {
+  readonly type: "error";
+  /** Of the frame that it is about; null for what is no frame. */
+  readonly seq: number | null;
+  readonly problem: ProblemOut;
+}
+
 /** A copy of a session; what is left out is the source's, but for the name. */
 export interface ForkIn {
   /** Unique among your sessions. */
@@ -306,6 +323,23 @@ export interface ForkIn {
   /** Refuse (412) an older session. */
   readonly min_version?: number | null;
 }
+
+/** The next piece of the session's stream. */
+export interface FrameIn {
+  /** One more than the frame before. */
+  readonly seq: number;
+  /** Text. Give this or `tokens`. */
+  readonly text?: string | null;
+  /** Ids of the model's vocabulary. Give this or `text`. */
+  readonly tokens?: readonly number[] | null;
+  /** Learn from it after scoring it. Default: true. */
+  readonly learn?: boolean;
+  /** The text ends here: score the word in progress too. Default: false. */
+  readonly final?: boolean;
+}
+
+/** What the server sends. */
+export type FrameOut = ReadyFrameOut | ScoresFrameOut | ErrorFrameOut;
 
 /** A prompt and how to continue it. An empty prompt is the beginning of a text. */
 export interface GenerateIn {
@@ -335,6 +369,8 @@ export interface GenerateIn {
   readonly prompt?: string;
   /** The prompt as ids; not together with `prompt`. Default: []. */
   readonly tokens?: readonly number[];
+  /** Of those that `/info` names; default: the first. */
+  readonly model?: string | null;
   /** How many continuations. Default: 1. */
   readonly n?: number;
 }
@@ -398,10 +434,33 @@ export interface ProblemOut {
 export interface RankedOut {
   readonly id: string;
   readonly logprob: number;
+  /** Under the weights as loaded; null without a static row. */
+  readonly static_logprob: number | null;
+  /** logprob - static_logprob: what learning saves. */
+  readonly gain: number | null;
   readonly tokens: number;
   readonly score: number;
+  /** The same mix with static_logprob. */
+  readonly static_score: number | null;
   /** 1 is the highest score. */
   readonly rank: number;
+  /** 1 is the highest static_score. */
+  readonly static_rank: number | null;
+}
+
+/** The first frame: the stream is open. */
+export interface ReadyFrameOut {
+  readonly type: "ready";
+  /** Its name: frames that are sent again need it. */
+  readonly stream: string;
+  /** Of the session. */
+  readonly version: number;
+  /** Tokens read. */
+  readonly position: number;
+  /** Frames that may be under way. */
+  readonly window: number;
+  /** A longer frame closes the connection, with code 1009. */
+  readonly frame_bytes: number;
 }
 
 /** What to forget; totals and position go on. */
@@ -428,6 +487,8 @@ export interface ScoreIn {
   readonly context?: string;
   /** The same as ids; not together with `context`. Default: []. */
   readonly context_tokens?: readonly number[];
+  /** Of those that `/info` names; default: the first. */
+  readonly model?: string | null;
   /** Of every log-probability, entropy and gain in the answer. Default: "nats". */
   readonly unit?: "nats" | "bits" | "log10";
   /** Per-token columns, or sums only. Default: "tokens". */
@@ -458,10 +519,57 @@ export interface ScoreOut {
   readonly items: readonly ItemOut[];
 }
 
+/** A frame is acknowledged: it was appended, and this is what that did. */
+export interface ScoresFrameOut {
+  readonly ids?: readonly number[] | null;
+  readonly logprobs?: readonly number[] | null;
+  /** Under the weights as loaded. */
+  readonly static_logprobs?: readonly number[] | null;
+  /** 1 is the most probable token. */
+  readonly ranks?: readonly number[] | null;
+  /** Of the whole distribution at the token. */
+  readonly entropies?: readonly number[] | null;
+  /** First code point of the token's span. */
+  readonly starts?: readonly number[] | null;
+  /** Code point after the span. */
+  readonly ends?: readonly number[] | null;
+  readonly top?: TopOut | null;
+  readonly version: number;
+  readonly position: number;
+  /** What the change survives: fsync, replica or memory. */
+  readonly durability: string;
+  /** The key was seen before: this is what happened then. */
+  readonly replayed: boolean;
+  /** Of every log-probability, entropy and gain in the answer. */
+  readonly unit: "nats" | "bits" | "log10";
+  /** Whether it could be learned from: asked for, and the session's is on. */
+  readonly learn: boolean;
+  /** Segments learned from. */
+  readonly updates: number;
+  /** What kept learning in bounds, and how often: `step_skipped`, `projected`, `restarted` (once a row); `reset`, `frozen` (once a segment). */
+  readonly guards: { readonly [name: string]: number };
+  /** How much each expert counts in the next prediction; they sum to 1. */
+  readonly weights: readonly number[];
+  /** Norm of the fast weights over that of the loaded ones: the greatest expert's. */
+  readonly norm_ratio: number;
+  readonly pending: number;
+  readonly totals?: TotalsOut | null;
+  readonly expires_at: number | null;
+  readonly type: "scores";
+  /** Of the frame. */
+  readonly seq: number;
+}
+
 /** A session as the store has it. Times are seconds since 1970. */
 export interface SessionOut {
   readonly id: string;
   readonly name: string | null;
+  /** As it was called where the session was last changed; null, as are the fingerprints, for a session of an older server. */
+  readonly model: string | null;
+  /** Of the model's weights and vocabulary. */
+  readonly fingerprint: string | null;
+  /** Of its calibration. */
+  readonly adaptation_fingerprint: string | null;
   readonly version: number;
   /** Tokens read. */
   readonly position: number;
@@ -858,6 +966,23 @@ export interface Operations {
     answer: CreatedOut;
     event: never;
   };
+  /** Continuous text over a WebSocket of the subprotocol `rlstm.v1`: frames up, acknowledgements down. Each frame is appended, the next when the one before is acknowledged. A frame that is sent again under the stream's name takes effect once. A page, which sets no headers, gives its key as one more subprotocol, `bearer.<key>`. A request that is no WebSocket is refused as that would be, or else with 426: browsers do not tell why a WebSocket was refused. */
+  "GET /sessions/{session_id}/stream": {
+    parameters: {
+      /** The id that the server gave the session. */
+      readonly session_id: string;
+      /** Drawn by the sender: frames sent again need it. */
+      readonly stream?: string | null;
+      /** Per-token columns, sums only, or neither. Default: "tokens". */
+      readonly scores?: "none" | "totals" | "tokens";
+      /** Of every log-probability, entropy and gain in the answer. Default: "nats". */
+      readonly unit?: "nats" | "bits" | "log10";
+    };
+    headers: never;
+    body: object;
+    answer: undefined;
+    event: never;
+  };
   /** Answer as long as the process does; touches neither model nor store. */
   "GET /health/live": {
     parameters: object;
@@ -939,6 +1064,7 @@ export const OPERATIONS = {
   "POST /sessions/{session_id}/fork": { query: [], headers: ["idempotency-key"], body: "json", answer: "json" },
   "GET /sessions/{session_id}/export": { query: ["min_version"], headers: [], body: "none", answer: "octets" },
   "POST /sessions/import": { query: ["name", "ttl_seconds"], headers: ["idempotency-key"], body: "octets", answer: "json" },
+  "GET /sessions/{session_id}/stream": { query: ["stream", "scores", "unit"], headers: [], body: "none", answer: "none" },
   "GET /health/live": { query: [], headers: [], body: "none", answer: "json" },
   "GET /health/ready": { query: [], headers: [], body: "none", answer: "json" },
   "GET /info": { query: [], headers: [], body: "none", answer: "json" },

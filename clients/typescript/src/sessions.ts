@@ -1,6 +1,7 @@
 /** Sessions: streams of text with a state and weights of their own. */
 
 import type { Connection, EventStream } from "./connection.js";
+import type { StreamOptions } from "./frames.js";
 import { type AppendOptions, AppendPlan, PIECE_BYTES, PieceBuffer, tell } from "./pieces.js";
 import type {
   AppendOut,
@@ -14,6 +15,7 @@ import type {
   SnapshotOut,
   TakenOut,
 } from "./schema.js";
+import { TextStream } from "./streaming.js";
 import { call, type CallOptions, type Options } from "./wire.js";
 
 /** Of a session's `generate`. */
@@ -93,6 +95,17 @@ export class Session {
     }
   }
 
+  /**
+   * Append texts as they come over one connection, without waiting; gives an answer for each frame of them.
+   *
+   * A lost connection is made again, and every text takes effect once. `final` flushes the word in progress at
+   * the end; the newest piece then waits for the next. Whatever error ends it, one of the texts' own too, has a
+   * `progress` that says what of them is in the session.
+   */
+  stream(texts: Iterable<string> | AsyncIterable<string>, options: StreamOptions = {}): TextStream {
+    return new TextStream(this.#connection, this.id, texts, options);
+  }
+
   async #send(plan: AppendPlan, signal: AbortSignal | undefined): Promise<AppendOut> {
     for (let made = plan.next(); made !== undefined; made = plan.next()) {
       plan.add(await this.#connection.send(made, signal));
@@ -104,7 +117,8 @@ export class Session {
    * Rank up to 256 candidates against the session as it is; nothing changes.
    *
    * `weights` holds `lm`, `length` and `given`, the factors of a candidate's log-probability in `unit`, of its
-   * number of tokens, and of its own `given`; `score` is the sum.
+   * number of tokens, and of its own `given`; `score` is the sum, and `static_score` the same by the weights as
+   * loaded, where the session has a static row.
    */
   score(
     candidates: readonly (string | CandidateIn)[],

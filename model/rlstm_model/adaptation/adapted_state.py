@@ -72,12 +72,18 @@ class Lineup:
 class Cursor(NamedTuple):
     """A place in a text: the states of some rows before ``last``, the newest token, has been read.
 
-    A reader's cursor has the rows that are mixed, and their mixture if there are several.
+    A reader's cursor has the rows that are mixed, and their mixture if there are several. Where the static
+    row's log-probabilities are wanted too, it is the first.
     """
 
     state: State
     last: int
     mixture: MixtureState | None = None
+
+    @property
+    def experts(self) -> int:
+        """How many are mixed."""
+        return 1 if self.mixture is None else self.mixture.experts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -103,10 +103,16 @@ class Adapter(Learner):
         room = self.config.segment - state.position % self.config.segment
         return Part(state, tuple(ids[:room]), learn, top, self, decided)
 
-    def reader(self, state: AdaptedState) -> Reader:
-        """The stream's present experts, for inference."""
-        now = Cursor(state.now.state.rows(state.lineup.mixed), state.now.last, state.mixture)
-        return Reader(self.rows, state.delta_KP, now)
+    def reader(self, state: AdaptedState, *, static: bool = False) -> Reader:
+        """The stream's present experts, for inference.
+
+        With ``static`` the log-probabilities of the slow weights stand beside theirs, if the stream has the
+        static row: of several experts it is one, and beside a single one it reads along.
+        """
+        static = static and state.lineup.static
+        rows = slice(state.lineup.rows) if static else state.lineup.mixed
+        now = Cursor(state.now.state.rows(rows), state.now.last, state.mixture)
+        return Reader(self.rows, state.delta_KP, now, static)
 
     def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
         """Forget what was learned, or the text read so far, or both; see :func:`restart.reset`."""

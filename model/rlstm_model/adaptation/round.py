@@ -77,8 +77,9 @@ def perform(
 
     To ``padding`` is added what was computed for nobody, in tokens, by the kind of pass.
     A work that cannot be done has its error there and disturbs no other: NonFiniteState where a stream's
-    state cannot be used, ArithmeticError where a reader's experts computed no distribution, InvalidToken for
-    an id outside the vocabulary, ValueError for a work without tokens or beyond the end of its segment.
+    state cannot be used, ArithmeticError where a reader's experts (or the static row, where it is wanted)
+    computed no distribution, InvalidToken for an id outside the vocabulary, ValueError for a work without
+    tokens or beyond the end of its segment.
     """
     results: dict[int, Result] = {}
     for i, work in enumerate(works):
@@ -151,18 +152,18 @@ def _do(batch: _Batch) -> tuple[Sequence[Result | _Broken], Counter[PassKind]]:
 
 def _turns(works: Sequence[Work], passes: Passes) -> list[Result]:
     results: dict[int, Result] = {}
-    for experts in {len(done.places) for done in passes.done}:
-        chosen = [i for i, done in enumerate(passes.done) if len(done.places) == experts]
-        experts_NKV = passes.predictions.rows([passes.done[i].places for i in chosen])
-        cursors = [work.cursor for i in chosen if isinstance(work := works[i], Turn)]
-        mixtures = [cursor.mixture for cursor in cursors if cursor.mixture is not None]
+    cursors = [work.cursor for work in works if isinstance(work, Turn)]
+    for experts in {cursor.experts for cursor in cursors}:
+        chosen = [i for i, cursor in enumerate(cursors) if cursor.experts == experts]
+        experts_NKV = passes.predictions.rows([passes.done[i].places[-experts:] for i in chosen])
+        mixtures = [mixed for i in chosen if (mixed := cursors[i].mixture) is not None]
         log_probs_NV = experts_NKV[:, 0]
         if mixtures:
             log_probs_NV = mixture.mix(MixtureState.concatenate(mixtures).weights_NK, experts_NKV)
-        for i, cursor, log_probs_V, experts_1KV in zip(
-            chosen, cursors, log_probs_NV, torch.split(experts_NKV, 1), strict=True
+        for i, log_probs_V, experts_1KV in zip(
+            chosen, log_probs_NV, torch.split(experts_NKV, 1), strict=True
         ):
-            results[i] = Next(log_probs_V, experts_1KV, side_by_side(passes.done[i].states), cursor)
+            results[i] = Next(log_probs_V, experts_1KV, side_by_side(passes.done[i].states), cursors[i])
     return [results[i] for i in range(len(works))]
 
 
@@ -185,13 +186,14 @@ def _text(work: Work, done: Done) -> Text:
         lineup, lean = work.state.lineup, work.adapter.logprobs_only
         return Text(work.ids, done.places, lineup.experts, lineup.static, work.state.mixture, work.top, lean)
     ids, top = (work.ids, work.top) if isinstance(work, Slice) else ((), 0)
-    return Text(ids, done.places, len(done.places), False, work.cursor.mixture, top)
+    return Text(ids, done.places, work.cursor.experts, work.reader.static, work.cursor.mixture, top)
 
 
 def _sliced(work: Slice, done: Done, scored: Scored) -> Result:
-    if scored.scores is None:
+    if scored.scores is None or (work.reader.static and scored.broken[0]):
         return ArithmeticError("the model's output is not finite")
-    return Sliced(scored.scores, Cursor(side_by_side(done.states), work.ids[-1], scored.mixture))
+    after = Cursor(side_by_side(done.states), work.ids[-1], scored.mixture)
+    return Sliced(scored.scores, after, scored.static_logprobs)
 
 
 def _observed(part: Part, done: Done, scored: Scored) -> Result | _Broken:

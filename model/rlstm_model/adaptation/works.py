@@ -26,12 +26,14 @@ class FrozenExperts:
 
     rows       what reads them
     delta_KP   fast weights of those that learn; None is zero for all
-    cursor     where the stream was, the rows that are mixed
+    cursor     where the stream was: the rows that are mixed, and with ``static`` the static one first
+    static     whether that row's log-probabilities are wanted too
     """
 
     rows: Rows
     delta_KP: Tensor | None
     cursor: Cursor
+    static: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,10 +176,21 @@ class Observed:
 
 
 class Sliced(NamedTuple):
-    """What a slice gave: the scores of its tokens, and the place after them."""
+    """What a slice gave: the scores of its tokens, and the place after them.
+
+    ``static_logprobs`` as in :class:`Observed`; None where the reader does not want them.
+    """
 
     scores: TokenScores
     cursor: Cursor
+    static_logprobs: Tensor | None = None
+
+    @staticmethod
+    def concatenate(parts: "Sequence[Sliced]") -> "Sliced":
+        """Slices of one text, one after the other. Raises ValueError when there is none."""
+        scores = TokenScores.concatenate([part.scores for part in parts])
+        static = [part.static_logprobs for part in parts if part.static_logprobs is not None]
+        return Sliced(scores, parts[-1].cursor, torch.cat(static) if static else None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 """What every vocabulary offers, and what can be wrong with one or with a text."""
 
 import codecs
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -48,11 +49,14 @@ def check_ids(ids: Iterable[int], vocab_size: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A text's tokens: equally long lists, and how many tokens are the unknown id."""
+    """A text's tokens, where each begins and ends, and how many tokens are the unknown id.
+
+    The three are equally long. Of a long text spans would be many millions of objects, so they lie in arrays.
+    """
 
     ids: list[int]
-    starts: list[int]
-    ends: list[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
     unknown: int = 0
 
 
@@ -168,4 +172,12 @@ def as_list(values: NDArray[np.integer[Any]]) -> list[int]:
     made: list[int] = []
     for start in range(0, len(values), PIECE):
         made += values[start : start + PIECE].tolist()
+    return made
+
+
+def as_array(values: NDArray[np.integer[Any]]) -> "array[int]":
+    """The values in eight bytes each, made in pieces."""
+    made = array("q")
+    for start in range(0, len(values), PIECE):
+        made.frombytes(values[start : start + PIECE].astype(np.int64).tobytes())
     return made

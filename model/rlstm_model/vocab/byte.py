@@ -14,6 +14,7 @@ from rlstm_model.vocab.base import (
     Utf8Decoder,
     Vocab,
     VocabKind,
+    as_array,
     as_list,
     character_of_bytes,
     utf8,
@@ -33,7 +34,7 @@ class ByteVocab(Vocab):
         """See :class:`Vocab`."""
         data = np.frombuffer(utf8(text), dtype=np.uint8)
         starts = character_of_bytes(data)
-        return Encoded(ids=as_list(data), starts=as_list(starts), ends=as_list(starts + 1))
+        return Encoded(ids=as_list(data), starts=as_array(starts), ends=as_array(starts + 1))
 
     def encode_ids(self, text: str) -> Ids:
         """See :class:`Vocab`."""

@@ -72,9 +72,7 @@ class CharVocab(Vocab):
         unknown = self.unknown_id
         ids = [self._ids.get(character, unknown) for character in text]
         length = len(ids)
-        return Encoded(
-            ids=ids, starts=list(range(length)), ends=list(range(1, length + 1)), unknown=ids.count(unknown)
-        )
+        return Encoded(ids=ids, starts=range(length), ends=range(1, length + 1), unknown=ids.count(unknown))
 
     def encode_ids(self, text: str) -> Ids:
         """See :class:`Vocab`; a byte a token where all ids fit one."""

@@ -25,7 +25,7 @@ from rlstm_model.vocab.base import (
     Vocab,
     VocabError,
     VocabKind,
-    as_list,
+    as_array,
     character_of_bytes,
     utf8,
 )
@@ -104,7 +104,7 @@ class SubwordVocab(Vocab):
         ids = self._ids(text)
         after = np.cumsum([len(self._tokens[token]) for token in ids], dtype=np.int64)
         starts = character[np.concatenate(([0], after))[: len(ids)]]
-        return Encoded(ids=ids, starts=as_list(starts), ends=as_list(character[after - 1] + 1))
+        return Encoded(ids=ids, starts=as_array(starts), ends=as_array(character[after - 1] + 1))
 
     def encode_ids(self, text: str) -> Ids:
         """See :class:`Vocab`."""

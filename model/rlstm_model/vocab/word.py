@@ -1,6 +1,7 @@
 """The vocabulary of words."""
 
 import re
+from array import array
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,7 +83,8 @@ class WordVocab(Vocab):
         """See :class:`Vocab`; a span leaves out the white space around a word."""
         utf8(text)
         unknown = self.unknown_id
-        ids, starts, ends = [], [], []
+        ids: list[int] = []
+        starts, ends = array("q"), array("q")
         for match in _TOKEN.finditer(text):
             ids.append(self._ids.get(match[0], unknown))
             starts.append(match.start())

@@ -101,7 +101,7 @@ def total_fields(totals: Totals, unit: Unit) -> dict[str, Any]:
     factor = FACTORS[unit]
     return {
         "logprob": totals.logprob * factor,
-        "static_logprob": _scaled(totals.static_logprob, factor),
+        "static_logprob": scaled(totals.static_logprob, factor),
         "tokens": totals.tokens,
         "bytes": totals.bytes,
         "words": totals.words,
@@ -109,9 +109,10 @@ def total_fields(totals: Totals, unit: Unit) -> dict[str, Any]:
         "perplexity": totals.perplexity,
         "bits_per_byte": totals.bits_per_byte,
         "static_bits_per_byte": totals.static_bits_per_byte,
-        "gain": _scaled(totals.gain, factor),
+        "gain": scaled(totals.gain, factor),
     }
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
+def scaled(value: float | None, factor: float) -> float | None:
+    """Multiply a figure that may not be there."""
     return None if value is None else value * factor

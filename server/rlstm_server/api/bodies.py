@@ -1,7 +1,8 @@
 """Strict JSON bodies: what Python's parser would let pass is refused before a schema sees it.
 
-A large one is parsed and held against its schema in a thread. One that is made to cost much is refused early:
-each part of a body becomes an object, and each part that is wrong could become an error of its own.
+A large one is parsed and held against its schema in a thread, a long one in pieces. One that is made to
+cost much is refused early: each part of a body becomes an object, and each part that is wrong could become an
+error of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
+from rlstm_server.api.long_bodies import Skeleton
 from rlstm_server.errors import InputError, InvalidText
 
 MAX_DEPTH = 32
@@ -28,6 +30,9 @@ MAX_PARTS = 65_536
 
 MAX_FIELDS = 1_024
 """Fields of one object: a schema finds a fault with each that it does not know."""
+
+PIECE = 65_536
+"""Characters of a long text that are looked at in one call: others wait meanwhile."""
 
 _TO_NEXT_PART = re.compile(rb'(?s)(?:[^"\[{:]++|"(?:[^"\\]++|\\.)*+"?+)*+[\[{:]')
 
@@ -137,24 +142,28 @@ def parse_strictly(body: bytes) -> Any:
             too many parts.
         InvalidText: a string holds a lone surrogate.
     """
-    _check_parts(body)
+    skeleton = Skeleton(body)
+    _check_parts(skeleton.written)
     try:
         value = json.loads(
-            body.decode("utf-8"),
-            object_pairs_hook=_unique_keys,
+            skeleton.written.decode("utf-8"),
+            object_pairs_hook=lambda pairs: _unique_keys([(skeleton.text(key), of) for key, of in pairs]),
             parse_constant=_refuse_constant,
             parse_float=_finite_float,
         )
     except InvalidJson:
         raise
     except UnicodeDecodeError as error:
-        raise InvalidJson(f"the body is not UTF-8 (byte {error.start:,})") from None
+        raise InvalidJson(f"the body is not UTF-8 (byte {skeleton.place(error.start):,})") from None
     except json.JSONDecodeError as error:
-        raise InvalidJson(f"the body is not JSON (line {error.lineno:,}, column {error.colno:,})") from None
+        before = body[: skeleton.place(len(error.doc[: error.pos].encode()))].decode()
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        raise InvalidJson(f"the body is not JSON (line {line:,}, column {column:,})") from None
     except RecursionError:
         raise _too_deep() from None
     except ValueError:
         raise InvalidJson("an integer has too many digits") from None
+    value = skeleton.whole(value)
     _check_tree(value)
     return value
 
@@ -188,7 +197,7 @@ def _containers_in(container: list[Any] | dict[str, Any]) -> list[Any]:
         for key in container:
             _check_text(key)
         container = list(container.values())
-    inner = [value for value in container if isinstance(value, str | list | dict)]
+    inner = [value for value in container if isinstance(value, (str, list, dict))]
     for value in inner:
         if isinstance(value, str):
             _check_text(value)
@@ -199,7 +208,8 @@ def _check_text(text: str) -> None:
     if text.isascii():
         return
     try:
-        text.encode("utf-8")
+        for start in range(0, len(text), PIECE):
+            text[start : start + PIECE].encode("utf-8")
     except UnicodeEncodeError:
         raise InvalidText("a string holds a lone surrogate, which is not text") from None
 

@@ -90,7 +90,7 @@ async def import_session(
 
 async def _made(made: CreatedSession, services: Services) -> Response:
     return await json_response(
-        lambda: made_fields(made, services.engine.identity),
+        lambda: made_fields(made),
         tokens=0,
         version=made.info.version,
         status=201,

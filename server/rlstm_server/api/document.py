@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from rlstm_server.api.event_shapes import data_schemas
+from rlstm_server.api.frame_shapes import frame_schemas
 from rlstm_server.api.limits import OPEN_PATHS
 from rlstm_server.api.problems import MEDIA_TYPE
 from rlstm_server.api.tracing import face_of
@@ -27,7 +28,7 @@ class Application(FastAPI):
         """Give the document, written once."""
         if self.openapi_schema is None:
             document = super().openapi()
-            document["components"]["schemas"] |= data_schemas()
+            document["components"]["schemas"] |= data_schemas() | frame_schemas()
             for path, operation in _operations(document):
                 _describe_errors(path, operation)
                 _allow_no_body(operation)

@@ -16,10 +16,11 @@ from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import CallerDep, HeldDep, Services, ServicesDep, TraceDep
 from rlstm_server.api.event_shapes import UsageOut, event_schema
 from rlstm_server.api.events import open_stream
-from rlstm_server.api.shapes import BODY, IdentityOut, Ids, Shape, Strict, UnitField, problems
+from rlstm_server.api.shapes import BODY, IdentityOut, Ids, ModelField, Shape, Strict, UnitField, problems
 from rlstm_server.api.tracing import Trace
 from rlstm_server.engine.messages import (
     EndEvent,
+    EngineIdentity,
     GenerateRequest,
     GenerationEvent,
     GenerationSettings,
@@ -88,6 +89,7 @@ class GenerateIn(SamplingIn):
 
     prompt: str = Field(default="", description="The text to continue.")
     tokens: Ids = Field(default=[], description="The prompt as ids; not together with `prompt`.")
+    model: ModelField = None
     n: int = Field(default=1, ge=1, le=MAX_CHOICES, description="How many continuations.")
 
     @model_validator(mode="after")
@@ -144,14 +146,24 @@ async def generate(
         raise TooLarge("n x max_tokens", body.n * body.max_tokens, limit)
     if not body.stream:
         held.expect(body.n * body.max_tokens)
-    request = GenerateRequest(caller=caller, prompt=body.passage(), settings=body.settings(body.n))
-    return await respond(services.engine.generate(request), body, services, trace)
+    served = services.engine.models.named(body.model)
+    request = GenerateRequest(
+        caller=caller, model=served.name, prompt=body.passage(), settings=body.settings(body.n)
+    )
+    return await respond(services.engine.generate(request), body, services, trace, served.identity)
 
 
 async def respond(
-    events: AsyncIterator[GenerationEvent], body: SamplingIn, services: Services, trace: Trace
+    events: AsyncIterator[GenerationEvent],
+    body: SamplingIn,
+    services: Services,
+    trace: Trace,
+    model: EngineIdentity | None = None,
 ) -> Response:
-    """Answer with the events as a stream, or gathered in one document."""
+    """Answer with the events as a stream, or gathered in one document.
+
+    The events of a session's text end with its model; that of a prompt's is given.
+    """
     if body.stream:
         return await open_stream(
             events,
@@ -160,10 +172,12 @@ async def respond(
             metrics=services.metrics,
             ping_seconds=services.settings.limits.ping_seconds,
         )
-    return await _gathered(events, body, services)
+    return await _gathered(events, body, model)
 
 
-async def _gathered(events: AsyncIterator[GenerationEvent], body: SamplingIn, services: Services) -> Response:
+async def _gathered(
+    events: AsyncIterator[GenerationEvent], body: SamplingIn, model: EngineIdentity | None
+) -> Response:
     choices: dict[int, _Choice] = {}
     ends: dict[int, EndEvent] = {}
     async with aclosing(_closable(events)) as source:
@@ -172,11 +186,11 @@ async def _gathered(events: AsyncIterator[GenerationEvent], body: SamplingIn, se
                 ends[event.choice] = event
             else:
                 _gather(choices.setdefault(event.choice, _Choice()), event)
-    if 0 not in ends:
+    if 0 not in ends or (model := model or ends[0].identity) is None:
         raise InternalError
     count = sum(end.completion_tokens for end in ends.values())
     return await json_response(
-        lambda: identity(services.engine.identity) | _document(choices, ends, body),
+        lambda: identity(model) | _document(choices, ends, body),
         tokens=count,
         version=ends[0].version,
     )
@@ -282,6 +296,6 @@ def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(route_class=StrictRoute, tags=["generate"])
     routes.add_api_route(
-        "/generate", generate, methods=["POST"], responses=streamed(), summary="Continue a prompt"
+        "/generate", generate, methods=["POST"], responses=streamed(404), summary="Continue a prompt"
     )
     return routes

@@ -55,6 +55,7 @@ KINDS: Mapping[type[errors.ServerError], Kind] = {
     errors.InvalidField: Kind(422, "invalid_field", "A field is wrong", openai=400),
     errors.IdempotencyMismatch: Kind(422, "idempotency_mismatch", "The key was used with another body"),
     errors.ImportRejected: Kind(422, "import_rejected", "The file cannot be imported"),
+    errors.UpgradeRequired: Kind(426, "upgrade_required", "This is reached over a WebSocket"),
     errors.InputError: Kind(422, "invalid_field", "The request is wrong", openai=400),
     errors.BodyTooLarge: Kind(413, "too_large", "Over a limit", "too_large"),
     errors.TooLarge: Kind(413, "too_large", "Over a limit", "too_large", openai=400),
@@ -63,7 +64,7 @@ KINDS: Mapping[type[errors.ServerError], Kind] = {
     errors.RateLimited: Kind(429, "quota", "Your quota is used up", "rate"),
     errors.AccessError: Kind(403, "forbidden", "This is not allowed", "auth"),
     errors.NotFound: Kind(404, "not_found", "There is no such thing"),
-    errors.ModelNotFound: Kind(404, "not_found", "There is no such model"),
+    errors.ModelNotFound: Kind(404, "model_not_found", "There is no such model"),
     errors.Gone: Kind(410, "session_deleted", "The session is gone"),
     errors.Conflict: Kind(409, "conflict", "The session kept changing", "conflict"),
     errors.InFlight: Kind(409, "in_flight", "The same key is being worked on", "conflict"),
@@ -188,6 +189,8 @@ def _headers(kind: Kind, error: errors.ServerError) -> dict[str, str]:
         headers["retry-after"] = str(math.ceil(seconds))
     if kind.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
+    if kind.status == HTTPStatus.UPGRADE_REQUIRED:
+        headers |= {"upgrade": "websocket", "connection": "upgrade"}
     if isinstance(error, errors.VersionMoved):
         headers["etag"] = f'"{error.current}"'
     return headers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Response
@@ -19,6 +20,7 @@ from rlstm_server.api.shapes import (
     GuardsField,
     IdentityOut,
     Ids,
+    ModelField,
     Shape,
     Strict,
     TextField,
@@ -73,7 +75,8 @@ class ItemIn(Strict):
     @property
     def most_tokens(self) -> int:
         """An upper bound of the tokens in text and context: no vocabulary has more tokens than bytes."""
-        texts = sum(len(text.encode("utf-8")) for text in (self.text or "", self.context))
+        given = (self.text or "", self.context)
+        texts = sum(len(text if text.isascii() else text.encode("utf-8")) for text in given)
         return texts + len(self.tokens or ()) + len(self.context_tokens)
 
 
@@ -87,6 +90,7 @@ class ScoreIn(Strict):
     tokens: TokensField = None
     context: ContextField = ""
     context_tokens: ContextTokensField = Field(default=[])
+    model: ModelField = None
     unit: UnitField = "nats"
     scores: Literal["totals", "tokens"] = Field(
         default="tokens", description="Per-token columns, or sums only."
@@ -104,11 +108,12 @@ class ScoreIn(Strict):
     def _check(self) -> ScoreIn:
         if self.items is None:
             one_of(self.text, self.tokens)
-            self.the_items()
+            _ = self.the_items  # checked here, beside the event loop
         elif self.text is not None or self.tokens is not None or self.context or self.context_tokens:
             raise ValueError("give either items, or text or tokens")
         return self
 
+    @cached_property
     def the_items(self) -> list[ItemIn]:
         """Give the items, one for the short form."""
         if self.items is not None:
@@ -127,7 +132,8 @@ class ScoreIn(Strict):
         adaptation = self.adaptation or (AdaptationIn() if self.adapt else None)
         return ScoreRequest(
             caller=caller,
-            items=tuple(item.score_item(index) for index, item in enumerate(self.the_items())),
+            model=self.model,
+            items=tuple(item.score_item(index) for index, item in enumerate(self.the_items)),
             top=self.top,
             adaptation=adaptation.request() if adaptation else None,
         )
@@ -170,14 +176,14 @@ class ScoreOut(IdentityOut):
 async def score(body: ScoreIn, services: ServicesDep, caller: CallerDep, held: HeldDep) -> Response:
     """Score texts. Log-probabilities are of the raw distribution: finite, at most 0, at least -9999 nats."""
     held.expect(_numbers(body, services.settings.limits.score_numbers))
+    served = services.engine.models.named(body.model)
     answer = await services.engine.score(body.request(caller))
-    engine = services.engine
 
     def fields() -> dict[str, Any]:
-        document: dict[str, Any] = identity(engine.identity) | {"unit": body.unit}
+        document: dict[str, Any] = identity(served.identity) | {"unit": body.unit}
         if answer.adaptation is not None:
             document["adaptation"] = answer.adaptation
-        return document | {"items": [_item_fields(item, body, engine.vocab) for item in answer.items]}
+        return document | {"items": [_item_fields(item, body, served.vocab) for item in answer.items]}
 
     return await json_response(
         fields,
@@ -188,7 +194,7 @@ async def score(body: ScoreIn, services: ServicesDep, caller: CallerDep, held: H
 
 def _numbers(body: ScoreIn, limit: int) -> int:
     """Bound items x tokens x alternatives before anything of that size is made."""
-    numbers = sum(item.most_tokens for item in body.the_items()) * (1 + body.top)
+    numbers = sum(item.most_tokens for item in body.the_items) * (1 + body.top)
     if numbers > limit:
         raise TooLarge("tokens x (1 + top) of all items", numbers, limit)
     return numbers
@@ -218,7 +224,7 @@ def router() -> APIRouter:
         "/score",
         score,
         methods=["POST"],
-        responses={200: {"model": ScoreOut}, **problems(*BODY)},
+        responses={200: {"model": ScoreOut}, **problems(404, *BODY)},
         summary="Score texts",
     )
     return routes

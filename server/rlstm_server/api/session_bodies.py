@@ -9,7 +9,16 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from rlstm_server.api.answers import FACTORS, Unit
 from rlstm_server.api.generate import SamplingIn
-from rlstm_server.api.shapes import AdaptationIn, Strict, TextField, TokensField, UnitField, one_of, passage
+from rlstm_server.api.shapes import (
+    AdaptationIn,
+    ModelField,
+    Strict,
+    TextField,
+    TokensField,
+    UnitField,
+    one_of,
+    passage,
+)
 from rlstm_server.engine.messages import Candidate, CandidateWeights, ScoreDetail
 
 MAX_TTL_SECONDS = 366 * 86_400
@@ -47,6 +56,7 @@ MinVersionField = Annotated[int | None, Field(ge=0, lt=2**63, description="Refus
 class CreateIn(Strict):
     """A new session; every field is optional."""
 
+    model: ModelField = None
     name: Name | None = Field(default=None, description="Unique among your sessions.")
     adaptation: AdaptationIn = Field(default=AdaptationIn(), description="How the session learns.")
     ttl_seconds: TTLSeconds | None = Field(

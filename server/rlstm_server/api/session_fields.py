@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rlstm_server.api.answers import Unit, column_fields, identity, total_fields
+from rlstm_server.api.answers import FACTORS, Unit, column_fields, identity, scaled, total_fields
 from rlstm_server.engine.messages import (
     AppendAnswer,
     CreatedSession,
-    EngineIdentity,
+    RankedCandidate,
     SessionInfo,
     SessionSnapshot,
     SessionTotals,
@@ -39,11 +39,30 @@ def append_fields(answer: AppendAnswer, unit: Unit) -> dict[str, Any]:
     return fields | {"expires_at": answer.expires_at}
 
 
+def ranked_fields(ranked: RankedCandidate, unit: Unit) -> dict[str, Any]:
+    """Lay out one candidate."""
+    factor = FACTORS[unit]
+    return {
+        "id": ranked.id,
+        "logprob": ranked.logprob * factor,
+        "static_logprob": scaled(ranked.static_logprob, factor),
+        "gain": scaled(ranked.gain, factor),
+        "tokens": ranked.tokens,
+        "score": ranked.score,
+        "static_score": ranked.static_score,
+        "rank": ranked.rank,
+        "static_rank": ranked.static_rank,
+    }
+
+
 def session_fields(info: SessionInfo) -> dict[str, Any]:
     """Lay out a session."""
     return {
         "id": info.id,
         "name": info.name,
+        "model": info.model,
+        "fingerprint": info.fingerprint,
+        "adaptation_fingerprint": info.adaptation_fingerprint,
         "version": info.version,
         "position": info.position,
         "pending": info.pending,
@@ -61,9 +80,9 @@ def session_fields(info: SessionInfo) -> dict[str, Any]:
     }
 
 
-def made_fields(made: CreatedSession, engine: EngineIdentity) -> dict[str, Any]:
+def made_fields(made: CreatedSession) -> dict[str, Any]:
     """Lay out a new session, and which numbers are its."""
-    document = identity(engine) | session_fields(made.info)
+    document = session_fields(made.info) | identity(made.identity)
     return document | {"durability": made.durability, "replayed": made.replayed}
 
 

@@ -8,7 +8,6 @@ from rlstm_server.api.shapes import (
     AdaptationOut,
     ColumnsOut,
     GuardsField,
-    IdentityOut,
     NormRatioField,
     Shape,
     TotalsOut,
@@ -66,6 +65,12 @@ class SessionOut(Shape):
 
     id: str
     name: str | None
+    model: str | None = Field(
+        description="As it was called where the session was last changed; null, as are the fingerprints, for"
+        " a session of an older server."
+    )
+    fingerprint: str | None = Field(description="Of the model's weights and vocabulary.")
+    adaptation_fingerprint: str | None = Field(description="Of its calibration.")
     version: int
     position: int = Field(description="Tokens read.")
     pending: int = Field(description="Characters held back until the word is complete; at most 4,096.")
@@ -102,8 +107,10 @@ class AppendOut(ColumnsOut):
     expires_at: float | None
 
 
-class CreatedOut(SessionOut, IdentityOut):
+class CreatedOut(SessionOut):
     """The new session, with the answer to its first text."""
+
+    numerics: str = Field(description="Equal ids give equal bits.")
 
     durability: str
     replayed: bool
@@ -122,9 +129,15 @@ class RankedOut(Shape):
 
     id: str
     logprob: float
+    static_logprob: float | None = Field(
+        description="Under the weights as loaded; null without a static row."
+    )
+    gain: float | None = Field(description="logprob - static_logprob: what learning saves.")
     tokens: int
     score: float
+    static_score: float | None = Field(description="The same mix with static_logprob.")
     rank: int = Field(description="1 is the highest score.")
+    static_rank: int | None = Field(description="1 is the highest static_score.")
 
 
 class CandidatesOut(Shape):

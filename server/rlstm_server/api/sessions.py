@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from rlstm_server.api.answers import FACTORS, json_response
+from rlstm_server.api.answers import json_response
 from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import (
     CallerDep,
@@ -21,8 +21,16 @@ from rlstm_server.api.dependencies import (
 )
 from rlstm_server.api.generate import respond as respond_events
 from rlstm_server.api.generate import streamed
-from rlstm_server.api.session_bodies import AppendIn, CandidatesIn, ContinueIn, CreateIn, ResetIn, UpdateIn
-from rlstm_server.api.session_fields import append_fields, made_fields, session_fields
+from rlstm_server.api.session_bodies import (
+    NAME,
+    AppendIn,
+    CandidatesIn,
+    ContinueIn,
+    CreateIn,
+    ResetIn,
+    UpdateIn,
+)
+from rlstm_server.api.session_fields import append_fields, made_fields, ranked_fields, session_fields
 from rlstm_server.api.session_shapes import (
     AppendOut,
     CandidatesOut,
@@ -49,6 +57,9 @@ SESSION_BYTES = 20_480
 """What a session of a page takes at most: above all its metadata."""
 
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Sessions on a page.")]
+NameQuery = Annotated[
+    str | None, Query(pattern=NAME, description="Only the session of this name; none where there is none.")
+]
 Cursor = Annotated[str | None, Query(max_length=512, description="As the page before gave it.")]
 
 
@@ -58,6 +69,7 @@ async def create(body: CreateIn, services: ServicesDep, caller: CallerDep, key: 
     made = await services.engine.create_session(
         CreateSession(
             caller=caller,
+            model=body.model,
             name=body.name,
             adaptation=body.adaptation.request(),
             ttl_seconds=body.ttl_seconds,
@@ -69,7 +81,7 @@ async def create(body: CreateIn, services: ServicesDep, caller: CallerDep, key: 
     )
 
     def fields() -> dict[str, Any]:
-        document = made_fields(made, services.engine.identity)
+        document = made_fields(made)
         if made.append is not None:
             document["append"] = append_fields(made.append, body.unit)
         return document
@@ -85,11 +97,18 @@ async def create(body: CreateIn, services: ServicesDep, caller: CallerDep, key: 
 
 
 async def listing(
-    services: ServicesDep, caller: CallerDep, held: HeldDep, limit: PageSize = 100, cursor: Cursor = None
+    services: ServicesDep,
+    caller: CallerDep,
+    held: HeldDep,
+    limit: PageSize = 100,
+    cursor: Cursor = None,
+    name: NameQuery = None,
 ) -> Response:
-    """List your sessions, oldest first, a page at a time."""
+    """List your sessions, oldest first, a page at a time; or find the one of a name."""
+    if name is not None and cursor is not None:
+        raise InvalidField("cursor", "cursor: there is one page of a name")
     held.expect_bytes(limit * SESSION_BYTES)
-    page = await services.engine.list_sessions(caller.tenant, limit, cursor)
+    page = await services.engine.list_sessions(caller.tenant, limit, cursor, name)
     return await json_response(
         lambda: {"sessions": [session_fields(info) for info in page.sessions], "cursor": page.cursor},
         tokens=len(page.sessions),
@@ -176,16 +195,7 @@ async def score(
         lambda: {
             "version": answer.version,
             "unit": body.unit,
-            "candidates": [
-                {
-                    "id": ranked.id,
-                    "logprob": ranked.logprob * FACTORS[body.unit],
-                    "tokens": ranked.tokens,
-                    "score": ranked.score,
-                    "rank": ranked.rank,
-                }
-                for ranked in answer.candidates
-            ],
+            "candidates": [ranked_fields(ranked, body.unit) for ranked in answer.candidates],
         },
         tokens=len(answer.candidates),
         timings=answer.timings,

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticKnownError
 
 from rlstm_model.adaptation.adapted_state import EXPERTS
 from rlstm_model.adaptation.config import Kind
@@ -13,12 +24,44 @@ from rlstm_server.api.answers import Unit
 from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, Passage
 
 UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy and gain in the answer.")]
-TextField = Annotated[str | None, Field(min_length=1, description="Text. Give this or `tokens`.")]
-Ids = Annotated[list[int], Field(fail_fast=True)]
+ModelField = Annotated[
+    str | None,
+    Field(min_length=1, max_length=256, description="Of those that `/info` names; default: the first."),
+]
+PIECE = 16_384
+"""Ids that are looked at in one call: others wait meanwhile."""
+
+
+def _some(text: str) -> str:
+    """Refuse an empty text. A length that pydantic looks at is counted in a copy of the text."""
+    if not text:
+        raise PydanticKnownError("string_too_short", {"min_length": 1})
+    return text
+
+
+def _in_pieces(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """Read ids. Many are looked at in pieces, and not copied."""
+    if not isinstance(value, list) or len(value) <= PIECE:
+        return read(value)
+    for start in range(0, len(value), PIECE):
+        piece = value[start : start + PIECE]
+        if set(map(type, piece)) != {int}:
+            index = next(index for index, token in enumerate(piece, start) if type(token) is not int)
+            fault = InitErrorDetails(type="int_type", loc=(index,), input=None)
+            raise ValidationError.from_exception_data("ids", [fault], hide_input=True)
+    return value
+
+
+TextField = Annotated[
+    Annotated[str, AfterValidator(_some), Field(json_schema_extra={"minLength": 1})] | None,
+    Field(description="Text. Give this or `tokens`."),
+]
+Ids = Annotated[list[int], Field(fail_fast=True), WrapValidator(_in_pieces)]
 """Of a million ids that are none the first is told: every list of a request is read so."""
 
 TokensField = Annotated[
-    Ids | None, Field(min_length=1, description="Ids of the model's vocabulary. Give this or `text`.")
+    Annotated[list[int], Field(min_length=1, fail_fast=True), WrapValidator(_in_pieces)] | None,
+    Field(description="Ids of the model's vocabulary. Give this or `text`."),
 ]
 
 
@@ -177,6 +220,7 @@ PROBLEMS: Mapping[int, str] = {
     413: "Over a limit; both numbers are named.",
     415: "The body is not declared as what the route reads.",
     422: "A field is wrong, or the idempotency key was used with another body.",
+    426: "It is reached over a WebSocket, and this was none: a proxy may have made it a plain request.",
     429: "Your quota is used up.",
     500: "A fault of the server, logged with the request id; or the stored state cannot be used.",
     503: "Overloaded, draining, or the store is down or full; or committed less durably than asked.",

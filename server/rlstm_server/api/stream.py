@@ -11,21 +11,30 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 
 import orjson
-from fastapi import APIRouter
-from pydantic import Field, ValidationError, model_validator
+from fastapi import APIRouter, Query
+from pydantic import Field, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rlstm_server.api import problems
 from rlstm_server.api.answers import INLINE_TOKENS, Unit, encode
 from rlstm_server.api.auth import Principal, principal_of
 from rlstm_server.api.bodies import InvalidJson, parse_strictly
-from rlstm_server.api.dependencies import SESSION_ID, Services, services_of
+from rlstm_server.api.dependencies import (
+    SESSION_ID,
+    CallerDep,
+    Services,
+    ServicesDep,
+    SessionDep,
+    services_of,
+)
+from rlstm_server.api.frame_shapes import FrameIn, frame_schema
 from rlstm_server.api.session_bodies import ScoresField
 from rlstm_server.api.session_fields import append_fields
-from rlstm_server.api.shapes import Strict, TextField, TokensField, UnitField, one_of, passage
+from rlstm_server.api.shapes import Strict, UnitField, passage
+from rlstm_server.api.shapes import problems as refusals
 from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
 from rlstm_server.engine.messages import AppendAnswer, AppendRequest, Caller
 from rlstm_server.errors import (
@@ -38,6 +47,7 @@ from rlstm_server.errors import (
     RateLimited,
     ServerError,
     SlowConsumer,
+    UpgradeRequired,
 )
 
 PROTOCOL: Final = "rlstm.v1"
@@ -58,21 +68,6 @@ LONGEST_PAUSE_SECONDS: Final = 5.0
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 REFUSED: Final = 4_000
 """Plus the status of a problem: the code that a connection is closed with after it was told."""
-
-
-class FrameIn(Strict):
-    """The next piece of the session's stream."""
-
-    seq: Annotated[int, Field(ge=1, lt=2**53, description="One more than the frame before.")]
-    text: TextField = None
-    tokens: TokensField = None
-    learn: bool = Field(default=True, description="Learn from it after scoring it.")
-    final: bool = Field(default=False, description="The text ends here: score the word in progress too.")
-
-    @model_validator(mode="after")
-    def _check(self) -> FrameIn:
-        one_of(self.text, self.tokens)
-        return self
 
 
 class Asked(Strict):
@@ -235,8 +230,31 @@ async def stream(socket: WebSocket) -> None:
         await socket.send_denial_response(problems.answer(error, trace))
 
 
+async def answer_plainly(
+    session: SessionDep, services: ServicesDep, caller: CallerDep, asked: Annotated[Asked, Query()]
+) -> NoReturn:
+    """Continuous text over a WebSocket of the subprotocol `rlstm.v1`: frames up, acknowledgements down.
+
+    Each frame is appended, the next when the one before is acknowledged. A frame that is sent again under the
+    stream's name takes effect once. A page, which sets no headers, gives its key as one more subprotocol,
+    `bearer.<key>`. A request that is no WebSocket is refused as that would be, or else with 426: browsers do
+    not tell why a WebSocket was refused.
+    """
+    await services.engine.session_info(caller.tenant, session)
+    raise UpgradeRequired("ask for a WebSocket here; if that was done, a proxy did not pass it on")
+
+
 def router() -> APIRouter:
-    """Build the route of this module."""
+    """Build the routes of this module: one address, with and without a WebSocket."""
     routes = APIRouter(prefix="/sessions", tags=["sessions"])
     routes.add_api_websocket_route("/{session_id}/stream", stream)
+    routes.add_api_route(
+        "/{session_id}/stream",
+        answer_plainly,
+        status_code=101,
+        response_model=None,
+        response_description="A WebSocket: frames up and down.",
+        responses=refusals(404, 410, 422, 426),
+        openapi_extra=frame_schema(),
+    )
     return routes

@@ -17,6 +17,7 @@ from rlstm_server.bench.process import TENANTS, Server, rounds_of
 from rlstm_server.bench.targets import EngineTarget, HttpTarget, TimedRounds
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.messages import AdaptationRequest, EngineLimits, ScoreDetail
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.runner import SWITCH_SECONDS
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.metrics import Metrics
@@ -113,7 +114,7 @@ def through_http(server: Server, under: Conditions, plan: Plan) -> Figures:
 
 async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measured:
     engine = Engine(
-        served,
+        Models(served),
         MemoryStore(),
         Metrics(),
         limits=EngineLimits(queued_jobs=under.queued_jobs),

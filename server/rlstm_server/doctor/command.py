@@ -20,7 +20,7 @@ from rlstm_server.doctor.machine import (
     check_port,
     check_python,
 )
-from rlstm_server.doctor.service import check_keys, check_model, check_store
+from rlstm_server.doctor.service import check_keys, check_models, check_store
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings, load_settings
 from rlstm_server.store.embedded import holder_of
@@ -88,4 +88,4 @@ def _look_with(settings: Settings) -> Iterable[Finding]:
     if embedded:
         yield check_folder(settings.data_dir)
     yield from asyncio.run(check_store(settings, holder))
-    yield check_model(settings)
+    yield from check_models(settings)

@@ -38,11 +38,15 @@ def check_keys(settings: Settings) -> Finding:
     return Finding("keys", "ok", "none: this machine only" if ring is None else "callers must show one")
 
 
-def check_model(settings: Settings) -> Finding:
-    """Whether the model is there, whole, and calibrated."""
+def check_models(settings: Settings) -> list[Finding]:
+    """Whether each model is there, whole, and calibrated."""
+    return [_check_model(setting.place) for setting in settings.models]
+
+
+def _check_model(place: str) -> Finding:
     began = time.monotonic()
     try:
-        checkpoint = load(settings.model, torch.device("cpu"))
+        checkpoint = load(place, torch.device("cpu"))
         calibration = checkpoint.adaptation_file
         rules = load_calibration(calibration, checkpoint.model).choices if calibration else ()
     except (CheckpointError, CalibrationError) as error:
@@ -52,7 +56,7 @@ def check_model(settings: Settings) -> Finding:
         f" fingerprint {checkpoint.fingerprint[:12]}, loaded in {time.monotonic() - began:.1f} s"
     )
     if not rules:
-        advice = f"to have sessions learn, rlstm calibrate {settings.model}"
+        advice = f"to have sessions learn, rlstm calibrate {place}"
         return Finding("model", "warn", f"{said}, not calibrated", advice)
     return Finding("model", "ok", f"{said}, {len(rules)} rules")
 

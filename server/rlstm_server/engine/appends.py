@@ -52,7 +52,7 @@ class Appends:
     ) -> Steps[Any, Staged[AppendAnswer]]:
         read = partial(
             read_passage,
-            self.staging.served.vocab,
+            copy.state.served.vocab,
             request.passage,
             "",
             place=copy.state.place,

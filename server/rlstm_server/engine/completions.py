@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter, Cursor
+from rlstm_model.adaptation.adapter import Cursor
 from rlstm_model.adaptation.reader import Reader
 from rlstm_model.adaptation.round import Next
 from rlstm_model.scoring import score_log_probs
@@ -37,6 +37,7 @@ from rlstm_server.engine.messages import (
     PromptEvent,
     TokenEvent,
 )
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.scoring import ROWS_OF_REQUEST, score_text
 from rlstm_server.engine.served import ServedModel
@@ -100,7 +101,7 @@ Made: TypeAlias = Counted | TokenEvent | EndEvent
 class Completions:
     """Completions of prompts, from the event loop's side."""
 
-    served: ServedModel
+    models: Models
     runner: Runner
     limits: EngineLimits
     metrics: Metrics
@@ -108,10 +109,11 @@ class Completions:
     async def perform(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent, None]:
         """Read and continue. See EngineInterface.complete."""
         requests.check_completion(request, self.limits)
+        served = self.models.named(request.model)
         size = sum(requests.size_of(passage) for passage in request.prompts)
-        prompts = await requests.off_loop(size, partial(self._prompts, request))
-        choice = None if request.adaptation is None else self.served.choose(request.adaptation)
-        steps = self._steps(request, prompts, choice)
+        prompts = await requests.off_loop(size, partial(self._prompts, served, request))
+        choice = None if request.adaptation is None else served.choose(request.adaptation)
+        steps = _steps(served, request, prompts, choice)
         rows = 1 if choice is None else choice.lineup.rows
         with billed(request.caller.allowance) as bill:
             count = sum(prompt.tokens for prompt in prompts)
@@ -123,31 +125,13 @@ class Completions:
                 async for event in events:
                     yield event
 
-    def _prompts(self, request: CompletionRequest) -> list[Prompt]:
-        vocab, asked = self.served.vocab, request.prompts
-        pieces = [_piece(vocab, passage, f"prompt[{place}]") for place, passage in enumerate(asked)]
+    def _prompts(self, served: ServedModel, request: CompletionRequest) -> list[Prompt]:
+        asked = request.prompts
+        pieces = [_piece(served.vocab, passage, f"prompt[{place}]") for place, passage in enumerate(asked)]
         prompts = [Prompt(piece=piece, after_bos=request.bos or not piece.ids) for piece in pieces]
         count = sum(prompt.tokens for prompt in prompts)
         requests.within("tokens of all prompts", count, self.limits.score_tokens)
         return prompts
-
-    def _steps(
-        self, request: CompletionRequest, prompts: Sequence[Prompt], choice: AdaptationChoice | None
-    ) -> Steps[Made, list[None]]:
-        settings, vocab = request.settings, self.served.vocab
-        seed = secrets.randbits(32) if settings.seed is None else settings.seed
-        if choice is None:
-            read: ReadPrompt = partial(_read_static, self.served.reader, request.top)
-            at_once = ROWS_OF_REQUEST
-        else:
-            adapter = self.served.adapter(choice.kind, choice.coordinates)
-            read = partial(_read_adapting, adapter, choice, request.top)
-            at_once = max(1, ROWS_OF_REQUEST // choice.lineup.rows)
-        jobs = (
-            _complete(_Order(vocab, settings, seed, request.top), place, prompt, read)
-            for place, prompt in enumerate(prompts)
-        )
-        return together(jobs, at_once)
 
     async def _counted(self, stream: AsyncGenerator[Made, None]) -> AsyncGenerator[CompletionEvent, None]:
         """Pass events on, and count what was done for them."""
@@ -177,6 +161,28 @@ def _piece(vocab: Vocab, passage: Passage, field: str) -> Piece:
     return read_passage(vocab, passage, field)
 
 
+def _steps(
+    served: ServedModel,
+    request: CompletionRequest,
+    prompts: Sequence[Prompt],
+    choice: AdaptationChoice | None,
+) -> Steps[Made, list[None]]:
+    """The works of all prompts, as many at once as a round may hold rows of one request."""
+    settings = request.settings
+    seed = secrets.randbits(32) if settings.seed is None else settings.seed
+    if choice is None:
+        read: ReadPrompt = partial(_read_static, served.reader, request.top)
+        at_once = ROWS_OF_REQUEST
+    else:
+        read = partial(_read_adapting, served, choice, request.top)
+        at_once = max(1, ROWS_OF_REQUEST // choice.lineup.rows)
+    jobs = (
+        _complete(_Order(served.vocab, settings, seed, request.top), place, prompt, read)
+        for place, prompt in enumerate(prompts)
+    )
+    return together(jobs, at_once)
+
+
 # ---- on the device thread ---------------------------------------------------------------------------------
 
 
@@ -184,16 +190,19 @@ def _read_static(reader: Reader, top: int, prompt: Prompt) -> Steps[Any, Read]:
     piece, cursor = prompt.scored, prompt.begin(reader.cursor)
     if not piece.ids:
         return Read(None, reader, cursor, Tally())
-    scores, cursor = yield from score_text(reader, cursor, piece.ids, top)
-    return Read(columns_of(piece, scores, None), reader, cursor, Tally(scored=len(piece.ids)))
+    sliced = yield from score_text(reader, cursor, piece.ids, top)
+    columns = columns_of(piece, sliced.scores, None)
+    return Read(columns, reader, sliced.cursor, Tally(scored=len(piece.ids)))
 
 
-def _read_adapting(adapter: Adapter, choice: AdaptationChoice, top: int, prompt: Prompt) -> Steps[Any, Read]:
-    state = SessionState.before_text(adapter, choice)
-    begin = prompt.begin(state.adapted.now)
-    state = replace(state, adapted=replace(state.adapted, now=begin, start=begin))
-    reading = yield from read_piece(adapter, state, prompt.scored, learn=True, top=top)
-    reader = adapter.reader(reading.state.adapted)
+def _read_adapting(
+    served: ServedModel, choice: AdaptationChoice, top: int, prompt: Prompt
+) -> Steps[Any, Read]:
+    fresh = SessionState.before_text(served, choice)
+    begin = prompt.begin(fresh.adapted.now)
+    state = replace(fresh, adapted=replace(fresh.adapted, now=begin, start=begin))
+    reading = yield from read_piece(state, prompt.scored, learn=True, top=top)
+    reader = state.adapter.reader(reading.state.adapted)
     tally = Tally.of_items([reading.tally])
     return Read(reading.columns, reader, reader.cursor, tally)
 

@@ -67,7 +67,7 @@ class Copies:
         keys = self._signing_keys()
         copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
         # A state is never written to, so it can be read beside the device thread, and as late as one likes.
-        export = await asyncio.to_thread(write_export, copy, self.creator.staging.served, keys)
+        export = await asyncio.to_thread(write_export, copy, keys)
         return ExportedSession(
             session=session, version=copy.position.version, size=export.size, pieces=export.pieces
         )
@@ -76,7 +76,7 @@ class Copies:
         """Make a session of a file. See EngineInterface.import_session."""
         keys = self._signing_keys()
         requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds)
-        spec = ExportSpec(tenant=request.caller.tenant, served=self.creator.staging.served)
+        spec = ExportSpec(tenant=request.caller.tenant, models=self.creator.models)
         signed, digest = await asyncio.to_thread(_examined, request.data, keys)
         body_hash = requests.request_digest(
             "import", data=digest, name=request.name, ttl_seconds=request.ttl_seconds
@@ -85,7 +85,7 @@ class Copies:
         async def work(operation: Operation[CreatedSession]) -> CreatedSession:
             ran = await self.sessions.runner.run(_read(signed, spec), request.caller)
             exported = ran.result
-            self.creator.check_size(exported.state.choice)
+            self.creator.check_size(exported.state.served, exported.state.choice)
             facts = self.creator.facts(request.name, request.ttl_seconds, exported.metadata)
             facts = replace(facts, learning=exported.learning, forked_from=exported.ancestor)
             new = replace(self._new(request, body_hash, exported.state), facts=facts)

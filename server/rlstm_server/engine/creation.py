@@ -21,7 +21,9 @@ from rlstm_server.engine.messages import (
     CreateSession,
     SessionInfo,
 )
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.staging import Staging
@@ -66,6 +68,7 @@ class Creator:
     """Makes sessions; `default_ttl_seconds` is for those that name no time to live."""
 
     sessions: Sessions
+    models: Models
     staging: Staging
     appends: Appends
     holdings: Holdings
@@ -74,13 +77,15 @@ class Creator:
     async def perform(self, request: CreateSession) -> CreatedSession:
         """Make a session. See EngineInterface.create_session."""
         requests.check_create(request)
-        choice = self._choose(request)
-        await requests.off_loop(requests.size_of(request.first), partial(self._check_first, request))
+        served = self.models.named(request.model)
+        choice = served.choose(request.adaptation)
+        self.check_size(served, choice)
+        await requests.off_loop(requests.size_of(request.first), partial(self._check_first, served, request))
         operation_id = request.key or new_operation_id()
         body_hash = creation_digest(request)
 
         async def work(operation: Operation[CreatedSession]) -> CreatedSession:
-            ran = await self.sessions.runner.run(self.staging.start(choice), request.caller)
+            ran = await self.sessions.runner.run(self.staging.start(served, choice), request.caller)
             new = NewSession(
                 caller=request.caller,
                 key=SessionKey(request.caller.tenant, new_session_id()),
@@ -108,10 +113,10 @@ class Creator:
             metadata=metadata,
         )
 
-    def check_size(self, choice: AdaptationChoice) -> None:
+    def check_size(self, served: ServedModel, choice: AdaptationChoice) -> None:
         """Raise TooLarge for a session whose state could become too large to be kept."""
         kind = f"{choice.kind} of {choice.coordinates:,} with {choice.experts} experts"
-        size, limit = self.staging.served.state_bytes(choice), self.appends.limits.state_bytes
+        size, limit = served.state_bytes(choice), self.appends.limits.state_bytes
         requests.within(f"bytes of a session's state, {kind}", size, limit)
 
     async def make(self, new: NewSession, operation: Operation[CreatedSession]) -> CreatedSession:
@@ -121,7 +126,7 @@ class Creator:
         Gone.
         """
         size = new.state.stored_bytes
-        most = max(size, self.staging.served.state_bytes(new.state.choice))
+        most = max(size, new.state.served.state_bytes(new.state.choice))
         try:
             async with self.holdings.room(new.caller, most, sessions=1):
                 return await self._make(new, size, operation)
@@ -164,16 +169,10 @@ class Creator:
         operation.took_effect = True
         return self._settle(copy, size, outcome, keep=not new.shared)
 
-    def _choose(self, request: CreateSession) -> AdaptationChoice:
-        """How the session learns. Raises InvalidField, and TooLarge for a state too large to be kept."""
-        choice = self.staging.served.choose(request.adaptation)
-        self.check_size(choice)
-        return choice
-
-    def _check_first(self, request: CreateSession) -> None:
+    def _check_first(self, served: ServedModel, request: CreateSession) -> None:
         """Refuse a first text that cannot be appended, before the session is made."""
         if request.first is not None:
-            piece = read_passage(self.staging.served.vocab, request.first, "", final=False)
+            piece = read_passage(served.vocab, request.first, "", final=False)
             requests.check_append(piece, self.appends.limits)
 
     def _settle(self, copy: SessionCopy, state_bytes: int, outcome: Created, *, keep: bool) -> CreatedSession:
@@ -182,7 +181,7 @@ class Creator:
         if keep:
             self.sessions.cache.put(copy)
         info = info_of(copy, state_bytes, outcome.head.expires_at_ms)
-        return CreatedSession(info=info, append=None, durability=self.staging.durability, replayed=False)
+        return self._created(info, replayed=False)
 
     async def _repeated(
         self, tenant: str, outcome: CreationReplayed | Mismatch, operation: Operation[CreatedSession]
@@ -197,7 +196,17 @@ class Creator:
         head = await self.sessions.store.load_head(SessionKey(tenant, outcome.session_id), with_state=False)
         # Only the store knows by its own clock when it was made.
         info = replace(stored, created_at=head.created_at_ms / 1000, expires_at=head.expires_at_ms / 1000)
-        return CreatedSession(info=info, append=None, durability=self.staging.durability, replayed=True)
+        return self._created(info, replayed=True)
+
+    def _created(self, info: SessionInfo, *, replayed: bool) -> CreatedSession:
+        served = self.models.with_identity(info.fingerprint, info.adaptation_fingerprint)
+        return CreatedSession(
+            info=info,
+            identity=served.identity,
+            append=None,
+            durability=self.staging.durability,
+            replayed=replayed,
+        )
 
     async def _present(self, tenant: str, session: str) -> SessionInfo:
         """Describe a session that was made with its first text: whatever fails now, it was."""
@@ -245,6 +254,7 @@ def creation_digest(request: CreateSession) -> bytes:
     """Tell this creation from another with the same key."""
     return requests.request_digest(
         "create",
+        **({} if request.model is None else {"model": request.model}),
         name=request.name,
         adaptation=request.adaptation,
         ttl_seconds=request.ttl_seconds,

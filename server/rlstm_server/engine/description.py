@@ -53,6 +53,9 @@ class SessionCopy:
 def describe(state: SessionState, facts: SessionFacts, state_bytes: int) -> bytes:
     """Write what a listing shows; `session_info` reads it."""
     info = {
+        "model": state.served.name,
+        "fingerprint": state.served.fingerprint,
+        "adaptation_fingerprint": state.served.adaptation_fingerprint,
         "position": state.adapted.position,
         "state_bytes": state_bytes,
         "adaptation": asdict(state.choice),
@@ -73,6 +76,9 @@ def info_of(copy: SessionCopy, state_bytes: int, expires_at_ms: int) -> SessionI
     return SessionInfo(
         id=copy.key.session_id,
         name=copy.facts.name,
+        model=copy.state.served.name,
+        fingerprint=copy.state.served.fingerprint,
+        adaptation_fingerprint=copy.state.served.adaptation_fingerprint,
         version=copy.position.version,
         position=copy.state.adapted.position,
         created_at=copy.facts.created_at_ms / 1000,
@@ -97,6 +103,9 @@ def session_info(session_id: str, head: Head) -> SessionInfo:
         return SessionInfo(
             id=session_id,
             name=head.name,
+            model=info.get("model"),
+            fingerprint=info.get("fingerprint"),
+            adaptation_fingerprint=info.get("adaptation_fingerprint"),
             version=head.version,
             position=info["position"],
             created_at=head.created_at_ms / 1000,

@@ -13,7 +13,6 @@ from typing import Final
 
 from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.round import PassKind, perform
-from rlstm_model.vocab import Vocab
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends
 from rlstm_server.engine.cache import SessionCache
@@ -37,7 +36,6 @@ from rlstm_server.engine.messages import (
     CompletionRequest,
     CreatedSession,
     CreateSession,
-    EngineIdentity,
     EngineLimits,
     ExportedSession,
     ForkRequest,
@@ -57,11 +55,11 @@ from rlstm_server.engine.messages import (
     UpdateRequest,
 )
 from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.named_snapshots import NamedSnapshots
 from rlstm_server.engine.numerics import alone
 from rlstm_server.engine.queries import Queries
 from rlstm_server.engine.runner import ROWS, Runner
-from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import Snapshots
 from rlstm_server.engine.staging import Staging
@@ -82,7 +80,7 @@ class Engine:
 
     def __init__(
         self,
-        served: ServedModel,
+        models: Models,
         store: SessionStore,
         metrics: Metrics,
         *,
@@ -98,53 +96,43 @@ class Engine:
         file.
         """
         self.limits = limits or EngineLimits()
-        self._crew = Crew(threads) if served.device.type == "cpu" and threads > 1 else None
+        self._crew = Crew(threads) if models.device.type == "cpu" and threads > 1 else None
         padding = Counter[PassKind]()
         self.runner = Runner(
-            served.model,
+            [served.model for served in models],
             metrics,
             self.limits.queued_jobs,
             rows,
-            partial(perform if served.rounds_agree else alone, crew=self._crew, padding=padding),
+            partial(perform if models.rounds_agree else alone, crew=self._crew, padding=padding),
             padding,
             self.limits,
         )
-        self._served = served
+        self.models = models
         self._metrics = metrics
         self._store = MeteredStore(store, metrics)
-        snapshots = Snapshots(served)
-        tier: Memory = "host" if served.device.type == "cpu" else "device"
+        snapshots = Snapshots(models)
+        tier: Memory = "host" if models.device.type == "cpu" else "device"
         cache = SessionCache(cache_bytes, metrics, self.runner.slots, tier)
         self._cache_check = CacheCheck(self._store, cache)
         self.sessions = Sessions(
             store=self._store,
             cache=cache,
-            loader=Loader(self._store, cache, snapshots, served, self.runner, metrics),
+            loader=Loader(self._store, cache, snapshots, self.runner, metrics),
             runner=self.runner,
             metrics=metrics,
             queued_operations=self.limits.queued_operations_per_session,
         )
-        self._staging = Staging(served, snapshots, self._store)
+        self._staging = Staging(self._store)
         self._appends = Appends(self.sessions, self._staging, self.limits)
-        holdings = Holdings(self._store, served)
-        self._creator = Creator(self.sessions, self._staging, self._appends, holdings, TTL_SECONDS)
+        holdings = Holdings(self._store, models)
+        self._creator = Creator(self.sessions, models, self._staging, self._appends, holdings, TTL_SECONDS)
         self._snapshots = NamedSnapshots(self.sessions, holdings)
         self._changes = Changes(self.sessions, self._staging, self._snapshots)
         self._copies = Copies(self.sessions, self._creator, self._snapshots, export_keys)
-        self._streams = SessionStreams(self.sessions, self._staging, self.limits)
-        self._queries = Queries(self.sessions, self._staging, self.limits)
-        self._completions = Completions(served, self.runner, self.limits, metrics)
+        self._streams = SessionStreams(self.sessions, self._staging, models, self.limits)
+        self._queries = Queries(self.sessions, models, self.limits)
+        self._completions = Completions(models, self.runner, self.limits, metrics)
         self._draining = False
-
-    @property
-    def identity(self) -> EngineIdentity:
-        """What the numbers depend on."""
-        return self._served.identity
-
-    @property
-    def vocab(self) -> Vocab:
-        """The vocabulary of the served model."""
-        return self._served.vocab
 
     # ---- life ---------------------------------------------------------------------------------------------
 
@@ -222,9 +210,11 @@ class Engine:
         with self._taking(request.key):
             return await self._creator.perform(request)
 
-    async def list_sessions(self, tenant: str, limit: int, cursor: str | None) -> SessionPage:
-        """List a tenant's sessions."""
-        return await self._queries.list(tenant, limit, cursor)
+    async def list_sessions(
+        self, tenant: str, limit: int, cursor: str | None, name: str | None = None
+    ) -> SessionPage:
+        """List a tenant's sessions, or the one of a name."""
+        return await self._queries.list(tenant, limit, cursor, name)
 
     async def session_info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
         """Describe a session."""

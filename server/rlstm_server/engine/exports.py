@@ -2,7 +2,7 @@
 
 In its envelope (:mod:`rlstm_server.engine.envelope`) a file has a header in JSON, and tensors as safetensors.
 It belongs to its tenant, its model and the calibration. Nothing is allocated before the names, shapes and
-types of all tensors are those that the served model has. A file is written a piece at a time, as it is read.
+types of all tensors are those that its model has. A file is written a piece at a time, as it is read.
 """
 
 import hashlib
@@ -23,11 +23,12 @@ from rlstm_model.vocab import InvalidToken
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.envelope import MAX_HEADER_BYTES, Export, ExportKeys, Signed, write_envelope
 from rlstm_server.engine.messages import AdaptationChoice, Ancestor, SessionTotals
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.requests import MAX_PENDING, MAX_RATE_SCALE, check_metadata, within
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState, fields_of, pieces_of
 from rlstm_server.engine.text import Place
-from rlstm_server.errors import ImportRejected, InputError, InvalidField
+from rlstm_server.errors import ImportRejected, InputError, InvalidField, ModelMismatch
 
 PIECE_BYTES: Final = 256 << 10
 _TENSORS_LENGTH_BYTES: Final = 8
@@ -107,10 +108,10 @@ _TENSORS: Final[TypeAdapter[dict[str, _Tensor]]] = TypeAdapter(dict[str, _Tensor
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExportSpec:
-    """What a file has to fit: the tenant it is to be imported for, and the served model."""
+    """What a file has to fit: the tenant it is to be imported for, and one of the served models."""
 
     tenant: str
-    served: ServedModel
+    models: Models
 
 
 class Exported(NamedTuple):
@@ -122,12 +123,12 @@ class Exported(NamedTuple):
     metadata: Mapping[str, Any]
 
 
-def write_export(copy: SessionCopy, served: ServedModel, keys: ExportKeys) -> Export:
+def write_export(copy: SessionCopy, keys: ExportKeys) -> Export:
     """Write a session as a file, a piece at a time, from the tensors themselves.
 
     Raises TooLarge for more text held back than a header can have.
     """
-    tensors = _in_order(copy.state)
+    served, tensors = copy.state.served, _in_order(copy.state)
     front = _tensors_header(tensors)
     size = len(front) + sum(tensor.nbytes for tensor in tensors.values())
     header = _Header(
@@ -152,11 +153,10 @@ def read_session(signed: Signed, spec: ExportSpec) -> Exported:
     header = _parsed(TypeAdapter(_Header), signed.header)
     if header.tenant != _tenant_digest(spec.tenant):
         raise ImportRejected("the file is no export of yours")
-    served = spec.served
-    if header.fingerprint != served.fingerprint:
-        raise ImportRejected("the session belongs to another model")
-    if header.adaptation_fingerprint != (served.adaptation_fingerprint or ""):
-        raise ImportRejected("the session belongs to another calibration of the model")
+    try:
+        served = spec.models.with_identity(header.fingerprint, header.adaptation_fingerprint)
+    except ModelMismatch as error:
+        raise ImportRejected(error.detail) from None
     if header.bytes != len(signed.tensors):
         raise ImportRejected("the tensors have not the length that the header states")
     try:
@@ -192,6 +192,7 @@ def _read_state(stored: _State, tensors: memoryview, served: ServedModel) -> Ses
     if (stored.totals.static_nats is None) == adapted.lineup.static:
         raise ImportRejected("the sums do not fit the state")
     return SessionState(
+        served=served,
         adapted=adapted,
         choice=choice,
         totals=SessionTotals(**stored.totals.model_dump()),

@@ -16,9 +16,9 @@ from typing import Final
 from rlstm_server.engine.description import session_info
 from rlstm_server.engine.messages import Caller
 from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.quotas import Allowance
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.errors import Gone, InvalidField, NotFound, RateLimited, StateCorrupt
+from rlstm_server.errors import Gone, InvalidField, ModelMismatch, NotFound, RateLimited, StateCorrupt
 from rlstm_server.store.base import Listed, SessionKey
 
 COUNT_SECONDS: Final = 2.0
@@ -55,7 +55,7 @@ class Holdings:
     """Whether there is room for one more state of a tenant. Knows only tenants whose keys have limits."""
 
     store: MeteredStore
-    served: ServedModel
+    models: Models
     _tenants: dict[str, _Tenant] = field(default_factory=dict)
 
     @asynccontextmanager
@@ -130,8 +130,9 @@ class Holdings:
         except StateCorrupt:
             return 0
         try:
-            return max(info.state_bytes, self.served.state_bytes(info.adaptation))
-        except InvalidField:  # another model's, or of a calibration that was
+            served = self.models.with_identity(info.fingerprint, info.adaptation_fingerprint)
+            return max(info.state_bytes, served.state_bytes(info.adaptation))
+        except (InvalidField, ModelMismatch):  # of a model that is not served here, or a calibration that was
             return info.state_bytes
 
     async def _named_bytes(self, key: SessionKey) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
-from rlstm_model.vocab import Vocab
 from rlstm_server.engine.messages import (
     AppendAnswer,
     AppendRequest,
@@ -15,7 +14,6 @@ from rlstm_server.engine.messages import (
     CompletionRequest,
     CreatedSession,
     CreateSession,
-    EngineIdentity,
     EngineLimits,
     ExportedSession,
     ForkRequest,
@@ -34,6 +32,7 @@ from rlstm_server.engine.messages import (
     SnapshotRequest,
     UpdateRequest,
 )
+from rlstm_server.engine.models import Models
 
 
 class EngineInterface(Protocol):
@@ -45,16 +44,12 @@ class EngineInterface(Protocol):
     """
 
     @property
-    def identity(self) -> EngineIdentity:
-        """What the numbers depend on."""
+    def models(self) -> Models:
+        """Those that are served, the default first."""
 
     @property
     def limits(self) -> EngineLimits:
         """The limits in force."""
-
-    @property
-    def vocab(self) -> Vocab:
-        """The vocabulary of the loaded model."""
 
     async def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Log-probabilities of texts.
@@ -70,10 +65,12 @@ class EngineInterface(Protocol):
         """Prompts read and scored, a PromptEvent each, and their continuations, token by token."""
 
     async def create_session(self, request: CreateSession) -> CreatedSession:
-        """Make a session. Raises SessionExists, StoreFull."""
+        """Make a session. Raises ModelNotFound, SessionExists, StoreFull."""
 
-    async def list_sessions(self, tenant: str, limit: int, cursor: str | None) -> SessionPage:
-        """List the tenant's sessions, a page at a time."""
+    async def list_sessions(
+        self, tenant: str, limit: int, cursor: str | None, name: str | None = None
+    ) -> SessionPage:
+        """List the tenant's sessions, a page at a time; or only the one of a name, if there is one."""
 
     async def session_info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
         """One session. Raises NotFound, Gone, VersionMoved below `min_version`."""
@@ -121,7 +118,7 @@ class EngineInterface(Protocol):
         """Write a session as a signed file. Raises ExportDisabled, NotFound, Gone, VersionMoved."""
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
-        """Make a session of a file that was exported for the same tenant and model.
+        """Make a session of a file that was exported for the same tenant, by a model that is served here.
 
         Raises ExportDisabled, ImportRejected for whatever is wrong with the file, SessionExists, StoreFull.
         """

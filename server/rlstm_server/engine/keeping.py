@@ -58,9 +58,9 @@ class Progress:
         self.seen.update(token.id for token in chunk.tokens)
 
 
-def continuation(staging: Staging, state: SessionState, progress: Progress) -> Continuation:
+def continuation(state: SessionState, progress: Progress) -> Continuation:
     """A text that goes on from a session's state, after what is kept of it already."""
-    reader = staging.adapter(state).reader(state.adapted)
+    reader = state.adapter.reader(state.adapted)
     after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
     return Continuation(
         reader=reader,
@@ -68,31 +68,31 @@ def continuation(staging: Staging, state: SessionState, progress: Progress) -> C
         settings=progress.settings,
         seed=progress.seed,
         choice=0,
-        stops=StopStrings(staging.served.vocab, progress.settings.stop, after=after),
+        stops=StopStrings(state.served.vocab, progress.settings.stop, after=after),
         seen=set(progress.seen),
         index=progress.kept,
     )
 
 
-def read_pending(staging: Staging, state: SessionState, *, learn: bool) -> Steps[Any, Reading | None]:
+def read_pending(state: SessionState, *, learn: bool) -> Steps[Any, Reading | None]:
     """Read the word in progress, which generation ends; None when there is none."""
     if not state.place.pending:
         return None
-    piece = read_passage(staging.served.vocab, Passage(text=""), "", place=state.place, final=True)
-    return (yield from read_piece(staging.adapter(state), state, piece, learn=learn))
+    piece = read_passage(state.served.vocab, Passage(text=""), "", place=state.place, final=True)
+    return (yield from read_piece(state, piece, learn=learn))
 
 
 def keep_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps[Any, Staged[Chunk]]:
     """Write the next chunk of a text and read it into the session."""
-    pending = yield from read_pending(staging, copy.state, learn=copy.facts.learning)
+    pending = yield from read_pending(copy.state, learn=copy.facts.learning)
     state = copy.state if pending is None else pending.state
-    text = continuation(staging, state, progress)
+    text = continuation(state, progress)
     released: list[Released] = []
     while len(released) < CHUNK and text.finish_reason is None:
         released += text.choose((yield from performed(text.turn)))
     tokens = _fitting(released)
-    own = yield from _read_own(staging, state, tokens, learn=progress.learn and copy.facts.learning)
-    state = staging.measured(state if own is None else own.state)
+    own = yield from _read_own(state, tokens, learn=progress.learn and copy.facts.learning)
+    state = (state if own is None else own.state).measured()
     readings = [reading for reading in (pending, own) if reading is not None]
     chunk = Chunk(
         tokens=tokens,
@@ -111,11 +111,11 @@ def keep_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps
     )
 
 
-def continue_session(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps[GenerationEvent, int]:
+def continue_session(progress: Progress, copy: SessionCopy) -> Steps[GenerationEvent, int]:
     """Continue a session's text and keep nothing; return the number of new tokens."""
-    pending = yield from read_pending(staging, copy.state, learn=False)
+    pending = yield from read_pending(copy.state, learn=False)
     state = copy.state if pending is None else pending.state
-    return (yield from continue_text(continuation(staging, state, progress)))
+    return (yield from continue_text(continuation(state, progress)))
 
 
 def read_chunk(stored: bytes) -> Chunk:
@@ -154,11 +154,9 @@ def _fitting(released: Sequence[Released]) -> tuple[Released, ...]:
     return tokens
 
 
-def _read_own(
-    staging: Staging, state: SessionState, tokens: Sequence[Released], *, learn: bool
-) -> Steps[Any, Reading | None]:
+def _read_own(state: SessionState, tokens: Sequence[Released], *, learn: bool) -> Steps[Any, Reading | None]:
     if not tokens:
         return None
     ids = tuple(token.id for token in tokens)
-    piece = read_passage(staging.served.vocab, Passage(tokens=ids), "", place=state.place)
-    return (yield from read_piece(staging.adapter(state), state, piece, learn=learn, own=True))
+    piece = read_passage(state.served.vocab, Passage(tokens=ids), "", place=state.place)
+    return (yield from read_piece(state, piece, learn=learn, own=True))

@@ -156,13 +156,13 @@ class _Parts:
 
 
 def read_piece(
-    adapter: Adapter, state: SessionState, piece: Piece, *, learn: bool, top: int = 0, own: bool = False
+    state: SessionState, piece: Piece, *, learn: bool, top: int = 0, own: bool = False
 ) -> Steps[Any, Reading]:
     """Score a piece, then learn from it, a segment a round. `own` text was generated: not in the totals.
 
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
-    parts, adapted, watch = yield from _read(adapter, state, piece.ids, learn=learn, top=top)
+    parts, adapted, watch = yield from _read(state, piece.ids, learn=learn, top=top)
     static = parts.static_logprobs if adapted.lineup.static else None
     columns = columns_of(piece, parts.all_scores, static)
     totals = totals_of(piece, columns)
@@ -174,17 +174,16 @@ def read_piece(
     return Reading(after, columns, totals, tally, record)
 
 
-def read_again(adapter: Adapter, state: SessionState, record: ReadingRecord) -> Steps[Any, SessionState]:
+def read_again(state: SessionState, record: ReadingRecord) -> Steps[Any, SessionState]:
     """Read what was read before, with the guards doing what they did then; place and sums stay as they are.
 
     Raises StateCorrupt when that cannot be done.
     """
-    _, adapted, watch = yield from _read(adapter, state, record.ids, learn=record.learn, known=record.guarded)
+    _, adapted, watch = yield from _read(state, record.ids, learn=record.learn, known=record.guarded)
     return replace(state, adapted=adapted, watch=watch)
 
 
 def _read(
-    adapter: Adapter,
     state: SessionState,
     ids: Sequence[int],
     *,
@@ -193,6 +192,7 @@ def _read(
     known: Mapping[int, Guarded] | None = None,
 ) -> Steps[Any, tuple[_Parts, AdaptedState, Watch]]:
     """Read tokens, a segment a round. `known` is what guards did, in the parts where they did anything."""
+    adapter = state.adapter
     parts, adapted, watch, done = _Parts(), state.adapted, state.watch, 0
     try:
         while done < len(ids):

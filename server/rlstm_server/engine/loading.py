@@ -17,7 +17,6 @@ from rlstm_server.engine.messages import Caller
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
 from rlstm_server.engine.runner import Runner
-from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import Contents, SessionState, Snapshots, contents_of
 from rlstm_server.engine.snapshot_policy import Lead
 from rlstm_server.engine.steps import Steps
@@ -49,7 +48,6 @@ class Loader:
     store: MeteredStore
     cache: SessionCache
     snapshots: Snapshots
-    served: ServedModel
     runner: Runner
     metrics: Metrics
     _loads: "WeakValueDictionary[SessionKey, asyncio.Lock]" = field(default_factory=WeakValueDictionary)
@@ -125,7 +123,7 @@ class Loader:
             page = await self.store.read_log(key, after=at, limit=min(PAGE, head.version - at))
             if [record.version for record in page] != [*range(at + 1, at + 1 + len(page))] or not page:
                 raise StateCorrupt("the session's log lacks operations since its base")
-            steps = replay(self.served, rebuilt, [record.record for record in page])
+            steps = replay(rebuilt, [record.record for record in page])
             ran = await self.runner.run(steps, caller, rebuilt.state.adapted.lineup.rows)
             rebuilt, at, seconds = ran.result, at + len(page), seconds + ran.compute
         if head.version > base.version:

@@ -27,6 +27,7 @@ from rlstm_server.engine.messages import (
     SessionPage,
     Timings,
 )
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.scoring import (
     ROWS_OF_REQUEST,
     ItemText,
@@ -37,10 +38,9 @@ from rlstm_server.engine.scoring import (
 )
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Piece, read_passage
-from rlstm_server.errors import InvalidField, StateCorrupt, VersionMoved
+from rlstm_server.errors import Gone, InvalidField, NotFound, StateCorrupt, VersionMoved
 from rlstm_server.store.base import Listed
 
 
@@ -49,73 +49,46 @@ class Queries:
     """Answers from the weights as loaded, or from the state that a session has now."""
 
     sessions: Sessions
-    staging: Staging
+    models: Models
     limits: EngineLimits
-
-    @property
-    def served(self) -> ServedModel:
-        """The model that computes them."""
-        return self.staging.served
 
     async def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Score items, each on its own."""
         requests.check_score(request, self.limits)
+        served = self.models.named(request.model)
         size = sum(requests.size_of(item.passage) + requests.size_of(item.context) for item in request.items)
-        items = await requests.off_loop(size, partial(self._item_texts, request.items))
-        choice = None if request.adaptation is None else self.served.choose(request.adaptation)
+        items = await requests.off_loop(size, partial(self._item_texts, served, request.items))
+        choice = None if request.adaptation is None else served.choose(request.adaptation)
         rows = min(len(items), ROWS_OF_REQUEST)
         with billed(request.caller.allowance) as bill:
             count = sum(text.tokens for text in items)
             bill.charge(tokens=count, learned=0 if choice is None else count)
             ran = await self.sessions.runner.run(
-                self._score_steps(choice, items, request.top), request.caller, rows
+                _score_steps(served, choice, items, request.top), request.caller, rows
             )
         ran.result.tally.count(self.sessions.metrics)
         timings = Timings(queue=ran.queue, compute=ran.compute)
         return ScoreAnswer(items=ran.result.items, adaptation=choice, timings=timings)
 
-    def _score_steps(
-        self, choice: AdaptationChoice | None, items: Sequence[ItemText], top: int
-    ) -> Steps[Any, Scored]:
-        if choice is None:
-            return score_items(self.served.reader, items, top)
-        adapter = self.served.adapter(choice.kind, choice.coordinates)
-        return score_items_adapted(adapter, choice, items, top)
-
-    def _item_texts(self, items: tuple[ScoreItem, ...]) -> Sequence[ItemText]:
+    def _item_texts(self, served: ServedModel, items: tuple[ScoreItem, ...]) -> Sequence[ItemText]:
         given = sum(len(item.passage.tokens or ()) for item in items)
         requests.within("tokens of all items", given, self.limits.score_tokens)  # before any is read
-        texts = [self._item_text(index, item) for index, item in enumerate(items)]
+        texts = [_item_text(served, index, item) for index, item in enumerate(items)]
         count = sum(text.tokens for text in texts)
         requests.within("tokens of all items", count, self.limits.score_tokens)
         return texts
 
-    def _item_text(self, index: int, item: ScoreItem) -> ItemText:
-        field = f"items[{index}]"
-        piece = read_passage(self.served.vocab, item.passage, field)
-        if not piece.ids:
-            raise InvalidField(f"{field}.text", "the text holds no token")
-        return ItemText(id=item.id, piece=piece, context=self._context(f"{field}.context", item.context))
-
-    def _context(self, field: str, passage: Passage | None) -> Piece | None:
-        """The tokens before a text; None where there are none, which is the beginning of all text."""
-        if passage is None or not requests.size_of(passage):
-            return None
-        piece = read_passage(self.served.vocab, passage, field)
-        return piece if piece.ids else None
-
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Continue a prompt."""
         requests.check_generation(request.settings, self.limits)
-        context = partial(self._context, "prompt", request.prompt)
+        served = self.models.named(request.model)
+        context = partial(_context, served, "prompt", request.prompt)
         prompt = await requests.off_loop(requests.size_of(request.prompt), context)
         ids = prompt.ids if prompt else []
         requests.within("prompt tokens", len(ids), self.limits.prompt_tokens)
         seed = secrets.randbits(32) if request.settings.seed is None else request.settings.seed
         unfinished = prompt.after.unfinished if prompt else ()
-        steps = continue_prompt(
-            self.served.reader, self.served.vocab, ids, request.settings, seed, unfinished
-        )
+        steps = continue_prompt(served.reader, served.vocab, ids, request.settings, seed, unfinished)
         with billed(request.caller.allowance) as bill:
             bill.charge(tokens=len(ids))
             stream = paid(self.sessions.runner.stream(steps, request.caller), request.settings, bill)
@@ -133,7 +106,7 @@ class Queries:
         size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         steps = rank_candidates(
-            self.staging.adapter(copy.state),
+            copy.state.adapter,
             copy.state,
             request.candidates,
             pieces,
@@ -147,20 +120,30 @@ class Queries:
         return CandidatesAnswer(version=copy.position.version, candidates=ran.result, timings=timings)
 
     def _candidate_pieces(self, request: CandidatesRequest, copy: SessionCopy) -> Sequence[Piece]:
+        vocab, place = copy.state.served.vocab, copy.state.place
         pieces = [
-            read_passage(self.served.vocab, candidate.passage, f"candidates[{index}]", place=copy.state.place)
+            read_passage(vocab, candidate.passage, f"candidates[{index}]", place=place)
             for index, candidate in enumerate(request.candidates)
         ]
         count = sum(len(piece.ids) for piece in pieces)
         requests.within("tokens of all candidates", count, self.limits.candidate_tokens)
         return pieces
 
-    async def list(self, tenant: str, limit: int, cursor: str | None) -> SessionPage:
-        """List a tenant's sessions."""
+    async def list(self, tenant: str, limit: int, cursor: str | None, name: str | None) -> SessionPage:
+        """List a tenant's sessions, or the one of a name."""
+        if name is not None:
+            return SessionPage(sessions=await self._called(tenant, name), cursor=None)
         page = await self.sessions.store.list(tenant, limit=limit, cursor=cursor)
         described = (self._described(listed) for listed in page.sessions)
         sessions = tuple(info for info in described if info is not None)
         return SessionPage(sessions=sessions, cursor=page.cursor)
+
+    async def _called(self, tenant: str, name: str) -> tuple[SessionInfo, ...]:
+        try:
+            session = await self.sessions.store.find(tenant, name)
+            return (await self.info(tenant, session, None),)
+        except (Gone, NotFound):
+            return ()
 
     def _described(self, listed: Listed) -> SessionInfo | None:
         """Describe a session of a listing; None for one that is damaged: the others can be listed."""
@@ -176,3 +159,28 @@ class Queries:
         if min_version is not None and head.version < min_version:
             raise VersionMoved(min_version, head.version)
         return session_info(session, head)
+
+
+def _score_steps(
+    served: ServedModel, choice: AdaptationChoice | None, items: Sequence[ItemText], top: int
+) -> Steps[Any, Scored]:
+    if choice is None:
+        return score_items(served.reader, items, top)
+    return score_items_adapted(served, choice, items, top)
+
+
+def _item_text(served: ServedModel, index: int, item: ScoreItem) -> ItemText:
+    field = f"items[{index}]"
+    piece = read_passage(served.vocab, item.passage, field)
+    if not piece.ids:
+        raise InvalidField(f"{field}.text", "the text holds no token")
+    context = _context(served, f"{field}.context", item.context)
+    return ItemText(id=item.id, piece=piece, context=context)
+
+
+def _context(served: ServedModel, field: str, passage: Passage | None) -> Piece | None:
+    """The tokens before a text; None where there are none, which is the beginning of all text."""
+    if passage is None or not requests.size_of(passage):
+        return None
+    piece = read_passage(served.vocab, passage, field)
+    return piece if piece.ids else None

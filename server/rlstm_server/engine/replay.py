@@ -15,7 +15,6 @@ from rlstm_model.adaptation.watch import Watch
 from rlstm_server.engine.learning import read_again
 from rlstm_server.engine.messages import ResetScope
 from rlstm_server.engine.record import Record, read_record
-from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState, digest
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Place
@@ -33,12 +32,13 @@ class Rebuilt(NamedTuple):
     exact: bool
 
 
-def replay(served: ServedModel, rebuilt: Rebuilt, records: Iterable[bytes]) -> Steps[Any, Rebuilt]:
+def replay(rebuilt: Rebuilt, records: Iterable[bytes]) -> Steps[Any, Rebuilt]:
     """Do operations again, in their order, on the device thread. Raises StateCorrupt, ReplayDiffers."""
+    served = rebuilt.state.served
     for stored in records:
         record = read_record(stored)
         try:
-            state = yield from _again(served, rebuilt.state, record)
+            state = yield from _again(rebuilt.state, record)
         except (ValueError, TypeError) as error:
             raise StateCorrupt("a record of the log cannot be done again") from error
         exact = rebuilt.exact and record.numerics == served.numerics
@@ -51,32 +51,25 @@ def replay(served: ServedModel, rebuilt: Rebuilt, records: Iterable[bytes]) -> S
     return rebuilt
 
 
-def reset(served: ServedModel, state: SessionState, scope: ResetScope) -> SessionState:
+def reset(state: SessionState, scope: ResetScope) -> SessionState:
     """Forget fast weights, recurrent state, or both; position and sums go on."""
     recurrent, fast_weights = scope in ("recurrent", "both"), scope in ("fast_weights", "both")
-    adapter = served.adapter(state.choice.kind, state.choice.coordinates)
     return replace(
         state,
-        adapted=adapter.reset(state.adapted, fast_weights=fast_weights, recurrent=recurrent),
+        adapted=state.adapter.reset(state.adapted, fast_weights=fast_weights, recurrent=recurrent),
         place=_past_unread(state.place) if recurrent else state.place,
         watch=Watch() if fast_weights else state.watch,
     )
 
 
-def measured(served: ServedModel, state: SessionState) -> SessionState:
-    """A state with the norm of its fast weights, as it is committed."""
-    return replace(state, norm_ratio=served.norm_ratio(state.choice, state.adapted))
-
-
-def _again(served: ServedModel, state: SessionState, record: Record) -> Steps[Any, SessionState]:
+def _again(state: SessionState, record: Record) -> Steps[Any, SessionState]:
     if record.op == "restore":
         raise StateCorrupt("the log cannot be followed through a restore")
-    adapter = served.adapter(state.choice.kind, state.choice.coordinates)
     for reading in record.readings:
-        state = yield from read_again(adapter, state, reading)
+        state = yield from read_again(state, reading)
     if record.scope is not None:
-        state = reset(served, state, record.scope)
-    return measured(served, replace(state, place=record.place, totals=record.totals))
+        state = reset(state, record.scope)
+    return replace(state, place=record.place, totals=record.totals).measured()
 
 
 def _past_unread(place: Place) -> Place:

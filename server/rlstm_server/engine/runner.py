@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -73,7 +73,7 @@ class Runner:
     To `padding` whatever performs adds what it computed for nobody.
     """
 
-    model: nn.Module
+    models: Sequence[nn.Module]
     metrics: Metrics
     capacity: int
     rows: int = ROWS
@@ -213,12 +213,12 @@ class Runner:
     # ---- the device thread's side -------------------------------------------------------------------------
 
     def _work(self) -> None:
-        self._digests.append(weights_digest(self.model))
+        self._digests.append(weights_digest(self.models))
         while (plan := self._next_plan()) is not None:
             self._learn(plan, self._execute(plan))
         self._refuse_rest()
         self.slots.wipe()
-        self._digests.append(weights_digest(self.model))
+        self._digests.append(weights_digest(self.models))
 
     def _next_plan(self) -> Plan | None:
         """The next plan, waiting for work; None when the runner is closing."""
@@ -313,12 +313,13 @@ class Runner:
         _discard(discarded + [job.steps for job in rest])
 
 
-def weights_digest(model: nn.Module) -> str:
+def weights_digest(models: Iterable[nn.Module]) -> str:
     """Give the SHA-256 of every weight's name and bytes."""
     digest = hashlib.sha256()
-    for name, weight in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(weight.detach().cpu().contiguous().view(-1).numpy().tobytes())
+    for model in models:
+        for name, weight in sorted(model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(weight.detach().cpu().contiguous().view(-1).numpy().tobytes())
     return digest.hexdigest()
 
 

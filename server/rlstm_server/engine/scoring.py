@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from rlstm_model.adaptation.adapter import Adapter, Cursor
 from rlstm_model.adaptation.reader import CHUNK, Reader
-from rlstm_model.adaptation.round import Slice
-from rlstm_model.scoring import TokenScores
+from rlstm_model.adaptation.round import Slice, Sliced
 from rlstm_server.engine.learning import Tally, columns_of, read_piece, totals_of
 from rlstm_server.engine.messages import (
     AdaptationChoice,
@@ -22,6 +21,7 @@ from rlstm_server.engine.messages import (
     RankedCandidate,
     Totals,
 )
+from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.steps import Steps, performed, together
 from rlstm_server.engine.text import Piece
@@ -64,12 +64,12 @@ def score_items(reader: Reader, items: Sequence[ItemText], top: int) -> Steps[An
 
 
 def score_items_adapted(
-    adapter: Adapter, choice: AdaptationChoice, items: Sequence[ItemText], top: int
+    served: ServedModel, choice: AdaptationChoice, items: Sequence[ItemText], top: int
 ) -> Steps[Any, Scored]:
     """Score each item while learning from it (and from its context), each from the weights as loaded."""
-    start = SessionState.before_text(adapter, choice)
+    start = SessionState.before_text(served, choice)
     at_once = max(1, ROWS_OF_REQUEST // choice.lineup.rows)
-    done = yield from together((_score_adapting(adapter, start, item, top) for item in items), at_once)
+    done = yield from together((_score_adapting(start, item, top) for item in items), at_once)
     return Scored(tuple(scores for scores, _ in done), Tally.of_items([tally for _, tally in done]))
 
 
@@ -81,61 +81,65 @@ def rank_candidates(
     weights: CandidateWeights,
 ) -> Steps[Any, tuple[RankedCandidate, ...]]:
     """Score continuations of a session's present state, which stays as it is; rank 1 is the best mix."""
-    reader = adapter.reader(state.adapted)
-    at_once = max(1, ROWS_OF_REQUEST // state.adapted.lineup.experts)
+    reader = adapter.reader(state.adapted, static=True)
+    at_once = max(1, ROWS_OF_REQUEST // reader.cursor.state.batch)
     try:
-        logprobs = yield from together((_logprob(reader, piece) for piece in pieces), at_once)
+        sums = yield from together((_sums(reader, piece) for piece in pieces), at_once)
     except ArithmeticError as error:
         raise StateCorrupt("the session's state gives values that are not finite") from error
-    sums = [(logprob, len(piece.ids)) for logprob, piece in zip(logprobs, pieces, strict=True)]
     return _ranked(candidates, sums, weights)
 
 
-def score_text(
-    reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0
-) -> Steps[Any, tuple[TokenScores, Cursor]]:
+def score_text(reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0) -> Steps[Any, Sliced]:
     """Scores of at least one token after a cursor, and the cursor after them."""
-    parts = []
+    parts: list[Sliced] = []
     for start in range(0, len(ids), CHUNK):
         sliced = yield from performed(Slice(reader, cursor, tuple(ids[start : start + CHUNK]), top))
-        parts.append(sliced.scores)
+        parts.append(sliced)
         cursor = sliced.cursor
-    return TokenScores.concatenate(parts), cursor
+    return Sliced.concatenate(parts)
 
 
 def read(reader: Reader, ids: Sequence[int]) -> Steps[Any, Cursor]:
     """The reader's cursor after a text, which may be empty."""
     if not ids:
         return reader.cursor
-    _, cursor = yield from score_text(reader, reader.cursor, ids)
-    return cursor
+    sliced = yield from score_text(reader, reader.cursor, ids)
+    return sliced.cursor
 
 
-def _logprob(reader: Reader, piece: Piece) -> Steps[Any, float]:
+class _Sums(NamedTuple):
+    """Of a candidate; the static one is None where the session has no static row."""
+
+    logprob: float
+    static_logprob: float | None
+    tokens: int
+
+
+def _sums(reader: Reader, piece: Piece) -> Steps[Any, _Sums]:
     if not piece.ids:
-        return 0.0
-    scores, _ = yield from score_text(reader, reader.cursor, piece.ids)
-    return scores.total
+        return _Sums(0.0, 0.0 if reader.static else None, 0)
+    sliced = yield from score_text(reader, reader.cursor, piece.ids)
+    static = None if sliced.static_logprobs is None else float(sliced.static_logprobs.double().sum())
+    return _Sums(sliced.scores.total, static, len(piece.ids))
 
 
 def _score_item(reader: Reader, item: ItemText, top: int) -> Steps[Any, ItemScores]:
     cursor = reader.cursor
     if item.context is not None:
         cursor = yield from read(reader, item.context.ids)
-    scores, _ = yield from score_text(reader, cursor, item.piece.ids, top)
-    columns = columns_of(item.piece, scores, None)
+    sliced = yield from score_text(reader, cursor, item.piece.ids, top)
+    columns = columns_of(item.piece, sliced.scores, None)
     return _item_scores(item, columns, totals_of(item.piece, columns), Tally())
 
 
-def _score_adapting(
-    adapter: Adapter, state: SessionState, item: ItemText, top: int
-) -> Steps[Any, tuple[ItemScores, Tally]]:
+def _score_adapting(state: SessionState, item: ItemText, top: int) -> Steps[Any, tuple[ItemScores, Tally]]:
     tallies = []
     if item.context is not None:
-        before = yield from read_piece(adapter, state, item.context, learn=True)
+        before = yield from read_piece(state, item.context, learn=True)
         state = before.state
         tallies.append(replace(before.tally, scored=0))
-    reading = yield from read_piece(adapter, state, item.piece, learn=True, top=top)
+    reading = yield from read_piece(state, item.piece, learn=True, top=top)
     tallies.append(reading.tally)
     return _item_scores(item, reading.columns, reading.totals, reading.tally), Tally.of_items(tallies)
 
@@ -153,17 +157,36 @@ def _item_scores(item: ItemText, columns: Columns, totals: Totals, tally: Tally)
 
 
 def _ranked(
-    candidates: Sequence[Candidate], sums: Sequence[tuple[float, int]], weights: CandidateWeights
+    candidates: Sequence[Candidate], sums: Sequence[_Sums], weights: CandidateWeights
 ) -> tuple[RankedCandidate, ...]:
-    mixed = [
-        weights.lm * logprob + weights.length * tokens + weights.given * candidate.given
-        for candidate, (logprob, tokens) in zip(candidates, sums, strict=True)
+    pairs = [*zip(candidates, sums, strict=True)]
+    scores = [weights.score(own.logprob, own.tokens, each.given) for each, own in pairs]
+    static_scores = [
+        weights.score(own.static_logprob, own.tokens, each.given)
+        for each, own in pairs
+        if own.static_logprob is not None
     ]
-    best_first = sorted(range(len(mixed)), key=lambda index: -mixed[index])
-    ranks = {index: rank for rank, index in enumerate(best_first, start=1)}
+    none = [None] * len(pairs)
+    ranks, static_ranks = _ranks(scores), _ranks(static_scores)
     return tuple(
-        RankedCandidate(id=candidate.id, logprob=logprob, tokens=tokens, score=score, rank=ranks[index])
-        for index, (candidate, (logprob, tokens), score) in enumerate(
-            zip(candidates, sums, mixed, strict=True)
+        RankedCandidate(
+            id=each.id,
+            logprob=own.logprob,
+            static_logprob=own.static_logprob,
+            tokens=own.tokens,
+            score=score,
+            static_score=static_score,
+            rank=rank,
+            static_rank=static_rank,
+        )
+        for (each, own), score, static_score, rank, static_rank in zip(
+            pairs, scores, static_scores or none, ranks, static_ranks or none, strict=True
         )
     )
+
+
+def _ranks(scores: Sequence[float]) -> list[int]:
+    """The rank of each: 1 is the highest, ties keep their order."""
+    best_first = sorted(range(len(scores)), key=lambda index: -scores[index])
+    ranks = {index: rank for rank, index in enumerate(best_first, start=1)}
+    return [ranks[index] for index in range(len(scores))]

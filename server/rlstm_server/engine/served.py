@@ -1,4 +1,4 @@
-"""The model that is served, and everything that belongs to it."""
+"""A model that is served, and everything that belongs to it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,21 +31,26 @@ class ServedModel:
     model: LanguageModel
     vocab: Vocab
     calibrated: Calibrated | None
+    card: str = ""
     reader: Reader = field(init=False)
     numerics: str = field(init=False)
     rounds_agree: bool = field(init=False)
     _adapters: Mapping[AdaptationConfig, Adapter] = field(init=False)
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "ServedModel":
-        """What a checkpoint holds. Raises CalibrationError for a damaged calibration, or another model's."""
+    def of(cls, checkpoint: Checkpoint, name: str | None = None) -> "ServedModel":
+        """What a checkpoint holds, by its own name or another.
+
+        Raises CalibrationError for a damaged calibration, or another model's.
+        """
         file = checkpoint.adaptation_file
         return cls(
-            name=checkpoint.name,
+            name=name or checkpoint.name,
             fingerprint=checkpoint.fingerprint,
             model=checkpoint.model,
             vocab=checkpoint.vocab,
             calibrated=None if file is None else load_calibration(file, checkpoint.model),
+            card=checkpoint.card,
         )
 
     def __post_init__(self) -> None:

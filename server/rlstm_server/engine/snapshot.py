@@ -25,6 +25,7 @@ from rlstm_model.adaptation.adapted_state import is_finite
 from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, StateMismatch
 from rlstm_model.adaptation.watch import Watch
 from rlstm_server.engine.messages import AdaptationChoice, SessionTotals
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.steps import Ask, Steps
 from rlstm_server.engine.text import START, Place
@@ -46,12 +47,14 @@ _DIGEST_BYTES: Final = 32
 class SessionState:
     """Everything that a session's history has made of it.
 
+    served      the model that it is of
     choice      how it learns, from its creation to its end
     watch       over a single expert that learns beside the static row; of no meaning for others
     norm_ratio  of the fast weights to the slow ones, when the state was last committed
     approx      whether other numerics had a part in it: scores agree with theirs, but not to the bit
     """
 
+    served: ServedModel
     adapted: AdaptedState
     choice: AdaptationChoice
     totals: SessionTotals
@@ -61,13 +64,24 @@ class SessionState:
     approx: bool = False
 
     @classmethod
-    def before_text(cls, adapter: Adapter, choice: AdaptationChoice) -> "SessionState":
+    def before_text(cls, served: ServedModel, choice: AdaptationChoice) -> "SessionState":
         """The state of a new session."""
+        adapter = served.adapter(choice.kind, choice.coordinates)
         return cls(
+            served=served,
             adapted=adapter.start(rate_scale=choice.rate_scale, static=choice.static, experts=choice.experts),
             choice=choice,
             totals=SessionTotals(static_nats=0.0 if choice.static else None),
         )
+
+    @property
+    def adapter(self) -> Adapter:
+        """What its fast weights belong to."""
+        return self.served.adapter(self.choice.kind, self.choice.coordinates)
+
+    def measured(self) -> "SessionState":
+        """The same with the norm of its fast weights, as it is committed."""
+        return replace(self, norm_ratio=self.served.norm_ratio(self.choice, self.adapted))
 
     @cached_property
     def header(self) -> bytes:
@@ -86,26 +100,22 @@ class SessionState:
 
 
 class Contents(NamedTuple):
-    """What a state consists of: all that is no tensor, and the tensors, which lie in memory.
+    """What a state consists of: its model, all that is no tensor, and the tensors, which lie in memory.
 
     same_numerics  whether they were computed by the numbers that are computed here
     """
 
+    served: ServedModel
     header: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
     same_numerics: bool = True
 
 
 class Snapshots:
-    """Packs and opens the states of one served model."""
+    """Packs and opens the states of the models that are served."""
 
-    def __init__(self, served: ServedModel) -> None:
-        self._served = served
-
-    @property
-    def numerics(self) -> str:
-        """The identity of the numbers that are computed here."""
-        return self._served.numerics
+    def __init__(self, models: Models) -> None:
+        self._models = models
 
     def pack(self, key: SessionKey, version: int, state: SessionState) -> bytes:
         """Seal the state of `key` at `version`. Raises StateCorrupt for a value that is not finite."""
@@ -117,14 +127,13 @@ class Snapshots:
 
     def origin(self, key: SessionKey, state: SessionState) -> bytes:
         """Seal a state that is new, without its tensors: they follow from the rest."""
-        return self._sealed(key, 0, {**fields_of(state), "origin": True}, {})
+        return _sealed(key, 0, Contents(state.served, {**fields_of(state), "origin": True}, {}))
 
     def is_new(self, state: SessionState) -> bool:
         """Whether nothing has happened to a state yet."""
         if state.adapted.delta_KP is not None:
             return False
-        adapter = self._served.adapter(state.choice.kind, state.choice.coordinates)
-        fresh = SessionState.before_text(adapter, state.choice)
+        fresh = SessionState.before_text(state.served, state.choice)
         tensors, own = fresh.adapted.tensors(), state.adapted.tensors()
         return fields_of(state) == fields_of(fresh) and all(
             torch.equal(tensor, own[name]) for name, tensor in tensors.items()
@@ -136,18 +145,21 @@ class Snapshots:
         """Seal what `key` consists of at `version`. Raises StateCorrupt for a value that is not finite."""
         if not all(is_finite(tensor) for tensor in contents.tensors.values()):
             raise StateCorrupt("the new state holds a value that is not finite")
-        return self._sealed(key, version, contents.header, contents.tensors)
+        return _sealed(key, version, contents)
 
     def unseal(self, key: SessionKey, version: int, value: bytes) -> "Contents":
         """What was sealed for `key` at `version`. Raises StateCorrupt, ModelMismatch."""
-        unsealed = unseal(value, self._seal(key, version))
+        unsealed = unseal(value, key, version)
+        seal = unsealed.seal
+        served = self._models.with_identity(seal.fingerprint, seal.adaptation_fingerprint)
         payload = memoryview(unsealed.payload)
         start = _LENGTH_BYTES + int.from_bytes(payload[:_LENGTH_BYTES], "little")
         try:
             header = json.loads(bytes(payload[_LENGTH_BYTES:start]))
-            return Contents(header, load(bytes(payload[start:])), unsealed.same_numerics)
+            tensors = load(bytes(payload[start:]))
         except (SafetensorError, ValueError, RecursionError) as error:
             raise StateCorrupt("the stored state cannot be read") from error
+        return Contents(served, header, tensors, seal.numerics == served.numerics)
 
     # ---- the device thread's side -------------------------------------------------------------------------
 
@@ -156,11 +168,12 @@ class Snapshots:
 
         Raises StateCorrupt, ModelMismatch.
         """
-        header = contents.header
+        served, header = contents.served, contents.header
         try:
-            adapter = self._served.adapter(header["kind"], header["coordinates"])
-            adapted, place = self._adapted(adapter, contents), header["place"]
+            adapter = served.adapter(header["kind"], header["coordinates"])
+            adapted, place = _adapted(adapter, contents), header["place"]
             return SessionState(
+                served=served,
                 adapted=adapted,
                 choice=AdaptationChoice.of(adapter.config, adapted.lineup, adapted.rate_scale),
                 totals=SessionTotals(**header["totals"]),
@@ -176,36 +189,35 @@ class Snapshots:
         except (StateMismatch, ValueError, KeyError, TypeError) as error:
             raise StateCorrupt("the stored state cannot be read") from error
 
-    def _adapted(self, adapter: Adapter, contents: "Contents") -> AdaptedState:
-        fields = contents.header["adapted"]
-        if contents.header.get("origin") is True:
-            return adapter.start(
-                rate_scale=fields["rate_scale"], static=fields["static"], experts=fields["experts"]
-            )
-        tensors = {name: tensor.to(self._served.device) for name, tensor in contents.tensors.items()}
-        return adapter.restore(tensors, fields)
 
-    def _sealed(
-        self, key: SessionKey, version: int, header: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> bytes:
-        text, stored = _written(header), save(dict(tensors))
-        payload = b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, stored))
-        return seal(self._seal(key, version), payload)
-
-    def _seal(self, key: SessionKey, version: int) -> Seal:
-        return Seal.of(
-            key,
-            version,
-            fingerprint=self._served.fingerprint,
-            adaptation_fingerprint=self._served.adaptation_fingerprint or "",
-            numerics=self._served.numerics,
+def _adapted(adapter: Adapter, contents: Contents) -> AdaptedState:
+    fields = contents.header["adapted"]
+    if contents.header.get("origin") is True:
+        return adapter.start(
+            rate_scale=fields["rate_scale"], static=fields["static"], experts=fields["experts"]
         )
+    tensors = {name: tensor.to(contents.served.device) for name, tensor in contents.tensors.items()}
+    return adapter.restore(tensors, fields)
+
+
+def _sealed(key: SessionKey, version: int, contents: Contents) -> bytes:
+    text, stored = _written(contents.header), save(dict(contents.tensors))
+    payload = b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, stored))
+    served = contents.served
+    belongs = Seal.of(
+        key,
+        version,
+        fingerprint=served.fingerprint,
+        adaptation_fingerprint=served.adaptation_fingerprint or "",
+        numerics=served.numerics,
+    )
+    return seal(belongs, payload)
 
 
 def contents_of(state: SessionState) -> Contents:
     """What a state consists of; from a device it is fetched, so the device thread does it."""
     tensors = {name: tensor.contiguous().cpu() for name, tensor in state.adapted.tensors().items()}
-    return Contents(fields_of(state), tensors)
+    return Contents(state.served, fields_of(state), tensors)
 
 
 def digest(state: SessionState) -> Steps[Any, str]:

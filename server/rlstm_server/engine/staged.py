@@ -81,7 +81,7 @@ def computed(
         staged.record,
         state.place,
         state.totals,
-        numerics=snapshots.numerics,
+        numerics=state.served.numerics,
         state=(yield from digest(state)),
     )
     version = copy.position.version + 1

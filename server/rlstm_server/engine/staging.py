@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_server.engine import answers
 from rlstm_server.engine.description import SessionCopy, SessionFacts, info_of
 from rlstm_server.engine.learning import Tally, read_piece
@@ -18,9 +17,9 @@ from rlstm_server.engine.messages import (
 )
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.record import ReadingRecord
-from rlstm_server.engine.replay import measured, reset
+from rlstm_server.engine.replay import reset
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState, Snapshots
+from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.staged import Staged
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Piece
@@ -28,10 +27,8 @@ from rlstm_server.engine.text import Piece
 
 @dataclass(frozen=True, eq=False)
 class Staging:
-    """Computes changes of sessions of one served model, to be committed to `store`."""
+    """Computes changes of sessions, to be committed to `store`."""
 
-    served: ServedModel
-    snapshots: Snapshots
     store: MeteredStore
 
     @property
@@ -39,26 +36,18 @@ class Staging:
         """How safe a change is once it is committed."""
         return self.store.durability
 
-    def adapter(self, state: SessionState) -> Adapter:
-        """What a session's fast weights belong to."""
-        return self.served.adapter(state.choice.kind, state.choice.coordinates)
-
-    def measured(self, state: SessionState) -> SessionState:
-        """A state that is to be committed, with the norm of its fast weights."""
-        return measured(self.served, state)
-
-    def start(self, choice: AdaptationChoice) -> Steps[Any, SessionState]:
+    def start(self, served: ServedModel, choice: AdaptationChoice) -> Steps[Any, SessionState]:
         """The state of a new session."""
         yield from ()
-        return SessionState.before_text(self.served.adapter(choice.kind, choice.coordinates), choice)
+        return SessionState.before_text(served, choice)
 
     def append(
         self, copy: SessionCopy, request: AppendRequest, piece: Piece
     ) -> Steps[Any, Staged[AppendAnswer]]:
         """Score a piece, then learn from it, unless the session's learning is off."""
         learn = request.learn and copy.facts.learning
-        reading = yield from read_piece(self.adapter(copy.state), copy.state, piece, learn=learn)
-        state = self.measured(reading.state)
+        reading = yield from read_piece(copy.state, piece, learn=learn)
+        state = reading.state.measured()
         answer = AppendAnswer(
             version=copy.position.version + 1,
             position=state.adapted.position,
@@ -88,7 +77,7 @@ class Staging:
     def reset(self, copy: SessionCopy, scope: ResetScope) -> Steps[Any, Staged[SessionInfo]]:
         """Forget fast weights, recurrent state, or both; position and sums go on."""
         yield from ()
-        state = self.measured(reset(self.served, copy.state, scope))
+        state = reset(copy.state, scope).measured()
         return self._silent(copy, state, copy.facts, {"op": "reset", "scope": scope})
 
     def update(self, copy: SessionCopy, facts: SessionFacts) -> Steps[Any, Staged[SessionInfo]]:

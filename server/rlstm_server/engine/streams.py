@@ -5,7 +5,7 @@ import hashlib
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -15,6 +15,7 @@ from rlstm_server.engine.billing import billed, paid
 from rlstm_server.engine.keeping import CHUNK, Progress, continue_session
 from rlstm_server.engine.marks import Mark, read_mark
 from rlstm_server.engine.messages import EndEvent, EngineLimits, GenerationEvent, SessionGenerate
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.staging import Staging
@@ -40,6 +41,7 @@ class SessionStreams:
 
     sessions: Sessions
     staging: Staging
+    models: Models
     limits: EngineLimits
     _running: dict[tuple[SessionKey, str], _Running] = field(default_factory=dict)
 
@@ -62,7 +64,7 @@ class SessionStreams:
         key = requests.session_key(request.caller.tenant, request.session)
         copy = await self.sessions.read(key, request.caller, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
-        steps = continue_session(self.staging, progress, copy)
+        steps = continue_session(progress, copy)
         stream = self.sessions.runner.stream(steps, request.caller, copy.state.adapted.lineup.rows)
         with self.sessions.distrusting(key):
             async with aclosing(stream) as events:
@@ -70,6 +72,7 @@ class SessionStreams:
                 async for event in events:
                     if isinstance(event, EndEvent):
                         self.sessions.metrics.tokens.labels("generated").inc(event.completion_tokens)
+                        event = replace(event, identity=copy.state.served.identity)
                     elif shown and shown % CHUNK == 0:
                         await self._check_alive(key)
                     shown += 1
@@ -83,7 +86,9 @@ class SessionStreams:
         after = _after(request)
         backlog: Backlog[GenerationEvent] = Backlog(self.limits)
         operation_id, seed = request.key or new_operation_id(), _seed(request)
-        writer = Writer(self.sessions, self.staging, key, request, operation_id, seed, after, backlog)
+        writer = Writer(
+            self.sessions, self.staging, self.models, key, request, operation_id, seed, after, backlog
+        )
         if after is not None:
             await self._take_over(writer)
         operation = self.sessions.enqueue(key, writer.operation_id, writer.work)

@@ -5,9 +5,12 @@ whole characters; token ids may cut a character of a byte vocabulary between two
 unfinished character are part of the place. A word vocabulary holds back the word in progress.
 """
 
+import io
 import re
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from rlstm_model.vocab import InvalidText as VocabInvalidText
@@ -36,8 +39,8 @@ class Piece:
     """Tokens to read, with their spans in the stream, and the place after them."""
 
     ids: list[int]
-    starts: list[int]
-    ends: list[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
     bytes: int
     words: int
     unknown: int
@@ -82,8 +85,8 @@ def _read_text(vocab: Vocab, text: str, place: Place, *, final: bool) -> Piece:
     encoded = vocab.encode(ready)
     return Piece(
         ids=encoded.ids,
-        starts=[place.characters + start for start in encoded.starts],
-        ends=[place.characters + end for end in encoded.ends],
+        starts=_moved(encoded.starts, place.characters),
+        ends=_moved(encoded.ends, place.characters),
         bytes=len(ready.encode()),
         words=_count_words(ready),
         unknown=encoded.unknown,
@@ -110,27 +113,31 @@ def _read_tokens(vocab: Vocab, ids: Sequence[int], place: Place) -> Piece:
     return _joined(pending, piece) if pending else piece
 
 
-def _spans(vocab: Vocab, ids: Sequence[int], place: Place) -> tuple[list[int], list[int], str, Place]:
+def _spans(vocab: Vocab, ids: Sequence[int], place: Place) -> tuple[Sequence[int], Sequence[int], str, Place]:
     """Spans of the characters that the tokens complete; all tokens of one character share its span."""
     decoder, open_ids = vocab.decoder(), list(place.unfinished)
     for token in open_ids:
         decoder.feed(token)
-    at, waiting, pieces = place.characters, 0, []
-    starts: list[int] = []
-    ends: list[int] = []
+    at, waiting, text = place.characters, 0, io.StringIO()
+    starts, ends = array("q"), array("q")
     for token in ids:
         open_ids.append(token)
         waiting += 1
         piece = decoder.feed(token)
         if piece:
-            starts += [at] * waiting
-            ends += [at + len(piece)] * waiting
+            starts.extend([at] * waiting)
+            ends.extend([at + len(piece)] * waiting)
             at += len(piece)
-            pieces.append(piece)
+            text.write(piece)
             waiting, open_ids = 0, []
-    starts += [at] * waiting
-    ends += [at + 1] * waiting
-    return starts, ends, "".join(pieces), Place(characters=at, unfinished=tuple(open_ids))
+    starts.extend([at] * waiting)
+    ends.extend([at + 1] * waiting)
+    return starts, ends, text.getvalue(), Place(characters=at, unfinished=tuple(open_ids))
+
+
+def _moved(spans: Sequence[int], by: int) -> Sequence[int]:
+    """Spans in a stream, of spans in a text that begins at `by`."""
+    return array("q", (by + place for place in spans)) if by else spans
 
 
 def _complete_character(vocab: Vocab, place: Place) -> Place:
@@ -149,8 +156,8 @@ def _count_words(text: str) -> int:
 def _joined(first: Piece, second: Piece) -> Piece:
     return Piece(
         ids=first.ids + second.ids,
-        starts=first.starts + second.starts,
-        ends=first.ends + second.ends,
+        starts=array("q", chain(first.starts, second.starts)),
+        ends=array("q", chain(first.ends, second.ends)),
         bytes=first.bytes + second.bytes,
         words=first.words + second.words,
         unknown=first.unknown + second.unknown,

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.backlog import Backlog
-from rlstm_server.engine.description import SessionCopy
+from rlstm_server.engine.description import SessionCopy, session_info
 from rlstm_server.engine.keeping import Chunk, Progress, keep_chunk, read_chunk
 from rlstm_server.engine.marks import Mark
 from rlstm_server.engine.messages import EndEvent, GenerationEvent, SessionGenerate, TokenEvent
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.staged import Change, Staged
 from rlstm_server.engine.staging import Staging
@@ -39,6 +41,7 @@ class Writer:
 
     sessions: Sessions
     staging: Staging
+    models: Models
     key: SessionKey
     request: SessionGenerate
     operation_id: str
@@ -46,6 +49,7 @@ class Writer:
     after: Mark | None
     backlog: Backlog[GenerationEvent]
     version: int | None = None
+    _served: ServedModel | None = None
     _repeats: bool = False
 
     async def work(self, operation: Operation[None]) -> None:
@@ -61,7 +65,7 @@ class Writer:
             events: list[GenerationEvent] = [*self._tokens(kept.chunk, progress.kept, number)]
             progress.add(kept.chunk)
             if kept.chunk.finish_reason is not None:
-                events.append(self._end(progress, kept))
+                events.append(await self._end(progress, kept))
             self.backlog.count(events)
             self.backlog.put(events)
             if kept.chunk.finish_reason is not None:
@@ -125,6 +129,7 @@ class Writer:
     async def _plan(self, progress: Progress, copy: SessionCopy) -> Steps[Any, Staged[Chunk]]:
         if self.version is not None and copy.position.version != self.version:
             raise Conflict("the session was changed since the text broke off")
+        self._served = copy.state.served
         return keep_chunk(self.staging, progress, copy)
 
     def digest(self, number: int) -> bytes:
@@ -155,7 +160,15 @@ class Writer:
             if index > had
         ]
 
-    def _end(self, progress: Progress, kept: _Kept) -> EndEvent:
+    async def _model(self) -> ServedModel:
+        """The session's; where all of the text was stored, nothing was read with it yet."""
+        if self._served is None:
+            head = await self.sessions.store.load_head(self.key, with_state=False)
+            info = session_info(self.key.session_id, head)
+            self._served = self.models.with_identity(info.fingerprint, info.adaptation_fingerprint)
+        return self._served
+
+    async def _end(self, progress: Progress, kept: _Kept) -> EndEvent:
         if kept.chunk.finish_reason is None:
             raise ValueError("the text is not complete")
         return EndEvent(
@@ -168,4 +181,5 @@ class Writer:
             position=kept.chunk.position,
             durability=self.staging.durability,
             replayed=kept.stored,
+            identity=(await self._model()).identity,
         )

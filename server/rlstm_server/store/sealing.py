@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Final, NamedTuple
 
-from rlstm_server.errors import ModelMismatch, StateCorrupt
+from rlstm_server.errors import StateCorrupt
 from rlstm_server.store.base import SessionKey
 
 MAGIC: Final = b"RLSTMST1"
@@ -24,7 +24,7 @@ class Seal:
     """What a sealed state belongs to.
 
     fingerprint, adaptation_fingerprint    of the model and of its calibration
-    numerics                               the device and libraries that computed it (see `same_numerics`)
+    numerics                               the device and libraries that computed it
     tenant, session_id, version            the place in a history
     """
 
@@ -51,10 +51,10 @@ class Seal:
 
 
 class Unsealed(NamedTuple):
-    """A payload, and whether it was computed by the same numerics (else results agree only approximately)."""
+    """A payload, and the seal that it was found under."""
 
     payload: bytes
-    same_numerics: bool
+    seal: Seal
 
 
 def seal(seal: Seal, payload: bytes) -> bytes:
@@ -66,21 +66,17 @@ def seal(seal: Seal, payload: bytes) -> bytes:
     return b"".join((front, _checksum(front, payload), payload))
 
 
-def unseal(value: bytes, expected: Seal) -> Unsealed:
-    """Return the payload, if `value` is whole and is what is expected.
+def unseal(value: bytes, key: SessionKey, version: int) -> Unsealed:
+    """Return the payload, if `value` is whole and belongs to `key` at `version`, and whose it says it is.
 
-    Raises StateCorrupt when it is damaged or belongs to another session or version, ModelMismatch when to
-    another model or calibration. Nothing in either message comes from the value.
+    Raises StateCorrupt when it is damaged or belongs elsewhere. Nothing in the message comes from the value.
     """
     found, payload = _open(value)
-    for field in ("tenant", "session_id", "version"):
-        if getattr(found, field) != getattr(expected, field):
+    expected = {"tenant": key.tenant, "session_id": key.session_id, "version": version}
+    for field, place in expected.items():
+        if getattr(found, field) != place:
             raise StateCorrupt(f"the stored state names another {field}")
-    if found.fingerprint != expected.fingerprint:
-        raise ModelMismatch("the session's state belongs to another model")
-    if found.adaptation_fingerprint != expected.adaptation_fingerprint:
-        raise ModelMismatch("the session's state belongs to another calibration of the model")
-    return Unsealed(payload, found.numerics == expected.numerics)
+    return Unsealed(payload, found)
 
 
 def _open(value: bytes) -> tuple[Seal, bytes]:

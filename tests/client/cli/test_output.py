@@ -1,11 +1,12 @@
 """What the commands print."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from rlstm_client.cli import output
-from rlstm_client.models import AppendResult, ScoredItem, SessionInfo, Totals, WordScore
+from rlstm_client.models import AppendResult, Candidate, Ranking, ScoredItem, SessionInfo, Totals, WordScore
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +64,27 @@ def test_a_session_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "s1" in out
     assert "metadata topic" in out
     assert "bits per byte" not in out
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_a_ranking_for_people(capsys: pytest.CaptureFixture[str], static: bool) -> None:
+    """The best stands first; where there is a static row, its figures stand beside the adapted ones."""
+    both = [
+        Candidate(logprob=-2.0, score=-3.0, rank=2, tokens=1, static_logprob=-4.0, static_rank=1),
+        Candidate(logprob=-1.0, score=-1.5, rank=1, tokens=2, static_logprob=-5.0, static_rank=2),
+    ]
+    alone = [replace(each, static_logprob=None, static_rank=None) for each in both]
+    output.print_ranking(Ranking(version=1, candidates=both if static else alone, unit="bits"), ["[a]", "b"])
+    heading, *rows = [
+        [cell.strip() for cell in line.replace("┃", "│").strip("│").split("│")]
+        for line in capsys.readouterr().out.splitlines()
+        if line[0] in "┃│"
+    ]
+
+    if static:
+        assert heading == ["rank", "static rank", "score", "bits", "static bits", "tokens", "candidate"]
+        assert rows[0] == ["1", "2", "-1.5000", "-1.0000", "-5.0000", "2", "b"]
+        assert rows[1] == ["2", "1", "-3.0000", "-2.0000", "-4.0000", "1", "[a]"]
+    else:
+        assert heading == ["rank", "score", "bits", "tokens", "candidate"]
+        assert rows[0] == ["1", "-1.5000", "-1.0000", "2", "b"]

@@ -118,7 +118,7 @@ def test_ranking(session: Any, server: Any, tmp_path: Path) -> None:
     ranked = json.loads(session("score", made, "12 monkeys", "few", "--json", "--length", "0.5"))
 
     assert table.index("few") < table.index("12 monkeys")
-    assert [candidate["rank"] for candidate in ranked["candidates"]] == [2, 1]
+    assert [(each["rank"], each["static_rank"]) for each in ranked["candidates"]] == [(2, 1), (1, 2)]
     assert json.loads(server.requests[-1].content)["weights"] == {"lm": 1.0, "length": 0.5}
 
 

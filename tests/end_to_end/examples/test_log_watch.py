@@ -67,9 +67,11 @@ def test_an_alarm_teaches_nothing(example, server, client):
     """The session is the one that read every line and learned from those that were none."""
     module = example("log_watch")
     again, plain = client.sessions.create(), client.sessions.create()
+    before = {info.id for info in client.sessions.list()}
     lines = [line.rstrip("\n") for line in (*USUAL, STRANGE, *USUAL[:3])]
     with module.watching(client, module.Threshold(warm_up=12, margin=0.2), None, keep=True) as watch:
         told = list(watch.lines(lines))
+        made = {info.id for info in client.sessions.list()} - before
     for line in told:
         assert again.score([line.text + "\n"], unit="bits").best.logprob == pytest.approx(-line.bits)
         again.append(line.text + "\n", learn=not line.alarm)
@@ -77,7 +79,20 @@ def test_an_alarm_teaches_nothing(example, server, client):
         assert -line.static_bits == pytest.approx(static.logprob)
 
     assert [line.number for line in told if line.alarm] == [17]
-    assert watch.learned.info().totals == again.info().totals
+    assert made == {watch.session.id}
+    assert watch.session.info().totals == again.info().totals
+
+
+@pytest.mark.jobs
+def test_a_session_without_a_static_row_is_refused(run, server, client):
+    """Before there is a line; nothing is appended."""
+    session = client.sessions.create(adaptation={"static": False})
+    process = run("log_watch", "--url", server.url, "--session", session.id)
+    out, told = process.communicate(timeout=60)
+
+    assert process.returncode == 2
+    assert told == "rlstm: the session cannot be watched: it has no static row to compare with\n"
+    assert (out, session.info().version) == ("", 0)
 
 
 @pytest.mark.jobs

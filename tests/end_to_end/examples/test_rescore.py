@@ -48,8 +48,12 @@ def test_the_score_is_the_weighted_sum_after_the_winners(example, tmp_path, caps
             tokens = len(ours["text"].encode()) + 1
             expected = 0.5 * ours["logprob"] + 0.25 * tokens + 2 * given_one.get("given", 0)
             assert ours["score"] == pytest.approx(expected, abs=1e-4)
+            learned = 0.5 * (ours["logprob"] - ours["static_logprob"])
+            assert ours["static_score"] == pytest.approx(ours["score"] - learned, abs=1e-4)
         best = max(row["candidates"], key=lambda each: each["score"])
         assert (row["text"], best["rank"]) == (best["text"], 1)
+        best = max(row["candidates"], key=lambda each: each["static_score"])
+        assert (row["static_text"], best["static_rank"]) == (best["text"], 1)
     second = adapted.score([c["text"] + "\n" for c in LISTS[1]["candidates"]])
     assert [c.logprob for c in second.candidates] == pytest.approx(
         [c["logprob"] for c in rows[1]["candidates"]], abs=1e-4

@@ -7,8 +7,9 @@ import torch
 
 from rlstm_model.adaptation.adapter import Cursor
 from rlstm_model.adaptation.reader import CHUNK, static_next
+from rlstm_model.adaptation.round import Slice, perform
 from rlstm_model.sampling import SamplingConfig, sample
-from rlstm_model.scoring import next_log_probs
+from rlstm_model.scoring import next_log_probs, score
 
 NAN = float("nan")
 LINEUPS = [{"static": False}, {}, {"experts": 2}, {"experts": 4}]
@@ -55,6 +56,31 @@ def test_reads_on_as_observing_would(adapter, text, digest, observe, logprobs, l
             torch.testing.assert_close(place.mixture, observed.mixture, rtol=0, atol=1e-5)
             assert int(place.mixture.tokens_N) == length + len(ids)
     assert (digest(*state.tensors().values()), state.header()) == (before, header)
+
+
+@pytest.mark.parametrize("lineup", LINEUPS, ids=str)
+@pytest.mark.parametrize("length", [0, 10])
+def test_the_static_row_reads_along(adapter, text, lineup, length):
+    """What observing gives as static, and a plain reading from there; no other number moves by a bit."""
+    state = adapter.start(**lineup)
+    for part in adapter.observe(state, text(length)):
+        state = part.state
+    ids = tuple(text(4 - length % 4, seed=5))
+    plain, reader = adapter.reader(state), adapter.reader(state, static=True)
+    without, found = perform([Slice(own, own.cursor, ids) for own in (plain, reader)])
+    (observed,) = adapter.observe(state, ids, learn=False)
+    assert torch.equal(found.scores.logprobs, without.scores.logprobs)
+    one, other = (own.next(cursor) for own, (_, cursor, _) in ((plain, without), (reader, found)))
+    assert torch.equal(one.log_probs_V, other.log_probs_V)
+    assert without.static_logprobs is None
+    if not state.lineup.static:
+        assert found.static_logprobs is None
+        return
+    assert torch.equal(found.static_logprobs, observed.static_logprobs)
+    first = state.now.state.rows(slice(1))
+    expected, after = score(adapter.model, ids, state=first, last=state.now.last)
+    torch.testing.assert_close(found.static_logprobs, expected.logprobs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.cursor.state.rows(slice(1)), after, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("lineup", LINEUPS, ids=str)

@@ -14,7 +14,7 @@ from rlstm_model.adaptation.adapter import Adapter, NonFiniteState
 from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.passes import Passes
 from rlstm_model.adaptation.reader import static_reader
-from rlstm_model.adaptation.round import Next, Observed, Slice, Sliced, Turn, follow, perform
+from rlstm_model.adaptation.round import Next, Observed, Part, Slice, Sliced, Turn, follow, perform
 from rlstm_model.adaptation.rows import Rows
 from rlstm_model.state import State
 from rlstm_model.vocab import InvalidToken
@@ -52,10 +52,10 @@ def pool(adapter):
     """One part of each stream of any past, slices and turns after it and after nothing; each done alone."""
     draw, works = random.Random(10), []
     bare = static_reader(adapter.model, BOS, 1.0)
-    for state in histories(adapter):
+    for number, state in enumerate(histories(adapter)):
         ids = tuple(draw.randrange(VOCAB) for _ in range(draw.randint(1, SEGMENT)))
         works.append(adapter.part(state, ids, learn=draw.random() < 0.6, top=draw.choice([0, 3])))
-        for reader in (adapter.reader(state), bare):
+        for reader in (adapter.reader(state, static=number % 8 < 4), bare):
             piece = tuple(draw.randrange(VOCAB) for _ in range(draw.randint(1, SEGMENT)))
             works.append(Slice(reader, reader.cursor, piece, draw.choice([0, 3])))
             works.append(Turn(reader, reader.cursor))
@@ -98,6 +98,7 @@ def assert_same(found, expected):
         assert_same_cursor(found.after(3), expected.after(3))
         return
     assert_same_scores(found.scores, expected.scores)
+    assert equal(found.static_logprobs, expected.static_logprobs)
     if isinstance(found, Sliced):
         assert_same_cursor(found.cursor, expected.cursor)
         return
@@ -105,7 +106,6 @@ def assert_same(found, expected):
     one, other = found.state.tensors(), expected.state.tensors()
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert equal(found.static_logprobs, expected.static_logprobs)
     for name in ("updates", "guards", "gradient_norms", "norm_ratio"):
         assert getattr(found, name) == getattr(expected, name)
 
@@ -123,6 +123,8 @@ def test_the_pool_holds_every_kind_of_work(parts, pool):
     ]
     assert min(learned) < SEGMENT  # after a reset in mid-segment
     assert {type(result) for result in pool[1]} == {Observed, Sliced, Next}
+    readers = {(work.reader.static, work.cursor.experts) for work in pool[0] if not isinstance(work, Part)}
+    assert readers >= {(True, 1), (True, 2), (False, 1), (False, 2)}
 
 
 @settings(max_examples=15, deadline=None)
@@ -296,6 +298,15 @@ def test_a_reader_that_is_no_number_fails_alone(adapter, pool):
         assert_same(one, other)
 
 
+def test_a_static_row_that_is_no_number_fails_where_it_is_wanted(adapter):
+    """As observing would: there is no static log-probability to tell."""
+    state = broken_state(adapter.start(), row=0)
+    wanted, other = adapter.reader(state, static=True), adapter.reader(state)
+    error, sliced = perform([Slice(reader, reader.cursor, (1, 2)) for reader in (wanted, other)])
+    assert type(error) is ArithmeticError
+    assert sliced.scores.logprobs.isfinite().all()
+
+
 def test_a_part_ends_where_its_segment_does(adapter):
     """As many tokens as there is room for, and no more."""
     state = adapter.start()
@@ -304,9 +315,9 @@ def test_a_part_ends_where_its_segment_does(adapter):
         assert adapter.part(replace(state, position=position), list(range(9))).ids == tuple(range(room))
 
 
-def broken_state(state):
+def broken_state(state, row=-1):
     c = state.now.state.c.clone()
-    c[-1, -1, 0] = NAN
+    c[-1, row, 0] = NAN
     cursor = state.now._replace(state=State(state.now.state.h, c))
     return replace(state, now=cursor, start=cursor)
 

@@ -42,13 +42,20 @@ def test_the_rows_of_a_part(adapter, lineup, rows):
 
 @pytest.mark.parametrize("experts", [1, 2, 4])
 def test_the_rows_of_a_reader(adapter, experts):
-    """Those that are mixed, of several the static one without fast weights; the bare model has one."""
+    """Those that are mixed, of several the static one without fast weights; the bare model has one.
+
+    Where the static one is wanted too it is read beside a single expert, if the stream has it.
+    """
     reader = adapter.reader(observed(adapter, 6, experts=experts))
     mixed = (int(experts > 1), max(1, experts - 1), 0)
     assert task_of(Slice(reader, reader.cursor, (1, 2, 3))).rows == mixed
     turn = task_of(Turn(reader, reader.cursor))
     assert turn.rows == mixed
     assert turn.own.ids == (reader.cursor.last,)
+    static = adapter.reader(observed(adapter, 6, experts=experts), static=True)
+    assert task_of(Slice(static, static.cursor, (1, 2, 3))).rows == (1, max(1, experts - 1), 0)
+    none = adapter.reader(observed(adapter, 6, static=False), static=True)
+    assert task_of(Slice(none, none.cursor, (1, 2, 3))).rows == (0, 1, 0)
     bare = static_reader(adapter.model, 1)
     assert task_of(Slice(bare, bare.cursor, (1, 2, 3))).rows == (1, 0, 0)
 

@@ -25,8 +25,8 @@ def test_all_bytes_of_a_character_share_its_span(text):
     """Spans count code points, one character each, as a loop over the characters finds them."""
     encoded = BYTES.encode(text)
     expected = [index for index, character in enumerate(text) for _ in character.encode()]
-    assert encoded.starts == expected
-    assert encoded.ends == [start + 1 for start in expected]
+    assert list(encoded.starts) == expected
+    assert list(encoded.ends) == [start + 1 for start in expected]
 
 
 @given(st.lists(st.integers(0, 255)))

@@ -14,8 +14,8 @@ def test_characters_outside_the_vocabulary_are_unknown(fed, text):
     """One token a code point; what the vocabulary lacks is counted and decodes to U+FFFD."""
     encoded = CHARS.encode(text)
     known = "".join(c if c in CHARS.characters else "\N{REPLACEMENT CHARACTER}" for c in text)
-    assert encoded.starts == list(range(len(text)))
-    assert encoded.ends == [start + 1 for start in encoded.starts]
+    assert list(encoded.starts) == list(range(len(text)))
+    assert list(encoded.ends) == [start + 1 for start in encoded.starts]
     assert encoded.unknown == sum(c not in CHARS.characters for c in text)
     assert CHARS.decode(encoded.ids) == known == "".join(fed(CHARS, encoded.ids))
 

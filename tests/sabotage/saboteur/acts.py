@@ -196,8 +196,9 @@ def no_finite_check() -> AbstractContextManager[Any]:
 def anybodys_state() -> AbstractContextManager[Any]:
     """A sealed value is opened whoever it was stored for."""
 
-    def opened(value: bytes, expected: sealing.Seal) -> sealing.Unsealed:
-        return sealing.Unsealed(sealing._open(value)[1], True)
+    def opened(value: bytes, _key: Any, _version: int) -> sealing.Unsealed:
+        found, payload = sealing._open(value)
+        return sealing.Unsealed(payload, found)
 
     return mock.patch.object(sealing, "unseal", opened)
 
@@ -222,7 +223,7 @@ def anothers_state_committed() -> AbstractContextManager[Any]:
             if key != copy.key:
                 adapted = other.adapted
                 memory = {name: tensor.clone() for name, tensor in adapted.tensors().items()}
-                state = replace(other, adapted=self.adapter(other).restore(memory, adapted.header()))
+                state = replace(other, adapted=other.adapter.restore(memory, adapted.header()))
                 break
         return stage(self, copy, state, **others)
 

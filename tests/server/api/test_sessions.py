@@ -158,8 +158,22 @@ async def test_candidates_are_ranked_by_their_mix(client):
     assert second["score"] == pytest.approx(0.5 * second["logprob"] + 0.25 * 3)
     better = first if first["score"] > second["score"] else second
     assert better["rank"] == 1
+    assert second["static_score"] == pytest.approx(0.5 * second["static_logprob"] + 0.25 * 3)
+    better = first if first["static_score"] > second["static_score"] else second
+    assert better["static_rank"] == 1
     appended = await act(client, session, "append", text="cat", unit="bits", scores="totals")
-    assert second["logprob"] == pytest.approx(appended["totals"]["logprob"], abs=1e-4)
+    for name in ("logprob", "static_logprob", "gain"):
+        assert second[name] == pytest.approx(appended["totals"][name], abs=1e-4)
+
+
+async def test_candidates_of_a_session_without_a_static_row_have_no_static_figures(client):
+    """They are null, as in the sums of its appends."""
+    session = (await create(client, adaptation={"static": False}))["id"]
+    (one,) = (await act(client, session, "score", candidates=[{"text": "cat"}]))["candidates"]
+    appended = await act(client, session, "append", text="cat", scores="totals")
+    for name in ("static_logprob", "gain"):
+        assert one[name] is appended["totals"][name] is None
+    assert one["static_score"] is one["static_rank"] is None
 
 
 async def test_kept_text_becomes_part_of_the_session(client):
@@ -220,6 +234,29 @@ async def test_sessions_are_listed_in_pages(client):
     assert cursor is None
     assert sorted(session["id"] for session in listed) == sorted(made)
     assert {session["metadata"]["number"] for session in listed} == set(range(5))
+
+
+async def test_a_session_is_found_by_its_name(client):
+    """The one that has it now: none before, none after, and no other."""
+    made = await create(client, name="mine")
+    await create(client, name="other")
+
+    async def found(name):
+        return (await client.get("/sessions", params={"name": name})).json()
+
+    assert await found("mine") == {
+        "sessions": [(await client.get(f"/sessions/{made['id']}")).json()],
+        "cursor": None,
+    }
+    assert await found("nobody") == {"sessions": [], "cursor": None}
+    await client.delete(f"/sessions/{made['id']}")
+    assert (await found("mine"))["sessions"] == []
+
+
+@pytest.mark.parametrize("asked", [{"name": "no name"}, {"name": "mine", "cursor": "abc"}])
+async def test_what_is_no_name_is_refused(client, asked):
+    """And a second page of one session."""
+    assert (await client.get("/sessions", params=asked)).status_code == 422
 
 
 async def test_concurrent_appends_all_land_once(client):

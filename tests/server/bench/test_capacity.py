@@ -16,7 +16,7 @@ def read(served, asked, tokens, neighbours=3):
     """A session after some tokens that it learned from, beside others in the same rounds."""
     choice = served.choose(asked)
     adapter = served.adapter(choice.kind, choice.coordinates)
-    states = [SessionState.before_text(adapter, choice).adapted for _ in range(1 + neighbours)]
+    states = [SessionState.before_text(served, choice).adapted for _ in range(1 + neighbours)]
     segment = adapter.config.segment
     for start in range(0, tokens, segment):
         ids = tuple(itertools.islice(itertools.cycle(b"a text"), min(segment, tokens - start)))

@@ -29,6 +29,7 @@ from rlstm_server.engine.messages import (
     Passage,
     ScoreItem,
 )
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.metrics import Metrics
@@ -107,7 +108,7 @@ def serve(vocab, *, seed=0, hidden=6, kind="full", calibrated=True, rate=0.05):
 def before_text(served, **asked):
     """The state of a new session that asks for this."""
     choice = served.choose(AdaptationRequest(**asked))
-    return SessionState.before_text(served.adapter(choice.kind, choice.coordinates), choice)
+    return SessionState.before_text(served, choice)
 
 
 def serve_shipped():
@@ -125,7 +126,8 @@ def serve_shipped():
 @asynccontextmanager
 async def engine_on(store, *, served=None, metrics=None, **options):
     """A running engine, closed (and its books and weights checked) at the end."""
-    engine = Engine(served or serve(ByteVocab()), store, metrics or Metrics(), **options)
+    others = options.pop("others", ())
+    engine = Engine(Models(served or serve(ByteVocab()), *others), store, metrics or Metrics(), **options)
     engine.start()
     try:
         yield engine

@@ -22,7 +22,7 @@ FEW = EngineLimits(reader_events=8, reader_seconds=0.1)
 
 @asynccontextmanager
 async def running(limits=FEW, capacity=8):
-    runner = Runner(nn.Linear(2, 2), Metrics(), capacity, limits=limits)
+    runner = Runner([nn.Linear(2, 2)], Metrics(), capacity, limits=limits)
     runner.start()
     try:
         yield runner

@@ -27,7 +27,7 @@ class Sized:
 
 def copy_of(name, nbytes):
     key = SessionKey("acme", name)
-    state = SessionState(adapted=Sized(nbytes), choice=CHOICE, totals=SessionTotals())
+    state = SessionState(served=None, adapted=Sized(nbytes), choice=CHOICE, totals=SessionTotals())
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1)
     return SessionCopy(key=key, position=first_position(key), state=state, facts=facts)
 

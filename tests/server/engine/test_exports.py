@@ -12,6 +12,7 @@ from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.engine.envelope import MAGIC, MAX_HEADER_BYTES, ExportKeys, open_envelope
 from rlstm_server.engine.exports import PIECE_BYTES, ExportSpec, read_session, write_export
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.requests import MAX_METADATA_BYTES, MAX_PENDING, check_metadata
 from rlstm_server.errors import ImportRejected, TooLarge
 from rlstm_server.store.base import SessionKey, first_position
@@ -28,7 +29,7 @@ def served(tools):
 
 @pytest.fixture(scope="module")
 def spec(served):
-    return ExportSpec(tenant="acme", served=served)
+    return ExportSpec(tenant="acme", models=Models(served))
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def copy(served, tools):
 
 @pytest.fixture(scope="module")
 def data(copy, served):
-    return b"".join(write_export(copy, served, KEYS).pieces)
+    return b"".join(write_export(copy, KEYS).pieces)
 
 
 def read(data, spec, keys=KEYS):
@@ -88,7 +89,7 @@ def test_a_file_holds_the_whole_session(copy, data, spec):
 
 def test_the_size_is_known_before_it_is_written(copy, served, data):
     """A reader is told how long the file will be."""
-    assert write_export(copy, served, KEYS).size == len(data)
+    assert write_export(copy, KEYS).size == len(data)
 
 
 def test_an_old_key_is_accepted_and_an_unknown_one_not(data, spec):
@@ -114,10 +115,10 @@ def test_every_byte_is_signed(data, spec):
 def test_another_tenant_model_or_calibration_is_refused(data, served, tools):
     """Although we signed it."""
     for spec in (
-        ExportSpec(tenant="other", served=served),
-        ExportSpec(tenant="acme", served=tools.serve(ByteVocab(), seed=1)),
-        ExportSpec(tenant="acme", served=tools.serve(ByteVocab(), calibrated=False)),
-        ExportSpec(tenant="acme", served=tools.serve(ByteVocab(), hidden=7)),
+        ExportSpec(tenant="other", models=Models(served)),
+        ExportSpec(tenant="acme", models=Models(tools.serve(ByteVocab(), seed=1))),
+        ExportSpec(tenant="acme", models=Models(tools.serve(ByteVocab(), calibrated=False))),
+        ExportSpec(tenant="acme", models=Models(tools.serve(ByteVocab(), hidden=7))),
     ):
         with pytest.raises(ImportRejected):
             read(data, spec)
@@ -204,7 +205,7 @@ def test_more_pending_text_than_a_header_holds_is_not_exported(copy, served, too
     """413 names both numbers; the session is as it was."""
     held = tools.replace(copy.state, place=tools.replace(copy.state.place, pending="x" * MAX_HEADER_BYTES))
     with pytest.raises(TooLarge):
-        write_export(tools.replace(copy, state=held), served, KEYS)
+        write_export(tools.replace(copy, state=held), KEYS)
 
 
 def test_all_that_a_session_may_hold_is_exported(copy, served, spec, tools):
@@ -215,7 +216,7 @@ def test_all_that_a_session_may_hold_is_exported(copy, served, spec, tools):
     most = tools.replace(
         copy, state=tools.replace(copy.state, place=place), facts=tools.replace(copy.facts, metadata=metadata)
     )
-    exported = read(b"".join(write_export(most, served, KEYS).pieces), spec)
+    exported = read(b"".join(write_export(most, KEYS).pieces), spec)
     assert (exported.state.place, exported.metadata) == (place, metadata)
 
 
@@ -233,7 +234,7 @@ def test_a_file_is_written_from_the_tensors(copy, served, tools):
     large = tools.replace(copy.state, adapted=tools.replace(copy.state.adapted, delta_KP=delta))
     tracemalloc.start()
     try:
-        export = write_export(tools.replace(copy, state=large), served, KEYS)
+        export = write_export(tools.replace(copy, state=large), KEYS)
         assert sum(map(len, export.pieces)) == export.size > 16 * PIECE_BYTES
         assert tracemalloc.get_traced_memory()[1] < 4 * PIECE_BYTES
     finally:

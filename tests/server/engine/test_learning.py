@@ -5,13 +5,13 @@ import gc
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter, Lineup
-from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.adapter import Lineup
 from rlstm_model.adaptation.round import perform
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import Tally, read_piece
 from rlstm_server.engine.messages import AdaptationChoice, Passage, Totals
+from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
@@ -45,7 +45,7 @@ def test_steps_are_counted_by_row(tools):
     served, metrics = tools.serve(ByteVocab(), rate=1e3), Metrics()
     state = tools.before_text(served, experts=4)
     piece = read_passage(ByteVocab(), Passage(text="x" * 4 * tools.SEGMENT), "")
-    tally = tools.finish(read_piece(served.adapter(), state, piece, learn=True)).tally
+    tally = tools.finish(read_piece(state, piece, learn=True)).tally
     tally.count(metrics)
 
     assert (tally.updates, tally.row_steps, tally.guards.count("projected")) == (4, 12, 12)
@@ -60,7 +60,7 @@ def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
     served, metrics = tools.serve(ByteVocab(), rate=rate), Metrics()
     state = tools.before_text(served, experts=experts)
     piece = read_passage(ByteVocab(), Passage(text="abcdefgh" * 10), "")
-    tools.finish(read_piece(served.adapter(), state, piece, learn=True)).tally.count(metrics)
+    tools.finish(read_piece(state, piece, learn=True)).tally.count(metrics)
     outcomes = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen")
     counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
@@ -98,16 +98,14 @@ def test_stateless_readings_belong_to_no_session():
 
 def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
     """A part's state is dropped with the next one: memory does not grow by a delta for every segment."""
-    checkpoint = load(tiny_checkpoint)
-    calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
-    adapter = Adapter(checkpoint.model, calibration, bos_id=10)
-    weights = checkpoint.model.config.num_parameters
-    choice = AdaptationChoice.of(adapter.config, Lineup(), 1.0)
-    state = SessionState.before_text(adapter, choice)
+    served = ServedModel.of(load(tiny_checkpoint))
+    weights = served.model.config.num_parameters
+    choice = AdaptationChoice.of(served.adapter().config, Lineup(), 1.0)
+    state = SessionState.before_text(served, choice)
     piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
     gc.collect()
     before, most = vectors_alive(weights), 0
-    steps, sent, over = read_piece(adapter, state, piece, learn=True), None, False
+    steps, sent, over = read_piece(state, piece, learn=True), None, False
     while not over:
         try:
             sent = perform(steps.send(sent).works)

@@ -21,7 +21,7 @@ from rlstm_server.metrics import Metrics
 
 @asynccontextmanager
 async def running(capacity=8, model=None, **options):
-    runner = Runner(model or nn.Linear(2, 2), Metrics(), capacity, **options)
+    runner = Runner([model or nn.Linear(2, 2)], Metrics(), capacity, **options)
     runner.start()
     try:
         yield runner
@@ -307,7 +307,7 @@ async def test_a_full_queue_refuses_at_once(tools):
 
 async def test_closing_answers_what_is_left(tools):
     """Jobs that never came to their turn end with Draining, and later ones are refused."""
-    gate, runner = Gate(), Runner(nn.Linear(2, 2), Metrics(), 8)
+    gate, runner = Gate(), Runner([nn.Linear(2, 2)], Metrics(), 8)
     runner.start()
     holding = await hold(runner, gate, tools.caller())
     waiting = asyncio.ensure_future(runner.run(counting("b", 1), tools.caller()))
@@ -332,7 +332,7 @@ async def test_changed_slow_weights_are_found_at_close(tools):
         with torch.no_grad():
             model.weight[0, 0] += 1
 
-    runner = Runner(model, Metrics(), 8)
+    runner = Runner([model], Metrics(), 8)
     runner.start()
     await runner.run(vandal(), tools.caller())
     with pytest.raises(InternalError, match="base weights changed"):
@@ -347,8 +347,8 @@ def test_the_digest_sees_names_and_values():
     with torch.no_grad():
         other.bias[1] = torch.nextafter(other.bias[1], torch.tensor(9.0))
 
-    assert weights_digest(one) == weights_digest(same)
-    assert weights_digest(one) != weights_digest(other)
+    assert weights_digest([one]) == weights_digest([same])
+    assert weights_digest([one]) != weights_digest([other])
 
 
 async def test_the_wait_for_the_first_round_is_measured_once(tools):

@@ -77,3 +77,49 @@ async def test_candidates_are_ranked_and_change_nothing(engine, tools):
     assert (two.rank, one.rank, three.rank) == (1, 2, 3)
     assert one.logprob == pytest.approx((await talk.append(" jumps", learn=False)).totals.logprob, abs=1e-4)
     assert answer.version == 1
+
+
+def candidates_of(talk, *texts, first=0.0, **weights):
+    """A request to rank texts; the first may have a score from elsewhere."""
+    return CandidatesRequest(
+        caller=talk.caller,
+        session=talk.session,
+        candidates=tuple(
+            Candidate(id=text, passage=Passage(text=text), given=0.0 if place else first)
+            for place, text in enumerate(texts)
+        ),
+        weights=CandidateWeights(**weights),
+    )
+
+
+@pytest.mark.parametrize("experts", [1, 2, 4])
+async def test_candidates_are_also_ranked_by_the_weights_as_loaded(engine, tools, experts):
+    """Each static figure is what these give to the candidate after all that the session has read."""
+    talk = await tools.Talk.begin(engine, adaptation=AdaptationRequest(experts=experts))
+    before, long = TEXT * 3, " jumps over the lazy dog" * 4
+    await talk.append(before)  # a part of a segment is pending
+    request = candidates_of(
+        talk, " jumps", long, "~~~~", long + "!", first=-70.0, lm=0.5, length=2.5, given=2
+    )
+    ranked = (await engine.score_candidates(request)).candidates
+    model = tools.serve(ByteVocab()).model
+    for one in ranked:
+        plain, _ = score(model, list((before + one.id).encode()), state=None, last=10)
+        expected = plain.rows(slice(len(before), None)).total
+        mixed = 0.5 * expected + 2.5 * one.tokens + (-140 if one.id == " jumps" else 0)
+        assert one.static_logprob == pytest.approx(expected, abs=1e-4)
+        assert one.static_score == pytest.approx(mixed, abs=1e-4)
+        assert one.gain == one.logprob - one.static_logprob != 0
+    best_first = sorted(ranked, key=lambda one: -one.static_score)
+    assert [one.static_rank for one in best_first] == [1, 2, 3, 4]
+    totals = (await talk.append(long, learn=False)).totals
+    assert ranked[1].static_logprob == pytest.approx(totals.static_logprob, abs=1e-9)
+
+
+async def test_candidates_of_a_session_without_a_static_row(engine, tools):
+    """There are no static figures, as in the answers to its appends."""
+    talk = await tools.Talk.begin(engine, adaptation=AdaptationRequest(static=False))
+    await talk.append(TEXT)
+    (one,) = (await engine.score_candidates(candidates_of(talk, " jumps"))).candidates
+    assert (one.static_logprob, one.gain, one.static_score, one.static_rank) == (None, None, None, None)
+    assert (await talk.append(" jumps")).totals.static_logprob is None

@@ -30,7 +30,7 @@ def state_of(served, fill=1.0):
     adapted = replace(served.adapter().start(), delta_KP=served.adapter().fast_weights.zero(1))
     for tensor in adapted.tensors().values():
         tensor.fill_(fill)
-    return SessionState(adapted=adapted, choice=choice, totals=SessionTotals())
+    return SessionState(served=served, adapted=adapted, choice=choice, totals=SessionTotals())
 
 
 def memory(state):

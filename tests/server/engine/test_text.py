@@ -62,8 +62,8 @@ def test_an_unfinished_character_is_given_up_when_text_follows():
     cut_short = read_passage(BYTES, Passage(tokens=(0xE2, 0x82)), "")
     after = read_passage(BYTES, Passage(text="a"), "", place=cut_short.after)
 
-    assert (cut_short.starts, cut_short.ends) == ([0, 0], [1, 1])
-    assert (after.starts, after.ends) == ([1], [2])
+    assert list(zip(cut_short.starts, cut_short.ends, strict=True)) == [(0, 1), (0, 1)]
+    assert list(zip(after.starts, after.ends, strict=True)) == [(1, 2)]
 
 
 def test_a_word_waits_until_it_is_complete(words):
@@ -73,7 +73,7 @@ def test_a_word_waits_until_it_is_complete(words):
     last = read_passage(words, Passage(text=""), "", place=second.after, final=True)
 
     assert [words.decode(piece.ids) for piece in (first, second, last)] == ["the", "cat", "sat"]
-    assert (second.starts, second.ends) == ([4], [7])
+    assert list(zip(second.starts, second.ends, strict=True)) == [(4, 7)]
     assert (first.after.pending, last.after) == ("ca", Place(characters=11))
 
 

@@ -54,8 +54,8 @@ class Target:
     async def read(self):
         """Read everything as a replica would that loads the session."""
         head = await self.store.load_head(self.key)
-        found = [unseal(await self.store.get_snapshot(self.key, head.base.state), seal_of(self.key, 4))]
-        found.append(unseal(head.base.previous.state, seal_of(self.key, 1)))
+        found = [unseal(await self.store.get_snapshot(self.key, head.base.state), self.key, 4)]
+        found.append(unseal(head.base.previous.state, self.key, 1))
         found += await self.store.read_log(self.key, after=1)
         return found
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from rlstm_model.adaptation.watch import Watch
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.snapshot import SessionState, Snapshots, digest
 from rlstm_server.store.base import Commit, SessionKey, next_position
 from simulated.device import VOCAB, fold_of, served
@@ -51,7 +52,7 @@ class Account:
     made: dict[Intent | None, list[Applied]] = field(default_factory=dict)
     named: dict[tuple[str, str | None], list[Applied]] = field(default_factory=dict)
     digests: dict[bytes, str] = field(default_factory=dict)
-    snapshots: Snapshots = field(default_factory=lambda: Snapshots(served()))
+    snapshots: Snapshots = field(default_factory=lambda: Snapshots(Models(served())))
     _before: dict[bytes, bytes] = field(default_factory=dict)
 
     def follow(self) -> None:

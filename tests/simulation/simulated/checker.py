@@ -13,7 +13,7 @@ from simulated import remembered
 from simulated.account import Account, Effect
 from simulated.clients import ENDS, MAKES, READS
 from simulated.device import VOCAB
-from simulated.fold import Fold
+from simulated.fold import Fold, static_logprob, step
 from simulated.told import Attempt, Intent
 
 
@@ -194,8 +194,8 @@ class Checker:
             fits = any(fold.position == answer.position for fold in branches)
         else:
             ids = VOCAB.encode("abc").ids
-            told = answer.candidates[0].logprob
-            fits = any(_rank(fold, ids) == told for fold in branches)
+            (told,) = answer.candidates
+            fits = any(_rank(fold, ids) == (told.logprob, told.static_logprob) for fold in branches)
         if not fits:
             self.verdict.wrong.append(f"{attempt} read what is not version {answer.version}")
 
@@ -229,5 +229,10 @@ def _differences(attempt: Attempt, answer: Any, effect: Effect, expiries: set[fl
         yield f"that it expires at {answer.expires_at}, not at one of {sorted(expiries)}"
 
 
-def _rank(fold: Fold, ids: Sequence[int]) -> float:
-    return sum(fold.scores(ids))
+def _rank(at: Fold, ids: Sequence[int]) -> tuple[float, float]:
+    """The log-probability of tokens that come next, and the static one."""
+    value, static = at.value, 0.0
+    for token in ids:
+        static += static_logprob(value, token)
+        value = step(value, token)
+    return sum(at.scores(ids)), static

@@ -133,13 +133,12 @@ def _do(work: Work) -> Result:
     learned = 0 if work.reader.delta_KP is None else _number(work.reader.delta_KP)
     at = Fold(last=work.cursor.last, read=_number(work.cursor.state.h), learned=learned)
     if isinstance(work, Slice):
-        scores = []
+        scores, static = [], _static(at, work.ids)
         for token in work.ids:
             scores.append(fold.logprob(at.value, learned, token))
             at = replace(at, read=at.value, last=token)
-        return Sliced(
-            _scores(scores), Cursor(_filled(work.cursor.state, at.read), at.last, work.cursor.mixture)
-        )
+        after = Cursor(_filled(work.cursor.state, at.read), at.last, work.cursor.mixture)
+        return Sliced(_scores(scores), after, torch.tensor(static) if work.reader.static else None)
     return _turn(work, at)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.messages import EngineLimits
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
@@ -77,7 +78,7 @@ class Replica:
 
     def _engine(self) -> Engine:
         engine = Engine(
-            served(),
+            Models(served()),
             Link(self._network, self.host),
             self._metrics,
             limits=self._limits,

@@ -13,6 +13,9 @@ ApiKey = Annotated[
     typer.Option("--api-key", envvar="RLSTM_API_KEY", help="The key; better in the environment than here."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="Of those that the server has; default: its first.")
+]
 Local = Annotated[
     str | None, typer.Option("--local", metavar="MODEL", help="Use this model here, without a server.")
 ]

@@ -75,5 +75,6 @@ def _progress(error: BaseException) -> str:
         return ""
     said = f"; the first {progress.characters:,} characters are in the session" if progress.characters else ""
     if progress.piece is not None and getattr(error, "applied", "unknown") != "no":
-        said += f"; whether the next {len(progress.piece):,} are is not known"
+        open_ends = [progress.piece, *(piece for piece, _ in progress.following)]
+        said += f"; whether the next {sum(map(len, open_ends)):,} are is not known"
     return said

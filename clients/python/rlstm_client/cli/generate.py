@@ -25,6 +25,7 @@ def generate(
     repetition_penalty: arguments.Penalty = None,
     seed: arguments.Seed = None,
     stop: arguments.Stop = None,
+    model: arguments.ModelOption = None,
     as_json: arguments.Json = False,
     url: arguments.Url = DEFAULT_URL,
     api_key: arguments.ApiKey = None,
@@ -33,6 +34,7 @@ def generate(
     """Continue a prompt; the text is printed as it comes."""
     text = "" if prompt is None and file is None and nothing_piped() else whole_text(prompt, file)
     options: dict[str, Any] = {
+        "model": model,
         "max_tokens": max_tokens,
         "temperature": temperature,
         "top_k": top_k,

@@ -107,6 +107,7 @@ def print_session(info: SessionInfo) -> None:
         [
             ("id", info.id),
             ("name", info.name),
+            ("model", info.model),
             ("version", info.version),
             ("position", info.position),
             ("bytes read", totals.bytes),
@@ -153,12 +154,18 @@ def print_sessions(sessions: Iterable[SessionInfo]) -> None:
 
 
 def print_ranking(ranking: Ranking, texts: Sequence[str]) -> None:
-    """Print the candidates, the best first."""
-    rows = sorted(
-        (candidate.rank, candidate.score, candidate.logprob, candidate.tokens, harmless(text))
-        for candidate, text in zip(ranking.candidates, texts, strict=True)
-    )
-    print_table("", ("rank", "score", ranking.unit, "tokens", "candidate"), rows)
+    """Print the candidates, the best first; what a session without a static row does not have is left out."""
+    columns: dict[str, list[Any]] = {
+        "rank": [each.rank for each in ranking.candidates],
+        "static rank": [each.static_rank for each in ranking.candidates],
+        "score": [each.score for each in ranking.candidates],
+        ranking.unit: [each.logprob for each in ranking.candidates],
+        f"static {ranking.unit}": [each.static_logprob for each in ranking.candidates],
+        "tokens": [each.tokens for each in ranking.candidates],
+        "candidate": [harmless(text) for text in texts],
+    }
+    given = {name: values for name, values in columns.items() if None not in values}
+    print_table("", tuple(given), sorted(zip(*given.values(), strict=True)))
 
 
 def _token_rows(item: ScoredItem, text: str, unit: str) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:

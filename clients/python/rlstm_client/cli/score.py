@@ -26,6 +26,7 @@ def score(
     experts: arguments.Experts = None,
     rate_scale: arguments.RateScale = None,
     no_static: arguments.NoStatic = False,
+    model: arguments.ModelOption = None,
     as_json: arguments.Json = False,
     url: arguments.Url = DEFAULT_URL,
     api_key: arguments.ApiKey = None,
@@ -34,6 +35,7 @@ def score(
     """Score a text: how many bits each byte of it costs the model. Options of learning imply --adapt."""
     given = whole_text(text, file)
     options: dict[str, Any] = {
+        "model": model,
         "context": context,
         "unit": unit,
         "scores": "tokens" if tokens or top else "totals",

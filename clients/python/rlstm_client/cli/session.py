@@ -32,6 +32,7 @@ _SEND_AT_ONCE = 1
 @app.command()
 def create(
     *,
+    model: arguments.ModelOption = None,
     name: arguments.SessionName = None,
     kind: arguments.KindOption = None,
     coordinates: arguments.Coordinates = None,
@@ -47,6 +48,7 @@ def create(
 ) -> None:
     """Create a session and print its id."""
     options: dict[str, Any] = {
+        "model": model,
         "name": name,
         "adaptation": arguments.adaptation(kind, coordinates, experts, rate_scale, no_static),
         "ttl_seconds": ttl,
@@ -59,11 +61,15 @@ def create(
 
 @app.command("list")
 def list_sessions(
-    *, as_json: arguments.Json = False, url: arguments.Url = DEFAULT_URL, api_key: arguments.ApiKey = None
+    *,
+    name: Annotated[str | None, typer.Option("--name", help="Only the session of this name.")] = None,
+    as_json: arguments.Json = False,
+    url: arguments.Url = DEFAULT_URL,
+    api_key: arguments.ApiKey = None,
 ) -> None:
     """List your sessions, oldest first."""
     with Client(url, api_key=api_key) as client:
-        sessions = list(client.sessions.list())
+        sessions = list(client.sessions.list() if name is None else client.sessions.page(name=name).sessions)
     if as_json:
         output.print_json({"sessions": sessions})
     else:

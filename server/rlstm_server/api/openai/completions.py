@@ -62,12 +62,12 @@ async def complete(
     if numbers > limit:
         raise TooLarge("n x tokens x (1 + logprobs) of all prompts", numbers, limit)
     held.expect(numbers + ENTRY_NUMBERS * body.most_entries)
-    events = named.engine.complete(_request(body, named, caller))
+    events = services.engine.complete(_request(body, named, caller))
     head = _head(named)
     if body.stream:
         return await open_script(
             events,
-            Chunks(head, body, named.engine.vocab),
+            Chunks(head, body, named.served.vocab),
             trace=trace,
             metrics=services.metrics,
             ping_seconds=services.settings.limits.ping_seconds,
@@ -93,6 +93,7 @@ def _check_scopes(principal: Principal, body: CompletionIn) -> None:
 def _request(body: CompletionIn, named: Named, caller: Caller) -> CompletionRequest:
     return CompletionRequest(
         caller=caller,
+        model=named.served.name,
         prompts=body.prompt,
         settings=body.settings,
         bos=bool(body.add_special_tokens),
@@ -108,7 +109,7 @@ def _head(named: Named) -> dict[str, Any]:
         "object": "text_completion",
         "created": int(time.time()),
         "model": named.id,
-        "system_fingerprint": fingerprint(named.engine.identity, named.id),
+        "system_fingerprint": fingerprint(named.served.identity, named.id),
         "logprobs_mode": "raw",
     }
 
@@ -129,7 +130,7 @@ class _Answer:
     """The whole answer, as its events come in."""
 
     def __init__(self, body: CompletionIn, named: Named) -> None:
-        self._body, self._vocab = body, named.engine.vocab
+        self._body, self._vocab = body, named.served.vocab
         self._prompts: dict[int, PromptEvent] = {}
         self._choices = [_Choice() for _ in range(len(body.prompt) * body.choices)]
 

@@ -42,19 +42,20 @@ async def logprob(
 ) -> Response:
     """Score a continuation: the same numbers as those of an echoed completion."""
     named = resolve(services, model_id)
-    vocab = named.engine.vocab
+    vocab = named.served.vocab
     held.expect(2 * len(body.context.encode()) + 2 * len(body.continuation.encode()))
     context = await encode(vocab, body.context, "context") if body.context else []
     continuation = await encode(vocab, body.continuation, "continuation")
     ids = (*(context or [vocab.bos_id]), *continuation)
     request = CompletionRequest(
         caller=caller,
+        model=named.served.name,
         prompts=(Passage(tokens=ids),),
         settings=GenerationSettings(max_tokens=0),
         top=1,
         adaptation=named.adaptation,
     )
-    async with aclosing(named.engine.complete(request)) as events:
+    async with aclosing(services.engine.complete(request)) as events:
         async for event in events:
             if isinstance(event, PromptEvent):
                 build = partial(_fields, event, len(continuation))

@@ -1,6 +1,6 @@
 """Models by the names that clients call them; `name:adapt` is the same one, learning from what it reads.
 
-Here, and nowhere else, a name becomes an engine and a way of reading.
+Here, and nowhere else, a name under `/v1` becomes a model and a way of reading.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rlstm_server.api.answers import json_response
 from rlstm_server.api.dependencies import Services, ServicesDep
 from rlstm_server.api.openai.shapes import envelopes
 from rlstm_server.api.shapes import Shape
-from rlstm_server.engine.interface import EngineInterface
 from rlstm_server.engine.messages import AdaptationRequest
+from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import ModelNotFound
 
 ADAPT = ":adapt"
@@ -26,20 +26,20 @@ ModelPath = Annotated[str, Path(description="A name that `/v1/models` lists.", m
 
 
 class Named(NamedTuple):
-    """What a name stands for: an engine, and how it learns from what it reads; None for not at all."""
+    """What a name stands for: a model, and how it learns from what it reads; None for not at all."""
 
     id: str
-    engine: EngineInterface
+    served: ServedModel
     adaptation: AdaptationRequest | None
 
 
 def models(services: Services) -> Mapping[str, Named]:
     """Give every name that is served, the default first."""
-    engine = services.engine
-    name = engine.identity.model
-    found = [Named(name, engine, None)]
-    if engine.identity.adaptation_fingerprint is not None:
-        found.append(Named(name + ADAPT, engine, AdaptationRequest()))
+    found = []
+    for served in services.engine.models:
+        found.append(Named(served.name, served, None))
+        if served.rules:
+            found.append(Named(served.name + ADAPT, served, AdaptationRequest()))
     return {named.id: named for named in found}
 
 

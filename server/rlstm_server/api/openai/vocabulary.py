@@ -70,7 +70,7 @@ class TokenizerOut(Shape):
 
 async def tokenize(body: TokenizeIn, services: ServicesDep, held: HeldDep) -> Response:
     """Give a text's ids."""
-    vocab = resolve(services, body.model).engine.vocab
+    vocab = resolve(services, body.model).served.vocab
     held.expect(len(body.prompt.encode()))
     ids = await encode(vocab, body.prompt, "prompt") if body.prompt else []
     ids = [vocab.bos_id, *ids] if body.add_special_tokens else ids
@@ -79,7 +79,7 @@ async def tokenize(body: TokenizeIn, services: ServicesDep, held: HeldDep) -> Re
 
 async def detokenize(body: DetokenizeIn, services: ServicesDep, held: HeldDep) -> Response:
     """Give the text of ids. Refused where they are no whole text: it could not become the same ids again."""
-    vocab = resolve(services, body.model).engine.vocab
+    vocab = resolve(services, body.model).served.vocab
     held.expect(len(body.tokens))
     text = await off_loop(len(body.tokens), lambda: _text(vocab, body.tokens)) if body.tokens else ""
     return await json_response(lambda: {"prompt": text}, tokens=len(body.tokens))
@@ -91,7 +91,7 @@ async def tokenizer_info(
 ) -> Response:
     """Describe a model's vocabulary."""
     named = resolve(services, model)
-    return await json_response(lambda: _info(named.id, named.engine.vocab), tokens=0)
+    return await json_response(lambda: _info(named.id, named.served.vocab), tokens=0)
 
 
 async def encode(vocab: Vocab, text: str, field: str) -> list[int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rlstm_server.engine.messages.adaptation import AdaptationChoice, AdaptationRequest
-from rlstm_server.engine.messages.shared import Caller, Columns, Passage, Timings, Totals
+from rlstm_server.engine.messages.shared import Caller, Columns, EngineIdentity, Passage, Timings, Totals
 from rlstm_server.engine.messages.stateless import GenerationSettings
 
 ScoreDetail = Literal["none", "totals", "tokens"]
@@ -41,6 +41,8 @@ class Ancestor:
 class SessionInfo:
     """A session in the store. Times are seconds since 1970; ``pending`` counts held-back characters.
 
+    model        as the server called it that wrote this; None for a session from before that was noted, as
+                 are the fingerprints, of the model and of its calibration
     weights      of the mixture: how much each expert counts in the next prediction
     norm_ratio   of the fast weights to the slow ones, by their norms: the greatest of all experts
     learning     whether its appends may learn
@@ -64,6 +66,9 @@ class SessionInfo:
     learning: bool = True
     forked_from: Ancestor | None = None
     approx: bool = False
+    model: str | None = None
+    fingerprint: str | None = None
+    adaptation_fingerprint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +81,13 @@ class SessionPage:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateSession:
-    """Make a session. ``ttl_seconds`` None uses the server's default; ``first`` is appended at once."""
+    """Make a session. ``first`` is appended at once.
+
+    ``model`` None is the server's first, ``ttl_seconds`` None its default.
+    """
 
     caller: Caller
+    model: str | None = None
     name: str | None = None
     adaptation: AdaptationRequest = field(default_factory=AdaptationRequest)
     ttl_seconds: float | None = None
@@ -137,6 +146,7 @@ class CreatedSession:
     """A new session (or, replayed, the one the key made), and the answer to its first text."""
 
     info: SessionInfo
+    identity: EngineIdentity
     append: AppendAnswer | None
     durability: str
     replayed: bool
@@ -159,6 +169,10 @@ class CandidateWeights:
     length: float = 0.0
     given: float = 0.0
 
+    def score(self, logprob: float, tokens: int, given: float) -> float:
+        """The mix."""
+        return self.lm * logprob + self.length * tokens + self.given * given
+
 
 @dataclass(frozen=True, kw_only=True)
 class CandidatesRequest:
@@ -173,13 +187,24 @@ class CandidatesRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RankedCandidate:
-    """One candidate's sums; rank 1 is the highest score, ties keep the order given."""
+    """One candidate's sums; rank 1 is the highest score, ties keep the order given.
+
+    Static figures are what the weights as loaded would have made of it; None without a static reference.
+    """
 
     id: str
     logprob: float
+    static_logprob: float | None
     tokens: int
     score: float
+    static_score: float | None
     rank: int
+    static_rank: int | None
+
+    @property
+    def gain(self) -> float | None:
+        """Nats saved by learning: adapted less static log-probability, as in :class:`Totals`."""
+        return None if self.static_logprob is None else self.logprob - self.static_logprob
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from rlstm_model.sampling import SamplingConfig
 from rlstm_server.engine.messages.adaptation import AdaptationChoice, AdaptationRequest
-from rlstm_server.engine.messages.shared import Caller, Columns, Passage, Timings, Totals
+from rlstm_server.engine.messages.shared import Caller, Columns, EngineIdentity, Passage, Timings, Totals
 
 FirstToken = Literal["bos", "context", "session", "unscored"]
 FinishReason = Literal["stop", "length"]
@@ -23,9 +23,13 @@ class ScoreItem:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreRequest:
-    """Score items, each on its own. With ``adaptation`` each also learns, from the base weights."""
+    """Score items, each on its own. With ``adaptation`` each also learns, from the base weights.
+
+    ``model`` None is the server's first, here as in all requests.
+    """
 
     caller: Caller
+    model: str | None = None
     items: tuple[ScoreItem, ...]
     top: int = 0
     adaptation: AdaptationRequest | None = None
@@ -78,6 +82,7 @@ class GenerateRequest:
     """Continue a prompt; an empty one means the beginning of a text."""
 
     caller: Caller
+    model: str | None = None
     prompt: Passage
     settings: GenerationSettings
 
@@ -101,7 +106,10 @@ class TokenEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class EndEvent:
-    """One choice is complete. ``version`` and ``position`` are set where the text was kept in a session."""
+    """One choice is complete. ``version`` and ``position`` are set where the text was kept in a session.
+
+    ``identity`` is that of a session's model; None where the request names the model.
+    """
 
     choice: int
     finish_reason: FinishReason
@@ -112,6 +120,7 @@ class EndEvent:
     position: int | None = None
     durability: str | None = None
     replayed: bool = False
+    identity: EngineIdentity | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +135,7 @@ class CompletionRequest:
     """
 
     caller: Caller
+    model: str | None = None
     prompts: tuple[Passage, ...]
     settings: GenerationSettings
     bos: bool = False

@@ -14,8 +14,23 @@ function asked(dialog) {
   });
 }
 
-/** Offer the rules and numbers of experts that the server has; null is a model that does not learn. */
-export function offerRules(adaptation) {
+/** Offer the models that the server has, where there are several, and what each can learn by. */
+export function offerModels(models) {
+  const choice = byId("new-model");
+  choice.replaceChildren(...models.map(({ model, adaptation }) =>
+    element("option", { value: model, textContent: model, disabled: adaptation === null })));
+  choice.value = (models.find(({ adaptation }) => adaptation !== null) ?? models[0]).model;
+  choice.onchange = () => offerRules(named(models, choice.value).adaptation);
+  choice.onchange();
+  byId("new-model-field").hidden = models.length === 1;
+}
+
+function named(models, name) {
+  return models.find(({ model }) => model === name);
+}
+
+/** Offer rules and numbers of experts; null is a model that does not learn. */
+function offerRules(adaptation) {
   const rules = (adaptation?.rules ?? []).map((rule, index) =>
     element("option", { value: index, textContent: `${rule.kind.replace("_", " ")}, ${rule.coordinates.toLocaleString("en")} numbers (${size(rule.state_bytes)})` }));
   const experts = (adaptation?.experts ?? []).map((count) =>
@@ -25,12 +40,13 @@ export function offerRules(adaptation) {
 }
 
 /** Ask for a new session: the body of its creation, or null. */
-export async function askForSession(adaptation) {
+export async function askForSession(models) {
   byId("new-name").value = "";
   const given = await asked(byId("new-dialog"));
   if (given === null) return null;
-  const rule = adaptation?.rules[given.rule];
+  const rule = named(models, given.model)?.adaptation?.rules[given.rule];
   return {
+    ...(models.length > 1 ? { model: given.model } : {}),
     ...(given.name ? { name: given.name } : {}),
     ...(rule ? { adaptation: { kind: rule.kind, coordinates: rule.coordinates, experts: Number(given.experts) } } : {}),
   };

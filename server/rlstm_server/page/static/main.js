@@ -4,7 +4,7 @@ import { Access } from "./access.js";
 import { Announcer } from "./announcer.js";
 import { Composer } from "./composer.js";
 import { Curves } from "./curves.js";
-import { askForReset, askForSession, askToDelete, offerRules } from "./dialogs.js";
+import { askForReset, askForSession, askToDelete, offerModels } from "./dialogs.js";
 import { byId } from "./element.js";
 import { heard, showFigures } from "./figures.js";
 import { HeatMap } from "./heat.js";
@@ -61,9 +61,7 @@ class Page {
   start() {
     return this.#attempt(async () => {
       this.#info = await ask("GET", "info");
-      this.#scale = new Scale(this.#info.vocabulary.uniform_bits);
-      byId("model").textContent = `${this.#info.model} on ${this.#info.device} · ${this.#info.vocabulary.kind} · version ${this.#info.version}`;
-      offerRules(this.#info.adaptation);
+      offerModels(this.#info.models);
       await this.#list.refresh();
       const [, id] = SESSION.exec(location.hash) ?? [];
       if (id) this.#show(this.#readingOf(await ask("GET", `sessions/${id}`)));
@@ -98,7 +96,7 @@ class Page {
   }
 
   async #create() {
-    const body = await askForSession(this.#info?.adaptation);
+    const body = await askForSession(this.#info?.models ?? []);
     const operation = newOperation();
     if (body !== null) await this.#attempt(() => this.#made(body, operation));
   }
@@ -151,6 +149,12 @@ class Page {
     if (reading === this.#open) this.#grow();
   }
 
+  /** What a session is computed with; before one is open, or for one of another server, the first. */
+  #modelOf(session) {
+    const isOf = (model) => model.fingerprint === session?.fingerprint && model.adaptation_fingerprint === session?.adaptation_fingerprint;
+    return this.#info.models.find(isOf) ?? this.#info.models[0];
+  }
+
   #readingOf(session, transcript = null) {
     const known = this.#readings.get(session.id);
     if (known) {
@@ -159,7 +163,7 @@ class Page {
     }
     const reading = new Reading(session, {
       transcript,
-      coversAll: this.#info.vocabulary.kind !== "words",
+      coversAll: this.#modelOf(session).vocabulary.kind !== "words",
       grown: (one) => this.#grown(one),
       changed: (one) => this.#changed(one),
     });
@@ -225,10 +229,17 @@ class Page {
   #draw() {
     const transcript = this.#open?.transcript ?? null;
     this.#pointed = null;
+    if (this.#info !== null) this.#name(this.#modelOf(this.#open?.session));
     this.#inspector.show(transcript, this.#scale);
     this.#curves.show(transcript, this.#open?.session.adaptation.rates ?? []);
     this.#colour();
     this.#tell();
+  }
+
+  /** Say which model it is; colours go up to what a byte or word costs of which nothing is known. */
+  #name({ model, vocabulary }) {
+    this.#scale = new Scale(vocabulary.uniform_bits);
+    byId("model").textContent = `${model} on ${this.#info.device} · ${vocabulary.kind} · version ${this.#info.version}`;
   }
 
   /** Draw the text in the colours of the view that is chosen. */

@@ -129,10 +129,10 @@ async def first_learned(tools, logs, store, served, text=TEXT[:5]):
     return fresh, learned, orjson.loads(stored)
 
 
-def follow(tools, logs, served, state, record, **changed):
+def follow(tools, state, record, **changed):
     """The state after a record that was changed, where bits need not agree: other numerics wrote it."""
     stored = orjson.dumps({**record, **changed})
-    return tools.finish(replay(served, Rebuilt(state, exact=False), [stored])).state
+    return tools.finish(replay(Rebuilt(state, exact=False), [stored])).state
 
 
 def guarded(record, **decided):
@@ -145,7 +145,7 @@ async def test_a_step_that_was_skipped_is_not_taken_now(tools, logs, store, serv
     """Whatever the gradient is here."""
     served = served_by()
     fresh, learned, record = await first_learned(tools, logs, store, served)
-    state = follow(tools, logs, served, fresh, record, readings=guarded(record, skipped=[True]))
+    state = follow(tools, fresh, record, readings=guarded(record, skipped=[True]))
 
     assert learned.adapted.delta_KP is not None
     assert (state.adapted.delta_KP, state.adapted.bad_steps, state.approx) == (None, (1,), True)
@@ -155,7 +155,7 @@ async def test_fast_weights_are_cut_back_as_they_were(tools, logs, store, served
     """By the factor of then, though their norm is no reason now."""
     served = served_by()
     fresh, learned, record = await first_learned(tools, logs, store, served)
-    state = follow(tools, logs, served, fresh, record, readings=guarded(record, scales=[0.25]))
+    state = follow(tools, fresh, record, readings=guarded(record, scales=[0.25]))
 
     assert state.norm_ratio == pytest.approx(learned.norm_ratio / 4)
 
@@ -164,8 +164,8 @@ async def test_a_row_restarts_where_it_did(tools, logs, store, served_by):
     """Its fast weights are zero before the part, though it computes numbers now."""
     served = served_by()
     _, learned, record = await first_learned(tools, logs, store, served)
-    restarted = follow(tools, logs, served, learned, record, readings=guarded(record, restarted=[True]))
-    gone_on = follow(tools, logs, served, learned, record)
+    restarted = follow(tools, learned, record, readings=guarded(record, restarted=[True]))
+    gone_on = follow(tools, learned, record)
 
     assert restarted.norm_ratio < gone_on.norm_ratio
 
@@ -179,9 +179,9 @@ async def test_the_watch_resets_where_it_did(tools, logs, store, served_by):
     tolerant = [
         [number, {n: v for n, v in own.items() if n != "reset"}] for number, own in reading["guarded"]
     ]
-    tolerated = follow(tools, logs, served, fresh, record, readings=[{**reading, "guarded": tolerant}])
+    tolerated = follow(tools, fresh, record, readings=[{**reading, "guarded": tolerant}])
     calm, _, short = await first_learned(tools, logs, MemoryStore(), served_by())
-    reset_at_once = follow(tools, logs, served_by(), calm, short, readings=guarded(short, reset=True))
+    reset_at_once = follow(tools, calm, short, readings=guarded(short, reset=True))
 
     assert (tolerated.watch.frozen, tolerated.watch.freeze) == (0, 16)
     assert (reset_at_once.adapted.delta_KP, reset_at_once.watch.frozen) == (None, 16)
@@ -193,7 +193,7 @@ async def test_decisions_that_nobody_can_have_taken_are_refused(tools, logs, sto
     fresh, _, record = await first_learned(tools, logs, store, served)
     for wrong in ({"skipped": [True, False]}, {"scales": [1.5]}, {"unheard": [True]}):
         with pytest.raises(StateCorrupt):
-            follow(tools, logs, served, fresh, record, readings=guarded(record, **wrong))
+            follow(tools, fresh, record, readings=guarded(record, **wrong))
 
 
 async def test_the_same_numerics_with_another_digest_is_damage(tools, logs, store, served_by):
@@ -203,7 +203,7 @@ async def test_the_same_numerics_with_another_digest_is_damage(tools, logs, stor
     (reading,) = record["readings"]
     stored = orjson.dumps({**record, "readings": [{**reading, "ids": reading["ids"][::-1]}]})
     with pytest.raises(ReplayDiffers):
-        tools.finish(replay(served, Rebuilt(fresh, exact=True), [stored]))
+        tools.finish(replay(Rebuilt(fresh, exact=True), [stored]))
 
 
 async def test_a_device_that_takes_sums_in_any_order_is_believed(tools, logs, store, served_by, monkeypatch):
@@ -216,9 +216,7 @@ async def test_a_device_that_takes_sums_in_any_order_is_believed(tools, logs, st
         orjson.dumps({**record, "readings": [{**reading, "ids": ids}]})
         for ids in (reading["ids"], reading["ids"][::-1])
     ]
-    again, other = (
-        tools.finish(replay(served, Rebuilt(fresh, exact=True), [own])).state.approx for own in stored
-    )
+    again, other = (tools.finish(replay(Rebuilt(fresh, exact=True), [own])).state.approx for own in stored)
 
     assert (again, other) == (False, True)
 
@@ -239,7 +237,7 @@ async def test_no_log_is_followed_through_a_restore(tools, logs, store, served_b
         object.__setattr__(served, "numerics", by)
     monkeypatch.setattr(ServedModel, "reproducible", by != "sums in any order")
     with pytest.raises(StateCorrupt, match="restore"):
-        tools.finish(replay(served, Rebuilt(fresh, exact=True), records))
+        tools.finish(replay(Rebuilt(fresh, exact=True), records))
 
 
 # ---- other numerics ---------------------------------------------------------------------------------------

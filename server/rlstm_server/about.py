@@ -1,0 +1,77 @@
+"""What a server says of itself: at `/info`, and as a metric."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+from rlstm_model.adaptation.adapted_state import EXPERTS
+from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.settings import Limits
+
+VERSION = version("mogrifier-rlstm")
+
+
+def about(models: Models, limits: Limits, engine_limits: EngineLimits, **store: str) -> dict[str, Any]:
+    """Say what `/info` says: of the first model in the open, of each under `models`, and the limits."""
+    return {
+        "version": VERSION,
+        **_model(models.default),
+        "models": [_model(served) for served in models],
+        "python": platform.python_version(),
+        "device": str(models.device),
+        "limits": limits.model_dump() | asdict(engine_limits),
+        "defaults": {"unit": "nats", "scores": "tokens", "learn": True, "rate_scale": 1.0},
+        **store,
+    }
+
+
+def builds(models: Models) -> Iterator[dict[str, str]]:
+    """Say of each model what runs, in a few words."""
+    for served in models:
+        yield {
+            "version": VERSION,
+            "model": served.name,
+            "model_fingerprint": served.fingerprint,
+            "dtype": str(served.model.embedding.input.dtype).removeprefix("torch."),
+            "device": str(served.device),
+        }
+
+
+def _model(served: ServedModel) -> dict[str, Any]:
+    vocab = served.vocab
+    return {
+        **asdict(served.identity),
+        "config": served.model.config.to_json(),
+        "vocabulary": {
+            "kind": vocab.kind,
+            "size": vocab.size,
+            "bos_id": vocab.bos_id,
+            "eos_id": vocab.eos_id,
+            "unknown_id": vocab.unknown_id,
+            "uniform_bits": math.log2(vocab.size),
+        },
+        "adaptation": _learning(served),
+        "card": served.card,
+    }
+
+
+def _learning(served: ServedModel) -> dict[str, Any] | None:
+    """Say by which rules the model learns, the default first; None for one that does not."""
+    if not served.rules:
+        return None
+    asked = [AdaptationRequest(kind=rule.kind, coordinates=rule.coordinates) for rule in served.rules]
+    sizes = [served.state_bytes(served.choose(request)) for request in asked]
+    return {
+        "rules": [
+            rule.to_json() | {"state_bytes": size} for rule, size in zip(served.rules, sizes, strict=True)
+        ],
+        "experts": list(EXPERTS),
+        "default_experts": DEFAULT_EXPERTS,
+    }

@@ -1,0 +1,66 @@
+"""The models of one server: found by the names that clients call them, and by what a state was computed with.
+
+They share the device thread, whose rounds hold works of all of them; a session belongs to one for good.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.errors import ModelMismatch, ModelNotFound
+
+
+class Models:
+    """Served models in the order they were given; the first is the default."""
+
+    def __init__(self, default: ServedModel, *others: ServedModel) -> None:
+        """Raises ValueError for two of the same name, for the same one twice, and for several devices."""
+        served = (default, *others)
+        self.default: Final = default
+        self._by_name = {one.name: one for one in served}
+        self._by_identity = {(one.fingerprint, one.adaptation_fingerprint or ""): one for one in served}
+        if len(self._by_name) < len(served):
+            raise ValueError("two models have the same name")
+        if len(self._by_identity) < len(served):
+            raise ValueError("the same model is there twice")
+        if len({one.device for one in served}) > 1:
+            raise ValueError("the models are on several devices")
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._by_name.values())
+
+    def named(self, name: str | None) -> ServedModel:
+        """The model of a name; None is the default. Raises ModelNotFound, which names those there are."""
+        if name is None:
+            return self.default
+        try:
+            return self._by_name[name]
+        except KeyError:
+            names = ", ".join(self._by_name)
+            raise ModelNotFound(f"model: no such model is served; these are: {names}") from None
+
+    def with_identity(self, fingerprint: str | None, adaptation_fingerprint: str | None) -> ServedModel:
+        """The model, with the calibration, that a state was computed with. Raises ModelMismatch.
+
+        Descriptions of sessions did not always say it: without a fingerprint it is the default.
+        """
+        if fingerprint is None:
+            return self.default
+        found = self._by_identity.get((fingerprint, adaptation_fingerprint or ""))
+        if found is not None:
+            return found
+        if any(fingerprint == known for known, _ in self._by_identity):
+            raise ModelMismatch("the session's state belongs to another calibration of the model")
+        raise ModelMismatch("the session's state belongs to another model")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.default.device
+
+    @property
+    def rounds_agree(self) -> bool:
+        """Whether any works can share a round, whoever's they are, with the bits that they have alone."""
+        return all(one.rounds_agree for one in self)

@@ -1,0 +1,199 @@
+"""Several models on one device: each session and each request has its own, and none feels the others."""
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rlstm_model.adaptation.round import perform
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.engine import Engine
+from rlstm_server.engine.envelope import ExportKeys
+from rlstm_server.engine.messages import (
+    CreateSession,
+    EndEvent,
+    ForkRequest,
+    GenerationSettings,
+    ImportRequest,
+    ScoreRequest,
+    SessionGenerate,
+)
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.numerics import alone
+from rlstm_server.errors import IdempotencyMismatch, InternalError, ModelMismatch, ModelNotFound
+from rlstm_server.metrics import Metrics
+from rlstm_server.store.in_memory import MemoryStore
+
+TEXT = "the cat sat on the mat, and the dog ran. "
+
+
+@pytest.fixture(scope="module")
+def first(tools):
+    """A model over bytes."""
+    return replace(tools.serve(ByteVocab(), seed=0, kind="subspace", hidden=12), name="first")
+
+
+@pytest.fixture(scope="module")
+def other(tools):
+    """Another over bytes, of another size."""
+    return replace(tools.serve(ByteVocab(), seed=1, kind="subspace", hidden=16), name="other")
+
+
+@pytest.fixture
+def worded(tools, words):
+    """One over words."""
+    return replace(tools.serve(words, seed=2, kind="subspace", hidden=12), name="worded")
+
+
+async def everything(tools, engine, model):
+    """What one caller gets of a model: a score, a continuation, and what a session learns."""
+    item = tools.item(TEXT)
+    scored = await engine.score(ScoreRequest(caller=tools.caller(), model=model, items=(item,)))
+    ask = replace(tools.ask("the "), model=model)
+    written, _, _ = await tools.collect(engine.generate(ask))
+    talk = await tools.Talk.begin(engine, model=model)
+    appended = [await talk.append(piece) for piece in (TEXT, TEXT)]
+    logprobs = [answer.columns.logprobs for answer in appended]
+    return scored.items[0].columns.logprobs, written, logprobs, await talk.probe()
+
+
+@pytest.mark.parametrize("beside", ["other", "worded"])
+async def test_each_gets_what_it_would_get_alone(tools, first, request, beside):
+    """To the bit, though all of it is computed in the same rounds where the models allow that."""
+    both = (first, request.getfixturevalue(beside))
+    assert beside == "worded" or Models(*both).rounds_agree
+    lonely = []
+    for served in both:
+        async with tools.engine_on(MemoryStore(), served=served) as engine:
+            lonely.append(await everything(tools, engine, None))
+    async with tools.engine_on(MemoryStore(), served=both[0], others=both[1:]) as engine:
+        together = await asyncio.gather(*(everything(tools, engine, served.name) for served in both))
+        by_default = await everything(tools, engine, None)
+
+    assert together == lonely
+    assert by_default == lonely[0]
+    assert lonely[0] != lonely[1]
+
+
+async def test_a_session_keeps_its_model(tools, store, first, other):
+    """Loaded by another server, forked, exported, imported: by what it was computed with, not by a name."""
+    keys = ExportKeys((b"k" * 32,))
+    async with tools.engine_on(store, served=first, others=(other,), export_keys=keys) as engine:
+        talk = await tools.Talk.begin(engine, model="other")
+        await talk.append(TEXT)
+        probe = await talk.probe()
+    renamed = replace(other, name="renamed")
+    async with tools.engine_on(store, served=renamed, others=(first,), export_keys=keys) as engine:
+        there = talk.at(engine)
+        assert await there.probe() == probe
+        assert ((await there.info()).model, (await there.info()).fingerprint) == ("other", "f1")
+        fork = await engine.fork(ForkRequest(caller=talk.caller, session=talk.session))
+        exported = await engine.export(talk.caller, talk.session)
+        data = b"".join(exported.pieces)
+        brought = await engine.import_session(ImportRequest(caller=talk.caller, data=data))
+        for made in (fork, brought):
+            assert made.identity == renamed.identity
+            assert (made.info.model, made.info.fingerprint) == ("renamed", "f1")
+            assert await tools.Talk(engine, made.info.id).probe() == probe
+
+
+async def test_a_session_of_a_model_that_is_not_served_is_refused(tools, store, first, other):
+    """It is listed, described and kept; nothing is computed with another model in its place."""
+    async with tools.engine_on(store, served=first, others=(other,)) as engine:
+        talk = await tools.Talk.begin(engine, model="other")
+        await talk.append(TEXT)
+    async with tools.engine_on(store, served=first) as engine:
+        there = talk.at(engine)
+        with pytest.raises(ModelMismatch):
+            await there.append(TEXT)
+        with pytest.raises(ModelMismatch):
+            await there.probe()
+        page = await engine.list_sessions("acme", 10, None)
+        assert [(info.id, info.model, info.version) for info in page.sessions] == [(talk.session, "other", 1)]
+
+
+async def test_an_unknown_name_is_refused(tools, engine):
+    """Before anything is done; the sentence names those that are served."""
+    for call in (
+        engine.score(ScoreRequest(caller=tools.caller(), model="mine", items=(tools.item("x"),))),
+        engine.create_session(CreateSession(caller=tools.caller(), model="mine")),
+        tools.collect(engine.generate(replace(tools.ask(), model="mine"))),
+    ):
+        with pytest.raises(ModelNotFound, match=r"these are: tiny$"):
+            await call
+    assert not (await engine.list_sessions("acme", 10, None)).sessions
+
+
+async def test_a_key_is_of_one_model(tools, store, first, other):
+    """The same creation for another model is another request; repeated, it names the model again."""
+    async with tools.engine_on(store, served=first, others=(other,)) as engine:
+        request = CreateSession(caller=tools.caller(), key="k", model="other")
+        made, again = [await engine.create_session(request) for _ in range(2)]
+        assert (again.info.id, again.identity, again.replayed) == (made.info.id, other.identity, True)
+        with pytest.raises(IdempotencyMismatch):
+            await engine.create_session(replace(request, model="first"))
+
+
+@pytest.mark.parametrize("commit", [False, True])
+async def test_a_text_that_a_session_writes_says_whose_it_is(tools, store, first, other, commit):
+    """The end of it does; so does that of a repeat, which is not written again."""
+    async with tools.engine_on(store, served=first, others=(other,)) as engine:
+        talk = await tools.Talk.begin(engine, model="other")
+        await talk.append(TEXT)
+        settings = GenerationSettings(max_tokens=5, seed=3)
+        request = SessionGenerate(
+            caller=talk.caller, session=talk.session, settings=settings, commit=commit, key="k"
+        )
+        for _ in range(2):
+            async with aclosing(engine.generate_in_session(request)) as events:
+                ends = [event async for event in events if isinstance(event, EndEvent)]
+            assert [end.identity for end in ends] == [other.identity]
+
+
+async def test_the_books_count_each_session_by_its_model(tools, store, first, other):
+    """What its state may come to is what that model's states come to."""
+    async with tools.engine_on(store, served=first, others=(other,)) as engine:
+        holdings = engine._creator.holdings
+        sizes = []
+        for name in ("first", "other"):
+            await tools.Talk.begin(engine, tenant=name, model=name)
+            (listed,) = (await store.list(name, limit=10, cursor=None)).sessions
+            sizes.append(holdings._state_bytes(listed))
+        choice = first.choose(tools.asked())
+        assert sizes == [first.state_bytes(choice), other.state_bytes(other.choose(tools.asked()))]
+        assert sizes[0] < sizes[1]
+
+
+def test_names_and_models_are_each_there_once(tools, first, other):
+    """Two of a name could not be told apart by callers, nor twice the same by sessions."""
+    with pytest.raises(ValueError, match="same name"):
+        Models(first, replace(other, name="first"))
+    with pytest.raises(ValueError, match="twice"):
+        Models(first, replace(first, name="again"))
+    assert [served.name for served in Models(other, first)] == ["other", "first"]
+
+
+async def test_one_whose_rounds_do_not_agree_makes_all_go_alone(tools, store, first, other):
+    """Its works would not get their own bits beside others."""
+    agrees, apart = replace(other), replace(other)
+    object.__setattr__(agrees, "rounds_agree", True)
+    object.__setattr__(apart, "rounds_agree", False)
+    assert first.rounds_agree
+    for second, how in ((agrees, perform), (apart, alone)):
+        async with tools.engine_on(store, served=first, others=(second,)) as engine:
+            assert engine.runner.perform.func is how
+
+
+async def test_changed_weights_of_any_of_them_are_found(tools, store, first):
+    """Not of the first alone."""
+    victim = replace(tools.serve(ByteVocab(), seed=5), name="victim")
+
+    engine = Engine(Models(first, victim), store, Metrics())
+    engine.start()
+    await tools.Talk.begin(engine, model="victim")
+    with torch.no_grad():
+        next(victim.model.parameters()).view(-1)[0] += 1
+    with pytest.raises(InternalError, match="base weights changed"):
+        await engine.close()
