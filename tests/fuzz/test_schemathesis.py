@@ -17,9 +17,9 @@ from rlstm_server.store.in_memory import MemoryStore
 KEY = "a key that is right"
 LIMITS = {"failed_logins": 2**20, "generate_tokens": 64}
 
-REFUSALS = ["400", "404", "409", "410", "412", "413", "422"]
+REFUSALS = ["400", "404", "409", "410", "412", "413", "422", "426"]
 """How a request may be refused that fits the schema: no schema can tell which session there is, which of
-two fields stands beside the other, or which ids the vocabulary has."""
+two fields stands beside the other, which ids the vocabulary has, or that a WebSocket is wanted."""
 
 
 def run(app, **options):

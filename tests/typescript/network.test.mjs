@@ -117,7 +117,7 @@ test("texts that fail say how far they came", async () => {
   await answers.next();
   const error = await answers.next().then(assert.fail, (error) => error);
   assert.ok(error instanceof TypeError, error.stack);
-  assert.deepEqual(error.progress, { answer: null, length: 10, piece: null, key: null });
+  assert.deepEqual(error.progress, { answer: null, length: 10, piece: null, key: null, following: [] });
 });
 
 test("a kept text goes on where its stream broke off, and nothing comes twice", async () => {
@@ -174,6 +174,17 @@ test("nobody there: nothing was sent, and the error says so", async () => {
   const error = await client.sessions.create().then(assert.fail, (error) => error);
   assert.ok(error instanceof rlstm.CannotConnectError, error.stack);
   assert.equal(error.applied, "no");
+});
+
+test("nobody there any more: what an attempt before left open stays open", async () => {
+  const failures = [{}, { code: "ECONNREFUSED" }, { code: "ECONNREFUSED" }];
+  const fetch = async () => {
+    throw new TypeError("fetch failed", { cause: failures.shift() });
+  };
+  const client = new Client("http://server", { fetch, retries: { ...quick, attempts: 3 } });
+  const error = await client.sessions.get("s").append("a").then(assert.fail, (error) => error);
+  assert.ok(error instanceof rlstm.CannotConnectError, error.stack);
+  assert.equal(error.applied, "unknown");
 });
 
 test("somebody else's page is no answer", async () => {

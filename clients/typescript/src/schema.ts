@@ -789,13 +789,15 @@ export interface Operations {
     answer: CreatedOut;
     event: never;
   };
-  /** List your sessions, oldest first, a page at a time. */
+  /** List your sessions, oldest first, a page at a time; or find the one of a name. */
   "GET /sessions": {
     parameters: {
       /** Sessions on a page. Default: 100. */
       readonly limit?: number;
       /** As the page before gave it. */
       readonly cursor?: string | null;
+      /** Only the session of this name; none where there is none. */
+      readonly name?: string | null;
     };
     headers: never;
     body: object;
@@ -1049,7 +1051,7 @@ export const OPERATIONS = {
   "POST /score": { query: [], headers: [], body: "json", answer: "json" },
   "POST /generate": { query: [], headers: [], body: "json", answer: "json" },
   "POST /sessions": { query: [], headers: ["idempotency-key"], body: "json", answer: "json" },
-  "GET /sessions": { query: ["limit", "cursor"], headers: [], body: "none", answer: "json" },
+  "GET /sessions": { query: ["limit", "cursor", "name"], headers: [], body: "none", answer: "json" },
   "GET /sessions/{session_id}": { query: ["min_version"], headers: [], body: "none", answer: "json" },
   "PATCH /sessions/{session_id}": { query: [], headers: ["idempotency-key", "if-match"], body: "json", answer: "json" },
   "DELETE /sessions/{session_id}": { query: [], headers: [], body: "none", answer: "none" },

@@ -235,6 +235,12 @@ export class Sessions {
     return this.#connection.send(call("GET /sessions", options), options.signal);
   }
 
+  /** A handle on the session of a name; null where there is none. */
+  async find(name: string, options: CallOptions = {}): Promise<Session | null> {
+    const [found] = (await this.page({ ...options, name })).sessions;
+    return found === undefined ? null : this.get(found.id);
+  }
+
   /** Your sessions, oldest first. */
   async *list(options: CallOptions = {}): AsyncGenerator<SessionOut, void, undefined> {
     let cursor: string | null = null;
