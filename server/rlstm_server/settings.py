@@ -52,9 +52,10 @@ class ModelSetting(NamedTuple):
 
     @classmethod
     def of(cls, said: str) -> ModelSetting:
-        """Read `PLACE` or `NAME=PLACE`; what stands before the sign is a name where it could be one."""
+        """Read `PLACE` or `NAME=PLACE`. A folder that is there is a place, whatever its name looks like."""
         name, sign, place = said.partition("=")
-        return cls(name, place) if sign and MODEL_NAME.fullmatch(name) else cls(None, said)
+        named = sign and place and MODEL_NAME.fullmatch(name) and not Path(said).is_dir()
+        return cls(name, place) if named else cls(None, said)
 
 
 class Limits(BaseModel):

@@ -126,7 +126,7 @@ class FakeServer:
     def _page(self, cursor: str | None, name: str | None) -> httpx.Response:
         """Two sessions a page; or the one that is called so: here each by its id."""
         if name is not None:
-            found = [self._info(name)] if name in self.texts else []
+            found = [{**self._info(name), "name": name}] if name in self.texts else []
             return _json({"sessions": found, "cursor": None})
         names, start = list(self.texts), int(cursor or 0)
         more = str(start + 2) if start + 2 < len(names) else None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from rlstm_client import errors
@@ -250,6 +251,14 @@ def test_finding_by_name(client: Any) -> None:
     session = client.sessions.create()
 
     assert client.sessions.find(session.id).id == session.id
+    assert client.sessions.find("nobody") is None
+
+
+def test_an_older_server_finds_nobody_else(client: Any, server: Any) -> None:
+    """It answers the question that it does not know with all sessions: the first of them is another's."""
+    client.sessions.create()
+    server.faults.append(lambda request: server.respond(httpx.Request("GET", request.url.join("/sessions"))))
+
     assert client.sessions.find("nobody") is None
 
 

@@ -25,7 +25,8 @@ def text_of(size, seed=1):
     """So many bytes of text, of characters of one to four bytes."""
     draw = random.Random(seed)
     text = "".join(draw.choice("abcdefg hij\né世🎈") for _ in range(size))
-    return text.encode()[:size].decode(errors="ignore")
+    whole = text.encode()[:size].decode(errors="ignore")  # without the beginning of a last character
+    return whole + "." * (size - len(whole.encode()))
 
 
 @pytest.fixture

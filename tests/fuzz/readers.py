@@ -11,7 +11,7 @@ from tests.fuzz.worlds import KEY
 
 from rlstm_model.adaptation.works import Decisions
 from rlstm_server.api import bodies, dependencies
-from rlstm_server.engine.answers import append_answer, encode, session_info
+from rlstm_server.engine.answers import append_answer, encode, encode_session, session_info
 from rlstm_server.engine.marks import Mark, read_mark
 from rlstm_server.engine.messages import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
 from rlstm_server.engine.models import Models
@@ -160,8 +160,8 @@ def of_a_store(world):
         ),
         Reader(
             name="answer to a change",
-            seeds=(encode(_info(world)),),
-            read=session_info,
+            seeds=(encode_session(_info(world)),),
+            read=lambda data: session_info(data, _info(world)),
             refusals=(StateCorrupt,),
             tree=True,
         ),

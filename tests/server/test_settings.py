@@ -153,3 +153,21 @@ def test_proxies_are_addresses_and_networks(monkeypatch):
         with pytest.raises(StartupError, match="RLSTM_TRUSTED_PROXIES") as refused:
             load_settings()
         assert wrong not in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "place"),
+    [
+        ("mine=runs/x", "mine", "runs/x"),
+        ("bytes-small", None, "bytes-small"),
+        ("runs/a=b/x", None, "runs/a=b/x"),
+        ("seed=3", None, "seed=3"),
+        ("seed=4", "seed", "4"),
+        ("mine=", None, "mine="),
+    ],
+)
+def test_a_model_is_a_place_and_perhaps_a_name(monkeypatch, tmp_path, said, name, place):
+    """A folder that is there is a place, though its name looks like name and place."""
+    (tmp_path / "seed=3").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(model=(said,)).models == ((name, place),)

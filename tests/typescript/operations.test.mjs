@@ -56,7 +56,7 @@ async function callEverything(client) {
   await client.metrics();
   await client.sessions.create();
   await client.sessions.importSession(FILE, { name: "n", ttl_seconds: 9, idempotency_key: "k" });
-  await client.sessions.page({ limit: 3, cursor: "c" });
+  await client.sessions.page({ limit: 3, cursor: "c", name: "n" });
   const session = client.sessions.get(ID);
   await session.info({ min_version: 1 });
   await session.update({ learning: false, if_match: 4 });

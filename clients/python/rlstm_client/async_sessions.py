@@ -217,7 +217,8 @@ class AsyncSessions:
     async def find(self, name: str) -> AsyncSession | None:
         """Return the handle on the session of a name; None where there is none."""
         found = (await self.page(name=name)).sessions
-        return self.get(found[0].id) if found else None
+        # A server that does not know the question lists all.
+        return next((self.get(info.id) for info in found if info.name == name), None)
 
     async def list(self) -> AsyncIterator[SessionInfo]:
         """Yield your sessions, oldest first."""

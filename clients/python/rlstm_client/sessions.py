@@ -210,7 +210,8 @@ class Sessions:
     def find(self, name: str) -> Session | None:
         """Return the handle on the session of a name; None where there is none."""
         found = self.page(name=name).sessions
-        return self.get(found[0].id) if found else None
+        # A server that does not know the question lists all.
+        return next((self.get(info.id) for info in found if info.name == name), None)
 
     def list(self) -> Iterator[SessionInfo]:
         """Yield your sessions, oldest first."""

@@ -27,7 +27,7 @@ from rlstm_server.engine.messages import (
     Passage,
     TokenEvent,
 )
-from rlstm_server.errors import InternalError, TooLarge
+from rlstm_server.errors import InternalError, ModelMismatch, TooLarge
 
 MAX_CHOICES = 16
 MAX_STOPS = 16
@@ -186,8 +186,10 @@ async def _gathered(
                 ends[event.choice] = event
             else:
                 _gather(choices.setdefault(event.choice, _Choice()), event)
-    if 0 not in ends or (model := model or ends[0].identity) is None:
+    if 0 not in ends:
         raise InternalError
+    if (model := model or ends[0].identity) is None:
+        raise _of_another_model(ends[0])
     count = sum(end.completion_tokens for end in ends.values())
     return await json_response(
         lambda: identity(model) | _document(choices, ends, body),
@@ -204,6 +206,14 @@ async def _closable(events: AsyncIterator[GenerationEvent]) -> AsyncGenerator[Ge
     finally:
         if isinstance(events, AsyncGenerator):
             await events.aclose()
+
+
+def _of_another_model(end: EndEvent) -> ModelMismatch:
+    """A text that was kept by a server that had its model: no answer can say what computed it."""
+    error = ModelMismatch("the session's state belongs to another model; the text is kept")
+    error.applied = "yes"
+    error.facts["version"] = end.version
+    return error
 
 
 def _gather(choice: _Choice, event: TokenEvent) -> None:

@@ -150,10 +150,12 @@ class Skeleton:
         return end
 
     def _cut_text(self, at: int, end: int) -> bool:
+        if end == len(self._body):
+            return False  # the string has no end: the parser says where it looked for one
         try:
             text = json.loads(f'"{self._body[at:end].decode()}"')
-        except UnicodeDecodeError:
-            return False
+        except ValueError:
+            return False  # no UTF-8, or an escape before a byte that belongs to no character
         index = f"{len(self._texts):08x}"
         self._texts[index] = text
         self._cut(at, end, self._mark + index)

@@ -82,7 +82,8 @@ def session_fields(info: SessionInfo) -> dict[str, Any]:
 
 def made_fields(made: CreatedSession) -> dict[str, Any]:
     """Lay out a new session, and which numbers are its."""
-    document = session_fields(made.info) | identity(made.identity)
+    numbers = {"numerics": None} if made.identity is None else identity(made.identity)
+    document = session_fields(made.info) | numbers
     return document | {"durability": made.durability, "replayed": made.replayed}
 
 

@@ -110,8 +110,10 @@ class AppendOut(ColumnsOut):
 class CreatedOut(SessionOut):
     """The new session, with the answer to its first text."""
 
-    numerics: str = Field(description="Equal ids give equal bits.")
-
+    numerics: str | None = Field(
+        description="Equal ids give equal bits. Null where another server made the session, with a model that"
+        " is not served here."
+    )
     durability: str
     replayed: bool
     append: AppendOut | None = None

@@ -29,8 +29,12 @@ FAILED = 1
 
 
 def doctor(
-    model: Annotated[
-        str | None, typer.Argument(help="A shipped model's name or a checkpoint folder [bytes-small].")
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="A shipped model's name, a checkpoint folder, or NAME=FOLDER [bytes-small].",
+        ),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to bind [127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind [8000].")] = None,
@@ -47,7 +51,7 @@ def doctor(
     """
     found = []
     for finding in _look(
-        model=model,
+        model=tuple(models) if models else None,
         host=host,
         port=port,
         data_dir=data_dir,

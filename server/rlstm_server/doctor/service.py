@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.api.auth import load_keys
 from rlstm_server.doctor.finding import Finding
 from rlstm_server.doctor.machine import nearest
+from rlstm_server.engine.models import check_apart
 from rlstm_server.errors import ServerError, StartupError
 from rlstm_server.settings import Settings
 from rlstm_server.store.embedded import EmbeddedValkey
@@ -38,27 +39,34 @@ def check_keys(settings: Settings) -> Finding:
     return Finding("keys", "ok", "none: this machine only" if ring is None else "callers must show one")
 
 
-def check_models(settings: Settings) -> list[Finding]:
-    """Whether each model is there, whole, and calibrated."""
-    return [_check_model(setting.place) for setting in settings.models]
-
-
-def _check_model(place: str) -> Finding:
-    began = time.monotonic()
+def check_models(settings: Settings) -> Iterator[Finding]:
+    """Whether each model is there, whole, and calibrated, and whether all can be served together."""
+    names, identities = [], []
+    for setting in settings.models:
+        began = time.monotonic()
+        try:
+            checkpoint = load(setting.place, torch.device("cpu"))
+            file = checkpoint.adaptation_file
+            calibrated = None if file is None else load_calibration(file, checkpoint.model)
+        except (CheckpointError, CalibrationError) as error:
+            yield Finding("model", "fail", str(error), "name another by --model; `rlstm models` lists them")
+            continue
+        name = setting.name or checkpoint.name
+        names.append(name)
+        identities.append((checkpoint.fingerprint, calibrated.fingerprint if calibrated else ""))
+        said = (
+            f"{name}, {checkpoint.model.config.num_parameters:,} weights,"
+            f" fingerprint {checkpoint.fingerprint[:12]}, loaded in {time.monotonic() - began:.1f} s"
+        )
+        if calibrated is None or not calibrated.choices:
+            advice = f"to have sessions learn, rlstm calibrate {setting.place}"
+            yield Finding("model", "warn", f"{said}, not calibrated", advice)
+        else:
+            yield Finding("model", "ok", f"{said}, {len(calibrated.choices)} rules")
     try:
-        checkpoint = load(place, torch.device("cpu"))
-        calibration = checkpoint.adaptation_file
-        rules = load_calibration(calibration, checkpoint.model).choices if calibration else ()
-    except (CheckpointError, CalibrationError) as error:
-        return Finding("model", "fail", str(error), "name another by --model; `rlstm models` lists them")
-    said = (
-        f"{checkpoint.name}, {checkpoint.model.config.num_parameters:,} weights,"
-        f" fingerprint {checkpoint.fingerprint[:12]}, loaded in {time.monotonic() - began:.1f} s"
-    )
-    if not rules:
-        advice = f"to have sessions learn, rlstm calibrate {place}"
-        return Finding("model", "warn", f"{said}, not calibrated", advice)
-    return Finding("model", "ok", f"{said}, {len(rules)} rules")
+        check_apart(names, identities)
+    except ValueError as error:
+        yield Finding("models", "fail", str(error), "name each once; NAME=FOLDER gives one another name")
 
 
 async def check_store(settings: Settings, holder: str | None) -> list[Finding]:

@@ -1,6 +1,6 @@
 """Answers as they are stored with a commit, so that a repeat of the operation gets the same one."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import orjson
@@ -19,6 +19,8 @@ from rlstm_server.store.base import Limits
 
 STORED_BYTES: Final = Limits().answer_bytes
 """A longer answer is not stored whole; a repeat gets its totals."""
+
+_OF_THE_MODEL: Final = ("model", "fingerprint", "adaptation_fingerprint")
 
 
 def encode(answer: object) -> bytes:
@@ -59,9 +61,18 @@ def append_answer(data: bytes) -> AppendAnswer:
         raise StateCorrupt("a stored answer lacks a field") from error
 
 
-def session_info(data: bytes) -> SessionInfo:
-    """Read the description of a session after a change. Raises StateCorrupt."""
-    content = parse(data)
+def encode_session(info: SessionInfo) -> bytes:
+    """Write the description of a session after a change; empty when it is too long to be stored.
+
+    Whose it is is not written: the session's head says it, and servers from before it was noted could not
+    read an answer with more fields than they know.
+    """
+    return encode({name: of for name, of in asdict(info).items() if name not in _OF_THE_MODEL})
+
+
+def session_info(data: bytes, present: SessionInfo) -> SessionInfo:
+    """Read the description of a session after a change; `present` is that of now. Raises StateCorrupt."""
+    content = parse(data) | {name: getattr(present, name) for name in _OF_THE_MODEL}
     try:
         return SessionInfo(
             adaptation=adaptation_choice(content.pop("adaptation")),

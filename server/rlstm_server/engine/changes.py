@@ -102,6 +102,7 @@ class Changes:
         head = await self.sessions.store.load_head(change.key, with_state=False)
         present = session_info(change.key.session_id, head)
         if changed.replay.answer is not None:
-            return replace(answers.session_info(changed.replay.answer), expires_at=present.expires_at)
-        stored = answers.session_info(changed.replay.summary)
+            stored = answers.session_info(changed.replay.answer, present)
+            return replace(stored, expires_at=present.expires_at)
+        stored = answers.session_info(changed.replay.summary, present)
         return replace(stored, expires_at=present.expires_at, metadata=present.metadata)

@@ -53,11 +53,9 @@ class Copies:
                 new = await self._forked(request, source, body_hash)
             except ServerError as error:
                 # Made before, it does not go with its source.
-                made = await self.creator.recall(request.caller, request.key, body_hash, operation)
-                if made is None:
-                    error.settled = True
-                    raise error
-                return made
+                return await self.creator.made_before(
+                    error, request.caller, request.key, body_hash, operation
+                )
             return await self.creator.make(new, operation)
 
         return await self.sessions.start(work).wait()

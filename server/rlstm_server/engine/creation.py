@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-import orjson
-
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.appends import Appends
 from rlstm_server.engine.description import SessionCopy, SessionFacts, describe, info_of, session_info
@@ -19,6 +17,7 @@ from rlstm_server.engine.messages import (
     Caller,
     CreatedSession,
     CreateSession,
+    EngineIdentity,
     SessionInfo,
 )
 from rlstm_server.engine.models import Models
@@ -28,7 +27,15 @@ from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.text import read_passage
-from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, RateLimited, ServerError, StoreFull
+from rlstm_server.errors import (
+    Gone,
+    IdempotencyMismatch,
+    ModelMismatch,
+    NotFound,
+    RateLimited,
+    ServerError,
+    StoreFull,
+)
 from rlstm_server.store.base import (
     Created,
     Creation,
@@ -77,14 +84,15 @@ class Creator:
     async def perform(self, request: CreateSession) -> CreatedSession:
         """Make a session. See EngineInterface.create_session."""
         requests.check_create(request)
-        served = self.models.named(request.model)
-        choice = served.choose(request.adaptation)
-        self.check_size(served, choice)
-        await requests.off_loop(requests.size_of(request.first), partial(self._check_first, served, request))
         operation_id = request.key or new_operation_id()
         body_hash = creation_digest(request)
 
         async def work(operation: Operation[CreatedSession]) -> CreatedSession:
+            try:
+                served, choice = await self._choose(request)
+            except ServerError as error:
+                # A server with other models, or another first one, may have made it.
+                return await self.made_before(error, request.caller, request.key, body_hash, operation)
             ran = await self.sessions.runner.run(self.staging.start(served, choice), request.caller)
             new = NewSession(
                 caller=request.caller,
@@ -132,20 +140,26 @@ class Creator:
                 return await self._make(new, size, operation)
         except (RateLimited, StoreFull) as error:
             key = new.operation_id if new.repeatable else None
-            made = await self.recall(new.caller, key, new.body_hash, operation)
-            if made is None:
-                error.settled = True
-                raise error
-            return made
+            return await self.made_before(error, new.caller, key, new.body_hash, operation)
 
-    async def recall(
-        self, caller: Caller, key: str | None, body_hash: bytes, operation: Operation[CreatedSession]
-    ) -> CreatedSession | None:
-        """The session that a creation under `key` made before. Raises IdempotencyMismatch, Gone."""
-        if key is None:
-            return None
-        outcome = await self.sessions.store.recall_creation(caller.tenant, key, body_hash)
-        return None if outcome is None else await self._repeated(caller.tenant, outcome, operation)
+    async def made_before(
+        self,
+        error: ServerError,
+        caller: Caller,
+        key: str | None,
+        body_hash: bytes,
+        operation: Operation[CreatedSession],
+    ) -> CreatedSession:
+        """The session that a creation under `key` made before, else `error` is raised, which it came to now.
+
+        Raises IdempotencyMismatch, Gone.
+        """
+        known = self.sessions.store.recall_creation
+        outcome = None if key is None else await known(caller.tenant, key, body_hash)
+        if outcome is None:
+            error.settled = True
+            raise error
+        return await self._repeated(caller.tenant, outcome, operation)
 
     async def _make(self, new: NewSession, size: int, operation: Operation[CreatedSession]) -> CreatedSession:
         creation = Creation(
@@ -162,12 +176,20 @@ class Creator:
         copy = SessionCopy(key=new.key, position=creation.position, state=new.state, facts=new.facts)
         expected = info_of(copy, size, new.facts.created_at_ms + new.facts.ttl_ms)
         outcome = await operation.commit(
-            self.sessions.store.create(replace(creation, answer=orjson.dumps(expected)))
+            self.sessions.store.create(replace(creation, answer=answers.encode_session(expected)))
         )
         if not isinstance(outcome, Created):
             return await self._repeated(new.key.tenant, outcome, operation)
         operation.took_effect = True
         return self._settle(copy, size, outcome, keep=not new.shared)
+
+    async def _choose(self, request: CreateSession) -> tuple[ServedModel, AdaptationChoice]:
+        """The model and how it learns, where all that is asked for can be done with them."""
+        served = self.models.named(request.model)
+        choice = served.choose(request.adaptation)
+        self.check_size(served, choice)
+        await requests.off_loop(requests.size_of(request.first), partial(self._check_first, served, request))
+        return served, choice
 
     def _check_first(self, served: ServedModel, request: CreateSession) -> None:
         """Refuse a first text that cannot be appended, before the session is made."""
@@ -181,7 +203,7 @@ class Creator:
         if keep:
             self.sessions.cache.put(copy)
         info = info_of(copy, state_bytes, outcome.head.expires_at_ms)
-        return self._created(info, replayed=False)
+        return self._created(info, copy.state.served.identity, replayed=False)
 
     async def _repeated(
         self, tenant: str, outcome: CreationReplayed | Mismatch, operation: Operation[CreatedSession]
@@ -192,17 +214,28 @@ class Creator:
             raise IdempotencyMismatch("the idempotency key was used with another request")
         operation.took_effect = True
         metrics.replays.labels("replayed").inc()
-        stored = answers.session_info(outcome.answer)
         head = await self.sessions.store.load_head(SessionKey(tenant, outcome.session_id), with_state=False)
+        present = session_info(outcome.session_id, head)
+        stored = answers.session_info(outcome.answer, present)
         # Only the store knows by its own clock when it was made.
-        info = replace(stored, created_at=head.created_at_ms / 1000, expires_at=head.expires_at_ms / 1000)
-        return self._created(info, replayed=True)
+        info = replace(stored, created_at=present.created_at, expires_at=present.expires_at)
+        return self._created(info, self._identity(info), replayed=True)
 
-    def _created(self, info: SessionInfo, *, replayed: bool) -> CreatedSession:
-        served = self.models.with_identity(info.fingerprint, info.adaptation_fingerprint)
+    def _identity(self, info: SessionInfo) -> EngineIdentity | None:
+        """Of a session's model; None where that is not served here, or the description does not say it."""
+        if info.fingerprint is None:
+            return None
+        try:
+            return self.models.with_identity(info.fingerprint, info.adaptation_fingerprint).identity
+        except ModelMismatch:
+            return None
+
+    def _created(
+        self, info: SessionInfo, identity: EngineIdentity | None, *, replayed: bool
+    ) -> CreatedSession:
         return CreatedSession(
             info=info,
-            identity=served.identity,
+            identity=identity,
             append=None,
             durability=self.staging.durability,
             replayed=replayed,

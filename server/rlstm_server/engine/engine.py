@@ -129,7 +129,7 @@ class Engine:
         self._snapshots = NamedSnapshots(self.sessions, holdings)
         self._changes = Changes(self.sessions, self._staging, self._snapshots)
         self._copies = Copies(self.sessions, self._creator, self._snapshots, export_keys)
-        self._streams = SessionStreams(self.sessions, self._staging, models, self.limits)
+        self._streams = SessionStreams(self.sessions, self._staging, self.limits)
         self._queries = Queries(self.sessions, models, self.limits)
         self._completions = Completions(models, self.runner, self.limits, metrics)
         self._draining = False

@@ -3,13 +3,24 @@
 They share the device thread, whose rounds hold works of all of them; a session belongs to one for good.
 """
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
 
 import torch
 
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import ModelMismatch, ModelNotFound
+
+Identity: TypeAlias = tuple[str, str]
+"""The fingerprints of a model and of its calibration; the latter is empty without one."""
+
+
+def check_apart(names: Sequence[str], identities: Sequence[Identity]) -> None:
+    """Raise ValueError for two models of the same name, and for the same one twice."""
+    if len({*names}) < len(names):
+        raise ValueError("two models have the same name")
+    if len({*identities}) < len(identities):
+        raise ValueError("the same model is there twice")
 
 
 class Models:
@@ -18,13 +29,12 @@ class Models:
     def __init__(self, default: ServedModel, *others: ServedModel) -> None:
         """Raises ValueError for two of the same name, for the same one twice, and for several devices."""
         served = (default, *others)
+        names = [one.name for one in served]
+        identities = [(one.fingerprint, one.adaptation_fingerprint or "") for one in served]
+        check_apart(names, identities)
         self.default: Final = default
-        self._by_name = {one.name: one for one in served}
-        self._by_identity = {(one.fingerprint, one.adaptation_fingerprint or ""): one for one in served}
-        if len(self._by_name) < len(served):
-            raise ValueError("two models have the same name")
-        if len(self._by_identity) < len(served):
-            raise ValueError("the same model is there twice")
+        self._by_name = dict(zip(names, served, strict=True))
+        self._by_identity = dict(zip(identities, served, strict=True))
         if len({one.device for one in served}) > 1:
             raise ValueError("the models are on several devices")
 

@@ -15,7 +15,6 @@ from rlstm_server.engine.billing import billed, paid
 from rlstm_server.engine.keeping import CHUNK, Progress, continue_session
 from rlstm_server.engine.marks import Mark, read_mark
 from rlstm_server.engine.messages import EndEvent, EngineLimits, GenerationEvent, SessionGenerate
-from rlstm_server.engine.models import Models
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.staging import Staging
@@ -41,7 +40,6 @@ class SessionStreams:
 
     sessions: Sessions
     staging: Staging
-    models: Models
     limits: EngineLimits
     _running: dict[tuple[SessionKey, str], _Running] = field(default_factory=dict)
 
@@ -86,9 +84,7 @@ class SessionStreams:
         after = _after(request)
         backlog: Backlog[GenerationEvent] = Backlog(self.limits)
         operation_id, seed = request.key or new_operation_id(), _seed(request)
-        writer = Writer(
-            self.sessions, self.staging, self.models, key, request, operation_id, seed, after, backlog
-        )
+        writer = Writer(self.sessions, self.staging, key, request, operation_id, seed, after, backlog)
         if after is not None:
             await self._take_over(writer)
         operation = self.sessions.enqueue(key, writer.operation_id, writer.work)

@@ -10,7 +10,6 @@ import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Final
 
 from rlstm_model.vocab import InvalidText as VocabInvalidText
@@ -156,8 +155,8 @@ def _count_words(text: str) -> int:
 def _joined(first: Piece, second: Piece) -> Piece:
     return Piece(
         ids=first.ids + second.ids,
-        starts=array("q", chain(first.starts, second.starts)),
-        ends=array("q", chain(first.ends, second.ends)),
+        starts=array("q", first.starts) + array("q", second.starts),
+        ends=array("q", first.ends) + array("q", second.ends),
         bytes=first.bytes + second.bytes,
         words=first.words + second.words,
         unknown=first.unknown + second.unknown,

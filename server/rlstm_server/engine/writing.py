@@ -13,18 +13,23 @@ from typing import Any, NamedTuple
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.backlog import Backlog
-from rlstm_server.engine.description import SessionCopy, session_info
+from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.keeping import Chunk, Progress, keep_chunk, read_chunk
 from rlstm_server.engine.marks import Mark
-from rlstm_server.engine.messages import EndEvent, GenerationEvent, SessionGenerate, TokenEvent
-from rlstm_server.engine.models import Models
+from rlstm_server.engine.messages import (
+    EndEvent,
+    EngineIdentity,
+    GenerationEvent,
+    SessionGenerate,
+    TokenEvent,
+)
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.staged import Change, Staged
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
-from rlstm_server.errors import Conflict, Draining, ServerError
+from rlstm_server.errors import Conflict, Draining, ModelMismatch, ServerError
 from rlstm_server.store.base import Replayed, SessionKey
 
 
@@ -41,7 +46,6 @@ class Writer:
 
     sessions: Sessions
     staging: Staging
-    models: Models
     key: SessionKey
     request: SessionGenerate
     operation_id: str
@@ -160,13 +164,14 @@ class Writer:
             if index > had
         ]
 
-    async def _model(self) -> ServedModel:
-        """The session's; where all of the text was stored, nothing was read with it yet."""
+    async def _identity(self) -> EngineIdentity | None:
+        """Of the session's model, None where that is not served here: all of the text was stored then."""
         if self._served is None:
-            head = await self.sessions.store.load_head(self.key, with_state=False)
-            info = session_info(self.key.session_id, head)
-            self._served = self.models.with_identity(info.fingerprint, info.adaptation_fingerprint)
-        return self._served
+            try:
+                self._served = (await self.sessions.read(self.key, self.request.caller)).state.served
+            except ModelMismatch:
+                return None
+        return self._served.identity
 
     async def _end(self, progress: Progress, kept: _Kept) -> EndEvent:
         if kept.chunk.finish_reason is None:
@@ -181,5 +186,5 @@ class Writer:
             position=kept.chunk.position,
             durability=self.staging.durability,
             replayed=kept.stored,
-            identity=(await self._model()).identity,
+            identity=await self._identity(),
         )

@@ -58,6 +58,8 @@ def parsed(body, **sizes):
 @example(b'{"' + b"x" * 99 + b'":1,"' + b"x" * 99 + b'":2}')
 @example(b'["' + b"\\ud83d\\ude00" * 999 + b'"]')
 @example(b"[" + b"1," * 65_536 + b"[]]")
+@example(b'["' + b"a" * 2_998 + b"\\n" + b"\x80" * 3 + b'"]')
+@example(b'"' + b"\\u00e9" * 40)
 def test_a_body_that_is_cut_says_what_it_says_whole(body):
     """The same value, or the same error at the same line, column or byte."""
     assert parsed(body, LONG_BYTES=0, LEAST=12, PIECE=3_000) == parsed(body, LONG_BYTES=len(body))

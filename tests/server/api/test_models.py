@@ -116,6 +116,29 @@ async def test_the_compatible_face_knows_both(both):
         assert logprobs[-len(native["logprobs"]) :] == pytest.approx(native["logprobs"], abs=1e-5)
 
 
+async def test_what_was_done_is_told_by_a_server_without_the_model(serve, worded):
+    """A repeat has the session and the whole text; only what must say whose numbers they are is refused."""
+    store, key = MemoryStore(), {"idempotency-key": "k"}
+    asked, text = {"text": "the cat"}, {"max_tokens": 4, "seed": 1, "commit": True}
+    async with serve(store=store) as one, serve(store=store, model=f"{worded}") as other:
+        made = (await one.post("/sessions", json=asked, headers=key)).json()
+        again = (await other.post("/sessions", json=asked, headers=key)).json()
+        path = f"/sessions/{made['id']}/generate"
+        written = (await one.post(path, json=text, headers=key)).json()
+        refused = (await other.post(path, json=text, headers=key)).json()
+        streams = [
+            (await client.post(path, json={**text, "stream": True}, headers=key)).text
+            for client in (one, other)
+        ]
+
+    assert made["append"] | {"replayed": True, "server": None} == again["append"] | {"server": None}
+    assert again == made | {"append": again["append"], "numerics": None, "replayed": True}
+    assert (refused["type"].rpartition(":")[2], refused["applied"]) == ("model_mismatch", "yes")
+    assert refused["version"] == written["version"]
+    assert streams[0] == streams[1]
+    assert "event: end" in streams[1]
+
+
 async def test_each_has_a_series_of_its_build(both):
     """So that a dashboard shows what runs."""
     text = (await both.get("/metrics")).text

@@ -172,6 +172,21 @@ def test_a_clock_before_the_installation(monkeypatch):
     assert machine.check_clock().status == "warn"
 
 
+@pytest.mark.parametrize(
+    ("second", "why"), [("{}", "same name"), ("again={}", "same model"), ("again=nowhere", None)]
+)
+def test_models_that_cannot_be_served_together(examine, tiny_checkpoint, second, why):
+    """The server would load each, and then refuse them; one that is not there does not hide the other."""
+    code, found = examine(second.format(tiny_checkpoint), *NO_STORE)
+
+    assert code == 1
+    if why is None:
+        assert "nowhere" in found["model"].said
+    else:
+        assert found["models"].status == "fail"
+        assert why in found["models"].said
+
+
 def test_models_that_cannot_be_served(examine, tiny_checkpoint, tmp_path):
     """A damaged one fails with the file's name; one without calibration is served, but learns nothing."""
     copy = tmp_path / "copy"

@@ -1,5 +1,8 @@
 """Stored answers come back as they were."""
 
+import json
+from dataclasses import fields, replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,25 +78,44 @@ def test_the_summary_fits_and_lacks_only_the_columns():
     assert answers.encode(answer) == b""
 
 
-def test_a_created_session_comes_back():
-    """The description of a session survives."""
-    info = SessionInfo(
-        id="a",
-        name=None,
-        version=0,
-        position=0,
-        created_at=1.25,
-        expires_at=2.5,
-        state_bytes=10,
-        adaptation=CHOICE,
-        weights=(0.5, 0.5),
-        norm_ratio=0.0,
-        totals=SessionTotals(static_nats=None),
-        pending=0,
-        metadata={"k": [1, None]},
-    )
+INFO = SessionInfo(
+    id="a",
+    name=None,
+    version=0,
+    position=0,
+    created_at=1.25,
+    expires_at=2.5,
+    state_bytes=10,
+    adaptation=CHOICE,
+    weights=(0.5, 0.5),
+    norm_ratio=0.0,
+    totals=SessionTotals(static_nats=None),
+    pending=0,
+    metadata={"k": [1, None]},
+    model="small",
+    fingerprint="f",
+    adaptation_fingerprint="c",
+)
 
-    assert answers.session_info(answers.encode(info)) == info
+
+def test_a_created_session_comes_back():
+    """The description of a session survives; whose it is, its head says: it is of one model for good."""
+    stored = answers.encode_session(INFO)
+
+    assert answers.session_info(stored, INFO) == INFO
+    renamed = replace(INFO, model="renamed")
+    assert answers.session_info(stored, renamed) == renamed
+
+
+def test_a_server_from_before_models_were_noted_can_read_what_is_stored():
+    """It knows no other fields: during an update a repeat may reach either."""
+    stored = json.loads(answers.encode_session(INFO))
+
+    assert stored.keys() == {field.name for field in fields(SessionInfo)} - {
+        "model",
+        "fingerprint",
+        "adaptation_fingerprint",
+    }
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff"])
@@ -102,4 +124,4 @@ def test_what_is_no_answer_is_corrupt(data):
     with pytest.raises(StateCorrupt):
         answers.append_answer(data)
     with pytest.raises(StateCorrupt):
-        answers.session_info(data)
+        answers.session_info(data, INFO)

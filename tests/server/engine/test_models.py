@@ -1,6 +1,7 @@
 """Several models on one device: each session and each request has its own, and none feels the others."""
 
 import asyncio
+import json
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -22,11 +23,12 @@ from rlstm_server.engine.messages import (
 )
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.numerics import alone
-from rlstm_server.errors import IdempotencyMismatch, InternalError, ModelMismatch, ModelNotFound
+from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat, and the dog ran. "
+NOTED = ("model", "fingerprint", "adaptation_fingerprint")
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +199,81 @@ async def test_changed_weights_of_any_of_them_are_found(tools, store, first):
         next(victim.model.parameters()).view(-1)[0] += 1
     with pytest.raises(InternalError, match="base weights changed"):
         await engine.close()
+
+
+async def test_a_repeated_creation_gets_its_first_answer(tools, store, first, other):
+    """From a server with another first model, and from one that has not the model: the session is there."""
+    asked = CreateSession(caller=tools.caller(), key="k", adaptation=tools.asked())
+    named = replace(asked, key="n", model="other")
+    async with tools.engine_on(store, served=other) as engine:
+        made = [await engine.create_session(request) for request in (asked, named)]
+    async with tools.engine_on(store, served=first, others=(other,)) as engine:
+        again = [await engine.create_session(request) for request in (asked, named)]
+        assert [one.identity for one in again] == [other.identity] * 2
+    async with tools.engine_on(store, served=first) as engine:
+        without = [await engine.create_session(request) for request in (asked, named)]
+        assert [one.identity for one in without] == [None] * 2
+        assert [one.info.fingerprint for one in without] == [other.fingerprint] * 2
+        with pytest.raises(ModelNotFound) as refused:
+            await engine.create_session(replace(named, key="never"))
+        assert refused.value.applied == "no"
+    for repeats in (again, without):
+        assert [(one.info.id, one.replayed) for one in repeats] == [(one.info.id, True) for one in made]
+
+
+async def test_a_creation_that_cannot_be_made_any_more_was_made(tools, store, first, other):
+    """Where the first model has no such rule now, that is no reason to say that nothing was applied."""
+    request = CreateSession(caller=tools.caller(), key="k", adaptation=tools.asked(kind="subspace"))
+    async with tools.engine_on(store, served=other) as engine:
+        made = await engine.create_session(request)
+    async with tools.engine_on(store, served=replace(first, calibrated=None)) as engine:
+        assert (await engine.create_session(request)).info.id == made.info.id
+        with pytest.raises(InvalidField) as refused:
+            await engine.create_session(replace(request, key="never"))
+        assert refused.value.applied == "no"
+
+
+async def test_a_stored_text_is_told_again_without_its_model(tools, store, first, other):
+    """All of it; which model it was, this server cannot say."""
+    settings = GenerationSettings(max_tokens=5, seed=3)
+    ends = []
+    for served in (other, first):
+        async with tools.engine_on(store, served=served) as engine:
+            if served is other:
+                talk = await tools.Talk.begin(engine)
+                await talk.append(TEXT)
+            request = SessionGenerate(
+                caller=talk.caller, session=talk.session, settings=settings, commit=True, key="k"
+            )
+            async with aclosing(engine.generate_in_session(request)) as events:
+                *tokens, end = [event async for event in events]
+            ends.append((len(tokens), end.version, end.replayed, end.identity))
+    assert ends == [(5, 2, False, other.identity), (5, 2, True, None)]
+
+
+async def test_a_session_of_an_older_server_is_never_said_to_be_the_firsts(
+    tools, store, first, other, monkeypatch
+):
+    """Neither its description nor the stored answer says whose it is; its state does."""
+
+    def older(text):
+        return json.dumps({name: of for name, of in json.loads(text).items() if name not in NOTED}).encode()
+
+    create, commit = store.create, store.commit
+    monkeypatch.setattr(
+        store, "create", lambda new: create(replace(new, info=older(new.info), answer=older(new.answer)))
+    )
+    monkeypatch.setattr(store, "commit", lambda done: commit(replace(done, info=older(done.info))))
+    settings = GenerationSettings(max_tokens=5, seed=3)
+    async with tools.engine_on(store, served=other) as engine:
+        made = await engine.create_session(CreateSession(caller=tools.caller(), key="k"))
+        request = SessionGenerate(
+            caller=tools.caller(), session=made.info.id, settings=settings, commit=True, key="k"
+        )
+        await tools.collect(engine.generate_in_session(request))
+    async with tools.engine_on(store, served=first, others=(other,)) as engine:
+        again = await engine.create_session(CreateSession(caller=tools.caller(), key="k"))
+        assert (again.info.id, again.info.model, again.identity) == (made.info.id, None, None)
+        async with aclosing(engine.generate_in_session(request)) as events:
+            *_, end = [event async for event in events]
+        assert (end.replayed, end.identity) == (True, other.identity)

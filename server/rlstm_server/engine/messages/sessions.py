@@ -143,10 +143,13 @@ class AppendAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class CreatedSession:
-    """A new session (or, replayed, the one the key made), and the answer to its first text."""
+    """A new session (or, replayed, the one the key made), and the answer to its first text.
+
+    ``identity`` is None of a session that another server made with a model that is not served here.
+    """
 
     info: SessionInfo
-    identity: EngineIdentity
+    identity: EngineIdentity | None
     append: AppendAnswer | None
     durability: str
     replayed: bool

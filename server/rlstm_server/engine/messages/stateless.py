@@ -108,7 +108,8 @@ class TokenEvent:
 class EndEvent:
     """One choice is complete. ``version`` and ``position`` are set where the text was kept in a session.
 
-    ``identity`` is that of a session's model; None where the request names the model.
+    ``identity`` is that of a session's model; None where the request names the model, and of a text that was
+    kept before with one that is not served here.
     """
 
     choice: int
