@@ -266,8 +266,8 @@ export interface CreatedOut {
   readonly forked_from: AncestorOut | null;
   /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. */
   readonly approx: boolean;
-  /** Equal ids give equal bits. */
-  readonly numerics: string;
+  /** Equal ids give equal bits. Null where another server made the session, with a model that is not served here. */
+  readonly numerics: string | null;
   readonly durability: string;
   readonly replayed: boolean;
   readonly append?: AppendOut | null;

@@ -237,7 +237,8 @@ export class Sessions {
 
   /** A handle on the session of a name; null where there is none. */
   async find(name: string, options: CallOptions = {}): Promise<Session | null> {
-    const [found] = (await this.page({ ...options, name })).sessions;
+    // An older server does not know the question, and lists all.
+    const found = (await this.page({ ...options, name })).sessions.find((one) => one.name === name);
     return found === undefined ? null : this.get(found.id);
   }
 

@@ -48,14 +48,17 @@ class Skeleton:
     def __init__(self, body: bytes) -> None:
         self._body = body
         self._kept: list[bytes] = []
-        self._length = 0
+        self._done = self._length = 0
         self._cuts, self._removed = [0], [0]
         self._mark, self._number = secrets.token_hex(16), secrets.randbits(64) << 64
         self._marked = re.compile(self._mark + "([0-9a-f]{8})")
         self._texts: dict[str, str] = {}
         self._runs: dict[int, list[Any]] = {}
         if len(body) > LONG_BYTES:
-            self._walk()
+            try:
+                self._walk()
+            except ValueError:  # it is no UTF-8, or was wrong before: no more of it is looked at
+                self._keep(self._done, len(body))
         self.written = b"".join(self._kept) if self._texts or self._runs else body
 
     def place(self, at: int) -> int:
@@ -122,10 +125,7 @@ class Skeleton:
         two = _TWO_ELEMENTS.match(self._body, at, end)
         if two is None or two.end() == end:
             return False
-        try:
-            run = json.loads(f"[{self._body[two.end() : end - 1].decode()}]")
-        except UnicodeDecodeError:
-            return False
+        run = json.loads(f"[{self._body[two.end() : end - 1].decode()}]")
         self._keep(at, two.end())
         number = self._number + len(self._runs)
         self._runs[number] = run
@@ -152,10 +152,7 @@ class Skeleton:
     def _cut_text(self, at: int, end: int) -> bool:
         if end == len(self._body):
             return False  # the string has no end: the parser says where it looked for one
-        try:
-            text = json.loads(f'"{self._body[at:end].decode()}"')
-        except ValueError:
-            return False  # no UTF-8, or an escape before a byte that belongs to no character
+        text = json.loads(f'"{self._body[at:end].decode()}"')
         index = f"{len(self._texts):08x}"
         self._texts[index] = text
         self._cut(at, end, self._mark + index)
@@ -174,10 +171,12 @@ class Skeleton:
 
     def _keep(self, start: int, end: int) -> None:
         self._kept.append(self._body[start:end])
+        self._done = end
         self._length += end - start
 
     def _cut(self, start: int, end: int, mark: str) -> None:
         self._kept.append(mark.encode())
+        self._done = end
         self._length += len(mark)
         self._cuts.append(self._length)
         self._removed.append(end - self._length)

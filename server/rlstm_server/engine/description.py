@@ -103,9 +103,9 @@ def session_info(session_id: str, head: Head) -> SessionInfo:
         return SessionInfo(
             id=session_id,
             name=head.name,
-            model=info.get("model"),
-            fingerprint=info.get("fingerprint"),
-            adaptation_fingerprint=info.get("adaptation_fingerprint"),
+            model=_noted(info, "model"),
+            fingerprint=_noted(info, "fingerprint"),
+            adaptation_fingerprint=_noted(info, "adaptation_fingerprint"),
             version=head.version,
             position=info["position"],
             created_at=head.created_at_ms / 1000,
@@ -149,6 +149,14 @@ def session_facts(head: Head) -> SessionFacts:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorrupt("the session's description has a wrong field") from error
+
+
+def _noted(info: Mapping[str, Any], name: str) -> str | None:
+    """A text that was not always written. Raises TypeError when it is none."""
+    value = info.get(name)
+    if not (value is None or isinstance(value, str)):
+        raise TypeError(name)
+    return value
 
 
 def _parse(head: Head) -> dict[str, Any]:

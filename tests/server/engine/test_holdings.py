@@ -1,6 +1,7 @@
 """What a tenant keeps against what its key allows, counted neither twice nor not at all."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -145,11 +146,13 @@ async def test_a_session_counts_with_what_it_may_come_to(store, tools, size):
             await create(two, caller)
 
 
-async def test_a_damaged_session_stops_no_other(engine, store, tools):
+@pytest.mark.parametrize("damage", [None, {"fingerprint": ["f"]}, {"adaptation_fingerprint": {}}])
+async def test_a_damaged_session_stops_no_other(engine, store, tools, damage):
     """Nobody can say how large it is; sessions are made all the same."""
     talk = await tools.Talk.begin(engine)
     history = store._sessions[SessionKey("acme", talk.session)]
-    history._head = replace(history._head, info=b"{}")
+    info = {} if damage is None else json.loads(history._head.info) | damage
+    history._head = replace(history._head, info=json.dumps(info).encode())
     assert (await create(engine, asking(tools, stored_bytes=10**9))).info.version == 0
 
 
