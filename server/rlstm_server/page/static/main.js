@@ -61,6 +61,7 @@ class Page {
   start() {
     return this.#attempt(async () => {
       this.#info = await ask("GET", "info");
+      this.#info.models ??= [this.#info]; // of a server that is not updated yet
       offerModels(this.#info.models);
       await this.#list.refresh();
       const [, id] = SESSION.exec(location.hash) ?? [];
