@@ -106,7 +106,6 @@ class Queries:
         size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         steps = rank_candidates(
-            copy.state.adapter,
             copy.state,
             request.candidates,
             pieces,

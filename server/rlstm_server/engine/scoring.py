@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from rlstm_model.adaptation.adapter import Adapter, Cursor
+from rlstm_model.adaptation.adapter import Cursor
 from rlstm_model.adaptation.reader import CHUNK, Reader
 from rlstm_model.adaptation.round import Slice, Sliced
 from rlstm_server.engine.learning import Tally, columns_of, read_piece, totals_of
@@ -74,14 +74,13 @@ def score_items_adapted(
 
 
 def rank_candidates(
-    adapter: Adapter,
     state: SessionState,
     candidates: Sequence[Candidate],
     pieces: Sequence[Piece],
     weights: CandidateWeights,
 ) -> Steps[Any, tuple[RankedCandidate, ...]]:
     """Score continuations of a session's present state, which stays as it is; rank 1 is the best mix."""
-    reader = adapter.reader(state.adapted, static=True)
+    reader = state.adapter.reader(state.adapted, static=True)
     at_once = max(1, ROWS_OF_REQUEST // reader.cursor.state.batch)
     try:
         sums = yield from together((_sums(reader, piece) for piece in pieces), at_once)
