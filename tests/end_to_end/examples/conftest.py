@@ -1,6 +1,7 @@
 """The examples as modules, and as the processes that people start."""
 
 import importlib.util
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -29,7 +30,15 @@ def example():
 
 
 @pytest.fixture
-def run(rlstm):
+def heeds_ctrl_c():
+    """Tests that a script runs in the background ignore Ctrl-C, and so would what they start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def run(rlstm, heeds_ctrl_c):
     """Give what starts an example as a process; the test's end is the end of all of them."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with ExitStack() as stack:
