@@ -8,8 +8,9 @@ bits is no alarm). It is small for what the log is made of, and about 1 for a li
 
 The session is asked before it reads a line, so each is judged by those before it alone. An alarm is appended
 with learn=false: it teaches nothing. The threshold lies between the 98 % quantile of the last 500 scores that
-were no alarm and 1, by default in the middle. The first lines, --warm-up, are never an alarm. After 20 alarms
-in a row the log itself has changed: it is learned anew, with another warm-up.
+were no alarm and 1, by default in the middle. The first lines, --warm-up, are never an alarm. After 3 alarms
+in a row the log itself has changed: what follows is learned, and soon is no alarm any more. If it stays one
+for 20 lines in a row, the threshold begins anew, with another warm-up.
 """
 
 import json
@@ -34,7 +35,8 @@ PERCENT = 98  # the quantile of them that it starts from
 MARGIN = 0.5
 SPARE_BITS = 8.0  # what a byte costs of which nothing is known
 WARM_UP = 50
-PATIENCE = 20  # alarms in a row
+PATIENCE = 3  # alarms in a row that teach nothing
+LONGEST_ALARM = 20  # alarms in a row after which the scores before them say nothing any more
 
 
 @dataclass
@@ -59,12 +61,17 @@ class Threshold:
         limit = self.limit
         if limit is not None and score > limit:
             self.in_a_row += 1
-            if self.in_a_row <= PATIENCE:
+            if self.in_a_row <= LONGEST_ALARM:
                 return True
             self.scores.clear()
         self.in_a_row = 0
         self.scores.append(score)
         return False
+
+    @property
+    def teaches(self) -> bool:
+        """Whether the line of the last score is learned: no alarm, or one too many for a passing one."""
+        return not 1 <= self.in_a_row <= PATIENCE
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ class Watch:
             bits, static_bits = self.bits(text)
             score = bits / (SPARE_BITS + static_bits)
             alarm = self.threshold.exceeded(score)
-            self.session.append(text, learn=not alarm, scores="none")
+            self.session.append(text, learn=self.threshold.teaches, scores="none")
             yield Line(number, alarm, score, limit, bits, static_bits, line)
 
 

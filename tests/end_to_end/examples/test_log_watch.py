@@ -46,6 +46,28 @@ def test_a_log_that_has_changed_is_learned_anew(example):
     assert threshold.limit == pytest.approx(0.95)
 
 
+def test_only_what_stays_strange_teaches(example):
+    """The fourth alarm in a row is learned, as is whatever is none; the next alarm is a first one again."""
+    threshold, taught = example("log_watch").Threshold(warm_up=5), []
+    for score in [0.1] * 6 + [0.9] * 5 + [0.1, 0.9]:
+        threshold.exceeded(score)
+        taught.append(threshold.teaches)
+
+    assert taught == [True] * 6 + [False] * 3 + [True] * 2 + [True, False]
+
+
+@pytest.mark.jobs
+def test_a_log_that_changes_is_no_alarm_for_long(example, client):
+    """Its new lines are told, then learned, and then are usual."""
+    module = example("log_watch")
+    with module.watching(client, module.Threshold(warm_up=12, margin=0.2), None, keep=False) as watch:
+        told = list(watch.lines([*USUAL, *[STRANGE] * 12]))
+    alarms = [line.number for line in told if line.alarm]
+
+    assert alarms == [*range(17, 17 + len(alarms))]
+    assert 3 < len(alarms) < 12
+
+
 @pytest.mark.jobs
 def test_it_is_told_while_the_log_is_open(run, server):
     """As behind `tail -f`: an alarm comes when its line has come, not when the log ends."""
