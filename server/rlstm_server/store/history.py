@@ -29,13 +29,17 @@ class _Operation:
     version: int
     at_ms: int
     body_hash: bytes
-    answer: bytes | None
     summary: bytes
 
 
 class _Entry(NamedTuple):
     record: LogRecord
     chain: bytes
+
+
+def _compact(data: bytes) -> bytes:
+    """Copy what is kept for long: as a serializer left it, it may hold a block many times its size."""
+    return bytes(memoryview(data))
 
 
 class History:
@@ -56,7 +60,8 @@ class History:
         self._log: deque[_Entry] = deque()
         self._log_bytes = 0
         self._operations: dict[str, _Operation] = {}
-        self.answer = creation.answer
+        self._answers: dict[int, bytes] = {}
+        self.answer = _compact(creation.answer)
         self.named: dict[str, NamedSnapshot] = {}
 
     @property
@@ -98,10 +103,9 @@ class History:
             return None
         if done.body_hash != body_hash:
             return Mismatch()
-        recent = done.version > self._head.version - self._limits.answers
         return Replayed(
             version=done.version,
-            answer=done.answer if recent else None,
+            answer=self._answers.get(done.version),
             summary=done.summary,
             current=self._head.position,
         )
@@ -167,7 +171,9 @@ class History:
 
     def _write(self, commit: Commit) -> None:
         record = LogRecord(
-            version=commit.position.version, operation_id=commit.operation_id, record=commit.record
+            version=commit.position.version,
+            operation_id=commit.operation_id,
+            record=_compact(commit.record),
         )
         self._log.append(_Entry(record, commit.position.chain))
         self._log_bytes += len(commit.record)
@@ -182,11 +188,13 @@ class History:
 
     def _remember(self, commit: Commit, now_ms: int) -> None:
         version = commit.position.version
-        answer = commit.answer if len(commit.answer) <= self._limits.answer_bytes else None
         self._operations.pop(commit.operation_id, None)  # one that came back after its time is the newest
         self._operations[commit.operation_id] = _Operation(
-            version=version, at_ms=now_ms, body_hash=commit.body_hash, answer=answer, summary=commit.summary
+            version=version, at_ms=now_ms, body_hash=commit.body_hash, summary=_compact(commit.summary)
         )
         oldest = next(iter(self._operations))
         if self._operations[oldest].version <= version - self._limits.operations:
             del self._operations[oldest]
+        if len(commit.answer) <= self._limits.answer_bytes:
+            self._answers[version] = _compact(commit.answer)
+        self._answers.pop(version - self._limits.answers, None)

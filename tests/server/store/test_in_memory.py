@@ -1,5 +1,13 @@
-"""What only the store in memory has: a limit of its own."""
+"""What only the store in memory has: a limit of its own, and memory of its own."""
 
+import asyncio
+import multiprocessing
+import resource
+import sys
+import tracemalloc
+from pathlib import Path
+
+import orjson
 import pytest
 
 from rlstm_server.errors import Gone, StoreFull
@@ -84,3 +92,50 @@ async def test_sweeping_forgets_old_tombstones(build):
 
     assert not store._tombs
     assert not store._births
+
+
+async def test_old_answers_are_let_go(build):
+    """Of a hundred answers of 60 kB, the memory of the eight that a repeat may get."""
+    store = MemoryStore()
+    key, at = await build.session(store)
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            at = (await store.commit(build.commit(key, at, answer=bytes(60_000)))).position
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 10 * 60_000
+
+
+def _resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def _commit_serialized(build, count, told):
+    """Commit what orjson wrote, and say how many bytes the process grew by."""
+
+    async def committed():
+        store = MemoryStore()
+        key, at = await build.session(store)
+        before = _resident_bytes()
+        for _ in range(count):
+            parts = {name: orjson.dumps([0.125] * 100) for name in ("answer", "summary", "record")}
+            at = (await store.commit(build.commit(key, at, **parts))).position
+        return _resident_bytes() - before
+
+    told.send(asyncio.run(committed()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_is_kept_takes_little_more_than_its_bytes(build):
+    """A serializer's bytes lie in blocks of kilobytes; of a thousand commits, none of that is kept."""
+    count, context = 1_000, multiprocessing.get_context("spawn")
+    told, tell = context.Pipe(duplex=False)
+    process = context.Process(target=_commit_serialized, args=(build, count, tell))
+    process.start()
+    grown = told.recv()
+    process.join()
+
+    assert grown < 4_096 * count
