@@ -247,6 +247,16 @@ def test_a_page_is_no_stream(peer: Peer, streamed: Callable[..., list[Any]]) -> 
         streamed(["a"])
 
 
+def test_text_follows_no_redirect(peer: Peer, streamed: Callable[..., list[Any]], url: str) -> None:
+    """It goes to the server that was named, or nowhere."""
+    peer.steps = [Response(307, "", Headers({"location": f"{url}/elsewhere"})), peer.takes(1)]
+    with pytest.raises(errors.UnreadableAnswerError) as caught:
+        streamed(["a"])
+
+    assert (caught.value.status, caught.value.applied) == (307, "no")
+    assert len(peer.requests) == 1
+
+
 def test_a_silence_is_not_waited_out_for_ever(peer: Peer, streamed: Callable[..., list[Any]]) -> None:
     """The client's timeout holds for frames too; what hung is tried on another connection."""
     peer.steps = [peer.then_hangs(peer.takes(1, acknowledges=0)), peer.takes(1)]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import httpx
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
@@ -24,6 +24,20 @@ FAILURES: Final = (WebSocketException, OSError, TimeoutError)
 OPEN_SECONDS: Final = 10.0
 REFUSED: Final = 4000
 """A closing code of the server's is this plus a status."""
+
+
+ConnectT = TypeVar("ConnectT")
+
+
+def direct(connect: ConnectT) -> ConnectT:
+    """Return a ``connect`` that follows no redirect: text goes to the server that was named, or nowhere.
+
+    The library's classes follow them; in its older versions the blocking one is a function, and does not.
+    """
+    if not isinstance(connect, type):
+        return connect
+    own = type(connect.__name__, (connect,), {"process_redirect": lambda _, answer: answer})
+    return cast("ConnectT", own)
 
 
 def arguments(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> Mapping[str, Any]:

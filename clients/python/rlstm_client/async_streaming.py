@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio import client as websockets
+from websockets.asyncio.client import ClientConnection
 
 from rlstm_client import _sockets
 from rlstm_client._frames import FRAME_BYTES, WINDOW, Frames
@@ -12,6 +13,8 @@ from rlstm_client._pieces import PieceBuffer, telling
 from rlstm_client.async_connection import AsyncConnection, each
 from rlstm_client.errors import RLSTMError
 from rlstm_client.models import AppendResult
+
+_connect = _sockets.direct(websockets.connect)
 
 
 class AsyncTextStream(AsyncIterator[AppendResult]):
@@ -125,7 +128,7 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
         async with self._lock:
             if self._socket is not None:
                 await self._socket.close()
-            self._socket = await connect(**_sockets.arguments(self._connection._http, self._frames.call))
+            self._socket = await _connect(**_sockets.arguments(self._connection._http, self._frames.call))
             self._silence.end()
             for frame in self._frames.unacknowledged:
                 await self._socket.send(frame)

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync import client as websockets
+from websockets.sync.client import ClientConnection
 
 from rlstm_client import _sockets
 from rlstm_client._frames import FRAME_BYTES, WINDOW, Frames
@@ -12,6 +13,8 @@ from rlstm_client._pieces import PieceBuffer, telling
 from rlstm_client.connection import Connection
 from rlstm_client.errors import RLSTMError
 from rlstm_client.models import AppendResult
+
+_connect = _sockets.direct(getattr(websockets, "reconnect", websockets.connect))
 
 
 class TextStream(Iterator[AppendResult]):
@@ -120,7 +123,7 @@ class TextStream(Iterator[AppendResult]):
             if self._socket is not None:
                 self._socket.close()
             arguments = _sockets.arguments(self._connection._http, self._frames.call)
-            self._socket = connect(**arguments).__enter__()
+            self._socket = _connect(**arguments).__enter__()
             self._silence.end()
             for frame in self._frames.unacknowledged:
                 self._socket.send(frame)
