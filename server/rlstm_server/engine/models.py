@@ -16,9 +16,11 @@ Identity: TypeAlias = tuple[str, str]
 
 
 def check_apart(names: Sequence[str], identities: Sequence[Identity]) -> None:
-    """Raise ValueError for two models of the same name, and for the same one twice."""
+    """Raise ValueError for two models of the same name, or that `name:adapt` could be; and for one twice."""
     if len({*names}) < len(names):
         raise ValueError("two models have the same name")
+    if coloned := [name for name in names if ":" in name]:
+        raise ValueError(f"{coloned[0]!r}: a model's name has no colon; NAME=FOLDER gives it another")
     if len({*identities}) < len(identities):
         raise ValueError("the same model is there twice")
 

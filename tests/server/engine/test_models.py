@@ -169,11 +169,16 @@ async def test_the_books_count_each_session_by_its_model(tools, store, first, ot
 
 
 def test_names_and_models_are_each_there_once(tools, first, other):
-    """Two of a name could not be told apart by callers, nor twice the same by sessions."""
+    """Two of a name could not be told apart by callers, nor twice the same by sessions.
+
+    A colon is for `name:adapt`, under `/v1`.
+    """
     with pytest.raises(ValueError, match="same name"):
         Models(first, replace(other, name="first"))
     with pytest.raises(ValueError, match="twice"):
         Models(first, replace(first, name="again"))
+    with pytest.raises(ValueError, match="no colon"):
+        Models(first, replace(other, name="first:adapt"))
     assert [served.name for served in Models(other, first)] == ["other", "first"]
 
 
