@@ -114,12 +114,14 @@ class RowModel:
         return RowTape(self, ids_TB, features_TBH, after, passes)
 
     def logits(self, features_TBH: Tensor, temperature: float = 1.0) -> Tensor:
-        """Log-probabilities ``[T, B, V]`` up to a constant; ``temperature`` multiplies the logits."""
+        """Log-probabilities ``[T, B, V]`` up to a constant; ``temperature`` multiplies the logits.
+
+        The bias comes after the product, which would add it somewhere within: so rows with biases of their
+        own have the bits of those without, where these are equal.
+        """
         shared, own = self.model.embedding, self.embedding
-        bias = shared.bias if own.bias is None else None
-        logits_TBV = functional.linear(features_TBH, shared.output_matrix, bias)
-        if own.bias is not None:
-            logits_TBV += own.bias
+        logits_TBV = functional.linear(features_TBH, shared.output_matrix)
+        logits_TBV += shared.bias if own.bias is None else own.bias
         if own.output is not None:
             low = _by_row(features_TBH @ own.output.right.t(), own.output.core.mT)
             logits_TBV.flatten(0, 1).addmm_(low.flatten(0, 1), own.output.left.t())

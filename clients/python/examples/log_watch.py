@@ -8,9 +8,9 @@ bits is no alarm). It is small for what the log is made of, and about 1 for a li
 
 The session is asked before it reads a line, so each is judged by those before it alone. An alarm is appended
 with learn=false: it teaches nothing. The threshold lies between the 98 % quantile of the last 500 scores that
-were no alarm and 1, by default in the middle. The first lines, --warm-up, are never an alarm. After 3 alarms
-in a row the log itself has changed: what follows is learned, and soon is no alarm any more. If it stays one
-for 20 lines in a row, the threshold begins anew, with another warm-up.
+were no alarm and 1, by default at 7 tenths of the way. The first lines, --warm-up, are never an alarm. After
+3 alarms in a row the log itself has changed: what follows is learned, and soon is no alarm any more. If it
+stays one for 20 lines in a row, the threshold begins anew, with another warm-up.
 """
 
 import json
@@ -32,7 +32,7 @@ from rlstm_client.sessions import Session
 LONGEST = 4096  # characters of a line that are read
 HISTORY = 500  # scores that the threshold remembers
 PERCENT = 98  # the quantile of them that it starts from
-MARGIN = 0.5
+MARGIN = 0.7
 SPARE_BITS = 8.0  # what a byte costs of which nothing is known
 WARM_UP = 50
 PATIENCE = 3  # alarms in a row that teach nothing

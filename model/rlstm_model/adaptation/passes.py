@@ -4,7 +4,7 @@ Shape suffixes: T tokens, N rows of a pass, V vocabulary.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -59,21 +59,31 @@ class Passes:
         lessons = _alike(works, tasks)
         guests = [_guests(learner.rows, parts, tasks) for (learner, _), parts in lessons.items()]
         plain = {i: task.plain for i, task in enumerate(tasks) if task.plain is not None}
-        for own in guests:
-            plain = {i: reading for i, reading in plain.items() if i not in own}
+        for invited in guests:
+            plain = {i: reading for i, reading in plain.items() if i not in invited}
+        own = {i: task.own for i, task in enumerate(tasks) if task.own is not None}
+        riders = _riders(rows, own, plain)
         way = rows.step if turns else rows.read
-        self._read(way, plain)
-        self._read(way, {i: task.own for i, task in enumerate(tasks) if task.own is not None})
-        for ((learner, _), parts), own in zip(lessons.items(), guests, strict=True):
-            self._learn(learner, parts, own)
+        self._read(way, {i: reading for i, reading in plain.items() if i not in riders})
+        self._read(way, own, riders)
+        for ((learner, _), parts), invited in zip(lessons.items(), guests, strict=True):
+            self._learn(learner, parts, invited)
         self.predictions = Predictions.of(self._windows)
         self._windows.clear()
 
-    def _read(self, way: Callable[[Sequence[Reading]], Pass], readings: dict[int, Reading]) -> None:
+    def _read(
+        self,
+        way: Callable[[Sequence[Reading]], Pass],
+        readings: Mapping[int, Reading],
+        riders: Mapping[int, Reading] | None = None,
+    ) -> None:
+        """One pass. Riders come after the rows that they share it with, and before them in their works."""
         if not readings:
             return
-        read = way([*readings.values()])
-        for place, (i, reading) in enumerate(readings.items()):
+        whole = [*readings.items(), *(riders or {}).items()]
+        read = way([reading for _, reading in whole])
+        for place in (*range(len(readings), len(whole)), *range(len(readings))):
+            i, reading = whole[place]
             self.done[i].add(len(self._windows), read, place, reading.rows)
         self._windows.append(read.windows)
         self.padding[self._kind] += read.padding
@@ -105,11 +115,23 @@ def _alike(works: Sequence[Work], tasks: Sequence[Task]) -> dict[tuple[Learner, 
     return alike
 
 
-def _guests(rows: LearningRows, parts: _Parts, tasks: Sequence[Task]) -> dict[int, Lesson]:
-    """Static rows that read the segment of the same part, as many as there is padding to be them instead.
+# A row with fast weights of zero has the bits of one without any, so it does not show which pass it was in.
 
-    A row with fast weights of zero has the bits of one without any, so it does not show which pass it was in.
-    """
+
+def _riders(rows: Rows, own: Mapping[int, Reading], plain: Mapping[int, Reading]) -> dict[int, Reading]:
+    """Static rows that are read beside the own rows of their work, as many as there is padding for."""
+    free = -sum(reading.rows for reading in own.values()) % rows.weights.tile
+    riders: dict[int, Reading] = {}
+    for i in own:
+        reading = plain.get(i)
+        if reading is not None and reading.rows <= free:
+            riders[i] = reading
+            free -= reading.rows
+    return riders
+
+
+def _guests(rows: LearningRows, parts: _Parts, tasks: Sequence[Task]) -> dict[int, Lesson]:
+    """Static rows that read the segment of the same part, as many as there is padding to be them instead."""
     free = -sum(lesson.reading.rows for _, lesson in parts.values()) % rows.weights.tile
     guests: dict[int, Lesson] = {}
     for i, (_, lesson) in parts.items():

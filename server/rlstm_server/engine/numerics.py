@@ -34,11 +34,19 @@ from rlstm_model.language_model import LanguageModel
 TOKENS: Final = 3
 """Tokens of a segment in the test."""
 
+TOP: Final = 256
+"""Log-probabilities that it compares after each: those of the tokens that came would hide most others."""
+
+REVISION: Final = 2
+"""Of what is computed, by the last bit: it grows when a change of ours changes one."""
+
 Perform: TypeAlias = Callable[[Sequence[Work]], Sequence[Result]]
 
 
 def numerics_id(model: LanguageModel, *, rounds_agree: bool = True) -> str:
-    """The libraries, the device, the dtype and the tile, such as ``torch2.11.0-cpu-AVX2-mkl-float32-tile8``.
+    """What decides the bits, such as ``torch2.11.0-cpu-AVX2-mkl-float32-r2-tile8``.
+
+    The libraries, the device, the dtype, the revision, and the tile.
 
     Two servers with the same id give a session the same scores to the last bit; others agree to about
     1e-4 nats a token.
@@ -46,7 +54,8 @@ def numerics_id(model: LanguageModel, *, rounds_agree: bool = True) -> str:
     weight = model.embedding.input
     dtype = str(weight.dtype).removeprefix("torch.")
     rows = f"tile{row_tile(model)}" if rounds_agree else "alone"
-    parts = (f"torch{torch.__version__}", weight.device.type, _unit(weight.device), dtype, rows)
+    computed = (weight.device.type, _unit(weight.device), dtype)
+    parts = (f"torch{torch.__version__}", *computed, f"r{REVISION}", rows)
     return "-".join(part.replace(" ", "_") for part in parts)
 
 
@@ -106,20 +115,29 @@ def _static(performed: Perform, reader: Reader, crowd: int, place: int) -> list[
 
 
 def _learned(performed: Perform, adapter: Adapter, experts: int, crowd: int, place: int) -> list[Tensor]:
-    """All that is computed of a stream that learns twice, at `place` in a crowd."""
+    """All that is computed of a stream that learns twice and is asked, at `place` in a crowd."""
     texts, states = _texts(adapter.model, crowd, place), [adapter.start(experts=experts)] * crowd
+    top = min(TOP, adapter.model.config.vocab_size)
     outcome: list[Tensor] = []
     for _ in range(2):
         # At this place in a segment, with nothing pending, the next tokens are learned from as a short one.
         position = max(0, adapter.config.segment - TOKENS)
         before = [replace(state, position=position) for state in states]
-        parts = [adapter.part(state, text, top=2) for state, text in zip(before, texts, strict=True)]
+        parts = [adapter.part(state, text, top=top) for state, text in zip(before, texts, strict=True)]
         observed = [result for result in performed(parts) if isinstance(result, Observed)]
         states = [result.state for result in observed]
-        scores = observed[place].scores
-        outcome += [scores.logprobs, scores.entropies, *states[place].tensors().values()]
-    readers = [adapter.reader(state) for state in states]
+        outcome += [*_scores(observed[place]), *states[place].tensors().values()]
+    readers = [adapter.reader(state, static=True) for state in states]
+    works = [Slice(reader, reader.cursor, text, top) for reader, text in zip(readers, texts, strict=True)]
+    sliced = performed(works)[place]
+    outcome += _scores(sliced) if isinstance(sliced, Sliced) else []
     return outcome + _read_on(performed, [(reader, reader.cursor) for reader in readers], place)
+
+
+def _scores(result: Observed | Sliced) -> list[Tensor]:
+    scores = result.scores
+    found = (scores.logprobs, scores.entropies, scores.top_logprobs, result.static_logprobs)
+    return [column for column in found if column is not None]
 
 
 def _read_on(performed: Perform, places: Sequence[tuple[Reader, Cursor]], place: int) -> list[Tensor]:

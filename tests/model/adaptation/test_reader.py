@@ -67,7 +67,7 @@ def test_the_static_row_reads_along(adapter, text, lineup, length):
         state = part.state
     ids = tuple(text(4 - length % 4, seed=5))
     plain, reader = adapter.reader(state), adapter.reader(state, static=True)
-    without, found = perform([Slice(own, own.cursor, ids) for own in (plain, reader)])
+    without, found = (perform([Slice(own, own.cursor, ids)])[0] for own in (plain, reader))
     (observed,) = adapter.observe(state, ids, learn=False)
     assert torch.equal(found.scores.logprobs, without.scores.logprobs)
     one, other = (own.next(cursor) for own, (_, cursor, _) in ((plain, without), (reader, found)))

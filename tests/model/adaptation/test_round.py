@@ -191,6 +191,42 @@ def test_static_rows_are_guests_where_learning_leaves_room(make_adapter, wide_mo
     assert len(read) == 1
 
 
+@pytest.mark.parametrize(("count", "passes"), [(1, 1), (4, 1), (5, 2), (8, 2), (9, 2)])
+def test_static_rows_ride_where_reading_leaves_room(make_adapter, wide_model, monkeypatch, count, passes):
+    """Beside the own rows of the same work, in place of padding: a lone text is read in one pass."""
+    adapter, sizes = make_adapter(wide_model, rank=8), []
+    monkeypatch.setitem(vars(adapter.fast_weights), "tile", 8)
+
+    def noted(rows, readings, of=Rows.read):
+        sizes.append(sum(reading.rows for reading in readings))
+        return of(rows, readings)
+
+    monkeypatch.setattr(Rows, "read", noted)
+    learned = alone(adapter.part(adapter.start(experts=2), tuple(range(SEGMENT)))).state
+    reader = adapter.reader(learned, static=True)
+    sizes.clear()
+    perform([Slice(reader, reader.cursor, (1, 2, 3)) for _ in range(count)])
+    assert len(sizes) == passes
+    assert sum(sizes) == 2 * count
+
+
+def test_static_rows_have_their_bits_wherever_they_are_read(make_adapter, tiny_model):
+    """As guests, as riders, in a pass of their own: also where a sum is long enough to be cut in two."""
+    model = tiny_model(hidden_size=416, vocab_size=48, scale=0.05, num_layers=1)
+    adapter, draw = make_adapter(model, rank=16), random.Random(1)
+    states = [adapter.start(experts=2)] * (adapter.fast_weights.tile // 2 + 1)
+    for _ in range(3):
+        texts = [tuple(draw.randrange(48) for _ in range(SEGMENT)) for _ in states]
+        parts = [adapter.part(state, ids, top=48) for state, ids in zip(states, texts, strict=True)]
+        readers = [adapter.reader(state, static=True) for state in states]
+        slices = [Slice(reader, reader.cursor, ids, 48) for reader, ids in zip(readers, texts, strict=True)]
+        for works in (parts, slices):
+            found = perform(works)
+            for one, work in zip(found, works, strict=True):
+                assert_same(one, alone(work))
+            states = [result.state for result in found if isinstance(result, Observed)] or states
+
+
 def test_round_after_round(adapter, parts):
     """Streams side by side to the end of their texts."""
     states, draw = [observed.state for observed in parts[1]], random.Random(9)

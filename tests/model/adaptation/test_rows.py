@@ -291,3 +291,22 @@ def test_weights_of_losses_keep_their_precision(tiny_model, subspace):
         (taught,) = learn_all(LearningRows(fast_weights), [Lesson(reading, [2, 3, 4], [weight] * 3)])
         gradients.append(taught.gradient_RP)
     torch.testing.assert_close(gradients[0] * 3, gradients[1], rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("hidden", [16, 338, 420])
+def test_rows_without_fast_weights_have_the_bits_of_those_of_zero(tiny_model, subspace, hidden):
+    """Which of them share a pass with others does not show, however long the sums are."""
+    weights = subspace(tiny_model(hidden_size=hidden, vocab_size=48, scale=0.06), rank=4)
+    ids = torch.randint(48, (7, weights.tile), generator=torch.Generator().manual_seed(3))
+    _, state = weights.read(None, ids, weights.model.initial_state(weights.tile))
+    zero = weights.zero(weights.tile).to(state.h.dtype)
+    plain, after = weights.read(None, ids, state)
+
+    for logits, then in (
+        weights.read(zero, ids, state),
+        weights.learn(zero, ids, ids, torch.ones(ids.shape), state)[:2],
+    ):
+        assert torch.equal(logits, plain)
+        assert torch.equal(then.h, after.h)
+        assert torch.equal(then.c, after.c)
+    assert torch.equal(weights.step(zero, ids[0], state)[0], weights.step(None, ids[0], state)[0])
