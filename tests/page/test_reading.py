@@ -70,22 +70,24 @@ def test_long_text_goes_in_pieces(visit):
 
 def test_reading_pauses_and_stops(visit):
     """A pause sends nothing more; a stop puts what was not read back into the box."""
-    visit.page.route("**/append", lambda route: (visit.page.wait_for_timeout(300), route.continue_()))
-    visit.send(LONG)
-    visit.page.locator("#rows .row").first.wait_for()
+    text = 2 * LONG
+    gate = visit.hold_appends()
+    visit.send(text)
+    gate.let()
+    gate.wait()
     visit.page.get_by_role("button", name="Pause").click()
-    visit.page.wait_for_timeout(1500)
-    sent = len(visit.appends)
+    gate.let()
     visit.page.wait_for_timeout(1000)
-    assert len(visit.appends) == sent
+    assert len(visit.appends) == 2
     visit.page.get_by_role("button", name="Go on").click()
-    visit.page.wait_for_timeout(700)
-    assert len(visit.appends) > sent
+    gate.wait()
     visit.page.get_by_role("button", name="Stop").click()
+    gate.let()
     visit.page.locator("#sending").wait_for(state="hidden")
     rest = visit.page.get_by_label("Text to read").input_value()
-    assert 0 < len(rest) < len(LONG)
-    assert visit.text + rest == LONG
+    assert len(visit.appends) == 3
+    assert 0 < len(rest) < len(text)
+    assert visit.text + rest == text
 
 
 def test_text_may_be_read_without_learning(visit):
@@ -144,13 +146,15 @@ def test_deleting_asks_first(visit):
     """Kept where the question is answered so; gone for good otherwise."""
     visit.read(RHYME)
     session = visit.session
-    for answer, status in (("Keep it", 200), ("Delete it", 410)):
-        visit.act("Delete")
-        visit.page.get_by_role("dialog").get_by_role("button", name=answer).click()
-        visit.page.get_by_role("dialog").wait_for(state="hidden")
-        visit.page.wait_for_timeout(300)
-        assert visit.ask("GET", f"/sessions/{session}").status_code == status
+    visit.act("Delete")
+    visit.page.get_by_role("dialog").get_by_role("button", name="Keep it").click()
+    visit.page.get_by_role("dialog").wait_for(state="hidden")
+    visit.page.wait_for_timeout(300)
+    assert visit.ask("GET", f"/sessions/{session}").status_code == 200
+    visit.act("Delete")
+    visit.page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
     visit.page.get_by_role("heading", name="No session is open").wait_for()
+    assert visit.ask("GET", f"/sessions/{session}").status_code == 410
     assert visit.page.locator(f"[data-id='{session}']").count() == 0
 
 

@@ -1,6 +1,7 @@
 """Somebody who visits the page with a browser, and what the browser complains of meanwhile."""
 
 import json
+import time
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,26 @@ class Append:
     final: bool
     learn: bool
     key: str
+
+
+class Gate:
+    """Where a page's appends wait, so that a test knows what is under way."""
+
+    def __init__(self, page):
+        self._page, self._held = page, []
+        page.route("**/append", lambda route: self._held.append(route))
+
+    def wait(self):
+        """Wait until an append waits here."""
+        deadline = time.monotonic() + PATIENCE_MS / 1000
+        while not self._held:
+            assert time.monotonic() < deadline, "nothing was sent"
+            self._page.wait_for_timeout(20)
+
+    def let(self):
+        """Let one through, when there is one."""
+        self.wait()
+        self._held.pop(0).continue_()
 
 
 @dataclass
@@ -118,6 +139,10 @@ class Visit:
                 route.continue_()
 
         self.page.route("**/append", refuse)
+
+    def hold_appends(self):
+        """Have each append wait until the gate that is returned lets it through."""
+        return Gate(self.page)
 
     def _hear(self, message):
         if message.type in {"error", "warning"} and EXPECTED not in message.text:
