@@ -3,7 +3,9 @@
 import asyncio
 import json
 import random
+import signal
 import subprocess
+import time
 from contextlib import contextmanager
 
 import httpx
@@ -311,3 +313,40 @@ def test_lines_from_a_pipe_are_scored_as_they_come(server, client, rlstm):
     assert [one["text"] for one in said[:2]] == ["first line\n", "the second\n"]
     assert "".join(one["text"] for one in said) == "first line\nthe second\n" + "and " * 400 + "\nthe end"
     assert sum(one["totals"]["tokens"] for one in said) == session.info().position
+
+
+@pytest.mark.timeout(180)
+def test_a_pipe_outlives_its_server(start, tmp_path, rlstm):
+    """Killed with -9 and started again after six seconds, on the same port: every line is scored once."""
+    with start(data_dir=tmp_path) as server:
+        with Client(server.url) as client:
+            session = client.sessions.create()
+        command = [rlstm.path, "session", "stream", session.id, "--url", server.url, "--json"]
+        pipe = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=rlstm.environment
+        )
+        pipe.stdin.write("before\n")
+        pipe.stdin.flush()
+        assert json.loads(pipe.stdout.readline())["text"] == "before\n"
+        server.end(signal.SIGKILL)
+    pipe.stdin.write("meanwhile\n")
+    pipe.stdin.flush()
+    time.sleep(6)
+    with start("--port", server.url.rpartition(":")[2], data_dir=tmp_path) as again:
+        assert again.url == server.url, again.errors()
+        said, _ = pipe.communicate("after\n", timeout=120)
+        with Client(again.url) as client:
+            position = client.sessions.get(session.id).info().position
+    assert pipe.returncode == 0
+    assert [json.loads(line)["text"] for line in said.splitlines()] == ["meanwhile\n", "after\n"]
+    assert position == len("before\nmeanwhile\nafter\n")
+
+
+def test_a_pipe_without_a_server_says_so_soon(rlstm):
+    """Only a server that was there is waited for."""
+    command = [rlstm.path, "session", "stream", "0" * 32, "--url", "http://127.0.0.1:9"]
+    done = subprocess.run(
+        command, input="a\n", capture_output=True, text=True, env=rlstm.environment, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert len(done.stderr.splitlines()) == 1

@@ -19,12 +19,12 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
 import typer
 
-from rlstm_client import Client
+from rlstm_client import Client, Retries
 from rlstm_client.cli import arguments
 from rlstm_client.cli.exits import CommandError, one_line_errors
 from rlstm_client.sessions import Session
@@ -35,6 +35,7 @@ PERCENT = 98  # the quantile of them that it starts from
 MARGIN = 0.7
 SPARE_BITS = 8.0  # what a byte costs of which nothing is known
 WARM_UP = 50
+LASTING = Retries(attempts=10)  # a server that starts again is waited for, 45 to 90 seconds
 PATIENCE = 3  # alarms in a row that teach nothing
 LONGEST_ALARM = 20  # alarms in a row after which the scores before them say nothing any more
 
@@ -155,8 +156,10 @@ def log_watch(
     count = alarms = 0
     with (
         Client(url, api_key=api_key) as client,
-        watching(client, Threshold(warm_up, margin), session, keep=keep) as watch,
+        Client(url, api_key=api_key, retries=LASTING) as lasting,
+        watching(client, Threshold(warm_up, margin), session, keep=keep) as opened,
     ):
+        watch = replace(opened, session=lasting.sessions.get(opened.session.id))
         try:
             for line in watch.lines(lines_of_input()):
                 count, alarms = line.number, alarms + line.alarm

@@ -4,13 +4,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from rlstm_client._frames import FRAME_BYTES
 from rlstm_client._http import DEFAULT_URL
 from rlstm_client._pieces import combine, cut
+from rlstm_client._retries import DEFAULT_RETRIES, Retries
 from rlstm_client.cli import arguments, output
 from rlstm_client.cli.exits import CommandError, interruption_told
 from rlstm_client.cli.generate import print_events, print_generation
@@ -27,6 +28,9 @@ app = typer.Typer(
 )
 
 _SEND_AT_ONCE = 1
+
+_LASTING: Final = Retries(attempts=10)
+"""For what goes on for days: a server that starts again is waited for, 45 to 90 seconds."""
 
 
 @app.command()
@@ -139,7 +143,8 @@ def stream(
 ) -> None:
     """Append lines as they come, over one connection, and print what each costs: adapted, static, the line.
 
-    A connection that is lost is made again; every line takes effect once.
+    A connection that is lost is made again, also when the server restarts meanwhile; every line takes
+    effect once.
     """
     under_way: deque[str] = deque()
 
@@ -149,7 +154,9 @@ def stream(
                 under_way.append(piece)
                 yield piece
 
-    with _session(url, api_key, session_id) as session, interruption_told():
+    with _session(url, api_key, session_id) as session:
+        session.info()  # what is wrong from the start is told at once
+    with _session(url, api_key, session_id, _LASTING) as session, interruption_told():
         for answer in session.stream(pieces(), learn=learn, scores="totals", unit=unit):
             output.print_line(answer, under_way.popleft(), as_json=as_json)
 
@@ -387,8 +394,10 @@ def delete(
 
 
 @contextmanager
-def _session(url: str, api_key: str | None, session_id: str) -> Iterator[Session]:
-    with Client(url, api_key=api_key) as client:
+def _session(
+    url: str, api_key: str | None, session_id: str, retries: Retries = DEFAULT_RETRIES
+) -> Iterator[Session]:
+    with Client(url, api_key=api_key, retries=retries) as client:
         yield client.sessions.get(session_id)
 
 
