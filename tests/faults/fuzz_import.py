@@ -26,8 +26,7 @@ from pathlib import Path
 import torch
 
 from rlstm_model.checkpoint import load
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.errors import ImportRejected
 
 KEYS = ExportKeys((b"the key of the fuzzer",))

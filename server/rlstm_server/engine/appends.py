@@ -2,17 +2,16 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from rlstm_server.engine import answers, requests
-from rlstm_server.engine.billing import Bill, billed
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.quotas import Charge, charging
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.staged import Change, Changed, Staged
 from rlstm_server.engine.staging import Staging
-from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import read_passage
+from rlstm_server.engine.worker import Job
 from rlstm_server.schemas import AppendAnswer, AppendRequest, EngineLimits
 from rlstm_server.store.base import SessionKey, new_operation_id
 
@@ -26,7 +25,7 @@ class Appends:
     limits: EngineLimits
 
     async def perform(self, request: AppendRequest) -> AppendAnswer:
-        """Append in the session's turn. See EngineInterface.append."""
+        """Append in the session's turn."""
         key = requests.session_key(request.caller.tenant, request.session)
         change = Change(
             key=key,
@@ -39,17 +38,17 @@ class Appends:
         )
 
         async def work(operation: Operation[AppendAnswer]) -> AppendAnswer:
-            changed = await self.sessions.change(operation, change, partial(self._plan, request, bill))
+            changed = await self.sessions.change(operation, change, partial(self._plan, request, charge))
             if changed.replay is not None:
-                bill.refund()
+                charge.refund()
             return await self._answer(key, changed)
 
-        with billed(request.caller.allowance) as bill:
+        with charging(request.caller.quota) as charge:
             return await self.sessions.enqueue(key, change.operation_id, work).wait()
 
     async def _plan(
-        self, request: AppendRequest, bill: Bill, copy: SessionCopy
-    ) -> Steps[Any, Staged[AppendAnswer]]:
+        self, request: AppendRequest, charge: Charge, copy: SessionCopy
+    ) -> Job[Staged[AppendAnswer]]:
         read = partial(
             read_passage,
             copy.state.served.vocab,
@@ -60,8 +59,8 @@ class Appends:
         )
         piece = await requests.off_loop(requests.size_of(request.passage), read)
         requests.check_append(piece, self.limits)
-        bill.charge(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
-        return self.staging.append(copy, request, piece)
+        charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
+        return partial(self.staging.append, copy, request, piece)
 
     async def _answer(self, key: SessionKey, changed: Changed[AppendAnswer]) -> AppendAnswer:
         if changed.staged is not None and changed.expires_at_ms is not None:

@@ -12,8 +12,8 @@ from typing import Final
 
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.description import SessionCopy
-from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.errors import Gone, NotFound, ServerError
+from rlstm_server.store.base import SessionStore
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ AT_ONCE: Final = 16
 class CacheCheck:
     """Drops copies of sessions that are no more, or no more at this version."""
 
-    store: MeteredStore
+    store: SessionStore
     cache: SessionCache
     pass_seconds: float = PASS_SECONDS
     _task: "asyncio.Task[None] | None" = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rlstm_server.engine import answers, requests
@@ -11,12 +12,12 @@ from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.staged import Change, Changed, Staged
 from rlstm_server.engine.staging import Staging
-from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.worker import Job
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas import ChangeAnswer, ResetRequest, RestoreRequest, SessionInfo, UpdateRequest
 from rlstm_server.store.base import new_operation_id
 
-Plan = Callable[[SessionCopy], Awaitable[Steps[Any, Staged[SessionInfo]]]]
+Plan = Callable[[SessionCopy], Awaitable[Job[Staged[SessionInfo]]]]
 Request = ResetRequest | UpdateRequest | RestoreRequest
 
 
@@ -31,8 +32,8 @@ class Changes:
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
         """Forget fast weights, recurrent state, or both."""
 
-        async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
-            return self.staging.reset(copy, request.scope)
+        async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
+            return partial(self.staging.reset, copy, request.scope)
 
         return await self._perform(request, "reset", plan, scope=request.scope)
 
@@ -43,17 +44,15 @@ class Changes:
             raise InvalidField("body", "give at least one of ttl_seconds, metadata and learning")
         requests.check_facts(ttl_seconds=ttl_seconds, metadata=metadata)
 
-        async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
+        async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             facts = copy.facts
-            return self.staging.update(
-                copy,
-                replace(
-                    facts,
-                    ttl_ms=facts.ttl_ms if ttl_seconds is None else int(ttl_seconds * 1000),
-                    metadata=facts.metadata if metadata is None else metadata,
-                    learning=facts.learning if learning is None else learning,
-                ),
+            facts = replace(
+                facts,
+                ttl_ms=facts.ttl_ms if ttl_seconds is None else int(ttl_seconds * 1000),
+                metadata=facts.metadata if metadata is None else metadata,
+                learning=facts.learning if learning is None else learning,
             )
+            return partial(self.staging.update, copy, facts)
 
         return await self._perform(
             request, "update", plan, ttl_seconds=ttl_seconds, metadata=metadata, learning=learning
@@ -62,9 +61,9 @@ class Changes:
     async def restore(self, request: RestoreRequest) -> ChangeAnswer:
         """Go back to a named snapshot. Raises NotFound when there is none of this name."""
 
-        async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
+        async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             state, version = await self.snapshots.open(copy.key, request.snapshot, request.caller)
-            return self.staging.restore(copy, state, version)
+            return partial(self.staging.restore, copy, state, version)
 
         return await self._perform(request, "restore", plan, snapshot=request.snapshot)
 

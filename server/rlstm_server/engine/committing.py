@@ -6,9 +6,8 @@ from typing import Final
 
 from rlstm_server.engine.actors import COMMIT_SECONDS
 from rlstm_server.engine.cache import SessionCache
-from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.errors import Gone, NotFound, OutcomeUnknown, ServerError, StoreFull, StoreUnavailable
-from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed
+from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, SessionStore
 
 TRIES: Final = 3
 
@@ -17,7 +16,7 @@ TRIES: Final = 3
 class Committer:
     """Sends commits; a session of which more is known than its copy says leaves the cache."""
 
-    store: MeteredStore
+    store: SessionStore
     cache: SessionCache
 
     async def commit(self, commit: Commit) -> CommitOutcome:

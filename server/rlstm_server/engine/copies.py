@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.creation import Creator, NewSession
@@ -14,7 +14,6 @@ from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import ExportDisabled, ServerError
 from rlstm_server.schemas import Ancestor, CreatedSession, ExportedSession, ForkRequest, ImportRequest
 from rlstm_server.store.base import SessionKey, new_operation_id, new_session_id
@@ -30,7 +29,7 @@ class Copies:
     keys: ExportKeys | None
 
     async def fork(self, request: ForkRequest) -> CreatedSession:
-        """Copy a session. See EngineInterface.fork."""
+        """Copy a session."""
         requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds, metadata=request.metadata)
         source = requests.session_key(request.caller.tenant, request.session)
         body_hash = requests.request_digest(
@@ -55,7 +54,7 @@ class Copies:
         return await self.sessions.start(work).wait()
 
     async def export(self, caller: Caller, session: str, min_version: int | None) -> ExportedSession:
-        """Write a session as a file. See EngineInterface.export."""
+        """Write a session as a file."""
         keys = self._signing_keys()
         copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
         # A state is never written to, so it can be read beside the device thread, and as late as one likes.
@@ -65,7 +64,7 @@ class Copies:
         )
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
-        """Make a session of a file. See EngineInterface.import_session."""
+        """Make a session of a file."""
         keys = self._signing_keys()
         requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds)
         spec = ExportSpec(tenant=request.caller.tenant, models=self.creator.models)
@@ -75,7 +74,7 @@ class Copies:
         )
 
         async def work(operation: Operation[CreatedSession]) -> CreatedSession:
-            ran = await self.sessions.runner.run(_read(signed, spec), request.caller)
+            ran = await self.sessions.worker.run(partial(_read, signed, spec), request.caller)
             exported = ran.result
             self.creator.check_size(exported.state.served, exported.state.choice)
             facts = self.creator.facts(request.name, request.ttl_seconds, exported.metadata)
@@ -123,7 +122,6 @@ def _examined(data: bytes, keys: ExportKeys) -> tuple[Signed, str]:
     return open_envelope(data, keys), hashlib.sha256(data).hexdigest()
 
 
-def _read(signed: Signed, spec: ExportSpec) -> Steps[Any, Exported]:
+async def _read(signed: Signed, spec: ExportSpec) -> Exported:
     """Read a verified file on the device thread."""
-    yield from ()
     return read_session(signed, spec)

@@ -9,11 +9,9 @@ from typing import Any, Final
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.appends import Appends
 from rlstm_server.engine.description import SessionCopy, SessionFacts, describe, info_of, session_info
-from rlstm_server.engine.holdings import Holdings
-from rlstm_server.engine.models import Models
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.quotas import Caller, StorageQuota
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.staging import Staging
@@ -78,11 +76,11 @@ class Creator:
     models: Models
     staging: Staging
     appends: Appends
-    holdings: Holdings
+    quota: StorageQuota
     default_ttl_seconds: float
 
     async def perform(self, request: CreateSession) -> CreatedSession:
-        """Make a session. See EngineInterface.create_session."""
+        """Make a session."""
         requests.check_create(request)
         operation_id = request.key or new_operation_id()
         body_hash = creation_digest(request)
@@ -93,7 +91,7 @@ class Creator:
             except ServerError as error:
                 # A server with other models, or another first one, may have made it.
                 return await self.made_before(error, request.caller, request.key, body_hash, operation)
-            ran = await self.sessions.runner.run(self.staging.start(served, choice), request.caller)
+            ran = await self.sessions.worker.run(partial(self.staging.start, served, choice), request.caller)
             new = NewSession(
                 caller=request.caller,
                 key=SessionKey(request.caller.tenant, new_session_id()),
@@ -136,7 +134,7 @@ class Creator:
         size = new.state.stored_bytes
         most = max(size, new.state.served.state_bytes(new.state.choice))
         try:
-            async with self.holdings.room(new.caller, most, sessions=1):
+            async with self.quota.reserve(new.caller, most, sessions=1):
                 return await self._make(new, size, operation)
         except (RateLimited, StoreFull) as error:
             key = new.operation_id if new.repeatable else None

@@ -8,21 +8,20 @@ import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Final
 from weakref import WeakValueDictionary
 
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.description import SessionCopy, session_facts
-from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
-from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.snapshot import Contents, SessionState, Snapshots, contents_of
 from rlstm_server.engine.snapshot_policy import Lead
-from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.worker import Worker
 from rlstm_server.errors import Gone, NotFound, ServerError, StateCorrupt, StoreUnavailable
 from rlstm_server.metrics import Metrics
-from rlstm_server.store.base import Base, Head, SessionKey, SnapshotRef
+from rlstm_server.store.base import Base, Head, SessionKey, SessionStore, SnapshotRef
 
 PAGE: Final = 64
 """Records of the log that are read, and done again, at once."""
@@ -45,10 +44,10 @@ class _Moved(Exception):
 class Loader:
     """Rebuilds sessions from the store, and puts states there. One load of a session serves all who wait."""
 
-    store: MeteredStore
+    store: SessionStore
     cache: SessionCache
     snapshots: Snapshots
-    runner: Runner
+    worker: Worker
     metrics: Metrics
     _loads: "WeakValueDictionary[SessionKey, asyncio.Lock]" = field(default_factory=WeakValueDictionary)
     _large: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LARGE_AT_ONCE))
@@ -123,8 +122,8 @@ class Loader:
             page = await self.store.read_log(key, after=at, limit=min(PAGE, head.version - at))
             if [record.version for record in page] != [*range(at + 1, at + 1 + len(page))] or not page:
                 raise StateCorrupt("the session's log lacks operations since its base")
-            steps = replay(rebuilt, [record.record for record in page])
-            ran = await self.runner.run(steps, caller, rebuilt.state.adapted.lineup.rows)
+            again = partial(replay, rebuilt, [record.record for record in page])
+            ran = await self.worker.run(again, caller, rebuilt.state.adapted.lineup.rows)
             rebuilt, at, seconds = ran.result, at + len(page), seconds + ran.compute
         if head.version > base.version:
             self.metrics.log_replays.labels("exact" if rebuilt.exact else "approx").inc()
@@ -142,13 +141,13 @@ class Loader:
     async def _open(self, key: SessionKey, base: Base, caller: Caller) -> Rebuilt:
         if isinstance(base.state, bytes):
             return (
-                await self.runner.run(_opened(self.snapshots, key, base.version, base.state), caller)
+                await self.worker.run(partial(_opened, self.snapshots, key, base.version, base.state), caller)
             ).result
         async with self._large:
             value = await self.store.get_snapshot(key, base.state)
             contents = await asyncio.to_thread(self.snapshots.unseal, key, base.version, value)
             del value
-            return (await self.runner.run(_restored(self.snapshots, contents), caller)).result
+            return (await self.worker.run(partial(_restored, self.snapshots, contents), caller)).result
 
     def _count_failure(self, error: ServerError) -> None:
         if isinstance(error, ReplayDiffers):
@@ -168,15 +167,15 @@ class Loader:
         """Put a state beside its session, in chunks. Raises StoreFull, StateCorrupt, Gone."""
         async with self._large:
             caller = _ourselves(key)
-            contents = (await self.runner.run(_fetched(state), caller)).result
+            contents = (await self.worker.run(partial(_fetched, state), caller)).result
             value = await asyncio.to_thread(self.snapshots.seal, key, version, contents)
             del contents
             return await self.store.put_snapshot(key, value, brought=brought)
 
     async def creation_state(self, key: SessionKey, state: SessionState) -> bytes | SnapshotRef:
         """What a session is created with: the whole state, its origin, or where it was put."""
-        steps = _for_creation(self.snapshots, key, state)
-        value = (await self.runner.run(steps, _ourselves(key))).result
+        job = partial(_for_creation, self.snapshots, key, state)
+        value = (await self.worker.run(job, _ourselves(key))).result
         return await self.save(key, 0, state, brought=True) if value is None else value
 
 
@@ -192,24 +191,21 @@ def _ourselves(key: SessionKey) -> Caller:
     return Caller(tenant=key.tenant, request_id="")
 
 
-def _opened(snapshots: Snapshots, key: SessionKey, version: int, value: bytes) -> Steps[Any, Rebuilt]:
+async def _opened(snapshots: Snapshots, key: SessionKey, version: int, value: bytes) -> Rebuilt:
     """Open a small state on the device thread."""
-    return (yield from _restored(snapshots, snapshots.unseal(key, version, value)))
+    return await _restored(snapshots, snapshots.unseal(key, version, value))
 
 
-def _restored(snapshots: Snapshots, contents: Contents) -> Steps[Any, Rebuilt]:
-    yield from ()
+async def _restored(snapshots: Snapshots, contents: Contents) -> Rebuilt:
     return Rebuilt(snapshots.restore(contents), contents.same_numerics)
 
 
-def _fetched(state: SessionState) -> Steps[Any, Contents]:
-    yield from ()
+async def _fetched(state: SessionState) -> Contents:
     return contents_of(state)
 
 
-def _for_creation(snapshots: Snapshots, key: SessionKey, state: SessionState) -> Steps[Any, bytes | None]:
+async def _for_creation(snapshots: Snapshots, key: SessionKey, state: SessionState) -> bytes | None:
     """What fits into the creation itself; None for a state that does not."""
-    yield from ()
     if state.is_inline:
         return snapshots.pack(key, 0, state)
     return snapshots.origin(key, state) if snapshots.is_new(state) else None

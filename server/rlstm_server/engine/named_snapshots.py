@@ -7,9 +7,8 @@ from typing import Any
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.description import describe
-from rlstm_server.engine.holdings import Holdings
 from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.quotas import Caller
+from rlstm_server.engine.quotas import Caller, StorageQuota
 from rlstm_server.engine.session import REDOS, Sessions
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.errors import (
@@ -29,10 +28,10 @@ class NamedSnapshots:
     """Names versions of sessions, and opens them again."""
 
     sessions: Sessions
-    holdings: Holdings
+    quota: StorageQuota
 
     async def name(self, request: SnapshotRequest) -> SnapshotAnswer:
-        """Name the present version. See EngineInterface.take_snapshot."""
+        """Name the present version."""
         key = requests.session_key(request.caller.tenant, request.session)
 
         async def work(operation: Operation[SnapshotAnswer]) -> SnapshotAnswer:
@@ -86,7 +85,7 @@ class NamedSnapshots:
         info = json.loads(describe(copy.state, copy.facts, copy.state.stored_bytes))
         info = json.dumps({**info, "key": request.key}).encode()
         store = self.sessions.store
-        async with self.holdings.room(request.caller, copy.state.stored_bytes, sessions=0):
+        async with self.quota.reserve(request.caller, copy.state.stored_bytes, sessions=0):
             reference = await self.sessions.save(copy)
             named = await operation.commit(
                 store.name_snapshot(key, request.name, copy.position, info, reference)

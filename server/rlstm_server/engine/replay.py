@@ -9,13 +9,12 @@ device whose sums come in any order, a state that is finite is taken, and marked
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rlstm_model.adaptation.watch import Watch
-from rlstm_server.engine.learning import read_again
+from rlstm_server.engine.reading import read_again
 from rlstm_server.engine.record import Record, read_record
 from rlstm_server.engine.snapshot import SessionState, digest
-from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Place
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.schemas import ResetScope
@@ -32,18 +31,18 @@ class Rebuilt(NamedTuple):
     exact: bool
 
 
-def replay(rebuilt: Rebuilt, records: Iterable[bytes]) -> Steps[Any, Rebuilt]:
+async def replay(rebuilt: Rebuilt, records: Iterable[bytes]) -> Rebuilt:
     """Do operations again, in their order, on the device thread. Raises StateCorrupt, ReplayDiffers."""
     served = rebuilt.state.served
     for stored in records:
         record = read_record(stored)
         try:
-            state = yield from _again(rebuilt.state, record)
+            state = await _again(rebuilt.state, record)
         except (ValueError, TypeError) as error:
             raise StateCorrupt("a record of the log cannot be done again") from error
         exact = rebuilt.exact and record.numerics == served.numerics
         # A state that is not finite raises here, whoever computed it.
-        same = (yield from digest(state)) == record.state
+        same = digest(state) == record.state
         if exact and not same and served.reproducible:
             raise ReplayDiffers("the session's log leads to another state than it did")
         exact = exact and same
@@ -62,11 +61,11 @@ def reset(state: SessionState, scope: ResetScope) -> SessionState:
     )
 
 
-def _again(state: SessionState, record: Record) -> Steps[Any, SessionState]:
+async def _again(state: SessionState, record: Record) -> SessionState:
     if record.op == "restore":
         raise StateCorrupt("the log cannot be followed through a restore")
     for reading in record.readings:
-        state = yield from read_again(state, reading)
+        state = await read_again(state, reading)
     if record.scope is not None:
         state = reset(state, record.scope)
     return replace(state, place=record.place, totals=record.totals).measured()

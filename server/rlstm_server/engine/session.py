@@ -13,21 +13,20 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from rlstm_server.engine.actors import Actors
 from rlstm_server.engine.committing import Committer
 from rlstm_server.engine.description import SessionCopy, describe
 from rlstm_server.engine.loading import Loader
-from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.snapshot_policy import Lead
 from rlstm_server.engine.snapshotter import Snapshotter
 from rlstm_server.engine.staged import Change, Changed, Staged, Written, computed
-from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.worker import Job, Worker
 from rlstm_server.errors import (
     Conflict,
     IdempotencyMismatch,
@@ -45,6 +44,7 @@ from rlstm_server.store.base import (
     Moved,
     Replayed,
     SessionKey,
+    SessionStore,
     SnapshotDue,
     SnapshotRef,
     Stale,
@@ -69,9 +69,9 @@ class _Tried(NamedTuple, Generic[Answer]):
 class Sessions(Actors):
     """All sessions, as this replica sees them: actors, copies, and the way to and from the store."""
 
-    store: MeteredStore
+    store: SessionStore
     loader: Loader
-    runner: Runner
+    worker: Worker
 
     def __post_init__(self) -> None:
         self.committer = Committer(self.store, self.cache)
@@ -131,7 +131,7 @@ class Sessions(Actors):
         self,
         operation: Operation[Any],
         change: Change,
-        compute: Callable[[SessionCopy], Awaitable[Steps[Any, Staged[Answer]]]],
+        compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
     ) -> Changed[Answer]:
         """Compute a change on a staged state and commit it; the caller holds the session's turn.
 
@@ -164,12 +164,12 @@ class Sessions(Actors):
         self,
         operation: Operation[Any],
         change: Change,
-        compute: Callable[[SessionCopy], Awaitable[Steps[Any, Staged[Answer]]]],
+        compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
     ) -> "_Tried[Answer]":
         copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
-        steps = computed(self.loader.snapshots, copy, await compute(copy))
+        job = partial(computed, self.loader.snapshots, copy, await compute(copy))
         with self.distrusting(change.key):
-            ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
+            ran = await self.worker.run(job, change.caller, copy.state.adapted.lineup.rows)
         began = time.perf_counter()
         commit = await self._commit_of(change, copy, ran.result)
         outcome = await operation.commit(self.committer.commit(commit))
@@ -265,7 +265,7 @@ class Sessions(Actors):
         return lead.plus(max(0, tokens), seconds)
 
     def _count_commit(self, staged: Staged[Any], timings: Timings) -> None:
-        staged.tally.count(self.metrics)
+        staged.usage.count(self.metrics)
         self.metrics.commit_seconds.observe(timings.store)
         self.metrics.state_bytes.observe(staged.state.stored_bytes)
         adapted = staged.state.adapted

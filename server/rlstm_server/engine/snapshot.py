@@ -24,9 +24,7 @@ from torch import Tensor
 from rlstm_model.adaptation.adapted_state import is_finite
 from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, StateMismatch
 from rlstm_model.adaptation.watch import Watch
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.steps import Ask, Steps
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.text import START, Place
 from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
 from rlstm_server.schemas import AdaptationChoice, SessionTotals
@@ -220,23 +218,18 @@ def contents_of(state: SessionState) -> Contents:
     return Contents(state.served, fields_of(state), tensors)
 
 
-def digest(state: SessionState) -> Steps[Any, str]:
-    """The BLAKE2b of a state's header and tensors, a piece between two rounds.
+def digest(state: SessionState) -> str:
+    """The BLAKE2b of a state's header and tensors, a piece at a time.
 
     Raises StateCorrupt for a value that is not finite.
     """
     hashing = hashlib.blake2b(state.header, digest_size=_DIGEST_BYTES)
-    done = 0
     for name, tensor in sorted(state.adapted.tensors().items()):
         hashing.update(json.dumps([name, str(tensor.dtype), [*tensor.shape]]).encode())
         for piece in pieces_of(tensor, PIECE_BYTES):
             if not is_finite(piece):
                 raise StateCorrupt("the new state holds a value that is not finite")
-            done += piece.nbytes
             hashing.update(piece.view(torch.uint8).numpy().data)
-            if done >= PIECE_BYTES:
-                done = 0
-                yield Ask()
     return hashing.hexdigest()
 
 

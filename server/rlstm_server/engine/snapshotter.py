@@ -13,11 +13,10 @@ from typing import Final
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.loading import Loader
-from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.errors import ServerError
 from rlstm_server.metrics import Metrics
-from rlstm_server.store.base import SessionKey
+from rlstm_server.store.base import SessionKey, SessionStore
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ class Snapshotter:
     """Keeps logs short. `close` ends what it is at."""
 
     loader: Loader
-    store: MeteredStore
+    store: SessionStore
     cache: SessionCache
     metrics: Metrics
     policy: SnapshotPolicy = field(default_factory=SnapshotPolicy)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rlstm_server.engine.description import SessionCopy, SessionFacts
-from rlstm_server.engine.learning import Tally
 from rlstm_server.engine.quotas import Caller
+from rlstm_server.engine.reading import TokenUsage
 from rlstm_server.engine.record import write_record
 from rlstm_server.engine.snapshot import SessionState, Snapshots, digest
-from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.worker import Job
 from rlstm_server.schemas import Timings
 from rlstm_server.store.base import Replayed, SessionKey
 
@@ -28,7 +28,7 @@ class Staged(NamedTuple, Generic[Answer]):
     answer: Answer
     stored_answer: bytes
     summary: bytes
-    tally: Tally
+    usage: TokenUsage
     facts: SessionFacts
     whole: bool = False
 
@@ -72,18 +72,16 @@ class Changed(NamedTuple, Generic[Answer]):
         return self.copy.position.version
 
 
-def computed(
-    snapshots: Snapshots, copy: SessionCopy, steps: Steps[Any, Staged[Answer]]
-) -> Steps[Any, Written[Answer]]:
+async def computed(snapshots: Snapshots, copy: SessionCopy, job: Job[Staged[Answer]]) -> Written[Answer]:
     """Compute a change, and make of it what is committed. Raises StateCorrupt where that is not finite."""
-    staged = yield from steps
+    staged = await job()
     state = staged.state
     record = write_record(
         staged.record,
         state.place,
         state.totals,
         numerics=state.served.numerics,
-        state=(yield from digest(state)),
+        state=digest(state),
     )
     version = copy.position.version + 1
     return Written(staged, record, snapshots.pack(copy.key, version, state) if state.is_inline else None)

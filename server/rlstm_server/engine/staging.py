@@ -6,14 +6,12 @@ from typing import Any
 
 from rlstm_server.engine import answers
 from rlstm_server.engine.description import SessionCopy, SessionFacts, info_of
-from rlstm_server.engine.learning import Tally, read_piece
-from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.models import ServedModel
+from rlstm_server.engine.reading import TokenUsage, read_piece
 from rlstm_server.engine.record import ReadingRecord
 from rlstm_server.engine.replay import reset
-from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.staged import Staged
-from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Piece
 from rlstm_server.schemas import (
     AdaptationChoice,
@@ -23,30 +21,28 @@ from rlstm_server.schemas import (
     SessionInfo,
     Timings,
 )
+from rlstm_server.store.base import SessionStore
 
 
 @dataclass(frozen=True, eq=False)
 class Staging:
     """Computes changes of sessions, to be committed to `store`."""
 
-    store: MeteredStore
+    store: SessionStore
 
     @property
     def durability(self) -> str:
         """How safe a change is once it is committed."""
         return self.store.durability
 
-    def start(self, served: ServedModel, choice: AdaptationChoice) -> Steps[Any, SessionState]:
+    async def start(self, served: ServedModel, choice: AdaptationChoice) -> SessionState:
         """The state of a new session."""
-        yield from ()
         return SessionState.before_text(served, choice)
 
-    def append(
-        self, copy: SessionCopy, request: AppendRequest, piece: Piece
-    ) -> Steps[Any, Staged[AppendAnswer]]:
+    async def append(self, copy: SessionCopy, request: AppendRequest, piece: Piece) -> Staged[AppendAnswer]:
         """Score a piece, then learn from it, unless the session's learning is off."""
         learn = request.learn and copy.facts.learning
-        reading = yield from read_piece(copy.state, piece, learn=learn)
+        reading = await read_piece(copy.state, piece, learn=learn)
         state = reading.state.measured()
         answer = AppendAnswer(
             version=copy.position.version + 1,
@@ -56,8 +52,8 @@ class Staging:
             expires_at=None,
             columns=reading.columns if request.scores == "tokens" else None,
             totals=None if request.scores == "none" else reading.totals,
-            updates=reading.tally.updates,
-            guards=reading.tally.guard_counts,
+            updates=reading.usage.updates,
+            guards=reading.usage.guard_counts,
             weights=state.adapted.weights,
             norm_ratio=state.norm_ratio,
             pending=len(state.place.pending),
@@ -71,26 +67,21 @@ class Staging:
             answer=answer,
             stored=answers.encode(answer),
             summary=answers.summarise(answer),
-            tally=reading.tally,
+            usage=reading.usage,
         )
 
-    def reset(self, copy: SessionCopy, scope: ResetScope) -> Steps[Any, Staged[SessionInfo]]:
+    async def reset(self, copy: SessionCopy, scope: ResetScope) -> Staged[SessionInfo]:
         """Forget fast weights, recurrent state, or both; position and sums go on."""
-        yield from ()
         state = reset(copy.state, scope).measured()
         return self._silent(copy, state, copy.facts, {"op": "reset", "scope": scope})
 
-    def update(self, copy: SessionCopy, facts: SessionFacts) -> Steps[Any, Staged[SessionInfo]]:
+    async def update(self, copy: SessionCopy, facts: SessionFacts) -> Staged[SessionInfo]:
         """Change what is said of the session; its state stays."""
-        yield from ()
         record = {"op": "update", "ttl_ms": facts.ttl_ms, "learning": facts.learning}
         return self._silent(copy, copy.state, facts, record)
 
-    def restore(
-        self, copy: SessionCopy, state: SessionState, version: int
-    ) -> Steps[Any, Staged[SessionInfo]]:
+    async def restore(self, copy: SessionCopy, state: SessionState, version: int) -> Staged[SessionInfo]:
         """Put the state of an earlier version in place of the present one."""
-        yield from ()
         return self._silent(copy, state, copy.facts, {"op": "restore", "of": version}, whole=True)
 
     def _silent(
@@ -112,7 +103,7 @@ class Staging:
             answer=info,
             stored=answers.encode_session(info),
             summary=answers.encode_session(replace(info, metadata={})),
-            tally=Tally(),
+            usage=TokenUsage(),
             facts=facts,
             whole=whole,
         )
@@ -126,7 +117,7 @@ class Staging:
         answer: Any,
         stored: bytes,
         summary: bytes,
-        tally: Tally,
+        usage: TokenUsage,
         facts: SessionFacts | None = None,
         whole: bool = False,
     ) -> Staged[Any]:
@@ -135,7 +126,7 @@ class Staging:
         `record` says what was done, as in :mod:`rlstm_server.engine.record`; `facts` replace the copy's.
         `whole`: the record alone does not lead to the state, so the commit brings it, however large it is.
         """
-        return Staged(state, record, answer, stored, summary, tally, facts or copy.facts, whole)
+        return Staged(state, record, answer, stored, summary, usage, facts or copy.facts, whole)
 
 
 def reading_record(operation: str, *readings: ReadingRecord) -> dict[str, Any]:

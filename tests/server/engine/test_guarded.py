@@ -7,7 +7,7 @@ import torch
 
 from rlstm_model.checkpoint import load
 from rlstm_server.engine.guarded import guard_weights
-from rlstm_server.engine.runner import weights_digest
+from rlstm_server.engine.worker import weights_digest
 
 CHILD = """
 import sys

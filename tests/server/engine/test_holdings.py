@@ -8,7 +8,7 @@ import pytest
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import holdings
-from rlstm_server.engine.quotas import Allowance
+from rlstm_server.engine.quotas import Quota
 from rlstm_server.errors import RateLimited, StoreUnavailable
 from rlstm_server.schemas import CreateSession, SnapshotRequest
 from rlstm_server.store.base import SessionKey
@@ -56,7 +56,7 @@ def size(tools):
 
 
 def asking(tools, **allowed):
-    return replace(tools.caller(), allowance=Allowance(**allowed))
+    return replace(tools.caller(), quota=Quota(**allowed))
 
 
 def create(engine, caller, **fields):

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from rlstm_server.engine.keeping import CHUNK
+from rlstm_server.engine.stream import CHUNK
 from rlstm_server.errors import Conflict, StoreUnavailable
 from rlstm_server.schemas import (
     Candidate,

@@ -10,7 +10,7 @@ import torch
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import snapshot
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.snapshot import digest
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationRequest

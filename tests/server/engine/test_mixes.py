@@ -149,7 +149,7 @@ async def test_sessions_that_append_at_once_share_rounds(store, tools):
     async with tools.engine_on(store, served=served) as engine:
         talks = [await tools.Talk.begin(engine) for _ in range(32)]
         await asyncio.gather(*(talk.append("before") for talk in talks))
-        rounds = engine.runner.rounds
+        rounds = engine.worker.rounds
         count, rows = rounds.count, rounds.rows
         await asyncio.gather(*(talk.append(TEXT) for talk in talks))
 

@@ -65,7 +65,7 @@ async def everything(tools, engine, model):
 async def test_each_gets_what_it_would_get_alone(tools, first, request, beside):
     """To the bit, though all of it is computed in the same rounds where the models allow that."""
     both = (first, request.getfixturevalue(beside))
-    assert beside == "worded" or Models(*both).rounds_agree
+    assert beside == "worded" or Models(*both).batches_agree
     lonely = []
     for served in both:
         async with tools.engine_on(MemoryStore(), served=served) as engine:
@@ -185,12 +185,12 @@ def test_names_and_models_are_each_there_once(tools, first, other):
 async def test_one_whose_rounds_do_not_agree_makes_all_go_alone(tools, store, first, other):
     """Its works would not get their own bits beside others."""
     agrees, apart = replace(other), replace(other)
-    object.__setattr__(agrees, "rounds_agree", True)
-    object.__setattr__(apart, "rounds_agree", False)
-    assert first.rounds_agree
+    object.__setattr__(agrees, "batches_agree", True)
+    object.__setattr__(apart, "batches_agree", False)
+    assert first.batches_agree
     for second, how in ((agrees, perform), (apart, alone)):
         async with tools.engine_on(store, served=first, others=(second,)) as engine:
-            assert engine.runner.perform.func is how
+            assert engine.worker.run_batch.func is how
 
 
 async def test_changed_weights_of_any_of_them_are_found(tools, store, first):

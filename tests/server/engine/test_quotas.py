@@ -1,7 +1,6 @@
 import pytest
 
-from rlstm_server.engine.billing import Bill, billed, paid
-from rlstm_server.engine.quotas import Allowance, TokenBucket
+from rlstm_server.engine.quotas import Bill, Quota, TokenBucket, billed, paid
 from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited, SlowConsumer
 from rlstm_server.schemas import EndEvent, GenerationSettings, TokenEvent
 
@@ -59,7 +58,7 @@ def left(bucket):
 
 def test_work_that_is_done_again_is_charged_once(buckets):
     """As often as other servers make it necessary."""
-    bill = Bill(Allowance(**buckets))
+    bill = Bill(Quota(**buckets))
     for _ in range(3):
         bill.charge(tokens=6, learned=4)
     assert [left(bucket) for bucket in buckets.values()] == [4, 6, 10]
@@ -69,7 +68,7 @@ def test_a_refusal_charges_nothing(buckets):
     """Neither the quota that is used up nor the others."""
     buckets["learned"].take(10)
     with pytest.raises(RateLimited, match="learned"):
-        Bill(Allowance(**buckets)).charge(tokens=6, learned=4)
+        Bill(Quota(**buckets)).charge(tokens=6, learned=4)
     assert left(buckets["tokens"]) == 10
 
 
@@ -78,7 +77,7 @@ def test_what_was_not_applied_is_given_back(buckets, error, charged):
     """But not what may have been."""
 
     def work():
-        with billed(Allowance(**buckets)) as bill:
+        with billed(Quota(**buckets)) as bill:
             bill.charge(tokens=6)
             raise error
 
@@ -98,7 +97,7 @@ async def test_a_text_is_charged_in_advance_and_settled(buckets):
         yield event(0)
         yield event(1)
 
-    settings, bill = GenerationSettings(max_tokens=4, choices=2), Bill(Allowance(**buckets))
+    settings, bill = GenerationSettings(max_tokens=4, choices=2), Bill(Quota(**buckets))
     stream = paid(two(), settings, bill, learns=True)
     await anext(stream)
     assert (left(buckets["generated"]), left(buckets["learned"])) == (2, 2)
@@ -116,7 +115,7 @@ async def test_who_was_shown_some_of_a_text_has_had_its_prompt(buckets, shown, l
         raise SlowConsumer("x")
 
     async def read():
-        with billed(Allowance(**buckets)) as bill:
+        with billed(Quota(**buckets)) as bill:
             bill.charge(tokens=5)
             async for _ in paid(broken_off(), GenerationSettings(max_tokens=4), bill):
                 pass
@@ -135,6 +134,6 @@ async def test_a_text_that_was_written_before_costs_nothing(buckets):
             choice=0, finish_reason="length", prompt_tokens=0, completion_tokens=1, seed=1, replayed=True
         )
 
-    bill = Bill(Allowance(**buckets))
+    bill = Bill(Quota(**buckets))
     assert len([_ async for _ in paid(replayed(), GenerationSettings(max_tokens=4), bill)]) == 2
     assert left(buckets["generated"]) == 10

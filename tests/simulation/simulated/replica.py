@@ -85,11 +85,11 @@ class Replica:
             cache_bytes=self._cache_bytes,
             export_keys=EXPORT_KEYS,
         )
-        engine.runner.perform = perform
+        engine.worker.run_batch = perform
         engine.sessions.snapshotter.policy = self._policy
         engine._cache_check.start()
         engine.sessions._operations = _InOrder()
-        engine.runner._wake = Device(engine.runner, self._loop, partial(self._computed, self.host))
+        engine.worker._wake = Device(engine.worker, self._loop, partial(self._computed, self.host))
         return engine
 
     def crash(self) -> None:

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlstm_server.engine import snapshot as snapshot_module
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
-from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationRequest, RestoreRequest, SnapshotRequest

@@ -6,7 +6,7 @@ Sums are taken in float64.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -15,8 +15,8 @@ from rlstm_model.adaptation.watch import Watch, Watched
 from rlstm_model.scoring import TokenScores
 from rlstm_server.engine.record import Guarded, ReadingRecord
 from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.text import Piece
+from rlstm_server.engine.worker import compute
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import Columns, SessionTotals, Totals
@@ -34,7 +34,7 @@ The adapter's own are counted once a row, those of the watch over a single exper
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class TokenUsage:
     """What an operation will be counted as, once, when it has taken effect.
 
     `updates` are segments that were learned from, `row_steps` the steps of single rows in them.
@@ -56,20 +56,20 @@ class Tally:
         return dict(Counter(self.guards))
 
     @classmethod
-    def of_items(cls, tallies: Sequence["Tally"]) -> "Tally":
+    def of_items(cls, usages: Sequence["TokenUsage"]) -> "TokenUsage":
         """The sum over stateless readings: nothing of it belongs to a session."""
         return cls(
-            scored=sum(tally.scored for tally in tallies),
-            adapted=sum(tally.adapted for tally in tallies),
-            updates=sum(tally.updates for tally in tallies),
-            row_steps=sum(tally.row_steps for tally in tallies),
-            guards=tuple(guard for tally in tallies for guard in tally.guards),
-            gradient_norms=tuple(norm for tally in tallies for norm in tally.gradient_norms),
+            scored=sum(usage.scored for usage in usages),
+            adapted=sum(usage.adapted for usage in usages),
+            updates=sum(usage.updates for usage in usages),
+            row_steps=sum(usage.row_steps for usage in usages),
+            guards=tuple(guard for usage in usages for guard in usage.guards),
+            gradient_norms=tuple(norm for usage in usages for norm in usage.gradient_norms),
         )
 
-    def followed_by(self, other: "Tally") -> "Tally":
+    def followed_by(self, other: "TokenUsage") -> "TokenUsage":
         """Both, as one operation; at most one of them is text of the session's reader."""
-        both = Tally.of_items((self, other))
+        both = TokenUsage.of_items((self, other))
         return replace(
             both,
             generated=self.generated + other.generated,
@@ -113,7 +113,7 @@ class Reading(NamedTuple):
     state: SessionState
     columns: Columns
     totals: Totals
-    tally: Tally
+    usage: TokenUsage
     record: ReadingRecord
 
 
@@ -155,42 +155,42 @@ class _Parts:
         return tuple(value for column in self.static if column is not None for value in column.tolist())
 
 
-def read_piece(
+async def read_piece(
     state: SessionState, piece: Piece, *, learn: bool, top: int = 0, own: bool = False
-) -> Steps[Any, Reading]:
+) -> Reading:
     """Score a piece, then learn from it, a segment a round. `own` text was generated: not in the totals.
 
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
-    parts, adapted, watch = yield from _read(state, piece.ids, learn=learn, top=top)
+    parts, adapted, watch = await _read(state, piece.ids, learn=learn, top=top)
     static = parts.static_logprobs if adapted.lineup.static else None
     columns = columns_of(piece, parts.all_scores, static)
     totals = totals_of(piece, columns)
-    tally = _tally(parts, totals, learn=learn, own=own)
+    usage = _usage(parts, totals, learn=learn, own=own)
     sums = state.totals if own else _add(state.totals, totals)
-    sums = replace(sums, updates=sums.updates + tally.updates, guards=sums.guards + len(tally.guards))
+    sums = replace(sums, updates=sums.updates + usage.updates, guards=sums.guards + len(usage.guards))
     after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
     record = ReadingRecord(ids=columns.ids, learn=learn, guarded=parts.guarded)
-    return Reading(after, columns, totals, tally, record)
+    return Reading(after, columns, totals, usage, record)
 
 
-def read_again(state: SessionState, record: ReadingRecord) -> Steps[Any, SessionState]:
+async def read_again(state: SessionState, record: ReadingRecord) -> SessionState:
     """Read what was read before, with the guards doing what they did then; place and sums stay as they are.
 
     Raises StateCorrupt when that cannot be done.
     """
-    _, adapted, watch = yield from _read(state, record.ids, learn=record.learn, known=record.guarded)
+    _, adapted, watch = await _read(state, record.ids, learn=record.learn, known=record.guarded)
     return replace(state, adapted=adapted, watch=watch)
 
 
-def _read(
+async def _read(
     state: SessionState,
     ids: Sequence[int],
     *,
     learn: bool,
     top: int = 0,
     known: Mapping[int, Guarded] | None = None,
-) -> Steps[Any, tuple[_Parts, AdaptedState, Watch]]:
+) -> tuple[_Parts, AdaptedState, Watch]:
     """Read tokens, a segment a round. `known` is what guards did, in the parts where they did anything."""
     adapter = state.adapter
     parts, adapted, watch, done = _Parts(), state.adapted, state.watch, 0
@@ -204,7 +204,7 @@ def _read(
                 top=top,
                 decided=None if own is None else own.decisions,
             )
-            observed = yield from performed(part)
+            observed = await compute(part)
             lost = None if own is None else own.reset
             observed, seen = _watched(adapter, watch, observed, learn=learn, lost=lost)
             parts.add(observed, Guarded(decisions=observed.decisions, reset=seen.lost))
@@ -273,8 +273,8 @@ def alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], ..
     return tuple(tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in rows)
 
 
-def _tally(parts: _Parts, totals: Totals, *, learn: bool, own: bool) -> Tally:
-    return Tally(
+def _usage(parts: _Parts, totals: Totals, *, learn: bool, own: bool) -> TokenUsage:
+    return TokenUsage(
         scored=0 if own else totals.tokens,
         generated=totals.tokens if own else 0,
         adapted=totals.tokens if learn else 0,

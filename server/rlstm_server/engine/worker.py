@@ -1,0 +1,473 @@
+"""The device thread: it alone computes, it and its thread pool, and it never waits for anybody.
+
+A job is a coroutine function that awaits what it wants computed (`compute`, `gather`). The thread goes in
+batch steps: what all jobs of a step await is computed at once, and each goes on with its own results.
+Outcomes and events travel to the event loop by ``call_soon_threadsafe``. A job that raises, or a batch item
+that fails, fails alone. The slow weights never change in a server: their digest is taken when the thread
+starts and when it ends.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import logging
+import threading
+import time
+import types
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, overload
+
+from torch import nn
+
+from rlstm_model.adaptation.round import Next, Observed, Part, PassKind, Slice, Sliced, Turn, Work, perform
+from rlstm_model.adaptation.round import Result as Performed
+from rlstm_server.engine.buffer import Buffer, Event
+from rlstm_server.engine.quotas import Caller
+from rlstm_server.engine.scheduler import Scheduler
+from rlstm_server.engine.slots import Slots
+from rlstm_server.errors import Draining, InternalError, ServerError
+from rlstm_server.metrics import Metrics, Phase
+from rlstm_server.schemas import EngineLimits
+
+logger = logging.getLogger(__name__)
+
+ROWS: Final = 256
+"""Rows of a batch step, unless the server is told otherwise."""
+
+SHORT: Final = 4
+"""How many batches a job that asks for little has of one step: tokens of a text that is generated, or the
+rest of one that was read, for which they need not wait until all others have learned once more."""
+
+SWITCH_SECONDS: Final = 0.0005
+"""How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
+
+IDLE_SECONDS: Final = 1.0
+"""How long an idle thread lets memory that nobody uses any more lie before it is zeroed."""
+
+PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "turn": "generate", "learn": "update"}
+"""What passes are counted as."""
+
+Result = TypeVar("Result")
+RunBatch: TypeAlias = Callable[[Sequence[Work]], Sequence[Performed]]
+Job: TypeAlias = Callable[[], Coroutine[Any, Any, Result]]
+"""A coroutine function that the device thread runs: it awaits `compute` and `gather`, and nothing else."""
+
+
+# ---- inside a job -----------------------------------------------------------------------------------------
+
+
+@overload
+def compute(item: Part) -> Awaitable[Observed]: ...
+@overload
+def compute(item: Slice) -> Awaitable[Sliced]: ...
+@overload
+def compute(item: Turn) -> Awaitable[Next]: ...
+@types.coroutine
+def compute(item: Work) -> Generator[Sequence[Work], Sequence[Performed], Any]:
+    """Have one item computed in the next batch. Raises what became of it, where that is an exception."""
+    (result,) = yield (item,)
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+@types.coroutine
+def gather(
+    coroutines: Iterable[Coroutine[Any, Any, Result]], at_once: int
+) -> Generator[Sequence[Work], Sequence[Performed], list[Result]]:
+    """Await many coroutines: at most ``at_once`` of them share each batch. Results are in their order."""
+    members: list[_Member[Result]] = []
+    waiting, going = iter(coroutines), list[_Member[Result]]()
+    results: Sequence[Performed] = ()
+    try:
+        while True:
+            going = _advanced(going, results)
+            while len(going) < at_once and (coroutine := next(waiting, None)) is not None:
+                members.append(member := _Member(coroutine))
+                if member.go_on(None):
+                    going.append(member)
+            if not going:
+                return [result for member in members for result in member.returned]
+            results = yield [item for member in going for item in member.items]
+    finally:
+        for member in members:
+            member.coroutine.close()
+
+
+@dataclass(eq=False)
+class _Member(Generic[Result]):
+    """One of the coroutines that are gathered: the items that it awaits, and then what it returned."""
+
+    coroutine: Coroutine[Any, Any, Result]
+    items: Sequence[Work] = ()
+    returned: list[Result] = field(default_factory=list)
+
+    def go_on(self, results: Sequence[Performed] | None) -> bool:
+        """Run to the next await; False when it is over. There are no results for the first time."""
+        try:
+            self.items = self.coroutine.send(results)
+        except StopIteration as stop:
+            self.returned.append(stop.value)
+        return not self.returned
+
+
+def _advanced(going: Sequence[_Member[Result]], results: Sequence[Performed]) -> list[_Member[Result]]:
+    """Give each member the results of its own items; those that are not over."""
+    still, start = [], 0
+    for member in going:
+        stop = start + len(member.items)
+        if member.go_on(results[start:stop]):
+            still.append(member)
+        start = stop
+    return still
+
+
+# ---- jobs that are under way ------------------------------------------------------------------------------
+
+
+class Ran(NamedTuple, Generic[Result]):
+    """A job's result, the seconds it waited for its first batch step and those of its batches."""
+
+    result: Result
+    queue: float
+    compute: float
+
+
+@dataclass(eq=False)
+class _Running:
+    """A job, who asked for it, the items that it awaits, and where its outcome goes.
+
+    `rows` are those of its next batch. Only the device thread runs the job; the future belongs to the event
+    loop that waits. With a `buffer` that is full it is `parked`: out of the queue until the reader goes on.
+    """
+
+    job: Job[Any]
+    caller: Caller
+    rows: int
+    buffer: Buffer[Any] | None
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    items: Sequence[Work] = ()
+    over: bool = False
+    cancelled: bool = False
+    submitted: float = field(default_factory=time.perf_counter)
+    started: float | None = None
+    compute: float = 0.0
+    parked: float | None = None
+    coroutine: Coroutine[Any, Any, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.tenant, self.rows = self.caller.tenant, max(1, self.rows)
+        self.future: asyncio.Future[Ran[Any]] = self.loop.create_future()
+
+    def go_on(self, results: Sequence[Performed] | None) -> None:
+        """Run to the next await, or to the end; the outcome is on its way when this returns."""
+        began = time.perf_counter()
+        if self.started is None or self.coroutine is None:
+            self.started, self.coroutine = began, self.job()
+        try:
+            self.items = self.coroutine.send(results)
+            self.rows = sum([_rows(item) for item in self.items])
+            self.compute += time.perf_counter() - began
+        except StopIteration as stop:
+            self.compute += time.perf_counter() - began
+            self.end(Ran(stop.value, self.started - self.submitted, self.compute))
+        except Exception as error:
+            self.end(self._as_ours(error))
+
+    def end(self, outcome: Ran[Any] | ServerError) -> None:
+        """Let the event loop have the outcome; when that is closed already, nobody waits any more."""
+        self.over, self.items = True, ()
+        try:
+            self.loop.call_soon_threadsafe(self._settle, outcome)
+        except RuntimeError:
+            logger.info("a result came after its event loop was closed")
+
+    def close(self) -> None:
+        """End the job where it is."""
+        if self.coroutine is not None:
+            self.coroutine.close()
+
+    def _settle(self, outcome: Ran[Any] | ServerError) -> None:
+        if self.future.done():
+            return
+        if isinstance(outcome, ServerError):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+    def _as_ours(self, error: Exception) -> ServerError:
+        """Keep our errors; log and replace what was not foreseen: it fails this request only."""
+        if isinstance(error, ServerError):
+            return error
+        extra = {"request_id": self.caller.request_id, "endpoint": self.caller.endpoint}
+        logger.error("a job failed", exc_info=error, extra=extra)
+        return InternalError()
+
+
+@dataclass(eq=False)
+class Worker:
+    """Runs jobs, a batch step after the other. `capacity` bounds the jobs, `rows` a step.
+
+    To `padding` whatever runs the batches adds what it computed for nobody.
+    """
+
+    models: Sequence[nn.Module]
+    metrics: Metrics
+    capacity: int
+    rows: int = ROWS
+    run_batch: RunBatch = perform
+    padding: Counter[PassKind] = field(default_factory=Counter)
+    limits: EngineLimits = field(default_factory=EngineLimits)
+    slots: Slots = field(default_factory=Slots)
+    _wake: threading.Condition = field(default_factory=threading.Condition)
+    _closing: bool = False
+
+    def __post_init__(self) -> None:
+        self._scheduler: Scheduler[_Running] = Scheduler(self.capacity, self.rows)
+        self._thread = threading.Thread(target=self._work, name="device", daemon=True)
+        self._digests: list[str] = []
+        self.metrics.watch_device(lambda: self.active, lambda: self.wanted_rows, self.rows)
+
+    def start(self) -> None:
+        """Start the device thread."""
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Refuse what is left, end the thread, and make sure that the slow weights are what they were.
+
+        Raises InternalError when they are not.
+        """
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread.ident is None:
+            return
+        await asyncio.to_thread(self._thread.join)
+        if len(set(self._digests)) != 1:
+            logger.critical("the base weights changed while serving")
+            raise InternalError("the base weights changed while serving")
+
+    async def run(self, job: Job[Result], caller: Caller, rows: int = 1) -> Ran[Result]:
+        """Run a job to its end; `rows` are those of its first batch.
+
+        Cancelling the wait cancels the job between two batch steps. Raises Overloaded, Draining.
+        """
+        running = _Running(job, caller, rows, None)
+        self._add(running)
+        try:
+            return await running.future
+        finally:
+            self._cancel(running)
+
+    async def stream(
+        self,
+        job: Callable[[Callable[[Event], None]], Coroutine[Any, Any, Any]],
+        caller: Caller,
+        rows: int = 1,
+    ) -> AsyncGenerator[Event, None]:
+        """Run a job that is given where to put events, and iterate over these; leaving early cancels it.
+
+        The job is parked while its reader is behind. Raises Overloaded, Draining, SlowConsumer.
+        """
+        buffer: Buffer[Event] = Buffer(self.limits)
+        running = _Running(partial(job, buffer.put), caller, rows, buffer)
+        self._add(running)
+        running.future.add_done_callback(lambda _: buffer.end())
+        try:
+            while True:
+                if not len(buffer):
+                    self._unpark(running)
+                event = await buffer.take()
+                if event is None:
+                    break
+                yield event
+            running.future.result()
+        finally:
+            # An error that comes late, or came, is not reported as forgotten.
+            if not running.future.cancel() and not running.future.cancelled():
+                running.future.exception()
+            self._cancel(running)
+
+    async def drain(self, seconds: float) -> None:
+        """Give the jobs there are so long to end."""
+        with self._wake:
+            futures = [running.future for running in self._scheduler.requests]
+        if futures:
+            await asyncio.wait(futures, timeout=seconds)
+
+    def check(self) -> None:
+        """Raise ValueError unless the scheduler's counts agree."""
+        with self._wake:
+            self._scheduler.check()
+        self.slots.check()
+
+    @property
+    def active(self) -> int:
+        """Jobs that wait or run."""
+        return self._scheduler.active
+
+    @property
+    def wanted_rows(self) -> int:
+        """Rows that these jobs ask for."""
+        with self._wake:
+            return self._scheduler.wanted
+
+    # ---- the event loop's side ----------------------------------------------------------------------------
+
+    def _add(self, running: _Running, *, admitted: bool = False) -> None:
+        with self._wake:
+            if self._closing:
+                raise Draining("the server is shutting down; retry later")
+            self._scheduler.add(running, admitted=admitted)
+            self._wake.notify()
+
+    def _cancel(self, running: _Running) -> None:
+        """Close a job, unless it is in a batch step: then the device thread does when that is over."""
+        if running.over:
+            return
+        with self._wake:
+            running.cancelled = True
+            if self._scheduler.remove(running):
+                running.close()
+
+    def _unpark(self, running: _Running) -> None:
+        """Let a job that was parked go on, unless its reader took too long."""
+        with self._wake:
+            parked, running.parked = running.parked, None
+        if parked is not None and running.buffer is not None:
+            if time.monotonic() - parked > self.limits.reader_seconds:
+                raise running.buffer.slow()
+            self._add(running, admitted=True)
+
+    # ---- the device thread's side -------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        self._digests.append(weights_digest(self.models))
+        while (step := self._next_step()) is not None:
+            self._run_step(step)
+        self._refuse_rest()
+        self.slots.wipe()
+        self._digests.append(weights_digest(self.models))
+
+    def _next_step(self) -> Sequence[_Running] | None:
+        """The jobs of the next step, waiting for some; None when the worker is closing."""
+        while True:
+            with self._wake:
+                closing, step = self._closing, self._scheduler.schedule() if not self._closing else []
+                if not step and not closing:
+                    self._wake.wait(IDLE_SECONDS)
+            # Here no work is under way that could read what is zeroed.
+            self.slots.wipe()
+            if step or closing:
+                return step or None
+
+    def _run_step(self, step: Sequence[_Running]) -> None:
+        """Start what is new, compute what all await, and then a few batches for those who ask for little."""
+        for running in step:
+            if running.started is None:
+                running.go_on(None)
+                endpoint = self.metrics.endpoint(running.caller.endpoint)
+                waited = (running.started or running.submitted) - running.submitted
+                self.metrics.queue_seconds.labels(endpoint).observe(waited)
+        rows, seconds, going = 0, 0.0, [running for running in step if running.items]
+        for _ in range(SHORT):
+            if not going:
+                break
+            rows += sum([running.rows for running in going])
+            seconds += self._run_jobs_batch(going)
+            going = [running for running in going if running.items and all(map(_is_short, running.items))]
+        if rows:
+            self.metrics.round_finished(seconds)
+        self._put_back(step)
+
+    def _run_jobs_batch(self, jobs: Sequence[_Running]) -> float:
+        """Compute what the jobs await, and let each go on with its own; the seconds it took."""
+        asked = [running.items for running in jobs]
+        rows, tokens = census([item for items in asked for item in items])
+        began = time.perf_counter()
+        results = self._computed(asked)
+        seconds = time.perf_counter() - began
+        self.metrics.batch_finished(seconds, rows, tokens)
+        self.metrics.padded({PHASES[kind]: count for kind, count in self.padding.items()})
+        self.padding.clear()
+        for running, own in zip(jobs, results, strict=True):
+            running.compute += seconds
+            running.go_on(own)
+        return seconds
+
+    def _computed(self, asked: Sequence[Sequence[Work]]) -> list[Sequence[Performed]]:
+        """What became of each job's items. When a batch as a whole fails, each job has one of its own."""
+        try:
+            results = self.run_batch([item for items in asked for item in items])
+        except Exception as error:
+            if len(asked) == 1:
+                return [[error] * len(asked[0])]
+            logger.error("a batch failed: its jobs go one by one", exc_info=error)
+            return [own for items in asked for own in self._computed([items])]
+        ends = list(itertools.accumulate(map(len, asked)))
+        return [results[end - len(items) : end] for items, end in zip(asked, ends, strict=True)]
+
+    def _put_back(self, step: Sequence[_Running]) -> None:
+        """After a step: queue each job again, park it, or close it."""
+        gone: list[_Running] = []
+        with self._wake:
+            for running in step:
+                leaves = running.over or running.cancelled
+                if leaves:
+                    gone.append(running)
+                elif running.buffer is not None and running.buffer.full:
+                    running.parked = time.monotonic()
+                self._scheduler.back(running, again=not leaves and running.parked is None)
+        for running in gone:
+            running.close()
+
+    def _refuse_rest(self) -> None:
+        with self._wake:
+            rest = self._scheduler.requests
+            for running in rest:
+                self._scheduler.remove(running)
+        for running in rest:
+            running.end(Draining("the server is shutting down; retry later"))
+            running.close()
+
+
+def census(items: Sequence[Work]) -> tuple[Counter[Phase], Counter[Phase]]:
+    """The rows of items and the tokens of their texts, by what they are for."""
+    rows, tokens = Counter[Phase](), Counter[Phase]()
+    for item in items:
+        phase = _phase(item)
+        rows[phase] += _rows(item)
+        tokens[phase] += 1 if isinstance(item, Turn) else len(item.ids)
+    return rows, tokens
+
+
+def _rows(item: Work) -> int:
+    """Rows of the batch that an item takes."""
+    return item.state.lineup.rows if isinstance(item, Part) else item.cursor.state.batch
+
+
+def _is_short(item: Work) -> bool:
+    """Whether it is a single token, or the end of a text, which no segment ends with.
+
+    Several of them weigh as much as one segment, from which is learned.
+    """
+    return isinstance(item, Turn) or (isinstance(item, Part) and not item.ends)
+
+
+def _phase(item: Work) -> Phase:
+    if isinstance(item, Turn):
+        return "generate"
+    return "update" if isinstance(item, Part) and item.learns else "score"
+
+
+def weights_digest(models: Iterable[nn.Module]) -> str:
+    """Give the SHA-256 of every weight's name and bytes."""
+    digest = hashlib.sha256()
+    for model in models:
+        for name, weight in sorted(model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(weight.detach().cpu().contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()
