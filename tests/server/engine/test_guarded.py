@@ -4,9 +4,9 @@ import sys
 
 import pytest
 import torch
+from rlstm_server.engine.guarded import guard_weights
 
 from rlstm_model.checkpoint import load
-from rlstm_server.engine.guarded import guard_weights
 from rlstm_server.engine.runner import weights_digest
 
 CHILD = """

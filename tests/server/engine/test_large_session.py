@@ -6,18 +6,18 @@ import time
 
 import pytest
 import torch
+from rlstm_server.engine.snapshot import digest
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import snapshot
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import digest
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.store import base
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 from rlstm_training.bench.untrained import untrained
 
 FULL = AdaptationRequest(kind="full", experts=4)

@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.engine.snapshotter import AT_ONCE
+from tests.memory_store import MemoryStore
+
 from rlstm_server.errors import StateCorrupt, StoreFull
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationRequest, RestoreRequest, SnapshotRequest
 from rlstm_server.store.base import Base, Limits, SnapshotRef
-from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat\nthe dog ran\n"
 
