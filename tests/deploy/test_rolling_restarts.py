@@ -7,12 +7,12 @@ from itertools import chain
 
 import httpx
 import pytest
+from rlstm_server.engine.record import read_record
 
 from rlstm_client import AsyncClient
 from rlstm_client.models import EndEvent
-from rlstm_server.engine.record import read_record
 from rlstm_server.store.base import SessionKey
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 

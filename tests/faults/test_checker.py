@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
-
 from rlstm_server.store.sealing import MAGIC, Seal, seal
 
 from .checker import judge

@@ -5,6 +5,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rlstm_server.engine.record import Guarded, ReadingRecord, read_record, write_record
+from rlstm_server.engine.snapshot import Snapshots
+from rlstm_server.store.cursor import read_cursor, write_cursor
+from rlstm_server.store.sealing import MAGIC, Seal, seal, unseal
 from tests.fuzz.mutations import change_tree, scrambled
 from tests.fuzz.nasties import BODIES, HEADER_VALUES, QUERY_VALUES, VALUES
 from tests.fuzz.worlds import KEY
@@ -13,14 +17,10 @@ from rlstm_model.adaptation.works import Decisions
 from rlstm_server.api import bodies, dependencies
 from rlstm_server.engine.answers import append_answer, encode, encode_session, session_info
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.record import Guarded, ReadingRecord, read_record, write_record
-from rlstm_server.engine.snapshot import Snapshots
 from rlstm_server.engine.stream import Mark, read_mark
 from rlstm_server.engine.text import START
 from rlstm_server.errors import InvalidField, InvalidText, ModelMismatch, StateCorrupt
 from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
-from rlstm_server.store.cursor import read_cursor, write_cursor
-from rlstm_server.store.sealing import MAGIC, Seal, seal, unseal
 
 CHECKSUM_BYTES = 32
 LENGTH_BYTES = 4

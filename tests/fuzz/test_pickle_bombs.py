@@ -14,18 +14,18 @@ from pathlib import Path
 import httpx
 import pytest
 from redis import Redis
-
-from rlstm_server.app import create_app
 from rlstm_server.engine.envelope import MAGIC as EXPORT
 from rlstm_server.engine.envelope import ExportKeys
+from rlstm_server.store.sealing import MAGIC as SEAL
+from rlstm_server.store.sealing import Seal, seal
+from tests.memory_store import MemoryStore
+
+from rlstm_server.app import create_app
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_memory import MemoryStore
-from rlstm_server.store.in_redis import RedisStore
 from rlstm_server.store.redis_functions import session_key
-from rlstm_server.store.sealing import MAGIC as SEAL
-from rlstm_server.store.sealing import Seal, seal
+from rlstm_server.store.redis_store import RedisStore
 
 SECRET = "a secret to sign with of 32 characters or more"
 OCTETS = {"content-type": "application/octet-stream"}

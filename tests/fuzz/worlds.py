@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 
 import torch
+from rlstm_server.engine.envelope import ExportKeys
+from rlstm_server.engine.exports import ExportSpec, write_export
 
 from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
@@ -10,10 +12,8 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.description import SessionCopy, SessionFacts
-from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.exports import ExportSpec, write_export
 from rlstm_server.engine.models import Models, ServedModel
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import Place
 from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.store.base import SessionKey, first_position

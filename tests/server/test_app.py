@@ -3,6 +3,7 @@ import shutil
 import httpx
 import pytest
 import torch
+from tests.memory_store import MemoryStore
 
 from rlstm_model.checkpoint import load
 from rlstm_server.api.auth import ALL_SCOPES, SCOPES
@@ -10,7 +11,6 @@ from rlstm_server.app import create_app
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
-from rlstm_server.store.in_memory import MemoryStore
 
 
 def routes(app):

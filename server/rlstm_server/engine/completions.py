@@ -20,7 +20,7 @@ from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import Caller, charging
 from rlstm_server.engine.reading import TokenUsage, columns_of, read_piece
 from rlstm_server.engine.score import ROWS_OF_REQUEST, score_text
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import EMPTY, Piece, read_context, read_passage
 from rlstm_server.engine.worker import Worker, gather
 from rlstm_server.metrics import Metrics

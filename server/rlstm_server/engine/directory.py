@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.description import session_info
-from rlstm_server.engine.named_snapshots import NamedSnapshots
 from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.errors import Gone, NotFound, StateCorrupt, VersionMoved
 from rlstm_server.schemas import SessionInfo, SessionPage, SessionSnapshot
 from rlstm_server.store.base import Listed
@@ -64,27 +63,5 @@ class Directory:
         await self.named.drop(requests.session_key(tenant, session), name)
 
     async def delete(self, tenant: str, session: str) -> None:
-        """End a session for good; again and again while its tombstone lives. Raises NotFound, Gone.
-
-        Once the store has its tombstone nobody commits to it any more, so what waits in its queue is told so.
-        One that cannot be read, of another version's form too, can be ended.
-        """
-        key = requests.session_key(tenant, session)
-        live = True
-        try:
-            await self.sessions.store.load_head(key, with_state=False)
-        except Gone:
-            live = False
-        except StateCorrupt:
-            pass
-        try:
-            await self.sessions.store.delete(key)
-        except Gone as error:
-            self.sessions.end(key, partial(Gone, error.reason))
-            raise
-        except NotFound:
-            self.sessions.end(key, NotFound)
-            raise
-        self.sessions.end(key, partial(Gone, "deleted"))
-        if live:
-            self.sessions.metrics.sessions_ended.labels("closed").inc()
+        """End a session for good; again and again while its tombstone lives. Raises NotFound, Gone."""
+        await self.sessions.delete(requests.session_key(tenant, session))

@@ -14,26 +14,21 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 
 from rlstm_model.adaptation.crew import Crew
 from rlstm_model.adaptation.round import PassKind, perform
-from rlstm_server.engine.appends import Appends
 from rlstm_server.engine.cache import SessionCache
-from rlstm_server.engine.cache_check import CacheCheck
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.completions import Completions
 from rlstm_server.engine.copies import Copies
 from rlstm_server.engine.creation import Creator
 from rlstm_server.engine.description import session_info
 from rlstm_server.engine.directory import Directory
-from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.loading import Loader
 from rlstm_server.engine.metered import metered
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.named_snapshots import NamedSnapshots
 from rlstm_server.engine.numerics import alone
 from rlstm_server.engine.quotas import StorageQuota
 from rlstm_server.engine.score import Scoring
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.snapshot import Snapshots
-from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.snapshots import NamedSnapshots
+from rlstm_server.engine.state import States
 from rlstm_server.engine.stream import SessionStreams
 from rlstm_server.engine.worker import ROWS, Worker
 from rlstm_server.errors import Draining, InvalidField, ModelMismatch, ServerError, StateCorrupt
@@ -81,12 +76,10 @@ class Engine:
         cache_bytes: int = CACHE_BYTES,
         rows: int = ROWS,
         threads: int = 1,
-        export_keys: ExportKeys | None = None,
     ) -> None:
         """`rows` are those of a batch step: more of them share each product, fewer make steps shorter.
 
-        `threads` of a CPU share the batches of a step. Without `export_keys` no session leaves or comes as a
-        file.
+        `threads` of a CPU share the batches of a step.
         """
         self.limits = limits or EngineLimits()
         self.models = models
@@ -104,31 +97,28 @@ class Engine:
         self._metrics = metrics
         self._store = metered(store, metrics)
         tier: Memory = "host" if models.device.type == "cpu" else "device"
-        cache = SessionCache(cache_bytes, metrics, self.worker.slots, tier)
-        self._cache_check = CacheCheck(self._store, cache)
+        cache = SessionCache(cache_bytes, metrics, tier)
         self.sessions = Sessions(
             store=self._store,
             cache=cache,
-            loader=Loader(self._store, cache, Snapshots(models), self.worker, metrics),
+            states=States(models, self.limits.state_bytes),
             worker=self.worker,
             metrics=metrics,
             queued_operations=self.limits.queued_operations_per_session,
         )
         self._draining = False
-        self._offer(export_keys)
+        self._offer()
 
-    def _offer(self, export_keys: ExportKeys | None) -> None:
+    def _offer(self) -> None:
         """Put the parts together, and their calls under the rule."""
-        staging = Staging(self._store)
-        appends = Appends(self.sessions, staging, self.limits)
         quota = StorageQuota(self._store, partial(_state_bytes, self.models))
-        creator = Creator(self.sessions, self.models, staging, appends, quota, TTL_SECONDS)
         named = NamedSnapshots(self.sessions, quota)
-        changes = Changes(self.sessions, staging, named)
-        copies = Copies(self.sessions, creator, named, export_keys)
+        changes = Changes(self.sessions, named, self.limits)
+        creator = Creator(self.sessions, self.models, changes, quota, TTL_SECONDS)
+        copies = Copies(self.sessions, creator, named)
         scoring = Scoring(self.sessions, self.models, self.limits)
         completions = Completions(self.models, self.worker, self.limits, self._metrics)
-        streams = SessionStreams(self.sessions, staging, self.limits)
+        streams = SessionStreams(self.sessions, self.limits)
         directory = Directory(self.sessions, named)
 
         self.score, self.score_candidates = self._query(scoring.score), self._query(scoring.rank)
@@ -138,7 +128,7 @@ class Engine:
             streams.generate, lambda request: request.key if request.commit else None
         )
         self.create_session = self._change(creator.perform)
-        self.append = self._change(appends.perform)
+        self.append = self._change(changes.append)
         self.reset, self.update = self._change(changes.reset), self._change(changes.update)
         self.restore = self._change(changes.restore)
         self.take_snapshot = self._change(named.name)
@@ -198,15 +188,13 @@ class Engine:
     # ---- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the device thread, and the look after copies of sessions that have ended elsewhere."""
+        """Start the device thread."""
         self.worker.start()
-        self._cache_check.start()
 
     async def drain(self, seconds: float) -> None:
         """Take no new work, and give what is under way so long; what is left ends with Draining."""
         self._draining = True
         self._metrics.draining.set(1)
-        await self._cache_check.close()
         await asyncio.gather(self.sessions.drain(seconds), self.worker.drain(seconds))
 
     async def close(self, drain_seconds: float = 0.0) -> None:

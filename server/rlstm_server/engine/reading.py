@@ -4,17 +4,14 @@ Sums are taken in float64.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from torch import Tensor
-
-from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, Observed
-from rlstm_model.adaptation.watch import Watch, Watched
+from rlstm_model.adaptation.adapter import Adapter, NonFiniteState, Observed
+from rlstm_model.adaptation.watch import Watch
 from rlstm_model.scoring import TokenScores
-from rlstm_server.engine.record import Guarded, ReadingRecord
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import Piece
 from rlstm_server.engine.worker import compute
 from rlstm_server.errors import StateCorrupt
@@ -77,6 +74,18 @@ class TokenUsage:
             session=self.session if other.session is None else other.session,
         )
 
+    def and_observed(self, part: Observed) -> "TokenUsage":
+        """With one more part of the text: where it was learned from, all rows took a step but the skipped."""
+        steps = part.updates * (len(part.state.lineup.rates) - part.guards.count("step_skipped"))
+        return replace(
+            self,
+            updates=self.updates + part.updates,
+            row_steps=self.row_steps + steps,
+            guards=self.guards + part.guards,
+            gradient_norms=self.gradient_norms + part.gradient_norms,
+            norm_ratio=self.norm_ratio if part.norm_ratio is None else part.norm_ratio,
+        )
+
     def count(self, metrics: Metrics) -> None:
         """Add everything to the metrics."""
         for kind, tokens in (
@@ -108,132 +117,63 @@ class TokenUsage:
 
 
 class Reading(NamedTuple):
-    """A piece was read: the state after it, its scores, how it is counted, and how it can be read again."""
+    """A piece was read: the state after it, its scores, and how it is counted."""
 
     state: SessionState
     columns: Columns
     totals: Totals
     usage: TokenUsage
-    record: ReadingRecord
-
-
-@dataclass
-class _Parts:
-    """The figures of one reading's parts, in order, but not their states: each may hold a whole delta."""
-
-    scores: list[TokenScores] = field(default_factory=list)
-    static: list[Tensor | None] = field(default_factory=list)
-    updates: int = 0
-    row_steps: int = 0
-    guards: tuple[str, ...] = ()
-    gradient_norms: tuple[float, ...] = ()
-    norm_ratio: float | None = None
-    count: int = 0
-    guarded: dict[int, Guarded] = field(default_factory=dict)
-
-    def add(self, part: Observed, guarded: Guarded) -> None:
-        self.scores.append(part.scores)
-        self.static.append(part.static_logprobs)
-        self.updates += part.updates
-        self.row_steps += _steps_of(part)
-        self.guards += part.guards
-        self.gradient_norms += part.gradient_norms
-        if part.norm_ratio is not None:
-            self.norm_ratio = part.norm_ratio
-        if guarded != Guarded():
-            self.guarded[self.count] = guarded
-        self.count += 1
-
-    @property
-    def all_scores(self) -> TokenScores | None:
-        return TokenScores.concatenate(self.scores) if self.scores else None
-
-    @property
-    def static_logprobs(self) -> tuple[float, ...] | None:
-        if any(column is None for column in self.static):
-            return None
-        return tuple(value for column in self.static if column is not None for value in column.tolist())
 
 
 async def read_piece(
     state: SessionState, piece: Piece, *, learn: bool, top: int = 0, own: bool = False
 ) -> Reading:
-    """Score a piece, then learn from it, a segment a round. `own` text was generated: not in the totals.
+    """Score a piece, then learn from it, a segment a batch step. `own` text was generated: not in the totals.
 
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
-    parts, adapted, watch = await _read(state, piece.ids, learn=learn, top=top)
-    static = parts.static_logprobs if adapted.lineup.static else None
-    columns = columns_of(piece, parts.all_scores, static)
-    totals = totals_of(piece, columns)
-    usage = _usage(parts, totals, learn=learn, own=own)
-    sums = state.totals if own else _add(state.totals, totals)
-    sums = replace(sums, updates=sums.updates + usage.updates, guards=sums.guards + len(usage.guards))
-    after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
-    record = ReadingRecord(ids=columns.ids, learn=learn, guarded=parts.guarded)
-    return Reading(after, columns, totals, usage, record)
-
-
-async def read_again(state: SessionState, record: ReadingRecord) -> SessionState:
-    """Read what was read before, with the guards doing what they did then; place and sums stay as they are.
-
-    Raises StateCorrupt when that cannot be done.
-    """
-    _, adapted, watch = await _read(state, record.ids, learn=record.learn, known=record.guarded)
-    return replace(state, adapted=adapted, watch=watch)
-
-
-async def _read(
-    state: SessionState,
-    ids: Sequence[int],
-    *,
-    learn: bool,
-    top: int = 0,
-    known: Mapping[int, Guarded] | None = None,
-) -> tuple[_Parts, AdaptedState, Watch]:
-    """Read tokens, a segment a round. `known` is what guards did, in the parts where they did anything."""
-    adapter = state.adapter
-    parts, adapted, watch, done = _Parts(), state.adapted, state.watch, 0
+    adapter, adapted, watch, done = state.adapter, state.adapted, state.watch, 0
+    scores: list[TokenScores] = []
+    static: list[float] = []
+    usage = TokenUsage(adapted=len(piece.ids) if learn else 0)
     try:
-        while done < len(ids):
-            own = None if known is None else known.get(parts.count, Guarded())
-            part = adapter.part(
-                adapted,
-                ids[done : done + adapter.config.segment],
-                learn=learn and watch.learns,
-                top=top,
-                decided=None if own is None else own.decisions,
-            )
-            observed = await compute(part)
-            lost = None if own is None else own.reset
-            observed, seen = _watched(adapter, watch, observed, learn=learn, lost=lost)
-            parts.add(observed, Guarded(decisions=observed.decisions, reset=seen.lost))
-            watch, adapted, done = seen.watch, observed.state, done + len(part.ids)
+        while done < len(piece.ids):
+            ids = piece.ids[done : done + adapter.config.segment]
+            part = adapter.part(adapted, ids, learn=learn and watch.learns, top=top)
+            observed, watch = _watched(adapter, watch, await compute(part), learn=learn)
+            usage = usage.and_observed(observed)
+            scores.append(observed.scores)
+            static += [] if observed.static_logprobs is None else observed.static_logprobs.tolist()
+            adapted, done = observed.state, done + len(part.ids)
     except NonFiniteState as error:
         raise StateCorrupt("the session's state holds values that are not finite") from error
-    return parts, adapted, watch
+    columns = columns_of(
+        piece,
+        TokenScores.concatenate(scores) if scores else None,
+        tuple(static) if adapted.lineup.static else None,
+    )
+    totals = totals_of(piece, columns)
+    if own:
+        usage, sums = replace(usage, generated=totals.tokens), state.totals
+    else:
+        usage, sums = replace(usage, scored=totals.tokens, session=totals), _add(state.totals, totals)
+    sums = replace(sums, updates=sums.updates + usage.updates, guards=sums.guards + len(usage.guards))
+    after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
+    return Reading(after, columns, totals, usage)
 
 
-def _watched(
-    adapter: Adapter, watch: Watch, part: Observed, *, learn: bool, lost: bool | None
-) -> tuple[Observed, Watched]:
-    """A part under the watch over a single expert, where the static row reads beside one."""
+def _watched(adapter: Adapter, watch: Watch, part: Observed, *, learn: bool) -> tuple[Observed, Watch]:
+    """A part under the watch over a single expert, where the frozen baseline reads beside one."""
     if part.static_logprobs is None or part.state.lineup.experts > 1:
-        return part, Watched(watch)
+        return part, watch
     ends = part.state.position % adapter.config.segment == 0
-    seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends, lost=lost)
+    seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends)
     if seen.lost:
         state = adapter.reset(part.state, fast_weights=True, recurrent=False)
         part = replace(part, state=state, guards=(*part.guards, "reset"))
     elif seen.frozen and learn:
         part = replace(part, guards=(*part.guards, "frozen"))
-    return part, seen
-
-
-def _steps_of(part: Observed) -> int:
-    """Rows that took a step: where the segment was learned from, all but those whose step was skipped."""
-    rows = len(part.state.lineup.rates)
-    return part.updates * (rows - part.guards.count("step_skipped"))
+    return part, seen.watch
 
 
 def columns_of(
@@ -271,20 +211,6 @@ def alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], ..
         return None
     rows = zip(scores.top_ids.tolist(), scores.top_logprobs.tolist(), strict=True)
     return tuple(tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in rows)
-
-
-def _usage(parts: _Parts, totals: Totals, *, learn: bool, own: bool) -> TokenUsage:
-    return TokenUsage(
-        scored=0 if own else totals.tokens,
-        generated=totals.tokens if own else 0,
-        adapted=totals.tokens if learn else 0,
-        updates=parts.updates,
-        row_steps=parts.row_steps,
-        guards=parts.guards,
-        gradient_norms=parts.gradient_norms,
-        norm_ratio=parts.norm_ratio,
-        session=None if own else totals,
-    )
 
 
 def _add(sums: SessionTotals, totals: Totals) -> SessionTotals:

@@ -26,14 +26,13 @@ from rlstm_server.engine.buffer import Buffer
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.generate import Continuation, Released, StopStrings, charged
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import Reading, TokenUsage, read_piece
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.staged import Change, Staged
-from rlstm_server.engine.staging import Staging, reading_record
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import read_passage
+from rlstm_server.engine.transaction import Change, Staged
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import (
     Conflict,
@@ -175,7 +174,7 @@ async def _show(
     await progress.continue_from(state).write(put, metrics)
 
 
-async def _generate_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Staged[Chunk]:
+async def _generate_chunk(progress: Progress, copy: SessionCopy) -> Staged[Chunk]:
     """Generate the next chunk of a text and read it into the session."""
     pending = await _read_pending(copy.state, learn=copy.facts.learning)
     state = copy.state if pending is None else pending.state
@@ -192,16 +191,8 @@ async def _generate_chunk(staging: Staging, progress: Progress, copy: SessionCop
         finish_reason=text.finish_reason if len(tokens) == len(released) else None,
         position=state.adapted.position,
     )
-    stored = chunk.write()
-    return staging.stage(
-        copy,
-        state,
-        record=reading_record("generate", *(reading.record for reading in readings)),
-        answer=chunk,
-        stored=stored,
-        summary=stored,
-        usage=reduce(TokenUsage.followed_by, (reading.usage for reading in readings), TokenUsage()),
-    )
+    usage = reduce(TokenUsage.followed_by, (reading.usage for reading in readings), TokenUsage())
+    return Staged(state, chunk, answers.Stored(chunk.write(), b""), usage, copy.facts)
 
 
 async def _read_pending(state: SessionState, *, learn: bool) -> Reading | None:
@@ -244,7 +235,6 @@ class _Text:
     """
 
     sessions: Sessions
-    staging: Staging
     key: SessionKey
     request: SessionGenerate
     after: EventId | None
@@ -260,20 +250,20 @@ class _Text:
         self._served: ServedModel | None = None
         self._repeats = self.after is not None
 
-    async def generate(self, operation: Operation[None]) -> None:
-        """Chunk after chunk until the text is complete; the operation holds the session's turn."""
+    async def generate(self, task: Task[None]) -> None:
+        """Chunk after chunk until the text is complete; the task holds the session's turn."""
         progress = self.progress
         for number in itertools.count(self._skip()):
             if self.sessions.draining:
                 raise Draining("the server is shutting down; retry later")
-            chunk = await self._chunk(operation, number)
+            chunk = await self._chunk(task, number)
             for event in self._tokens(chunk, number):
                 self.buffer.put(event)
             progress.add(chunk)
             if chunk.finish_reason is not None:
                 self.buffer.put(await self._end(chunk, chunk.finish_reason))
                 return
-            operation.check()  # nobody to wait for: the reader may have left during the commit
+            task.check()  # nobody to wait for: the reader may have left during the commit
             await self.buffer.wait_until_empty()
 
     def digest(self, number: int) -> bytes:
@@ -299,7 +289,7 @@ class _Text:
         self.progress.committed = self.after.first
         return self.after.chunk
 
-    async def _chunk(self, operation: Operation[None], number: int) -> Chunk:
+    async def _chunk(self, task: Task[None], number: int) -> Chunk:
         """A chunk, as it was stored when the text was generated before, or generated now.
 
         The first one may be asked for again; those after it only as long as all before were stored.
@@ -316,36 +306,34 @@ class _Text:
         if stored is None:
             if self.after is not None and number <= self.after.chunk:
                 raise Conflict("the session does not remember this text any more")
-            generated = await self._generated(operation, change)
+            generated = await self._generated(task, change)
             self._repeats = not isinstance(generated, Chunk)
             if isinstance(generated, Chunk):
                 return generated
             stored = generated
         self._repeats = True
         self.version = stored.version
-        return Chunk.read(stored.answer or stored.summary)
+        return Chunk.read(stored.summary)
 
-    async def _generated(self, operation: Operation[None], change: Change) -> Chunk | Replayed:
+    async def _generated(self, task: Task[None], change: Change) -> Chunk | Replayed:
         """Generate a chunk; what is stored of it, where another replica with this request was faster."""
         try:
-            changed = await self.sessions.change(operation, change, self._plan)
+            changed = await self.sessions.change(task, change, self._plan)
         except Conflict:
             stored = await self.sessions.recall(change)
             if stored is None:
                 raise
             return stored
-        if changed.staged is None:
-            if changed.replay is None:
-                raise ValueError("a change is either staged or a replay")
-            return changed.replay
-        self.version = changed.version
+        if changed.staged is None or changed.copy is None:
+            return changed.known
+        self.version = changed.copy.position.version
         return changed.staged.answer
 
     async def _plan(self, copy: SessionCopy) -> Job[Staged[Chunk]]:
         if self.version is not None and copy.position.version != self.version:
             raise Conflict("the session was changed since the text broke off")
         self._served = copy.state.served
-        return partial(_generate_chunk, self.staging, self.progress, copy)
+        return partial(_generate_chunk, self.progress, copy)
 
     def _tokens(self, chunk: Chunk, number: int) -> list[TokenEvent]:
         """The tokens of a chunk that the reader does not have."""
@@ -383,7 +371,7 @@ class _Text:
             seed=self.progress.seed,
             version=self.version,
             position=chunk.position,
-            durability=self.staging.durability,
+            durability=self.sessions.store.durability,
             replayed=self._repeats,
             identity=await self._identity(),
         )
@@ -392,7 +380,7 @@ class _Text:
 class _Under(NamedTuple):
     """A text that is being generated for a reader, and what it asked for."""
 
-    operation: Operation[None]
+    task: Task[None]
     digest: bytes
 
 
@@ -401,7 +389,6 @@ class SessionStreams:
     """Streams of events from sessions."""
 
     sessions: Sessions
-    staging: Staging
     limits: EngineLimits
     _under_way: dict[tuple[SessionKey, str], _Under] = field(default_factory=dict)
 
@@ -445,12 +432,12 @@ class SessionStreams:
         requests.within("max_tokens of committed text", request.settings.max_tokens, COMMITTED_TOKENS)
         key = requests.session_key(request.caller.tenant, request.session)
         after, buffer = _after(request), Buffer[GenerationEvent](self.limits)
-        text = _Text(self.sessions, self.staging, key, request, after, buffer)
+        text = _Text(self.sessions, key, request, after, buffer)
         if after is not None:
             await self._take_over(text)
-        operation = self.sessions.enqueue(key, text.operation_id, text.generate)
-        self._note(text, operation)
-        operation.task.add_done_callback(lambda _: buffer.end())
+        task = self.sessions.enqueue(key, text.operation_id, text.generate)
+        self._note(text, task)
+        task.task.add_done_callback(lambda _: buffer.end())
         try:
             shown = 0
             while (event := await buffer.take()) is not None:
@@ -458,12 +445,12 @@ class SessionStreams:
                     await self._check_alive(key)  # what waits was committed long ago
                 shown += 1
                 yield event
-            await operation.wait()
+            await task.wait()
         except ServerError as error:
             text.explain(error)
             raise
         finally:
-            operation.abandon()
+            task.abandon()
 
     async def _check_alive(self, key: SessionKey) -> None:
         """Raise Gone where the session was deleted or has expired: nobody reads on from it."""
@@ -473,13 +460,13 @@ class SessionStreams:
         """End the same text where it is still generated for a reader whose connection is lost, unnoticed."""
         under = self._under_way.get((text.key, text.operation_id))
         if under is not None and under.digest == text.digest(0):
-            under.operation.abandon(partial(InFlight, "the text goes on in a newer request"))
-            await asyncio.wait({under.operation.task})
+            under.task.abandon(partial(InFlight, "the text goes on in a newer request"))
+            await asyncio.wait({under.task.task})
 
-    def _note(self, text: _Text, operation: Operation[None]) -> None:
+    def _note(self, text: _Text, task: Task[None]) -> None:
         place = (text.key, text.operation_id)
-        self._under_way[place] = _Under(operation, text.digest(0))
-        operation.task.add_done_callback(lambda _: self._under_way.pop(place, None))
+        self._under_way[place] = _Under(task, text.digest(0))
+        task.task.add_done_callback(lambda _: self._under_way.pop(place, None))
 
 
 def _after(request: SessionGenerate) -> EventId | None:

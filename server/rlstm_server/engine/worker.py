@@ -27,7 +27,6 @@ from rlstm_model.adaptation.round import Result as Performed
 from rlstm_server.engine.buffer import Buffer, Event
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.scheduler import Scheduler
-from rlstm_server.engine.slots import Slots
 from rlstm_server.errors import Draining, InternalError, ServerError
 from rlstm_server.metrics import Metrics, Phase
 from rlstm_server.schemas import EngineLimits
@@ -43,9 +42,6 @@ rest of one that was read, for which they need not wait until all others have le
 
 SWITCH_SECONDS: Final = 0.0005
 """How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
-
-IDLE_SECONDS: Final = 1.0
-"""How long an idle thread lets memory that nobody uses any more lie before it is zeroed."""
 
 PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "turn": "generate", "learn": "update"}
 """What passes are counted as."""
@@ -221,7 +217,6 @@ class Worker:
     run_batch: RunBatch = perform
     padding: Counter[PassKind] = field(default_factory=Counter)
     limits: EngineLimits = field(default_factory=EngineLimits)
-    slots: Slots = field(default_factory=Slots)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _closing: bool = False
 
@@ -302,7 +297,6 @@ class Worker:
         """Raise ValueError unless the scheduler's counts agree."""
         with self._wake:
             self._scheduler.check()
-        self.slots.check()
 
     @property
     def active(self) -> int:
@@ -349,7 +343,6 @@ class Worker:
         while (step := self._next_step()) is not None:
             self._run_step(step)
         self._refuse_rest()
-        self.slots.wipe()
         self._digests.append(weights_digest(self.models))
 
     def _next_step(self) -> Sequence[_Running] | None:
@@ -358,9 +351,7 @@ class Worker:
             with self._wake:
                 closing, step = self._closing, self._scheduler.schedule() if not self._closing else []
                 if not step and not closing:
-                    self._wake.wait(IDLE_SECONDS)
-            # Here no work is under way that could read what is zeroed.
-            self.slots.wipe()
+                    self._wake.wait()
             if step or closing:
                 return step or None
 

@@ -11,16 +11,16 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from redis.asyncio.retry import Retry
+from rlstm_server.engine.slots import Slots
+from rlstm_server.engine.staging import Staging
+from rlstm_server.store.history import History
 from simulated import sabotage as simulated
 
 from rlstm_server.api import auth, document, limits
 from rlstm_server.engine import envelope, holdings, replay, snapshot
 from rlstm_server.engine.quotas import TokenBucket
-from rlstm_server.engine.slots import Slots
-from rlstm_server.engine.staging import Staging
 from rlstm_server.store import redis_address, redis_check, sealing
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.history import History
 from rlstm_server.store.redis_server import RedisServer
 
 Patch = Callable[[], AbstractContextManager[Any]]

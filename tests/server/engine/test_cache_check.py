@@ -5,10 +5,10 @@ import contextlib
 from types import SimpleNamespace
 
 import pytest
+from rlstm_server.engine.cache_check import CacheCheck
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.cache import SessionCache
-from rlstm_server.engine.cache_check import CacheCheck
 from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.errors import Gone, StoreUnavailable
 from rlstm_server.metrics import Metrics

@@ -1,8 +1,8 @@
 """Where the keys come from that files are signed with."""
 
 import pytest
-
 from rlstm_server.engine.export_keys import FILE, find_keys
+
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
 

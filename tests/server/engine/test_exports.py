@@ -6,12 +6,12 @@ import tracemalloc
 
 import pytest
 import torch
+from rlstm_server.engine.envelope import MAGIC, MAX_HEADER_BYTES, ExportKeys, open_envelope
+from rlstm_server.engine.exports import PIECE_BYTES, ExportSpec, read_session, write_export
 from safetensors.torch import load, save
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.description import SessionCopy, SessionFacts
-from rlstm_server.engine.envelope import MAGIC, MAX_HEADER_BYTES, ExportKeys, open_envelope
-from rlstm_server.engine.exports import PIECE_BYTES, ExportSpec, read_session, write_export
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.requests import MAX_METADATA_BYTES, MAX_PENDING, check_metadata
 from rlstm_server.errors import ImportRejected, TooLarge

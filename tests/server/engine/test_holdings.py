@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import holdings
@@ -12,7 +13,6 @@ from rlstm_server.engine.quotas import Quota
 from rlstm_server.errors import RateLimited, StoreUnavailable
 from rlstm_server.schemas import CreateSession, SnapshotRequest
 from rlstm_server.store.base import SessionKey
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class SlowStore(MemoryStore):

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_server.engine.quotas import Caller, Quota, TokenBucket
 from rlstm_server.errors import (
@@ -18,7 +19,6 @@ from rlstm_server.errors import (
 )
 from rlstm_server.schemas import CreateSession, Passage
 from rlstm_server.store.base import Replayed, SessionKey
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Fickle(MemoryStore):

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+from rlstm_server.engine.snapshot import SessionState
 
 from rlstm_model.adaptation.adapter import Lineup
 from rlstm_model.adaptation.round import perform
@@ -11,7 +12,6 @@ from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.reading import TokenUsage, read_piece
-from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationChoice, Passage, Totals
@@ -31,7 +31,9 @@ def test_every_guard_is_counted_under_its_outcome(tools):
     """A projected step is a step that was clipped; skipped and rolled-back ones are none."""
     metrics = Metrics()
     guards = ("projected", "step_skipped", "step_skipped", "restarted", "reset", "frozen")
-    TokenUsage(updates=3, row_steps=3, guards=guards, gradient_norms=(1.0, 2.0), norm_ratio=0.1).count(metrics)
+    TokenUsage(updates=3, row_steps=3, guards=guards, gradient_norms=(1.0, 2.0), norm_ratio=0.1).count(
+        metrics
+    )
     outcomes = ("applied", "clipped", "skipped_nonfinite", "rolled_back", "skipped_frozen")
     counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 

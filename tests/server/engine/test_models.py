@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rlstm_server.engine.envelope import ExportKeys
+from tests.memory_store import MemoryStore
 
 from rlstm_model.adaptation.round import perform
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.numerics import alone
 from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
@@ -25,7 +26,6 @@ from rlstm_server.schemas import (
     ScoreRequest,
     SessionGenerate,
 )
-from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat, and the dog ran. "
 NOTED = ("model", "fingerprint", "adaptation_fingerprint")

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from rlstm_server.engine.operation import Operation
 from rlstm_server.errors import Draining, NotFound
 
 

@@ -4,13 +4,13 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_model.sampling import SamplingConfig
 from rlstm_server.engine.stream import CHUNK, KEPT_TOKENS
 from rlstm_server.errors import Conflict, Draining, Gone, InFlight, InvalidField, SlowConsumer, TooLarge
 from rlstm_server.schemas import EndEvent, EngineLimits, GenerationSettings, SessionGenerate
 from rlstm_server.store.base import Limits
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Counting(MemoryStore):

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_server.engine import answers
 from rlstm_server.errors import (
@@ -22,7 +23,6 @@ from rlstm_server.errors import (
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import Candidate, CandidatesRequest, Passage
 from rlstm_server.store.base import Limits, Stale
-from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
 

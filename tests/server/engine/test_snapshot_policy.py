@@ -2,8 +2,8 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from rlstm_server.engine.snapshot_policy import Lead, SnapshotPolicy
+
 from rlstm_server.store.base import Limits
 
 POLICY = SnapshotPolicy(seconds=2.0, least_tokens=100, most_tokens=1_000, most_records=10)

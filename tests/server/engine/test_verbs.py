@@ -4,10 +4,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-
-from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.snapshot import INLINE_BYTES
+from tests.memory_store import MemoryStore
+
+from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, TooLarge
 from rlstm_server.schemas import (
     ForkRequest,
@@ -21,8 +22,7 @@ from rlstm_server.schemas import (
 )
 from rlstm_server.store.base import Limits, SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_memory import MemoryStore
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 KEYS = ExportKeys((b"a key to sign with",))
 TEXT = "once upon a time there was a text "

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_server.errors import (
     Gone,
@@ -29,7 +30,6 @@ from rlstm_server.store.base import (
     new_generation,
     new_session_id,
 )
-from rlstm_server.store.in_memory import MemoryStore
 
 SMALL = Limits(log_records=3, log_bytes=100, named_snapshots=2, chunk_bytes=10, snapshot_ms=60_000)
 

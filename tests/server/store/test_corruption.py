@@ -5,12 +5,12 @@ import secrets
 
 import pytest
 from redis import Redis
+from rlstm_server.store.sealing import Seal, seal, unseal
 
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.store.base import Limits
-from rlstm_server.store.in_redis import RedisStore
 from rlstm_server.store.redis_functions import session_key
-from rlstm_server.store.sealing import Seal, seal, unseal
+from rlstm_server.store.redis_store import RedisStore
 
 CORRUPTIONS = 100
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from rlstm_client.cli.main import build
 from rlstm_server.errors import StartupError
 from rlstm_server.store.base import Limits
-from rlstm_server.store.in_redis import RedisStore
 from rlstm_server.store.redis_check import find_concerns
 from rlstm_server.store.redis_link import RedisLink
+from rlstm_server.store.redis_store import RedisStore
 
 from . import servers
 from .conftest import DEPLOY

@@ -14,7 +14,7 @@ from redis import Redis
 from rlstm_server.errors import OutcomeUnknown, StartupError, StoreUnavailable
 from rlstm_server.store import embedded
 from rlstm_server.store.embedded import EmbeddedValkey, find_binary
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 # A server process that starts the store, commits as often as it can, and tells each acknowledged version.
 OWNER = """
@@ -22,7 +22,7 @@ import asyncio, sys
 from pathlib import Path
 from rlstm_server.store.base import Commit, Creation, SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 async def main():
     server = EmbeddedValkey(Path(sys.argv[1]), maxmemory_bytes=64 << 20)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import orjson
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_server.errors import Gone, StoreFull
 from rlstm_server.store.base import Committed, Created, Limits, Replayed
-from rlstm_server.store.in_memory import MemoryStore
 
 
 async def test_a_full_store_refuses_before_anything_changed(build):

@@ -15,8 +15,8 @@ from rlstm_server.errors import (
 )
 from rlstm_server.store.base import Committed, Created, CreationReplayed, Limits, Replayed, next_position
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_redis import RedisStore
 from rlstm_server.store.redis_functions import session_key, tenant_key
+from rlstm_server.store.redis_store import RedisStore
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from redis import Redis
 from rlstm_server.errors import Gone, OutcomeUnknown, SessionExists, StateCorrupt, StoreFull, StoreUnavailable
 from rlstm_server.store.base import Base, Committed, Created, CreationReplayed, Limits, SnapshotRef
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_redis import RedisStore
 from rlstm_server.store.redis_functions import session_key
+from rlstm_server.store.redis_store import RedisStore
 
 SMALL = Limits(chunk_bytes=10, log_records=3, log_bytes=100)
 

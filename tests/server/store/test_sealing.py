@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rlstm_server.store.sealing import MAGIC, Seal, seal, unseal
 
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.store.base import SessionKey
-from rlstm_server.store.sealing import MAGIC, Seal, seal, unseal
 
 KEY = SessionKey("default", "abc")
 SEAL = Seal.of(KEY, 7, fingerprint="f", adaptation_fingerprint="a", numerics="torch cpu")

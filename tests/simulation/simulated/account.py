@@ -11,7 +11,7 @@ import orjson
 
 from rlstm_model.adaptation.watch import Watch
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.snapshot import SessionState, Snapshots, digest
+from rlstm_server.engine.state import SessionState, Snapshots, digest
 from rlstm_server.store.base import Commit, SessionKey, next_position
 from simulated.device import VOCAB, fold_of, served
 from simulated.fold import Fold

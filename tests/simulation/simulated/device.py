@@ -219,7 +219,6 @@ class Device:
         try:
             step = worker._next_step()
         except _Idle:
-            worker.slots.wipe()
             return
         if step is None:
             worker._refuse_rest()

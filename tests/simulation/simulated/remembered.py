@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tests.memory_store import MemoryStore
+
 from rlstm_server.store.base import SessionKey, SnapshotRef
-from rlstm_server.store.in_memory import MemoryStore
 from simulated.account import Account, digest_of, is_state
 from simulated.replica import Replica
 from simulated.storage import Applied

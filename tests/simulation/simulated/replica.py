@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.models import Models
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
+
+from rlstm_server.engine.engine import Engine
+from rlstm_server.engine.models import Models
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import EngineLimits
@@ -87,7 +88,6 @@ class Replica:
         )
         engine.worker.run_batch = perform
         engine.sessions.snapshotter.policy = self._policy
-        engine._cache_check.start()
         engine.sessions._operations = _InOrder()
         engine.worker._wake = Device(engine.worker, self._loop, partial(self._computed, self.host))
         return engine

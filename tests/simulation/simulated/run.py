@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 from rlstm_server.engine.snapshot import INLINE_BYTES
+
 from simulated.checker import Checker, Verdict
 from simulated.loop import Stuck
 from simulated.virtual import virtual

@@ -9,14 +9,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.committing import Committer
+from rlstm_server.store.history import History
+from tests.memory_store import MemoryStore
+
+from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.session import Sessions
 from rlstm_server.errors import Gone, NotFound
 from rlstm_server.store.base import Commit, CommitOutcome, Committed, SessionKey, new_operation_id
-from rlstm_server.store.history import History
-from rlstm_server.store.in_memory import MemoryStore
 
 Sabotage = Callable[[], AbstractContextManager[None]]
 

@@ -8,6 +8,8 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tests.memory_store import MemoryStore
+
 from rlstm_server.store.base import (
     Commit,
     Committed,
@@ -20,7 +22,6 @@ from rlstm_server.store.base import (
     SessionKey,
     SnapshotRef,
 )
-from rlstm_server.store.in_memory import MemoryStore
 from simulated.loop import SimulatedLoop
 from simulated.told import Attempt
 
