@@ -107,10 +107,10 @@ def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
     piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
     gc.collect()
     before, most = vectors_alive(weights), 0
-    steps, sent, over = read_piece(state, piece, learn=True), None, False
+    reading, results, over = read_piece(state, piece, learn=True), None, False
     while not over:
         try:
-            sent = perform(steps.send(sent).works)
+            results = perform(reading.send(results))
         except StopIteration:
             over = True
         most = max(most, vectors_alive(weights) - before)

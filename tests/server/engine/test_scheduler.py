@@ -86,7 +86,7 @@ def test_a_tenant_that_was_away_is_owed_nothing():
 
 
 def test_a_full_queue_refuses_and_says_so():
-    """One over capacity is refused unless it was admitted before; a place that becomes free is given again."""
+    """One over capacity is refused, unless it was admitted before; a place that becomes free is given."""
     one, two, three = Request(1), Request(2, "b"), Request(3, "c")
     scheduler = filled([one, two], budget=1, capacity=2)
     with pytest.raises(Overloaded, match="2 jobs"):
@@ -108,7 +108,7 @@ def test_one_tenant_does_not_fill_the_queue():
 
 
 def test_what_waits_is_removed_at_once_what_runs_comes_back_first():
-    """A request that waits leaves its queue, and its tenant the order; one in a step stays until that is over."""
+    """One that waits leaves its queue, and its tenant the order; one in a step stays until that is over."""
     one, two = Request(1), Request(2, "b")
     scheduler = filled([one, two], budget=1)
     assert scheduler.remove(one)
@@ -219,7 +219,7 @@ def test_nobody_waits_longer_than_the_rows_before(seed: int, budget: int, tenant
 
 @pytest.mark.parametrize(("others", "budget"), [(1, 2), (16, 64), (300, 64)])
 def test_a_megabyte_delays_twenty_bytes_by_one_step_of_all(others: int, budget: int):
-    """Among endless requests a new tenant is in the next step; one of their tenant waits for each of them once."""
+    """Among endless requests a new tenant is in the next step; one of their tenant waits for each once."""
     scheduler = filled([Request(n, "novel", 2) for n in range(others)], budget=budget, capacity=1_000)
     for request in scheduler.schedule():
         scheduler.back(request, again=True)

@@ -1,4 +1,4 @@
-"""The device thread: all jobs in a batch step, one outcome a job, readers that are behind, the slow weights."""
+"""The device thread: all jobs in a batch step, one outcome a job, readers that are behind, slow weights."""
 
 import asyncio
 import threading
@@ -104,6 +104,12 @@ async def at_once(worker, jobs, caller):
     gate.opened.set()
     await holding
     return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def read(stream, into):
+    """Read a stream to its end."""
+    async for event in stream:
+        into.append(event)
 
 
 async def until_idle(worker):
@@ -322,7 +328,7 @@ async def test_a_batch_that_fails_as_a_whole_is_done_job_by_job(tools, reader):
 
 @pytest.mark.parametrize(("raised", "answered"), [(ZeroDivisionError, InternalError), (NotFound, NotFound)])
 async def test_an_error_fails_its_job_only(tools, reader, caplog, raised, answered):
-    """Ours is the answer as it is; what was not foreseen is logged with the request id and answered as ours."""
+    """Ours is the answer as it is; any other is logged with the request id and answered as ours."""
 
     async def broken():
         await reading(reader, 1)
@@ -457,8 +463,7 @@ async def test_a_reader_that_comes_back_too_late_is_told(tools, reader):
         await until_idle(worker)
         await asyncio.sleep(0.15)
         with pytest.raises(SlowConsumer, match=r"0\.1 s"):
-            async for event in stream:
-                seen.append(event)  # noqa: PERF401 - what was seen before the error
+            await read(stream, seen)
 
     assert seen == list(range(1, work.made + 1))
     assert work.made < 30
@@ -477,7 +482,7 @@ async def test_a_parked_job_that_is_left_is_closed(tools, reader):
 
 
 async def test_bytes_are_bounded_too():
-    """A few events of long text fill a buffer as many short ones do; who makes them waits until it is empty."""
+    """A few events of long text fill a buffer as many short ones do; their maker waits until it is empty."""
     limits = EngineLimits(reader_events=100, reader_bytes=4 * EVENT_BYTES, reader_seconds=0.01)
     event = TokenEvent(choice=0, index=0, id=1, text="x" * 3 * EVENT_BYTES, logprob=0.0)
     buffer = Buffer(limits)
