@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import torch
+from rlstm_server.schemas import AdaptationRequest
 
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
@@ -12,7 +13,6 @@ from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.exports import ExportSpec, write_export
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState

@@ -5,11 +5,11 @@ import random
 import re
 
 import pytest
+from rlstm_server.schemas import Passage
 from tests.page import given
 
 from rlstm_client._pieces import cut
 from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
-from rlstm_server.engine.messages import Passage
 from rlstm_server.engine.text import START, read_passage
 
 pytestmark = [pytest.mark.page, pytest.mark.timeout(300)]

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rlstm_server.schemas import AdaptationRequest
 
 from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.served import ServedModel
 
 BOS = 10

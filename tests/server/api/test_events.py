@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import orjson
 import pytest
+from rlstm_server.schemas import EndEvent, TokenEvent
 
 from rlstm_server.api.events import open_stream
 from rlstm_server.api.tracing import Trace
-from rlstm_server.engine.messages import EndEvent, TokenEvent
 from rlstm_server.errors import Draining, Gone, InFlight, OutcomeUnknown, SlowConsumer, StoreUnavailable
 from rlstm_server.metrics import Metrics
 

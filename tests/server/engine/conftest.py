@@ -6,6 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rlstm_server.schemas import (
+    AdaptationRequest,
+    AppendRequest,
+    Candidate,
+    CandidatesRequest,
+    CreateSession,
+    EndEvent,
+    GenerateRequest,
+    GenerationSettings,
+    Passage,
+    ScoreItem,
+)
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.adaptation.batch_step import run_batch
@@ -16,20 +28,8 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.messages import (
-    AdaptationRequest,
-    AppendRequest,
-    Caller,
-    Candidate,
-    CandidatesRequest,
-    CreateSession,
-    EndEvent,
-    GenerateRequest,
-    GenerationSettings,
-    Passage,
-    ScoreItem,
-)
 from rlstm_server.engine.models import Models
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.metrics import Metrics

@@ -6,9 +6,7 @@ from dataclasses import fields, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from rlstm_server.engine import answers
-from rlstm_server.engine.messages import (
+from rlstm_server.schemas import (
     AdaptationChoice,
     AppendAnswer,
     Columns,
@@ -17,6 +15,8 @@ from rlstm_server.engine.messages import (
     Timings,
     Totals,
 )
+
+from rlstm_server.engine import answers
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.store.base import MAX_SUMMARY_BYTES
 

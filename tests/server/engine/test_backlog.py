@@ -5,13 +5,13 @@ import threading
 from contextlib import asynccontextmanager
 
 import pytest
+from rlstm_server.schemas import EngineLimits, TokenEvent
 from torch import nn
 
 from rlstm_model.adaptation.batch_step import ScoreChunk
 from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.backlog import EVENT_BYTES, Backlog
-from rlstm_server.engine.messages import EngineLimits, TokenEvent
 from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.steps import Ask
 from rlstm_server.errors import SlowConsumer

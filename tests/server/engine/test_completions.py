@@ -4,8 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-
-from rlstm_server.engine.messages import (
+from rlstm_server.schemas import (
     AdaptationRequest,
     CompletionRequest,
     EndEvent,
@@ -14,6 +13,7 @@ from rlstm_server.engine.messages import (
     PromptEvent,
     TokenEvent,
 )
+
 from rlstm_server.engine.quotas import Allowance, TokenBucket
 from rlstm_server.errors import InvalidField, RateLimited, TooLarge
 

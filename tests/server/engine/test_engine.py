@@ -3,10 +3,7 @@
 import math
 
 import pytest
-
-from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.interface import EngineInterface
-from rlstm_server.engine.messages import (
+from rlstm_server.schemas import (
     AdaptationRequest,
     Candidate,
     CandidatesRequest,
@@ -16,6 +13,9 @@ from rlstm_server.engine.messages import (
     ResetRequest,
     ScoreRequest,
 )
+
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.interface import EngineInterface
 from rlstm_server.errors import (
     Draining,
     Gone,

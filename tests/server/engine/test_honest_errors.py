@@ -4,9 +4,9 @@ import asyncio
 import time
 
 import pytest
+from rlstm_server.schemas import CreateSession, Passage
 
-from rlstm_server.engine.messages import Caller, CreateSession, Passage
-from rlstm_server.engine.quotas import Allowance, TokenBucket
+from rlstm_server.engine.quotas import Allowance, Caller, TokenBucket
 from rlstm_server.errors import (
     Draining,
     Gone,

@@ -4,9 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
-
-from rlstm_server.engine.keeping import CHUNK
-from rlstm_server.engine.messages import (
+from rlstm_server.schemas import (
     Candidate,
     CandidatesRequest,
     EndEvent,
@@ -15,6 +13,8 @@ from rlstm_server.engine.messages import (
     Passage,
     SessionGenerate,
 )
+
+from rlstm_server.engine.keeping import CHUNK
 from rlstm_server.errors import Conflict, StoreUnavailable
 from rlstm_server.store.in_memory import MemoryStore
 

@@ -6,11 +6,11 @@ import time
 
 import pytest
 import torch
+from rlstm_server.schemas import AdaptationRequest
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import snapshot
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import digest
 from rlstm_server.metrics import Metrics

@@ -4,13 +4,13 @@ import gc
 
 import pytest
 import torch
+from rlstm_server.schemas import AdaptationChoice, Passage, Totals
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.evaluator import ExpertConfig
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import Tally, read_piece
-from rlstm_server.engine.messages import AdaptationChoice, Passage, Totals
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import read_passage

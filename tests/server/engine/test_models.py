@@ -7,12 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-
-from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.messages import (
+from rlstm_server.schemas import (
     CreateSession,
     EndEvent,
     ForkRequest,
@@ -21,6 +16,11 @@ from rlstm_server.engine.messages import (
     ScoreRequest,
     SessionGenerate,
 )
+
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.engine import Engine
+from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.numerics import alone
 from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound

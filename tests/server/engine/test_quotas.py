@@ -1,7 +1,7 @@
 import pytest
+from rlstm_server.schemas import EndEvent, GenerationSettings, TokenEvent
 
 from rlstm_server.engine.billing import Bill, billed, paid
-from rlstm_server.engine.messages import EndEvent, GenerationSettings, TokenEvent
 from rlstm_server.engine.quotas import Allowance, TokenBucket
 from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited, SlowConsumer
 

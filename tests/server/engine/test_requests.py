@@ -3,9 +3,9 @@
 import threading
 
 import pytest
+from rlstm_server.schemas import EngineLimits, GenerationSettings, Passage
 
 from rlstm_server.engine import requests
-from rlstm_server.engine.messages import EngineLimits, GenerationSettings, Passage
 from rlstm_server.errors import InvalidField, InvalidText, NotFound, TooLarge
 
 LIMITS = EngineLimits()

@@ -1,10 +1,7 @@
 """Texts of one request are scored side by side, as each would be alone."""
 
 import pytest
-
-from rlstm_model.scoring import score
-from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.messages import (
+from rlstm_server.schemas import (
     AdaptationRequest,
     Candidate,
     CandidatesRequest,
@@ -12,6 +9,9 @@ from rlstm_server.engine.messages import (
     Passage,
     ScoreRequest,
 )
+
+from rlstm_model.scoring import score
+from rlstm_model.vocab import ByteVocab
 
 TEXT = "the quick brown fox"
 

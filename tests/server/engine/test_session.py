@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from rlstm_server.schemas import Candidate, CandidatesRequest, Passage
 
 from rlstm_server.engine import answers
-from rlstm_server.engine.messages import Candidate, CandidatesRequest, Passage
 from rlstm_server.errors import (
     Conflict,
     Draining,

@@ -1,9 +1,9 @@
 """What a session of the shipped model costs, as it is served unless asked otherwise."""
 
 import pytest
+from rlstm_server.schemas import DEFAULT_EXPERTS
 
 from rlstm_model.checkpoint import load
-from rlstm_server.engine.messages import DEFAULT_EXPERTS
 from rlstm_server.engine.served import ServedModel
 
 INLINE = 256 * 1024

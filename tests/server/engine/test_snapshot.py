@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rlstm_server.schemas import Passage
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import read_piece
-from rlstm_server.engine.messages import Passage
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.snapshot import Snapshots
 from rlstm_server.engine.text import Place, read_passage

@@ -5,9 +5,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rlstm_server.schemas import Passage
 
 from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
-from rlstm_server.engine.messages import Passage
 from rlstm_server.engine.text import START, Place, read_passage
 from rlstm_server.errors import InvalidField, InvalidText, InvalidTokens
 

@@ -4,10 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-
-from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.messages import (
+from rlstm_server.schemas import (
     ForkRequest,
     GenerationSettings,
     ImportRequest,
@@ -17,6 +14,9 @@ from rlstm_server.engine.messages import (
     SnapshotRequest,
     UpdateRequest,
 )
+
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.snapshot import INLINE_BYTES
 from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, TooLarge
 from rlstm_server.store.base import Limits, SessionKey

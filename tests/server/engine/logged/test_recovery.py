@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from rlstm_server.schemas import AdaptationRequest, RestoreRequest, SnapshotRequest
 
-from rlstm_server.engine.messages import AdaptationRequest, RestoreRequest, SnapshotRequest
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.engine.snapshotter import AT_ONCE
 from rlstm_server.errors import StateCorrupt, StoreFull
