@@ -56,7 +56,7 @@ def expressions():
             expr = target["expr"].replace("$__rate_interval", "5m")
             found[f"panel {panel['title']} {panel['id']} {target['refId']}"] = expr
     found["annotations"] = dashboard()["annotations"]["list"][0]["expr"]
-    (scaled,) = load("kubernetes/components/autoscaling/prometheus-evaluator.yaml")["rules"]["custom"]
+    (scaled,) = load("kubernetes/components/autoscaling/prometheus-adapter.yaml")["rules"]["custom"]
     series, name = scaled["seriesQuery"], scaled["seriesQuery"].split("{")[0]
     query = scaled["metricsQuery"].replace("<<.Series>>", name)
     query = query.replace("<<.LabelMatchers>>", 'namespace="rlstm",pod=~"a|b"').replace("<<.GroupBy>>", "pod")

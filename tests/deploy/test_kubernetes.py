@@ -251,7 +251,7 @@ def test_servers_are_scaled_by_what_they_expose(built, tiny_checkpoint):
     """The autoscaler's metric is the evaluator's, which is made of series that a server has."""
     scaler = built.one("HorizontalPodAutoscaler")["spec"]
     (metric,) = scaler["metrics"]
-    (rule,) = monitoring.load("kubernetes/components/autoscaling/prometheus-evaluator.yaml")["rules"][
+    (rule,) = monitoring.load("kubernetes/components/autoscaling/prometheus-adapter.yaml")["rules"][
         "custom"
     ]
     assert metric["pods"]["metric"]["name"] == rule["name"]["as"]

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
 from tests.fuzz.mutations import change_tree, scrambled
 from tests.fuzz.nasties import BODIES, HEADER_VALUES, QUERY_VALUES, VALUES
 from tests.fuzz.worlds import KEY
@@ -19,6 +18,7 @@ from rlstm_server.engine.record import Guarded, ReadingRecord, read_record, writ
 from rlstm_server.engine.snapshot import Snapshots
 from rlstm_server.engine.text import START
 from rlstm_server.errors import InvalidField, InvalidText, ModelMismatch, StateCorrupt
+from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
 from rlstm_server.store.cursor import read_cursor, write_cursor
 from rlstm_server.store.sealing import MAGIC, Seal, seal, unseal
 

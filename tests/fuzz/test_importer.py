@@ -8,7 +8,6 @@ import resource
 import tracemalloc
 
 import pytest
-from rlstm_server.schemas import AppendRequest, ImportRequest, Passage
 from tests.fuzz.mutations import Parts, mutated, signed
 from tests.fuzz.worlds import KEY, KEYS
 
@@ -19,6 +18,7 @@ from rlstm_server.engine.models import Models
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import ImportRejected, InternalFault, ServerError
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AppendRequest, ImportRequest, Passage
 from rlstm_server.store.in_memory import MemoryStore
 
 QUICK = 600

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 import torch
-from rlstm_server.schemas import AdaptationRequest
 
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
@@ -17,6 +16,7 @@ from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import Place
+from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.store.base import SessionKey, first_position
 
 KEYS = ExportKeys((b"the key of the fuzzer", b"an old one"))

@@ -2,11 +2,11 @@
 
     sealed value = seal(header length (4, little-endian) | header (JSON) | tensors (safetensors))
 
-The header holds what is no tensor: the kind and size of the fast weights, the evaluator's counters and
-pending tokens, the watch over them, the sums over the session's life, and the place in its text. A state
-that was stored and opened again gives the same scores, bit for bit. A new session's state follows from the
-header, so a large one is stored without tensors: an *origin*. A state's digest is of header and tensors,
-not of the bytes that it is stored as: these may be other ones with another version of a library.
+The header holds what is no tensor: the kind and size of fast weights, the evaluator's counters and pending
+tokens, the watch over them, the sums over the session's life, and the place in its text. A state that was
+stored and opened again gives the same scores, bit for bit. A new session's state follows from the header, so
+a large one is stored without tensors: an *origin*. A state's digest is of header and tensors, not of the
+bytes that it is stored as: these may be other ones with another version of a library.
 """
 
 import hashlib

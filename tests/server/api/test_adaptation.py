@@ -1,9 +1,9 @@
 """The adaptation object over HTTP: what is asked for, what was used, and what there is."""
 
 import pytest
-from rlstm_server.schemas import DEFAULT_EXPERTS
 
 from rlstm_server.api.session_shapes import CreatedOut, SessionOut
+from rlstm_server.schemas import DEFAULT_EXPERTS
 
 TEXT = "It was the best of times, it was the worst of times. "
 

@@ -5,7 +5,6 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlstm_server.schemas import Timings, Totals
 
 from rlstm_server.api.answers import (
     FACTORS,
@@ -16,6 +15,7 @@ from rlstm_server.api.answers import (
     server_timing,
     total_fields,
 )
+from rlstm_server.schemas import Timings, Totals
 
 
 def decoded(fragment):

@@ -4,10 +4,10 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlstm_server.schemas import Columns
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.api.words import byte_column, word_rows
+from rlstm_server.schemas import Columns
 
 VOCAB = ByteVocab()
 

@@ -4,12 +4,12 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from rlstm_server.schemas import AdaptationRequest
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_server.bench.capacity import OBJECTS, Resident, session_bytes
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import AdaptationRequest
 
 
 def read(served, asked, tokens, neighbours=3):

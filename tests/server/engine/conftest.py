@@ -6,18 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rlstm_server.schemas import (
-    AdaptationRequest,
-    AppendRequest,
-    Candidate,
-    CandidatesRequest,
-    CreateSession,
-    EndEvent,
-    GenerateRequest,
-    GenerationSettings,
-    Passage,
-    ScoreItem,
-)
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.adaptation.batch_step import run_batch
@@ -33,6 +21,18 @@ from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import (
+    AdaptationRequest,
+    AppendRequest,
+    Candidate,
+    CandidatesRequest,
+    CreateSession,
+    EndEvent,
+    GenerateRequest,
+    GenerationSettings,
+    Passage,
+    ScoreItem,
+)
 from rlstm_server.store.in_memory import MemoryStore
 
 SEGMENT = 5

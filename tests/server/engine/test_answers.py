@@ -6,6 +6,9 @@ from dataclasses import fields, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from rlstm_server.engine import answers
+from rlstm_server.errors import StateCorrupt
 from rlstm_server.schemas import (
     AdaptationChoice,
     AppendAnswer,
@@ -15,9 +18,6 @@ from rlstm_server.schemas import (
     Timings,
     Totals,
 )
-
-from rlstm_server.engine import answers
-from rlstm_server.errors import StateCorrupt
 from rlstm_server.store.base import MAX_SUMMARY_BYTES
 
 GUARDS = ("step_skipped", "projected", "restarted", "reset", "frozen")

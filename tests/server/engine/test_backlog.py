@@ -5,7 +5,6 @@ import threading
 from contextlib import asynccontextmanager
 
 import pytest
-from rlstm_server.schemas import EngineLimits, TokenEvent
 from torch import nn
 
 from rlstm_model.adaptation.batch_step import ScoreChunk
@@ -16,6 +15,7 @@ from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.steps import Ask
 from rlstm_server.errors import SlowConsumer
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import EngineLimits, TokenEvent
 
 FEW = EngineLimits(reader_events=8, reader_seconds=0.1)
 

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlstm_server.schemas import AdaptationChoice, SessionTotals
 
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationChoice, SessionTotals
 from rlstm_server.store.base import SessionKey, first_position
 
 CHOICE = AdaptationChoice(

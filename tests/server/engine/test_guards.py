@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rlstm_server.schemas import AdaptationRequest, Passage, ResetRequest, ScoreItem, ScoreRequest
 
 from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.loss_guard import FREEZE
@@ -14,6 +13,7 @@ from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationRequest, Passage, ResetRequest, ScoreItem, ScoreRequest
 from rlstm_server.store.base import SessionKey
 
 TEXT = "the quick brown fox jumps over the lazy dog; "

@@ -4,7 +4,6 @@ import asyncio
 import time
 
 import pytest
-from rlstm_server.schemas import CreateSession, Passage
 
 from rlstm_server.engine.quotas import Allowance, Caller, TokenBucket
 from rlstm_server.errors import (
@@ -17,6 +16,7 @@ from rlstm_server.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from rlstm_server.schemas import CreateSession, Passage
 from rlstm_server.store.base import Replayed, SessionKey
 from rlstm_server.store.in_memory import MemoryStore
 

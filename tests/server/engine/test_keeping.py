@@ -4,6 +4,9 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+
+from rlstm_server.engine.keeping import CHUNK
+from rlstm_server.errors import Conflict, StoreUnavailable
 from rlstm_server.schemas import (
     Candidate,
     CandidatesRequest,
@@ -13,9 +16,6 @@ from rlstm_server.schemas import (
     Passage,
     SessionGenerate,
 )
-
-from rlstm_server.engine.keeping import CHUNK
-from rlstm_server.errors import Conflict, StoreUnavailable
 from rlstm_server.store.in_memory import MemoryStore
 
 

@@ -4,7 +4,6 @@ import gc
 
 import pytest
 import torch
-from rlstm_server.schemas import AdaptationChoice, Passage, Totals
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.evaluator import ExpertConfig
@@ -15,6 +14,7 @@ from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationChoice, Passage, Totals
 
 
 def totals(logprob, static):

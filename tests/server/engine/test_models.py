@@ -7,15 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rlstm_server.schemas import (
-    CreateSession,
-    EndEvent,
-    ForkRequest,
-    GenerationSettings,
-    ImportRequest,
-    ScoreRequest,
-    SessionGenerate,
-)
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.vocab import ByteVocab
@@ -25,6 +16,15 @@ from rlstm_server.engine.models import Models
 from rlstm_server.engine.numerics import alone
 from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import (
+    CreateSession,
+    EndEvent,
+    ForkRequest,
+    GenerationSettings,
+    ImportRequest,
+    ScoreRequest,
+    SessionGenerate,
+)
 from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat, and the dog ran. "

@@ -1,6 +1,9 @@
 """Texts of one request are scored side by side, as each would be alone."""
 
 import pytest
+
+from rlstm_model.scoring import score
+from rlstm_model.vocab import ByteVocab
 from rlstm_server.schemas import (
     AdaptationRequest,
     Candidate,
@@ -9,9 +12,6 @@ from rlstm_server.schemas import (
     Passage,
     ScoreRequest,
 )
-
-from rlstm_model.scoring import score
-from rlstm_model.vocab import ByteVocab
 
 TEXT = "the quick brown fox"
 

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from rlstm_server.schemas import Candidate, CandidatesRequest, Passage
 
 from rlstm_server.engine import answers
 from rlstm_server.errors import (
@@ -21,6 +20,7 @@ from rlstm_server.errors import (
     VersionMoved,
 )
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import Candidate, CandidatesRequest, Passage
 from rlstm_server.store.base import Limits, Stale
 from rlstm_server.store.in_memory import MemoryStore
 

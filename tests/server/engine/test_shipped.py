@@ -1,10 +1,10 @@
 """What a session of the shipped model costs, as it is served unless asked otherwise."""
 
 import pytest
-from rlstm_server.schemas import DEFAULT_EXPERTS
 
 from rlstm_model.checkpoint import load
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import DEFAULT_EXPERTS
 
 INLINE = 256 * 1024
 """What a commit carries whole."""

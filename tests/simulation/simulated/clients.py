@@ -9,6 +9,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
+from rlstm_model.sampling import SamplingConfig
+from rlstm_server.engine.engine import Engine
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.schemas import (
     AdaptationRequest,
     AppendRequest,
@@ -25,10 +28,6 @@ from rlstm_server.schemas import (
     SnapshotRequest,
     UpdateRequest,
 )
-
-from rlstm_model.sampling import SamplingConfig
-from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.quotas import Caller
 from simulated.replica import Replica, Work
 from simulated.told import Attempt, Intent
 

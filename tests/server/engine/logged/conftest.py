@@ -4,12 +4,12 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
-from rlstm_server.schemas import GenerationSettings, ResetRequest, SessionGenerate
 
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine import snapshot
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import GenerationSettings, ResetRequest, SessionGenerate
 from rlstm_server.store.base import SessionKey
 
 RULES = {
