@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from rlstm_model.adaptation.adapter import Cursor
+from rlstm_model.adaptation.evaluator import Cursor
 from rlstm_model.adaptation.reader import Reader
 from rlstm_server.engine import requests
 from rlstm_server.engine.generate import Continuation, StopStrings, charged
@@ -92,7 +92,7 @@ class _Order:
     @property
     def rows(self) -> int:
         """Rows that a prompt takes of a batch."""
-        return 1 if self.choice is None else self.choice.lineup.rows
+        return 1 if self.choice is None else self.choice.expert_config.rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +224,7 @@ async def _read_adapting(order: _Order, choice: AdaptationChoice, prompt: Prompt
     begin = prompt.begin(fresh.adapted.now)
     state = replace(fresh, adapted=replace(fresh.adapted, now=begin, start=begin))
     reading = await read_piece(state, prompt.scored, learn=True, top=order.top or 0)
-    reader = state.adapter.reader(reading.state.adapted)
+    reader = state.evaluator.reader(reading.state.adapted)
     return PromptRead(reading.columns, reader, reader.cursor, TokenUsage.of_items([reading.usage]))
 
 

@@ -144,7 +144,7 @@ async def _imported(data: bytes, models: Models) -> Imported:
     except InputError:
         raise ImportRejected("the metadata are too long, or no text") from None
     state = state.measured()  # what a file says of its norms is not believed
-    most = state.adapter.config.max_norm_ratio * _ROUNDING
+    most = state.evaluator.config.max_norm_ratio * _ROUNDING
     if state.adapted.rate_scale > requests.MAX_RATE_SCALE or not state.norm_ratio <= most:
         raise ImportRejected("the state is out of bounds")
     if len(state.place.pending) > requests.MAX_PENDING:

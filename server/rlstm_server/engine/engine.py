@@ -12,8 +12,8 @@ from contextlib import aclosing, contextmanager
 from functools import partial, wraps
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from rlstm_model.adaptation.crew import Crew
-from rlstm_model.adaptation.round import PassKind, perform
+from rlstm_model.adaptation.batch_step import PassKind, run_batch
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.completions import Completions
@@ -83,14 +83,16 @@ class Engine:
         """
         self.limits = limits or EngineLimits()
         self.models = models
-        self._crew = Crew(threads) if models.device.type == "cpu" and threads > 1 else None
+        self._thread_pool = ThreadPool(threads) if models.device.type == "cpu" and threads > 1 else None
         padding = Counter[PassKind]()
         self.worker = Worker(
             [served.model for served in models],
             metrics,
             self.limits.queued_jobs,
             rows,
-            partial(perform if models.batches_agree else alone, crew=self._crew, padding=padding),
+            partial(
+                run_batch if models.batches_agree else alone, thread_pool=self._thread_pool, padding=padding
+            ),
             padding,
             self.limits,
         )
@@ -203,8 +205,8 @@ class Engine:
         try:
             await self.worker.close()
         finally:
-            if self._crew is not None:
-                self._crew.close()
+            if self._thread_pool is not None:
+                self._thread_pool.close()
 
     async def ready(self) -> None:
         """Return when work can be taken. Raises Draining, StoreUnavailable."""

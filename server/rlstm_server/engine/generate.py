@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import torch
 
-from rlstm_model.adaptation.adapter import Cursor
+from rlstm_model.adaptation.batch_step import DecodeStep, NextToken
+from rlstm_model.adaptation.evaluator import Cursor
 from rlstm_model.adaptation.reader import Reader
-from rlstm_model.adaptation.round import Next, Turn
 from rlstm_model.sampling import sample, uniform
 from rlstm_model.scoring import LOGPROB_FLOOR, score_log_probs
 from rlstm_model.vocab import Vocab
@@ -143,7 +143,7 @@ class Continuation:
 
         Raises StateCorrupt when the model's output is not finite.
         """
-        following = await compute(Turn(self.reader, self.cursor))
+        following = await compute(DecodeStep(self.reader, self.cursor))
         log_probs_V = following.log_probs_V
         number = uniform(self.seed, self.choice, self.index)
         try:
@@ -212,7 +212,7 @@ async def charged(
         charge.add(generated=made, learned=made if learns else 0)
 
 
-def _best(following: Next, chosen: int, top: int) -> tuple[tuple[int, float], ...]:
+def _best(following: NextToken, chosen: int, top: int) -> tuple[tuple[int, float], ...]:
     targets_1 = torch.tensor([chosen], device=following.log_probs_V.device)
     rows = alternatives(score_log_probs(following.log_probs_V[None], targets_1, top))
     return rows[0] if rows else ()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rlstm_model.adaptation.adapter import Adapter, NonFiniteState, Observed
-from rlstm_model.adaptation.watch import Watch
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState, ObservedChunk
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.scoring import TokenScores
 from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import Piece
@@ -26,7 +26,7 @@ UPDATE_OUTCOMES = {
 }
 """The guards that are no step, by the name they are counted under; "projected" is a step.
 
-The adapter's own are counted once a row, those of the watch over a single expert once a segment.
+The evaluator's own are counted once a row, those of the watch over a single expert once a segment.
 """
 
 
@@ -74,9 +74,9 @@ class TokenUsage:
             session=self.session if other.session is None else other.session,
         )
 
-    def and_observed(self, part: Observed) -> "TokenUsage":
+    def and_observed(self, part: ObservedChunk) -> "TokenUsage":
         """With one more part of the text: where it was learned from, all rows took a step but the skipped."""
-        steps = part.updates * (len(part.state.lineup.rates) - part.guards.count("step_skipped"))
+        steps = part.updates * (len(part.state.expert_config.rates) - part.guards.count("step_skipped"))
         return replace(
             self,
             updates=self.updates + part.updates,
@@ -132,15 +132,15 @@ async def read_piece(
 
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
-    adapter, adapted, watch, done = state.adapter, state.adapted, state.watch, 0
+    evaluator, adapted, watch, done = state.evaluator, state.adapted, state.watch, 0
     scores: list[TokenScores] = []
     static: list[float] = []
     usage = TokenUsage(adapted=len(piece.ids) if learn else 0)
     try:
         while done < len(piece.ids):
-            ids = piece.ids[done : done + adapter.config.segment]
-            part = adapter.part(adapted, ids, learn=learn and watch.learns, top=top)
-            observed, watch = _watched(adapter, watch, await compute(part), learn=learn)
+            ids = piece.ids[done : done + evaluator.config.segment]
+            part = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
+            observed, watch = _watched(evaluator, watch, await compute(part), learn=learn)
             usage = usage.and_observed(observed)
             scores.append(observed.scores)
             static += [] if observed.static_logprobs is None else observed.static_logprobs.tolist()
@@ -150,7 +150,7 @@ async def read_piece(
     columns = columns_of(
         piece,
         TokenScores.concatenate(scores) if scores else None,
-        tuple(static) if adapted.lineup.static else None,
+        tuple(static) if adapted.expert_config.static else None,
     )
     totals = totals_of(piece, columns)
     if own:
@@ -162,14 +162,16 @@ async def read_piece(
     return Reading(after, columns, totals, usage)
 
 
-def _watched(adapter: Adapter, watch: Watch, part: Observed, *, learn: bool) -> tuple[Observed, Watch]:
+def _watched(
+    evaluator: DynamicEvaluator, watch: LossGuard, part: ObservedChunk, *, learn: bool
+) -> tuple[ObservedChunk, LossGuard]:
     """A part under the watch over a single expert, where the frozen baseline reads beside one."""
-    if part.static_logprobs is None or part.state.lineup.experts > 1:
+    if part.static_logprobs is None or part.state.expert_config.experts > 1:
         return part, watch
-    ends = part.state.position % adapter.config.segment == 0
+    ends = part.state.position % evaluator.config.segment == 0
     seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends)
     if seen.lost:
-        state = adapter.reset(part.state, fast_weights=True, recurrent=False)
+        state = evaluator.reset(part.state, fast_weights=True, recurrent=False)
         part = replace(part, state=state, guards=(*part.guards, "reset"))
     elif seen.frozen and learn:
         part = replace(part, guards=(*part.guards, "frozen"))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from rlstm_model.adaptation.adapter import Cursor
+from rlstm_model.adaptation.batch_step import ScoreChunk, ScoredChunk
+from rlstm_model.adaptation.evaluator import Cursor
 from rlstm_model.adaptation.reader import CHUNK, Reader
-from rlstm_model.adaptation.round import Slice, Sliced
 from rlstm_server.engine import requests
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.models import Models, ServedModel
@@ -158,7 +158,7 @@ async def score_items_adapted(
 ) -> Scored:
     """Score each item while learning from it (and from its context), each from the weights as loaded."""
     start = SessionState.before_text(served, choice)
-    at_once = max(1, ROWS_OF_REQUEST // choice.lineup.rows)
+    at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
     done = await gather((_score_adapting(start, item, top) for item in items), at_once)
     return Scored(tuple(scores for scores, _ in done), TokenUsage.of_items([usage for _, usage in done]))
 
@@ -170,7 +170,7 @@ async def rank_candidates(
     weights: CandidateWeights,
 ) -> tuple[RankedCandidate, ...]:
     """Score continuations of a session's present state, which stays as it is; rank 1 is the best mix."""
-    reader = state.adapter.reader(state.adapted, static=True)
+    reader = state.evaluator.reader(state.adapted, static=True)
     at_once = max(1, ROWS_OF_REQUEST // reader.cursor.state.batch)
     try:
         sums = await gather((_sums(reader, piece) for piece in pieces), at_once)
@@ -179,14 +179,14 @@ async def rank_candidates(
     return _ranked(candidates, sums, weights)
 
 
-async def score_text(reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0) -> Sliced:
+async def score_text(reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0) -> ScoredChunk:
     """Scores of at least one token after a cursor, and the cursor after them."""
-    parts: list[Sliced] = []
+    parts: list[ScoredChunk] = []
     for start in range(0, len(ids), CHUNK):
-        sliced = await compute(Slice(reader, cursor, tuple(ids[start : start + CHUNK]), top))
+        sliced = await compute(ScoreChunk(reader, cursor, tuple(ids[start : start + CHUNK]), top))
         parts.append(sliced)
         cursor = sliced.cursor
-    return Sliced.concatenate(parts)
+    return ScoredChunk.concatenate(parts)
 
 
 async def read(reader: Reader, ids: Sequence[int]) -> Cursor:

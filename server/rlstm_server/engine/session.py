@@ -185,7 +185,7 @@ class Sessions(SessionQueues):
         copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
         job = partial(sealed, self.states, copy, await compute(copy))
         with self.distrusting(change.key):
-            ran = await self.worker.run(job, change.caller, copy.state.adapted.lineup.rows)
+            ran = await self.worker.run(job, change.caller, copy.state.adapted.expert_config.rows)
         commit = self._commit_of(change, copy, ran.result)
         began = time.perf_counter()
         outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
@@ -258,7 +258,7 @@ class Sessions(SessionQueues):
         self.metrics.commit_seconds.observe(timings.store)
         self.metrics.state_bytes.observe(staged.state.nbytes)
         adapted = staged.state.adapted
-        if adapted.lineup.experts > 1:
+        if adapted.expert_config.experts > 1:
             self.metrics.static_weight.observe(adapted.weights[0])
 
     # ---- ending -------------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ class Progress:
 
     def continue_from(self, state: SessionState) -> Continuation:
         """The text, going on from a session's state after what is committed of it already."""
-        reader = state.adapter.reader(state.adapted)
+        reader = state.evaluator.reader(state.adapted)
         after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
         return Continuation(
             reader=reader,
@@ -414,7 +414,7 @@ class SessionStreams:
         copy = await self.sessions.read(key, request.caller, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
         job = partial(_show, progress, copy, self.sessions.metrics)
-        stream = self.sessions.worker.stream(job, request.caller, copy.state.adapted.lineup.rows)
+        stream = self.sessions.worker.stream(job, request.caller, copy.state.adapted.expert_config.rows)
         with self.sessions.distrusting(key):
             async with aclosing(stream) as events:
                 shown = 0

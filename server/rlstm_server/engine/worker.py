@@ -22,8 +22,18 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from torch import nn
 
-from rlstm_model.adaptation.round import Next, Observed, Part, PassKind, Slice, Sliced, Turn, Work, perform
-from rlstm_model.adaptation.round import Result as Performed
+from rlstm_model.adaptation.batch_step import (
+    BatchItem,
+    BatchResult,
+    DecodeStep,
+    NextToken,
+    ObserveChunk,
+    ObservedChunk,
+    PassKind,
+    ScoreChunk,
+    ScoredChunk,
+    run_batch,
+)
 from rlstm_server.engine.buffer import Buffer, Event
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.scheduler import Scheduler
@@ -47,7 +57,7 @@ PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "turn": "generate", "le
 """What passes are counted as."""
 
 Result = TypeVar("Result")
-RunBatch: TypeAlias = Callable[[Sequence[Work]], Sequence[Performed]]
+RunBatch: TypeAlias = Callable[[Sequence[BatchItem]], Sequence[BatchResult]]
 Job: TypeAlias = Callable[[], Coroutine[Any, Any, Result]]
 """A coroutine function that the device thread runs: it awaits `compute` and `gather`, and nothing else."""
 
@@ -56,13 +66,13 @@ Job: TypeAlias = Callable[[], Coroutine[Any, Any, Result]]
 
 
 @overload
-def compute(item: Part) -> Awaitable[Observed]: ...
+def compute(item: ObserveChunk) -> Awaitable[ObservedChunk]: ...
 @overload
-def compute(item: Slice) -> Awaitable[Sliced]: ...
+def compute(item: ScoreChunk) -> Awaitable[ScoredChunk]: ...
 @overload
-def compute(item: Turn) -> Awaitable[Next]: ...
+def compute(item: DecodeStep) -> Awaitable[NextToken]: ...
 @types.coroutine
-def compute(item: Work) -> Generator[Sequence[Work], Sequence[Performed], Any]:
+def compute(item: BatchItem) -> Generator[Sequence[BatchItem], Sequence[BatchResult], Any]:
     """Have one item computed in the next batch. Raises what became of it, where that is an exception."""
     (result,) = yield (item,)
     if isinstance(result, Exception):
@@ -73,11 +83,11 @@ def compute(item: Work) -> Generator[Sequence[Work], Sequence[Performed], Any]:
 @types.coroutine
 def gather(
     coroutines: Iterable[Coroutine[Any, Any, Result]], at_once: int
-) -> Generator[Sequence[Work], Sequence[Performed], list[Result]]:
+) -> Generator[Sequence[BatchItem], Sequence[BatchResult], list[Result]]:
     """Await many coroutines: at most ``at_once`` of them share each batch. Results are in their order."""
     members: list[_Member[Result]] = []
     waiting, going = iter(coroutines), list[_Member[Result]]()
-    results: Sequence[Performed] = ()
+    results: Sequence[BatchResult] = ()
     try:
         while True:
             going = _advanced(going, results)
@@ -98,10 +108,10 @@ class _Member(Generic[Result]):
     """One of the coroutines that are gathered: the items that it awaits, and then what it returned."""
 
     coroutine: Coroutine[Any, Any, Result]
-    items: Sequence[Work] = ()
+    items: Sequence[BatchItem] = ()
     returned: list[Result] = field(default_factory=list)
 
-    def go_on(self, results: Sequence[Performed] | None) -> bool:
+    def go_on(self, results: Sequence[BatchResult] | None) -> bool:
         """Run to the next await; False when it is over. There are no results for the first time."""
         try:
             self.items = self.coroutine.send(results)
@@ -110,7 +120,7 @@ class _Member(Generic[Result]):
         return not self.returned
 
 
-def _advanced(going: Sequence[_Member[Result]], results: Sequence[Performed]) -> list[_Member[Result]]:
+def _advanced(going: Sequence[_Member[Result]], results: Sequence[BatchResult]) -> list[_Member[Result]]:
     """Give each member the results of its own items; those that are not over."""
     still, start = [], 0
     for member in going:
@@ -145,7 +155,7 @@ class _Running:
     rows: int
     buffer: Buffer[Any] | None
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    items: Sequence[Work] = ()
+    items: Sequence[BatchItem] = ()
     over: bool = False
     cancelled: bool = False
     submitted: float = field(default_factory=time.perf_counter)
@@ -158,7 +168,7 @@ class _Running:
         self.tenant, self.rows = self.caller.tenant, max(1, self.rows)
         self.future: asyncio.Future[Ran[Any]] = self.loop.create_future()
 
-    def go_on(self, results: Sequence[Performed] | None) -> None:
+    def go_on(self, results: Sequence[BatchResult] | None) -> None:
         """Run to the next await, or to the end; the outcome is on its way when this returns."""
         began = time.perf_counter()
         if self.started is None or self.coroutine is None:
@@ -214,7 +224,7 @@ class Worker:
     metrics: Metrics
     capacity: int
     rows: int = ROWS
-    run_batch: RunBatch = perform
+    run_batch: RunBatch = run_batch
     padding: Counter[PassKind] = field(default_factory=Counter)
     limits: EngineLimits = field(default_factory=EngineLimits)
     _wake: threading.Condition = field(default_factory=threading.Condition)
@@ -389,7 +399,7 @@ class Worker:
             running.go_on(own)
         return seconds
 
-    def _computed(self, asked: Sequence[Sequence[Work]]) -> list[Sequence[Performed]]:
+    def _computed(self, asked: Sequence[Sequence[BatchItem]]) -> list[Sequence[BatchResult]]:
         """What became of each job's items. When a batch as a whole fails, each job has one of its own."""
         try:
             results = self.run_batch([item for items in asked for item in items])
@@ -425,33 +435,33 @@ class Worker:
             running.close()
 
 
-def census(items: Sequence[Work]) -> tuple[Counter[Phase], Counter[Phase]]:
+def census(items: Sequence[BatchItem]) -> tuple[Counter[Phase], Counter[Phase]]:
     """The rows of items and the tokens of their texts, by what they are for."""
     rows, tokens = Counter[Phase](), Counter[Phase]()
     for item in items:
         phase = _phase(item)
         rows[phase] += _rows(item)
-        tokens[phase] += 1 if isinstance(item, Turn) else len(item.ids)
+        tokens[phase] += 1 if isinstance(item, DecodeStep) else len(item.ids)
     return rows, tokens
 
 
-def _rows(item: Work) -> int:
+def _rows(item: BatchItem) -> int:
     """Rows of the batch that an item takes."""
-    return item.state.lineup.rows if isinstance(item, Part) else item.cursor.state.batch
+    return item.state.expert_config.rows if isinstance(item, ObserveChunk) else item.cursor.state.batch
 
 
-def _is_short(item: Work) -> bool:
+def _is_short(item: BatchItem) -> bool:
     """Whether it is a single token, or the end of a text, which no segment ends with.
 
     Several of them weigh as much as one segment, from which is learned.
     """
-    return isinstance(item, Turn) or (isinstance(item, Part) and not item.ends)
+    return isinstance(item, DecodeStep) or (isinstance(item, ObserveChunk) and not item.ends)
 
 
-def _phase(item: Work) -> Phase:
-    if isinstance(item, Turn):
+def _phase(item: BatchItem) -> Phase:
+    if isinstance(item, DecodeStep):
         return "generate"
-    return "update" if isinstance(item, Part) and item.learns else "score"
+    return "update" if isinstance(item, ObserveChunk) and item.learns else "score"
 
 
 def weights_digest(models: Iterable[nn.Module]) -> str:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from rlstm_server.engine.snapshot import SessionState
 
-from rlstm_model.adaptation.adapter import Lineup
-from rlstm_model.adaptation.round import perform
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.evaluator import ExpertConfig
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
@@ -67,7 +67,7 @@ def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
     counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
     assert min(counted) >= 0
-    assert sum(counted) == len(state.adapted.lineup.rates) * (80 // tools.SEGMENT)
+    assert sum(counted) == len(state.adapted.expert_config.rates) * (80 // tools.SEGMENT)
 
 
 @pytest.mark.parametrize(("static", "nats", "tokens"), [(-4.0, 4.0, 3), (None, 0.0, 0)])
@@ -102,7 +102,7 @@ def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
     """A part's state is dropped with the next one: memory does not grow by a delta for every segment."""
     served = ServedModel.of(load(tiny_checkpoint))
     weights = served.model.config.num_parameters
-    choice = AdaptationChoice.of(served.adapter().config, Lineup(), 1.0)
+    choice = AdaptationChoice.of(served.evaluator().config, ExpertConfig(), 1.0)
     state = SessionState.before_text(served, choice)
     piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
     gc.collect()
@@ -110,7 +110,7 @@ def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
     reading, results, over = read_piece(state, piece, learn=True), None, False
     while not over:
         try:
-            results = perform(reading.send(results))
+            results = run_batch(reading.send(results))
         except StopIteration:
             over = True
         most = max(most, vectors_alive(weights) - before)

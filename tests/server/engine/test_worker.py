@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlstm_model.adaptation.reader import static_reader
-from rlstm_model.adaptation.round import Part, Slice, Turn, perform
+from rlstm_model.adaptation.batch_step import DecodeStep, ObserveChunk, ScoreChunk, run_batch
+from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.buffer import EVENT_BYTES, Buffer
 from rlstm_server.engine.worker import SHORT, Worker, census, compute, gather, weights_digest
@@ -33,7 +33,7 @@ async def running(capacity=8, model=None, **options):
 
 @pytest.fixture(scope="module")
 def reader(tools):
-    return static_reader(tools.tiny_model(ByteVocab(), hidden=12), 10)
+    return frozen_reader(tools.tiny_model(ByteVocab(), hidden=12), 10)
 
 
 async def reading(reader, steps, log=None, name=None):
@@ -42,7 +42,7 @@ async def reading(reader, steps, log=None, name=None):
     for token in range(steps):
         if log is not None:
             log.append(name)
-        scored = await compute(Slice(reader, cursor, (token % 200 + 1,)))
+        scored = await compute(ScoreChunk(reader, cursor, (token % 200 + 1,)))
         cursor, total = scored.cursor, scored.scores.total
     return total
 
@@ -59,7 +59,7 @@ class Showing:
             while self.made < self.count:
                 self.made += 1
                 put(self.made)
-                await compute(Slice(self.reader, self.reader.cursor, (1,)))
+                await compute(ScoreChunk(self.reader, self.reader.cursor, (1,)))
         finally:
             self.closed.set()
 
@@ -73,7 +73,7 @@ class Log:
     def __call__(self, items):
         """Run one."""
         self.batches.append(len(items))
-        return perform(items)
+        return run_batch(items)
 
 
 class Gate:
@@ -146,7 +146,7 @@ async def test_a_step_has_the_rows_that_it_may(tools, reader):
 async def test_steps_are_measured(tools, reader):
     """Steps, rows, tokens and padding, by what they were for: three rows of one token are a tile."""
     padding = Counter()
-    async with running(run_batch=partial(perform, padding=padding), padding=padding) as worker:
+    async with running(run_batch=partial(run_batch, padding=padding), padding=padding) as worker:
         await at_once(worker, [partial(reading, reader, n) for n in (3, 1, 2)], tools.caller())
         await at_once(worker, [partial(reading, reader, 1)] * 3, tools.caller())
     tile = reader.rows.weights.tile
@@ -185,7 +185,7 @@ async def test_a_text_is_continued_by_several_tokens_beside_a_segment(tools, rea
     async def choosing():
         cursor = reader.cursor
         for _ in range(SHORT):
-            following = await compute(Turn(reader, cursor))
+            following = await compute(DecodeStep(reader, cursor))
             cursor = following.after(65)
 
     log = Log()
@@ -209,17 +209,17 @@ def test_items_are_counted_by_what_they_are_for(tools):
     """Parts that end a segment and learn are updates, other texts are scored, and a turn is one token."""
     served = tools.serve(ByteVocab())
     state = tools.before_text(served, experts=2).adapted
-    adapter = served.adapter()
-    reader = adapter.reader(state)
+    evaluator = served.evaluator()
+    reader = evaluator.reader(state)
     ids = tuple(range(tools.SEGMENT))
     items = [
-        adapter.part(state, ids),
-        adapter.part(state, ids, learn=False),
-        adapter.part(state, ids[:2]),
-        Slice(served.reader, served.reader.cursor, ids[:3]),
-        Turn(reader, reader.cursor),
+        evaluator.chunk(state, ids),
+        evaluator.chunk(state, ids, learn=False),
+        evaluator.chunk(state, ids[:2]),
+        ScoreChunk(served.reader, served.reader.cursor, ids[:3]),
+        DecodeStep(reader, reader.cursor),
     ]
-    assert isinstance(items[0], Part)
+    assert isinstance(items[0], ObserveChunk)
     rows, tokens = census(items)
     assert rows == {"update": 2, "score": 2 + 2 + 1, "generate": 2}
     assert tokens == {"update": 5, "score": 5 + 2 + 3, "generate": 1}
@@ -297,7 +297,7 @@ async def test_an_item_that_fails_fails_its_job_only(tools, reader):
     """The error of one item is raised in the job that awaits it; the batch goes on for the others."""
 
     async def outside():
-        await compute(Slice(reader, reader.cursor, (999,)))
+        await compute(ScoreChunk(reader, reader.cursor, (999,)))
 
     async with running() as worker:
         good = partial(reading, reader, 2)
@@ -313,10 +313,10 @@ async def test_a_batch_that_fails_as_a_whole_is_done_job_by_job(tools, reader):
     def out_of_memory(items):
         if any(len(item.ids) > 1 for item in items):
             raise MemoryError
-        return perform(items)
+        return run_batch(items)
 
     async def greedy():
-        await compute(Slice(reader, reader.cursor, (1, 2)))
+        await compute(ScoreChunk(reader, reader.cursor, (1, 2)))
 
     async with running(run_batch=out_of_memory) as worker:
         good = partial(reading, reader, 2)

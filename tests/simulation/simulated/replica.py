@@ -15,7 +15,7 @@ from rlstm_server.engine.models import Models
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import EngineLimits
-from simulated.device import Device, perform, served
+from simulated.device import Device, run_batch, served
 from simulated.loop import Host, SimulatedLoop, on
 from simulated.network import Link, Network
 from simulated.told import ATTEMPT, Attempt
@@ -86,7 +86,7 @@ class Replica:
             cache_bytes=self._cache_bytes,
             export_keys=EXPORT_KEYS,
         )
-        engine.worker.run_batch = perform
+        engine.worker.run_batch = run_batch
         engine.sessions.snapshotter.policy = self._policy
         engine.sessions._operations = _InOrder()
         engine.worker._wake = Device(engine.worker, self._loop, partial(self._computed, self.host))
