@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from rlstm_server.errors import Overloaded
 
@@ -37,12 +37,8 @@ class Schedulable(Protocol):
 RequestT = TypeVar("RequestT", bound=Schedulable)
 
 
-class _Place(NamedTuple):
-    """A place in the order of tenants: fewest rows first, then first come."""
-
-    had: int
-    number: int
-    tenant: str
+Place: TypeAlias = tuple[int, int, str]
+"""A tenant's place in their order: the rows that it had, fewest first; then first come; its name."""
 
 
 @dataclass
@@ -52,7 +48,7 @@ class _Tenant(Generic[RequestT]):
     had: int
     requests: int = 0
     queue: "deque[RequestT]" = field(default_factory=deque)
-    place: _Place | None = None
+    place: Place | None = None
 
 
 @dataclass
@@ -66,7 +62,7 @@ class Scheduler(Generic[RequestT]):
     budget: int
     active: int = 0
     _tenants: dict[str, _Tenant[RequestT]] = field(default_factory=dict)
-    _order: list[_Place] = field(default_factory=list)
+    _order: list[Place] = field(default_factory=list)
     _running: set[RequestT] = field(default_factory=set)
     _now: int = 0
     _numbers: "count[int]" = field(default_factory=count)
@@ -87,26 +83,28 @@ class Scheduler(Generic[RequestT]):
         One that was `admitted` before, in an earlier part of the same work, is not refused.
         """
         tenant = self._tenants.get(request.tenant) or _Tenant(self._now)
-        if not admitted:
-            self._check_capacity(tenant)
+        if not admitted and self.active >= self.capacity:
+            raise Overloaded(f"{self.capacity} jobs are waiting; retry later", retry_after=1)
+        if not admitted and tenant.requests >= SHARE * self.capacity:
+            raise Overloaded(f"{tenant.requests} jobs of this tenant are waiting; retry later", retry_after=1)
         self._tenants[request.tenant] = tenant
         tenant.requests += 1
         self.active += 1
-        self._enqueue(request, tenant)
+        tenant.queue.append(request)
+        self._wait(request.tenant, tenant)
 
     def schedule(self) -> list[RequestT]:
         """Take the requests of the next step; none when nobody waits. Each is then to be put `back`."""
         chosen: list[RequestT] = []
         rows = 0
         while self._order and rows < self.budget:
-            place = self._order.pop(0)
-            tenant = self._tenants[place.tenant]
+            had, _, name = self._order.pop(0)
+            tenant = self._tenants[name]
             request = tenant.queue.popleft()
             chosen.append(request)
             rows += request.rows
-            self._now, tenant.had, tenant.place = place.had, place.had + request.rows, None
-            if tenant.queue:
-                self._wait(place.tenant, tenant)
+            self._now, tenant.had, tenant.place = had, had + request.rows, None
+            self._wait(name, tenant)
         self._running.update(chosen)
         return chosen
 
@@ -115,7 +113,8 @@ class Scheduler(Generic[RequestT]):
         self._running.remove(request)
         tenant = self._tenants[request.tenant]
         if again:
-            self._enqueue(request, tenant)
+            tenant.queue.append(request)
+            self._wait(request.tenant, tenant)
         else:
             self._leave(request, tenant)
 
@@ -143,22 +142,12 @@ class Scheduler(Generic[RequestT]):
             _equal("a tenant that has requests", own > 0, True)
         _equal("all requests", self.active, len(requests))
 
-    def _check_capacity(self, tenant: _Tenant[RequestT]) -> None:
-        if self.active >= self.capacity:
-            raise Overloaded(f"{self.capacity} jobs are waiting; retry later", retry_after=1)
-        if tenant.requests >= SHARE * self.capacity:
-            raise Overloaded(f"{tenant.requests} jobs of this tenant are waiting; retry later", retry_after=1)
-
-    def _enqueue(self, request: RequestT, tenant: _Tenant[RequestT]) -> None:
-        tenant.queue.append(request)
-        if tenant.place is None:
-            self._wait(request.tenant, tenant)
-
     def _wait(self, name: str, tenant: _Tenant[RequestT]) -> None:
-        """Take a place among the tenants. What was not asked for earlier is not owed now."""
-        tenant.had = max(tenant.had, self._now)
-        tenant.place = _Place(tenant.had, next(self._numbers), name)
-        insort(self._order, tenant.place)
+        """Take a place among the tenants, with a queue. What was not asked for earlier is not owed now."""
+        if tenant.queue and tenant.place is None:
+            tenant.had = max(tenant.had, self._now)
+            tenant.place = (tenant.had, next(self._numbers), name)
+            insort(self._order, tenant.place)
 
     def _leave(self, request: RequestT, tenant: _Tenant[RequestT]) -> None:
         tenant.requests -= 1

@@ -98,7 +98,7 @@ class Scoring:
                 job = partial(score_items_adapted, served, choice, items, request.top)
             ran = await self.sessions.worker.run(job, request.caller, rows)
         ran.result.usage.count(self.sessions.metrics)
-        timings = Timings(queue=ran.queue, compute=ran.compute)
+        timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
         return ScoreAnswer(items=ran.result.items, adaptation=choice, timings=timings)
 
     def _item_texts(self, served: ServedModel, items: tuple[ScoreItem, ...]) -> Sequence[ItemText]:
@@ -121,7 +121,7 @@ class Scoring:
             charge.add(tokens=sum(len(piece.ids) for piece in pieces))
             ran = await self.sessions.worker.run(job, request.caller, min(len(pieces), ROWS_OF_REQUEST))
         self.sessions.metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
-        timings = Timings(queue=ran.queue, compute=ran.compute)
+        timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
         return CandidatesAnswer(version=copy.position.version, candidates=ran.result, timings=timings)
 
     def _candidate_pieces(self, request: CandidatesRequest, copy: SessionCopy) -> Sequence[Piece]:

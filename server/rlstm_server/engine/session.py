@@ -189,7 +189,9 @@ class Sessions(SessionQueues):
         commit = self._commit_of(change, copy, ran.result)
         began = time.perf_counter()
         outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
-        timings = Timings(queue=ran.queue, compute=ran.compute, store=time.perf_counter() - began)
+        timings = Timings(
+            queue=ran.queue_seconds, compute=ran.compute_seconds, store=time.perf_counter() - began
+        )
         return _Tried(copy, ran.result.staged, commit, outcome, timings)
 
     def _commit_of(self, change: Change, copy: SessionCopy, result: Sealed[Any]) -> Commit:

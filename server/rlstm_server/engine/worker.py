@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
 from torch import nn
 
@@ -134,60 +134,75 @@ def _advanced(going: Sequence[_Member[Result]], results: Sequence[BatchResult]) 
 # ---- jobs that are under way ------------------------------------------------------------------------------
 
 
-class Ran(NamedTuple, Generic[Result]):
-    """A job's result, the seconds it waited for its first batch step and those of its batches."""
-
-    result: Result
-    queue: float
-    compute: float
-
-
 @dataclass(eq=False)
-class _Running:
-    """A job, who asked for it, the items that it awaits, and where its outcome goes.
+class Request(Generic[Result]):
+    """A job, who asked for it, the items that it awaits, and what became of it.
 
-    `rows` are those of its next batch. Only the device thread runs the job; the future belongs to the event
-    loop that waits. With a `buffer` that is full it is `parked`: out of the queue until the reader goes on.
+    `rows` are those of its next batch, `queue_seconds` those it waited for its first, `compute_seconds` those
+    of its batches. Only the device thread runs the job; the future belongs to the event loop that waits. With
+    a `buffer` that is full it is `parked`: out of the queue until the reader goes on.
     """
 
-    job: Job[Any]
+    job: Job[Result]
     caller: Caller
+    tenant: str
     rows: int
-    buffer: Buffer[Any] | None
-    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    future: "asyncio.Future[Result]"
+    buffer: Buffer[Any] | None = None
     items: Sequence[BatchItem] = ()
+    sizes: Sequence[tuple[Phase, int, int]] = ()
     over: bool = False
     cancelled: bool = False
-    submitted: float = field(default_factory=time.perf_counter)
-    started: float | None = None
-    compute: float = 0.0
     parked: float | None = None
-    coroutine: Coroutine[Any, Any, Any] | None = None
+    submitted: float = field(default_factory=time.perf_counter)
+    queue_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    coroutine: Coroutine[Any, Any, Result] | None = None
 
-    def __post_init__(self) -> None:
-        self.tenant, self.rows = self.caller.tenant, max(1, self.rows)
-        self.future: asyncio.Future[Ran[Any]] = self.loop.create_future()
+    @property
+    def result(self) -> Result:
+        """What the job returned."""
+        return self.future.result()
+
+    @property
+    def short(self) -> bool:
+        """Whether it awaits single tokens only, or ends of texts, which no segment ends with.
+
+        Several of these weigh as much as one segment, from which is learned.
+        """
+        return bool(self.items) and all(
+            isinstance(item, DecodeStep) or (isinstance(item, ObserveChunk) and not item.ends)
+            for item in self.items
+        )
 
     def go_on(self, results: Sequence[BatchResult] | None) -> None:
         """Run to the next await, or to the end; the outcome is on its way when this returns."""
         began = time.perf_counter()
-        if self.started is None or self.coroutine is None:
-            self.started, self.coroutine = began, self.job()
+        if self.coroutine is None:
+            self.queue_seconds, self.coroutine = began - self.submitted, self.job()
         try:
             self.items = self.coroutine.send(results)
-            self.rows = sum([_rows(item) for item in self.items])
-            self.compute += time.perf_counter() - began
+            self.sizes = [size_of(item) for item in self.items]
+            self.rows = sum([rows for _, rows, _ in self.sizes])
+            outcome: Any = None
         except StopIteration as stop:
-            self.compute += time.perf_counter() - began
-            self.end(Ran(stop.value, self.started - self.submitted, self.compute))
+            self.over, outcome = True, stop.value
         except Exception as error:
-            self.end(self._as_ours(error))
+            self.over, outcome = True, error
+        self.compute_seconds += time.perf_counter() - began
+        if self.over:
+            self.end(outcome)
 
-    def end(self, outcome: Ran[Any] | ServerError) -> None:
-        """Let the event loop have the outcome; when that is closed already, nobody waits any more."""
+    def end(self, outcome: Any) -> None:
+        """Let the event loop have a result or an error; when that is closed, nobody waits any more."""
         self.over, self.items = True, ()
+        if isinstance(outcome, Exception) and not isinstance(outcome, ServerError):
+            # What was not foreseen fails this request only.
+            extra = {"request_id": self.caller.request_id, "endpoint": self.caller.endpoint}
+            logger.error("a job failed", exc_info=outcome, extra=extra)
+            outcome = InternalError()
         try:
-            self.loop.call_soon_threadsafe(self._settle, outcome)
+            self.future.get_loop().call_soon_threadsafe(self._settle, outcome)
         except RuntimeError:
             logger.info("a result came after its event loop was closed")
 
@@ -196,21 +211,13 @@ class _Running:
         if self.coroutine is not None:
             self.coroutine.close()
 
-    def _settle(self, outcome: Ran[Any] | ServerError) -> None:
+    def _settle(self, outcome: Any) -> None:
         if self.future.done():
             return
         if isinstance(outcome, ServerError):
             self.future.set_exception(outcome)
         else:
             self.future.set_result(outcome)
-
-    def _as_ours(self, error: Exception) -> ServerError:
-        """Keep our errors; log and replace what was not foreseen: it fails this request only."""
-        if isinstance(error, ServerError):
-            return error
-        extra = {"request_id": self.caller.request_id, "endpoint": self.caller.endpoint}
-        logger.error("a job failed", exc_info=error, extra=extra)
-        return InternalError()
 
 
 @dataclass(eq=False)
@@ -231,7 +238,7 @@ class Worker:
     _closing: bool = False
 
     def __post_init__(self) -> None:
-        self._scheduler: Scheduler[_Running] = Scheduler(self.capacity, self.rows)
+        self._scheduler: Scheduler[Request[Any]] = Scheduler(self.capacity, self.rows)
         self._thread = threading.Thread(target=self._work, name="device", daemon=True)
         self._digests: list[str] = []
         self.metrics.watch_device(lambda: self.active, lambda: self.wanted_rows, self.rows)
@@ -255,17 +262,20 @@ class Worker:
             logger.critical("the base weights changed while serving")
             raise InternalError("the base weights changed while serving")
 
-    async def run(self, job: Job[Result], caller: Caller, rows: int = 1) -> Ran[Result]:
+    async def run(self, job: Job[Result], caller: Caller, rows: int = 1) -> Request[Result]:
         """Run a job to its end; `rows` are those of its first batch.
 
         Cancelling the wait cancels the job between two batch steps. Raises Overloaded, Draining.
         """
-        running = _Running(job, caller, rows, None)
-        self._add(running)
+        future = asyncio.get_running_loop().create_future()
+        request = Request(job, caller, caller.tenant, max(1, rows), future)
+        self._add(request)
         try:
-            return await running.future
+            await future
         finally:
-            self._cancel(running)
+            if not request.over:
+                self._cancel(request)
+        return request
 
     async def stream(
         self,
@@ -278,28 +288,29 @@ class Worker:
         The job is parked while its reader is behind. Raises Overloaded, Draining, SlowConsumer.
         """
         buffer: Buffer[Event] = Buffer(self.limits)
-        running = _Running(partial(job, buffer.put), caller, rows, buffer)
-        self._add(running)
-        running.future.add_done_callback(lambda _: buffer.end())
+        future = asyncio.get_running_loop().create_future()
+        request = Request(partial(job, buffer.put), caller, caller.tenant, max(1, rows), future, buffer)
+        self._add(request)
+        future.add_done_callback(lambda _: buffer.end())
         try:
             while True:
                 if not len(buffer):
-                    self._unpark(running)
+                    self._unpark(request)
                 event = await buffer.take()
                 if event is None:
                     break
                 yield event
-            running.future.result()
+            future.result()
         finally:
             # An error that comes late, or came, is not reported as forgotten.
-            if not running.future.cancel() and not running.future.cancelled():
-                running.future.exception()
-            self._cancel(running)
+            if not future.cancel() and not future.cancelled():
+                future.exception()
+            self._cancel(request)
 
     async def drain(self, seconds: float) -> None:
         """Give the jobs there are so long to end."""
         with self._wake:
-            futures = [running.future for running in self._scheduler.requests]
+            futures = [request.future for request in self._scheduler.requests]
         if futures:
             await asyncio.wait(futures, timeout=seconds)
 
@@ -321,30 +332,28 @@ class Worker:
 
     # ---- the event loop's side ----------------------------------------------------------------------------
 
-    def _add(self, running: _Running, *, admitted: bool = False) -> None:
+    def _add(self, request: Request[Any], *, admitted: bool = False) -> None:
         with self._wake:
             if self._closing:
                 raise Draining("the server is shutting down; retry later")
-            self._scheduler.add(running, admitted=admitted)
+            self._scheduler.add(request, admitted=admitted)
             self._wake.notify()
 
-    def _cancel(self, running: _Running) -> None:
+    def _cancel(self, request: Request[Any]) -> None:
         """Close a job, unless it is in a batch step: then the device thread does when that is over."""
-        if running.over:
-            return
         with self._wake:
-            running.cancelled = True
-            if self._scheduler.remove(running):
-                running.close()
+            request.cancelled = True
+            if self._scheduler.remove(request):
+                request.close()
 
-    def _unpark(self, running: _Running) -> None:
+    def _unpark(self, request: Request[Any]) -> None:
         """Let a job that was parked go on, unless its reader took too long."""
         with self._wake:
-            parked, running.parked = running.parked, None
-        if parked is not None and running.buffer is not None:
+            parked, request.parked = request.parked, None
+        if parked is not None and request.buffer is not None:
             if time.monotonic() - parked > self.limits.reader_seconds:
-                raise running.buffer.slow()
-            self._add(running, admitted=True)
+                raise request.buffer.slow()
+            self._add(request, admitted=True)
 
     # ---- the device thread's side -------------------------------------------------------------------------
 
@@ -355,7 +364,7 @@ class Worker:
         self._refuse_rest()
         self._digests.append(weights_digest(self.models))
 
-    def _next_step(self) -> Sequence[_Running] | None:
+    def _next_step(self) -> Sequence[Request[Any]] | None:
         """The jobs of the next step, waiting for some; None when the worker is closing."""
         while True:
             with self._wake:
@@ -365,38 +374,39 @@ class Worker:
             if step or closing:
                 return step or None
 
-    def _run_step(self, step: Sequence[_Running]) -> None:
+    def _run_step(self, step: Sequence[Request[Any]]) -> None:
         """Start what is new, compute what all await, and then a few batches for those who ask for little."""
-        for running in step:
-            if running.started is None:
-                running.go_on(None)
-                endpoint = self.metrics.endpoint(running.caller.endpoint)
-                waited = (running.started or running.submitted) - running.submitted
-                self.metrics.queue_seconds.labels(endpoint).observe(waited)
-        rows, seconds, going = 0, 0.0, [running for running in step if running.items]
+        for request in step:
+            if request.coroutine is None:
+                request.go_on(None)
+                endpoint = self.metrics.endpoint(request.caller.endpoint)
+                self.metrics.queue_seconds.labels(endpoint).observe(request.queue_seconds)
+        seconds, going = 0.0, [request for request in step if request.items]
         for _ in range(SHORT):
             if not going:
                 break
-            rows += sum([running.rows for running in going])
             seconds += self._run_jobs_batch(going)
-            going = [running for running in going if running.items and all(map(_is_short, running.items))]
-        if rows:
+            going = [request for request in going if request.short]
+        if seconds:
             self.metrics.round_finished(seconds)
         self._put_back(step)
 
-    def _run_jobs_batch(self, jobs: Sequence[_Running]) -> float:
+    def _run_jobs_batch(self, jobs: Sequence[Request[Any]]) -> float:
         """Compute what the jobs await, and let each go on with its own; the seconds it took."""
-        asked = [running.items for running in jobs]
-        rows, tokens = census([item for items in asked for item in items])
+        rows, tokens = Counter[Phase](), Counter[Phase]()
+        for request in jobs:
+            for phase, own_rows, own_tokens in request.sizes:
+                rows[phase] += own_rows
+                tokens[phase] += own_tokens
         began = time.perf_counter()
-        results = self._computed(asked)
+        results = self._computed([request.items for request in jobs])
         seconds = time.perf_counter() - began
         self.metrics.batch_finished(seconds, rows, tokens)
         self.metrics.padded({PHASES[kind]: count for kind, count in self.padding.items()})
         self.padding.clear()
-        for running, own in zip(jobs, results, strict=True):
-            running.compute += seconds
-            running.go_on(own)
+        for request, own in zip(jobs, results, strict=True):
+            request.compute_seconds += seconds
+            request.go_on(own)
         return seconds
 
     def _computed(self, asked: Sequence[Sequence[BatchItem]]) -> list[Sequence[BatchResult]]:
@@ -411,57 +421,34 @@ class Worker:
         ends = list(itertools.accumulate(map(len, asked)))
         return [results[end - len(items) : end] for items, end in zip(asked, ends, strict=True)]
 
-    def _put_back(self, step: Sequence[_Running]) -> None:
-        """After a step: queue each job again, park it, or close it."""
-        gone: list[_Running] = []
+    def _put_back(self, step: Sequence[Request[Any]]) -> None:
+        """After a step: queue each job again, park it, or let it go."""
         with self._wake:
-            for running in step:
-                leaves = running.over or running.cancelled
-                if leaves:
-                    gone.append(running)
-                elif running.buffer is not None and running.buffer.full:
-                    running.parked = time.monotonic()
-                self._scheduler.back(running, again=not leaves and running.parked is None)
-        for running in gone:
-            running.close()
+            for request in step:
+                again = not request.over and not request.cancelled
+                if again and request.buffer is not None and request.buffer.full:
+                    again, request.parked = False, time.monotonic()
+                self._scheduler.back(request, again=again)
+                if request.cancelled:
+                    request.close()
 
     def _refuse_rest(self) -> None:
         with self._wake:
             rest = self._scheduler.requests
-            for running in rest:
-                self._scheduler.remove(running)
-        for running in rest:
-            running.end(Draining("the server is shutting down; retry later"))
-            running.close()
+            for request in rest:
+                self._scheduler.remove(request)
+        for request in rest:
+            request.end(Draining("the server is shutting down; retry later"))
+            request.close()
 
 
-def census(items: Sequence[BatchItem]) -> tuple[Counter[Phase], Counter[Phase]]:
-    """The rows of items and the tokens of their texts, by what they are for."""
-    rows, tokens = Counter[Phase](), Counter[Phase]()
-    for item in items:
-        phase = _phase(item)
-        rows[phase] += _rows(item)
-        tokens[phase] += 1 if isinstance(item, DecodeStep) else len(item.ids)
-    return rows, tokens
-
-
-def _rows(item: BatchItem) -> int:
-    """Rows of the batch that an item takes."""
-    return item.state.expert_config.rows if isinstance(item, ObserveChunk) else item.cursor.state.batch
-
-
-def _is_short(item: BatchItem) -> bool:
-    """Whether it is a single token, or the end of a text, which no segment ends with.
-
-    Several of them weigh as much as one segment, from which is learned.
-    """
-    return isinstance(item, DecodeStep) or (isinstance(item, ObserveChunk) and not item.ends)
-
-
-def _phase(item: BatchItem) -> Phase:
+def size_of(item: BatchItem) -> tuple[Phase, int, int]:
+    """What an item is counted as, its rows of the batch, and the tokens of its text."""
     if isinstance(item, DecodeStep):
-        return "generate"
-    return "update" if isinstance(item, ObserveChunk) and item.learns else "score"
+        return "generate", item.cursor.state.batch, 1
+    if isinstance(item, ObserveChunk):
+        return "update" if item.learns else "score", item.state.expert_config.rows, len(item.ids)
+    return "score", item.cursor.state.batch, len(item.ids)
 
 
 def weights_digest(models: Iterable[nn.Module]) -> str:
