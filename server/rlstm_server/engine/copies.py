@@ -144,10 +144,15 @@ async def _imported(data: bytes, models: Models) -> Imported:
     except InputError:
         raise ImportRejected("the metadata are too long, or no text") from None
     state = state.measured()  # what a file says of its norms is not believed
+    _check_bounds(state)
+    ancestor = Ancestor(session=header.session, version=header.version)
+    return Imported(state, ancestor, header.learning, header.metadata)
+
+
+def _check_bounds(state: SessionState) -> None:
+    """Raise ImportRejected for what no session comes to by reading."""
     most = state.evaluator.config.max_norm_ratio * _ROUNDING
     if state.adapted.rate_scale > requests.MAX_RATE_SCALE or not state.norm_ratio <= most:
         raise ImportRejected("the state is out of bounds")
     if len(state.place.pending) > requests.MAX_PENDING:
         raise ImportRejected("the state holds back more text than a session may")
-    ancestor = Ancestor(session=header.session, version=header.version)
-    return Imported(state, ancestor, header.learning, header.metadata)

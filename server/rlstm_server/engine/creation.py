@@ -117,7 +117,7 @@ class Creator:
 
     def check_size(self, served: ServedModel, choice: AdaptationChoice) -> None:
         """Raise TooLarge for a session whose state could become too large to be kept."""
-        check_size(served.state_bytes(choice) + OVERHEAD_BYTES, self.changes.limits.state_bytes)
+        check_size(served.state_bytes(choice) + OVERHEAD_BYTES, self.changes.limits.state_bytes, choice)
 
     async def make(self, new: NewSession, task: Task[CreatedSession]) -> CreatedSession:
         """Make a session of any origin, or find the one that the same request made before.

@@ -96,9 +96,9 @@ def session_info(session_id: str, head: Head) -> SessionInfo:
         return SessionInfo(
             id=session_id,
             name=head.name,
-            model=info["model"],
-            fingerprint=info["fingerprint"],
-            adaptation_fingerprint=info["adaptation_fingerprint"],
+            model=_text(info, "model"),
+            fingerprint=_text(info, "fingerprint"),
+            adaptation_fingerprint=_text(info, "adaptation_fingerprint"),
             version=head.version,
             position=info["position"],
             created_at=head.created_at_ms / 1000,
@@ -141,6 +141,14 @@ def session_facts(head: Head) -> SessionFacts:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorrupt("the session's description has a wrong field") from error
+
+
+def _text(info: Mapping[str, Any], name: str) -> str | None:
+    """A text, or nothing. Raises TypeError when it is neither."""
+    value = info[name]
+    if not (value is None or isinstance(value, str)):
+        raise TypeError(name)
+    return value
 
 
 def _parse(head: Head) -> dict[str, Any]:

@@ -69,11 +69,9 @@ class NamedSnapshots:
             raise VersionMoved(request.if_match or 0, copy.position.version)
         totals = asdict(copy.state.totals)
         info = {"position": copy.state.adapted.position, "totals": totals, "key": request.key}
-        naming = self.sessions.store.name_snapshot(
-            key, request.name, copy.position, json.dumps(info).encode()
-        )
+        store, written = self.sessions.store, json.dumps(info).encode()
         async with self.quota.reserve(request.caller, copy.state.nbytes, sessions=0):
-            named = await task.commit(naming)
+            named = await task.commit(store.name_snapshot(key, request.name, copy.position, written))
         if not isinstance(named, NamedSnapshot):
             self.sessions.cache.drop(key)
             return None

@@ -147,7 +147,7 @@ class States:
     def seal(self, key: SessionKey, version: int, state: SessionState) -> bytes:
         """The state of `key` at `version`, to be stored. Raises StateCorrupt for one that is not finite."""
         written = write(state, tenant=key.tenant, session=key.session_id, version=version)
-        check_size(_FRONT_BYTES + len(written), self.max_bytes)
+        check_size(_FRONT_BYTES + len(written), self.max_bytes, state.choice)
         return b"".join((MAGIC, _checksum(written), written))
 
     def open(self, key: SessionKey, version: int, value: bytes) -> SessionState:
@@ -169,10 +169,11 @@ class States:
         return state
 
 
-def check_size(size: int, limit: int) -> None:
+def check_size(size: int, limit: int, choice: AdaptationChoice) -> None:
     """Raise TooLarge for a state that is larger than a commit may be; the setting is named."""
+    kind = f"{choice.kind} of {choice.num_fast_weights:,} with {choice.experts} experts"
     if size > limit:
-        raise TooLarge("bytes of a session's state (RLSTM_LIMITS__STATE_BYTES)", size, limit)
+        raise TooLarge(f"bytes of a session's state, {kind} (RLSTM_LIMITS__STATE_BYTES)", size, limit)
 
 
 def write(state: SessionState, **about: Any) -> bytes:

@@ -4,7 +4,6 @@ import gc
 
 import pytest
 import torch
-from rlstm_server.engine.snapshot import SessionState
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.evaluator import ExpertConfig
@@ -12,6 +11,7 @@ from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.reading import TokenUsage, read_piece
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationChoice, Passage, Totals

@@ -55,7 +55,7 @@ def ids(tokens):
 
 async def settled(engine):
     """Wait until a text that was left is no longer written."""
-    operations = [operation.task for operation in engine.sessions._operations]
+    operations = [operation.task for operation in engine.sessions._tasks]
     if operations:
         await asyncio.wait(operations)
 

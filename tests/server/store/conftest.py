@@ -160,12 +160,11 @@ class Builder:
             "body_hash": b"b" * 32,
             "if_match": None,
             "expects": expects,
-            "record": f"record {number}".encode(),
             "info": b"{}",
             "state": f"state {number}".encode(),
             "ttl_ms": HOUR_MS,
-            "answer": f"answer {number}".encode(),
             "summary": f"summary {number}".encode(),
+            "details": f"details {number}".encode(),
         }
         return Commit(**(values | changes))  # type: ignore[arg-type]
 

@@ -218,7 +218,7 @@ class Device:
             self._due = True
             self._loop.call_later(ROUND_SECONDS, self._round)
 
-    def wait(self, seconds: float) -> Any:
+    def wait(self, seconds: float | None = None) -> Any:
         """Where the thread would wait, the round is over."""
         raise _Idle
 
