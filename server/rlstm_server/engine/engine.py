@@ -19,7 +19,7 @@ from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.completions import Completions
 from rlstm_server.engine.copies import Copies
 from rlstm_server.engine.creation import Creator
-from rlstm_server.engine.description import session_info
+from rlstm_server.engine.description import most_bytes
 from rlstm_server.engine.directory import Directory
 from rlstm_server.engine.metered import metered
 from rlstm_server.engine.models import Models
@@ -31,10 +31,10 @@ from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.engine.state import States
 from rlstm_server.engine.stream import SessionStreams
 from rlstm_server.engine.worker import ROWS, Worker
-from rlstm_server.errors import Draining, InvalidField, ModelMismatch, ServerError, StateCorrupt
+from rlstm_server.errors import Draining, ServerError
 from rlstm_server.metrics import Memory, Metrics
 from rlstm_server.schemas import EngineLimits
-from rlstm_server.store.base import Listed, SessionStore
+from rlstm_server.store.base import SessionStore
 
 CACHE_BYTES: Final = 512 * 2**20
 TTL_SECONDS: Final = 30 * 24 * 3600.0
@@ -113,7 +113,7 @@ class Engine:
 
     def _offer(self) -> None:
         """Put the parts together, and their calls under the rule."""
-        quota = StorageQuota(self._store, partial(_state_bytes, self.models))
+        quota = StorageQuota(self._store, partial(most_bytes, self.models))
         named = NamedSnapshots(self.sessions, quota)
         changes = Changes(self.sessions, named, self.limits)
         creator = Creator(self.sessions, self.models, changes, quota, TTL_SECONDS)
@@ -217,16 +217,3 @@ class Engine:
         """Raise ValueError unless every job, operation and copy is accounted for."""
         self.worker.check()
         self.sessions.check()
-
-
-def _state_bytes(models: Models, listed: Listed) -> int:
-    """What a session's state may come to; of a damaged description nobody can say."""
-    try:
-        info = session_info(listed.session_id, listed.head)
-    except StateCorrupt:
-        return 0
-    try:
-        served = models.with_identity(info.fingerprint, info.adaptation_fingerprint)
-        return max(info.state_bytes, served.state_bytes(info.adaptation))
-    except (InvalidField, ModelMismatch):  # of a model that is not served here, or a calibration that was
-        return info.state_bytes

@@ -103,9 +103,6 @@ class TokenUsage:
             metrics.gradient_norm.observe(norm)
         if self.norm_ratio is not None:
             metrics.delta_ratio.observe(self.norm_ratio)
-        self._count_loss(metrics)
-
-    def _count_loss(self, metrics: Metrics) -> None:
         if self.session is None:
             return
         adapted, static = -self.session.logprob, self.session.static_logprob
@@ -140,7 +137,9 @@ async def read_piece(
         while done < len(piece.ids):
             ids = piece.ids[done : done + evaluator.config.segment]
             part = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
-            observed, watch = _watched(evaluator, watch, await compute(part), learn=learn)
+            observed = await compute(part)
+            if observed.static_logprobs is not None and observed.state.expert_config.experts == 1:
+                observed, watch = _watched(evaluator, watch, observed, learn=learn)
             usage = usage.and_observed(observed)
             scores.append(observed.scores)
             static += [] if observed.static_logprobs is None else observed.static_logprobs.tolist()

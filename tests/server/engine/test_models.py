@@ -11,6 +11,7 @@ from tests.memory_store import MemoryStore
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.description import most_bytes
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.numerics import alone
@@ -155,12 +156,11 @@ async def test_a_text_that_a_session_writes_says_whose_it_is(tools, store, first
 async def test_the_books_count_each_session_by_its_model(tools, store, first, other):
     """What its state may come to is what that model's states come to."""
     async with tools.engine_on(store, served=first, others=(other,)) as engine:
-        holdings = engine._creator.holdings
         sizes = []
         for name in ("first", "other"):
             await tools.Talk.begin(engine, tenant=name, model=name)
             (listed,) = (await store.list(name, limit=10, cursor=None)).sessions
-            sizes.append(holdings._state_bytes(listed))
+            sizes.append(most_bytes(engine.models, listed))
         choice = first.choose(tools.asked())
         assert sizes == [first.state_bytes(choice), other.state_bytes(other.choose(tools.asked()))]
         assert sizes[0] < sizes[1]
