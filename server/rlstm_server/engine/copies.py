@@ -63,7 +63,9 @@ class Copies:
 
         return await self.sessions.start(work).wait()
 
-    async def export(self, caller: Caller, session: str, min_version: int | None) -> ExportedSession:
+    async def export(
+        self, caller: Caller, session: str, min_version: int | None = None
+    ) -> ExportedSession:
         """Write a session as a file. See Engine.export."""
         copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
         ran = await self.sessions.worker.run(partial(_exported, copy), caller)

@@ -22,13 +22,13 @@ FAULTS: Final[dict[type[ServerError], str]] = {
 
 class _Metered:
     def __init__(self, store: SessionStore, metrics: Metrics) -> None:
-        self._store, self._metrics = store, metrics
+        self.store, self._metrics = store, metrics
 
     def __getattr__(self, name: str) -> Any:
         """A call of the store, measured; what is no call, and is not counted, as it is."""
         operation = NAMES.get(name, name)
         if operation not in STORE_OPERATIONS:
-            return getattr(self._store, name)
+            return getattr(self.store, name)
         measured = functools.partial(self._measured, operation, name)
         setattr(self, name, measured)
         return measured
@@ -36,7 +36,7 @@ class _Metered:
     async def _measured(self, operation: str, name: str, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
         try:
-            return await getattr(self._store, name)(*args, **kwargs)
+            return await getattr(self.store, name)(*args, **kwargs)
         except ServerError as error:
             reason = next((FAULTS[kind] for kind in type(error).__mro__ if kind in FAULTS), None)
             if reason is not None:

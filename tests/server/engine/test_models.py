@@ -1,7 +1,6 @@
 """Several models on one device: each session and each request has its own, and none feels the others."""
 
 import asyncio
-import json
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -28,7 +27,6 @@ from rlstm_server.schemas import (
 )
 
 TEXT = "the cat sat on the mat, and the dog ran. "
-NOTED = ("model", "fingerprint", "adaptation_fingerprint")
 
 
 @pytest.fixture(scope="module")
@@ -252,31 +250,3 @@ async def test_a_stored_text_is_told_again_without_its_model(tools, store, first
                 *tokens, end = [event async for event in events]
             ends.append((len(tokens), end.version, end.replayed, end.identity))
     assert ends == [(5, 2, False, other.identity), (5, 2, True, None)]
-
-
-async def test_a_session_of_an_older_server_is_never_said_to_be_the_firsts(
-    tools, store, first, other, monkeypatch
-):
-    """Neither its description nor the stored answer says whose it is; its state does."""
-
-    def older(text):
-        return json.dumps({name: of for name, of in json.loads(text).items() if name not in NOTED}).encode()
-
-    create, commit = store.create, store.commit
-    monkeypatch.setattr(
-        store, "create", lambda new: create(replace(new, info=older(new.info), answer=older(new.answer)))
-    )
-    monkeypatch.setattr(store, "commit", lambda done: commit(replace(done, info=older(done.info))))
-    settings = GenerationSettings(max_tokens=5, seed=3)
-    async with tools.engine_on(store, served=other) as engine:
-        made = await engine.create_session(CreateSession(caller=tools.caller(), key="k"))
-        request = SessionGenerate(
-            caller=tools.caller(), session=made.info.id, settings=settings, commit=True, key="k"
-        )
-        await tools.collect(engine.generate_in_session(request))
-    async with tools.engine_on(store, served=first, others=(other,)) as engine:
-        again = await engine.create_session(CreateSession(caller=tools.caller(), key="k"))
-        assert (again.info.id, again.info.model, again.identity) == (made.info.id, None, None)
-        async with aclosing(engine.generate_in_session(request)) as events:
-            *_, end = [event async for event in events]
-        assert (end.replayed, end.identity) == (True, other.identity)
