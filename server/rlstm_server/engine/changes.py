@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from rlstm_model.adaptation.watch import Watch
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.description import SessionCopy, SessionFacts, info_of, session_info
 from rlstm_server.engine.learning import Tally
@@ -115,9 +115,9 @@ def reset(state: SessionState, scope: ResetScope) -> SessionState:
     recurrent, fast_weights = scope in ("recurrent", "both"), scope in ("fast_weights", "both")
     return replace(
         state,
-        adapted=state.adapter.reset(state.adapted, fast_weights=fast_weights, recurrent=recurrent),
+        adapted=state.evaluator.reset(state.adapted, fast_weights=fast_weights, recurrent=recurrent),
         place=_past_unread(state.place) if recurrent else state.place,
-        watch=Watch() if fast_weights else state.watch,
+        watch=LossGuard() if fast_weights else state.watch,
     ).measured()
 
 

@@ -11,10 +11,9 @@ from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.session import Sessions, single
 from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.engine.state import SessionState, Unreadable, read, write
-from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import ImportRejected, InputError, ModelMismatch, ServerError
 from rlstm_server.schemas import Ancestor, CreatedSession, ExportedSession, ForkRequest, ImportRequest
 from rlstm_server.store.base import SessionKey, new_operation_id, new_session_id
@@ -66,7 +65,7 @@ class Copies:
     async def export(self, caller: Caller, session: str, min_version: int | None) -> ExportedSession:
         """Write a session as a file. See EngineInterface.export."""
         copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
-        ran = await self.sessions.runner.run(_exported(copy), caller)
+        ran = await self.sessions.runner.run(single(write_file, copy), caller)
         return ExportedSession(session=session, version=copy.position.version, data=ran.result)
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
@@ -82,7 +81,9 @@ class Copies:
         )
 
         async def work(task: Task[CreatedSession]) -> CreatedSession:
-            ran = await self.sessions.runner.run(_imported(request.data, self.creator.models), request.caller)
+            ran = await self.sessions.runner.run(
+                single(read_file, request.data, self.creator.models), request.caller
+            )
             found = ran.result
             self.creator.check_size(found.state.served, found.state.choice)
             facts = self.creator.facts(request.name, request.ttl_seconds, found.metadata)
@@ -119,9 +120,8 @@ class Copies:
         )
 
 
-def _exported(copy: SessionCopy) -> Steps[Any, bytes]:
-    """Write a session as a file, on the device thread."""
-    yield from ()
+def write_file(copy: SessionCopy) -> bytes:
+    """A session as a file. Raises StateCorrupt for one that is not finite."""
     return write(
         copy.state,
         tenant="",
@@ -132,9 +132,8 @@ def _exported(copy: SessionCopy) -> Steps[Any, bytes]:
     )
 
 
-def _imported(data: bytes, models: Models) -> Steps[Any, Imported]:
-    """Read a file on the device thread. Raises ImportRejected."""
-    yield from ()
+def read_file(data: bytes, models: Models) -> Imported:
+    """The session in a file. Raises ImportRejected."""
     try:
         header, state = read(data, models)
         requests.check_metadata(header.metadata)
@@ -152,7 +151,7 @@ def _imported(data: bytes, models: Models) -> Steps[Any, Imported]:
 
 def _check_bounds(state: SessionState) -> None:
     """Raise ImportRejected for what no session comes to by reading."""
-    most = state.adapter.config.max_norm_ratio * _ROUNDING
+    most = state.evaluator.config.max_norm_ratio * _ROUNDING
     if state.adapted.rate_scale > requests.MAX_RATE_SCALE or not state.norm_ratio <= most:
         raise ImportRejected("the state is out of bounds")
     if len(state.place.pending) > requests.MAX_PENDING:

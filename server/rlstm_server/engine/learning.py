@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, Observed
-from rlstm_model.adaptation.watch import Watch
+from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, NonFiniteState, ObservedChunk
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.scoring import TokenScores
 from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.steps import Steps, performed
@@ -28,7 +28,7 @@ UPDATE_OUTCOMES = {
 }
 """The guards that are no step, by the name they are counted under; "projected" is a step.
 
-The adapter's own are counted once a row, those of the watch over a single expert once a segment.
+The evaluator's own are counted once a row, those of the watch over a single expert once a segment.
 """
 
 
@@ -127,7 +127,7 @@ class _Parts:
     gradient_norms: tuple[float, ...] = ()
     norm_ratio: float | None = None
 
-    def add(self, part: Observed) -> None:
+    def add(self, part: ObservedChunk) -> None:
         self.scores.append(part.scores)
         self.static.append(part.static_logprobs)
         self.updates += part.updates
@@ -156,7 +156,7 @@ def read_piece(
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
     parts, adapted, watch = yield from _read(state, piece.ids, learn=learn, top=top)
-    static = parts.static_logprobs if adapted.lineup.static else None
+    static = parts.static_logprobs if adapted.expert_config.static else None
     columns = columns_of(piece, parts.all_scores, static)
     totals = totals_of(piece, columns)
     tally = _tally(parts, totals, learn=learn, own=own)
@@ -168,16 +168,16 @@ def read_piece(
 
 def _read(
     state: SessionState, ids: Sequence[int], *, learn: bool, top: int = 0
-) -> Steps[Any, tuple[_Parts, AdaptedState, Watch]]:
+) -> Steps[Any, tuple[_Parts, AdaptedState, LossGuard]]:
     """Read tokens, a segment a round."""
-    adapter = state.adapter
+    evaluator = state.evaluator
     parts, adapted, watch, done = _Parts(), state.adapted, state.watch, 0
     try:
         while done < len(ids):
-            part = adapter.part(
-                adapted, ids[done : done + adapter.config.segment], learn=learn and watch.learns, top=top
+            part = evaluator.chunk(
+                adapted, ids[done : done + evaluator.config.segment], learn=learn and watch.learns, top=top
             )
-            observed, watch = _watched(adapter, watch, (yield from performed(part)), learn=learn)
+            observed, watch = _watched(evaluator, watch, (yield from performed(part)), learn=learn)
             parts.add(observed)
             adapted, done = observed.state, done + len(part.ids)
     except NonFiniteState as error:
@@ -185,23 +185,25 @@ def _read(
     return parts, adapted, watch
 
 
-def _watched(adapter: Adapter, watch: Watch, part: Observed, *, learn: bool) -> tuple[Observed, Watch]:
+def _watched(
+    evaluator: DynamicEvaluator, watch: LossGuard, part: ObservedChunk, *, learn: bool
+) -> tuple[ObservedChunk, LossGuard]:
     """A part under the watch over a single expert, where the static row reads beside one."""
-    if part.static_logprobs is None or part.state.lineup.experts > 1:
+    if part.static_logprobs is None or part.state.expert_config.experts > 1:
         return part, watch
-    ends = part.state.position % adapter.config.segment == 0
+    ends = part.state.position % evaluator.config.segment == 0
     seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends)
     if seen.lost:
-        state = adapter.reset(part.state, fast_weights=True, recurrent=False)
+        state = evaluator.reset(part.state, fast_weights=True, recurrent=False)
         part = replace(part, state=state, guards=(*part.guards, "reset"))
     elif seen.frozen and learn:
         part = replace(part, guards=(*part.guards, "frozen"))
     return part, seen.watch
 
 
-def _steps_of(part: Observed) -> int:
+def _steps_of(part: ObservedChunk) -> int:
     """Rows that took a step: where the segment was learned from, all but those whose step was skipped."""
-    rows = len(part.state.lineup.rates)
+    rows = len(part.state.expert_config.rates)
     return part.updates * (rows - part.guards.count("step_skipped"))
 
 

@@ -85,7 +85,7 @@ class Sessions(SessionQueues):
     async def open(self, key: SessionKey, version: int, value: bytes, caller: Caller) -> SessionState:
         """The state in stored bytes. Raises StateCorrupt, ModelMismatch."""
         try:
-            return (await self.runner.run(_done(self.states.open, key, version, value), caller)).result
+            return (await self.runner.run(single(self.states.open, key, version, value), caller)).result
         except ServerError as error:
             self._count_failure(error)
             raise
@@ -93,7 +93,7 @@ class Sessions(SessionQueues):
     async def seal(self, key: SessionKey, state: SessionState) -> bytes:
         """The state of a new session as it will be stored. Raises StateCorrupt, TooLarge."""
         caller = Caller(tenant=key.tenant, request_id="")  # so that it has the tenant's share of the device
-        return (await self.runner.run(_done(self.states.seal, key, 0, state), caller)).result
+        return (await self.runner.run(single(self.states.seal, key, 0, state), caller)).result
 
     @contextmanager
     def distrusting(self, key: SessionKey) -> Iterator[None]:
@@ -184,7 +184,7 @@ class Sessions(SessionQueues):
         copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
         steps = sealed(self.states, copy, await compute(copy))
         with self.distrusting(change.key):
-            ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
+            ran = await self.runner.run(steps, change.caller, copy.state.adapted.expert_config.rows)
         commit = self._commit_of(change, copy, ran.result)
         began = time.perf_counter()
         outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
@@ -257,7 +257,7 @@ class Sessions(SessionQueues):
         self.metrics.commit_seconds.observe(timings.store)
         self.metrics.state_bytes.observe(staged.state.nbytes)
         adapted = staged.state.adapted
-        if adapted.lineup.experts > 1:
+        if adapted.expert_config.experts > 1:
             self.metrics.static_weight.observe(adapted.weights[0])
 
     # ---- ending -------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Sessions(SessionQueues):
             self.metrics.sessions_ended.labels("closed").inc()
 
 
-def _done(work: Callable[..., Answer], *arguments: Any) -> Steps[Any, Answer]:
+def single(work: Callable[..., Answer], *arguments: Any) -> Steps[Any, Answer]:
     """Do something on the device thread, which alone touches tensors, between two batch steps."""
     yield from ()
     return work(*arguments)

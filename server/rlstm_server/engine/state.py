@@ -22,9 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr, TypeAdapter, Valid
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from rlstm_model.adaptation.adapted_state import Lineup, StateShape, is_finite
-from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, StateMismatch
-from rlstm_model.adaptation.watch import Watch
+from rlstm_model.adaptation.adapted_state import ExpertConfig, StateSchema, is_finite
+from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, NonFiniteState, StateMismatch
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.vocab import InvalidToken
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
@@ -74,24 +74,26 @@ class SessionState:
     choice: AdaptationChoice
     totals: SessionTotals
     place: Place = START
-    watch: Watch = field(default_factory=Watch)
+    watch: LossGuard = field(default_factory=LossGuard)
     norm_ratio: float = 0.0
 
     @classmethod
     def before_text(cls, served: ServedModel, choice: AdaptationChoice) -> "SessionState":
         """The state of a new session."""
-        adapter = served.adapter(choice.kind, choice.coordinates)
+        evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
         return cls(
             served=served,
-            adapted=adapter.start(rate_scale=choice.rate_scale, static=choice.static, experts=choice.experts),
+            adapted=evaluator.start(
+                rate_scale=choice.rate_scale, static=choice.static, experts=choice.experts
+            ),
             choice=choice,
             totals=SessionTotals(static_nats=0.0 if choice.static else None),
         )
 
     @property
-    def adapter(self) -> Adapter:
+    def evaluator(self) -> DynamicEvaluator:
         """What its fast weights belong to."""
-        return self.served.adapter(self.choice.kind, self.choice.coordinates)
+        return self.served.evaluator(self.choice.kind, self.choice.num_fast_weights)
 
     def measured(self) -> "SessionState":
         """The same with the norm of its fast weights, as it is committed."""
@@ -114,9 +116,9 @@ class Header(BaseModel):
     session: Annotated[StrictStr, Field(pattern=r"^[a-z0-9]{1,64}$")]
     version: _Count
     kind: _Word
-    coordinates: _Count
+    num_fast_weights: _Count
     adapted: dict[str, Any]
-    watch: Watch
+    watch: LossGuard
     norm_ratio: float
     totals: SessionTotals
     place: Place
@@ -170,7 +172,7 @@ class States:
 
 def check_size(size: int, limit: int, choice: AdaptationChoice) -> None:
     """Raise TooLarge for a state that is larger than a commit may be; the setting is named."""
-    kind = f"{choice.kind} of {choice.coordinates:,} with {choice.experts} experts"
+    kind = f"{choice.kind} of {choice.num_fast_weights:,} with {choice.experts} experts"
     if size > limit:
         raise TooLarge(f"bytes of a session's state, {kind} (RLSTM_LIMITS__STATE_BYTES)", size, limit)
 
@@ -207,19 +209,22 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
     _check_numbers(header)
     served = models.with_identity(header.fingerprint, header.adaptation_fingerprint)
     try:
-        adapter = served.adapter(header.kind, header.coordinates)  # type: ignore[arg-type]
-        lineup = Lineup(experts=header.adapted.get("experts"), static=header.adapted.get("static"))  # type: ignore[arg-type]
+        evaluator = served.evaluator(header.kind, header.num_fast_weights)  # type: ignore[arg-type]
+        fields = header.adapted
+        expert_config = ExpertConfig(experts=_given(fields, "experts"), static=_given(fields, "static"))
         pending = bool(header.adapted.get("pending"))
-        _check_layout(adapter.shape, lineup, pending, _tensor_places(places), len(data) - start)
+        _check_layout(
+            evaluator.state_schema, expert_config, pending, _tensor_places(places), len(data) - start
+        )
         tensors = {name: tensor.to(served.device) for name, tensor in load(data).items()}
-        adapted = adapter.restore(tensors, header.adapted)
+        adapted = evaluator.restore(tensors, header.adapted)
         served.vocab.validate(header.place.unfinished)
-        choice = AdaptationChoice.of(adapter.config, adapted.lineup, adapted.rate_scale)
+        choice = AdaptationChoice.of(evaluator.config, adapted.expert_config, adapted.rate_scale)
     except NonFiniteState:
         raise Unreadable("it holds a value that is not finite") from None
     except (StateMismatch, SafetensorError, InvalidField, InvalidToken, ValueError, TypeError):
         raise Unreadable("it does not fit the model") from None
-    if (header.totals.static_nats is None) == adapted.lineup.static:
+    if (header.totals.static_nats is None) == adapted.expert_config.static:
         raise Unreadable("its sums do not fit it")
     return header, SessionState(
         served=served,
@@ -232,11 +237,17 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
     )
 
 
+def _given(fields: Mapping[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise StateMismatch(f"the header lacks {name}")
+    return fields[name]
+
+
 def _fields_of(state: SessionState) -> dict[str, Any]:
     """All that is no tensor."""
     return {
         "kind": state.choice.kind,
-        "coordinates": state.choice.coordinates,
+        "num_fast_weights": state.choice.num_fast_weights,
         "adapted": state.adapted.header(),
         "watch": asdict(state.watch),
         "norm_ratio": state.norm_ratio,
@@ -274,10 +285,14 @@ def _check_numbers(header: Header) -> None:
 
 
 def _check_layout(
-    shape: StateShape, lineup: Lineup, pending: bool, places: Mapping[str, _TensorPlace], size: int
+    shape: StateSchema,
+    expert_config: ExpertConfig,
+    pending: bool,
+    places: Mapping[str, _TensorPlace],
+    size: int,
 ) -> None:
     """Raise Unreadable unless the tensors are the model's, one behind the other, and nothing else."""
-    layout = shape.layout(lineup, pending=pending)
+    layout = shape.layout(expert_config, pending=pending)
     if not set(layout) - {"delta"} <= set(places) <= set(layout):
         raise Unreadable("its tensors are not those of the model")
     at = 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from rlstm_model.adaptation.watch import Watch
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine.keeping import read_chunk
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.state import SessionState, States
@@ -92,7 +92,7 @@ class Account:
             return Effect(change, self._one_of(change, branches), (), ())
         adaptation = info["adaptation"]
         watched = adaptation["experts"] == 1 and adaptation["static"]
-        return Effect(change, Fold(last=VOCAB.bos_id, watch=Watch() if watched else None), (), ())
+        return Effect(change, Fold(last=VOCAB.bos_id, watch=LossGuard() if watched else None), (), ())
 
     def _one_of(self, change: Applied, folds: Sequence[Fold]) -> Fold:
         """The fold that a change took over, which must be one of these."""

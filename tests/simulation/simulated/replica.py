@@ -12,7 +12,7 @@ from rlstm_server.engine.models import Models
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import EngineLimits
-from simulated.device import Device, perform, served
+from simulated.device import Device, run_batch, served
 from simulated.loop import Host, SimulatedLoop, on
 from simulated.network import Link, Network
 from simulated.told import ATTEMPT, Attempt
@@ -79,7 +79,7 @@ class Replica:
             limits=self._limits,
             cache_bytes=self._cache_bytes,
         )
-        engine.runner.perform = perform
+        engine.runner.perform = run_batch
         engine.sessions._tasks = _InOrder()
         engine.runner._wake = Device(engine.runner, self._loop, partial(self._computed, self.host))
         return engine
