@@ -15,11 +15,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from rlstm_client import Client
+from rlstm_client import Client, Session
 from rlstm_client.cli import arguments
 from rlstm_client.cli.exits import CommandError, one_line_errors
 from rlstm_client.cli.output import write
-from rlstm_client.sessions import Session
 
 ASK = "? "
 

@@ -24,10 +24,9 @@ from typing import Annotated
 
 import typer
 
-from rlstm_client import Client, Retries
+from rlstm_client import Client, Retries, Session
 from rlstm_client.cli import arguments
 from rlstm_client.cli.exits import CommandError, one_line_errors
-from rlstm_client.sessions import Session
 
 LONGEST = 4096  # characters of a line that are read
 HISTORY = 500  # scores that the threshold remembers

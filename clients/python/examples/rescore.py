@@ -22,11 +22,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rlstm_client import Client
+from rlstm_client import Client, Session
 from rlstm_client.cli import arguments
 from rlstm_client.cli.exits import CommandError, one_line_errors
 from rlstm_client.cli.texts import whole_text
-from rlstm_client.sessions import Session
 
 MOST_CANDIDATES = 256
 
