@@ -37,11 +37,11 @@ from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.export_keys import find_keys
-from rlstm_server.engine.messages import EngineLimits
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
 from rlstm_server.models_loading import load_models
+from rlstm_server.schemas import EngineLimits
 from rlstm_server.settings import Limits, Settings
 from rlstm_server.store.base import SessionStore
 from rlstm_server.store.embedded import EmbeddedValkey

@@ -13,9 +13,9 @@ from rlstm_model.checkpoint import load
 from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.exports import write_export
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.store.base import SessionKey, first_position
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]

@@ -12,11 +12,11 @@ from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.exports import ExportSpec, write_export
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import Place
+from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.store.base import SessionKey, first_position
 
 KEYS = ExportKeys((b"the key of the fuzzer", b"an old one"))

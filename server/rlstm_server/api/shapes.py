@@ -21,7 +21,7 @@ from pydantic_core import InitErrorDetails, PydanticKnownError
 from rlstm_model.adaptation.adapted_state import EXPERTS
 from rlstm_model.adaptation.config import Kind
 from rlstm_server.api.answers import Unit
-from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, Passage
+from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationRequest, Passage
 
 UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy and gain in the answer.")]
 ModelField = Annotated[

@@ -13,9 +13,9 @@ from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_server.bench.load import AT_ONCE, each
 from rlstm_server.bench.process import Server
 from rlstm_server.bench.targets import HttpTarget
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.runner import IDLE_SECONDS
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import AdaptationRequest
 
 OBJECTS: Final = 11_000
 """Bytes of a session beside its tensors' elements: Python's and torch's own, the books of slots and cache.

@@ -9,10 +9,10 @@ import typer
 
 from rlstm_model.adaptation.config import Kind
 from rlstm_server.engine.engine import CACHE_BYTES
-from rlstm_server.engine.messages import AdaptationRequest, EngineLimits, ScoreDetail
 from rlstm_server.engine.scheduler import SHARE
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import AdaptationRequest, EngineLimits, ScoreDetail
 
 SUFFIXES: Final = (".svg", ".png")
 

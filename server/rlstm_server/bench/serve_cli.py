@@ -28,10 +28,10 @@ from rlstm_server.bench.serve_choices import (
 from rlstm_server.bench.serve_results import Results
 from rlstm_server.bench.serving import Conditions, Figures, run, through_engine, through_http
 from rlstm_server.bench.targets import RequestFailed
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.runner import ROWS
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import ServerError
+from rlstm_server.schemas import AdaptationRequest
 
 P = ParamSpec("P")
 

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from rlstm_server.bench.capacity import Resident
 from rlstm_server.bench.serving import Conditions, Figures
-from rlstm_server.engine.messages import AdaptationChoice
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import AdaptationChoice
 
 HEADERS: Final = (
     "sessions",

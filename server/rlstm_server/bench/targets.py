@@ -9,16 +9,10 @@ import orjson
 
 from rlstm_server.bench.load import Rounds
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.messages import (
-    AdaptationRequest,
-    AppendRequest,
-    Caller,
-    CreateSession,
-    Passage,
-    ScoreDetail,
-)
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.runner import Rounds as DeviceRounds
 from rlstm_server.engine.runner import Runner
+from rlstm_server.schemas import AdaptationRequest, AppendRequest, CreateSession, Passage, ScoreDetail
 
 
 class RequestFailed(Exception):

@@ -24,7 +24,16 @@ from rlstm_server.engine import requests
 from rlstm_server.engine.billing import billed, paid
 from rlstm_server.engine.generation import Continuation
 from rlstm_server.engine.learning import Tally, alternatives, columns_of, read_piece
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.runner import Runner
+from rlstm_server.engine.scoring import ROWS_OF_REQUEST, score_text
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.steps import Ask, Steps, performed, together
+from rlstm_server.engine.stops import StopStrings
+from rlstm_server.engine.text import START, Piece, read_passage
+from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import (
     AdaptationChoice,
     Columns,
     CompletionEvent,
@@ -37,15 +46,6 @@ from rlstm_server.engine.messages import (
     PromptEvent,
     TokenEvent,
 )
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.runner import Runner
-from rlstm_server.engine.scoring import ROWS_OF_REQUEST, score_text
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.steps import Ask, Steps, performed, together
-from rlstm_server.engine.stops import StopStrings
-from rlstm_server.engine.text import START, Piece, read_passage
-from rlstm_server.metrics import Metrics
 
 
 @dataclass(frozen=True, kw_only=True)

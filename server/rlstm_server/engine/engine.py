@@ -25,10 +25,22 @@ from rlstm_server.engine.ending import end_session
 from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.holdings import Holdings
 from rlstm_server.engine.loading import Loader
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.named_snapshots import NamedSnapshots
+from rlstm_server.engine.numerics import alone
+from rlstm_server.engine.queries import Queries
+from rlstm_server.engine.quotas import Caller
+from rlstm_server.engine.runner import ROWS, Runner
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.snapshot import Snapshots
+from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.streams import SessionStreams
+from rlstm_server.errors import Draining, ServerError
+from rlstm_server.metrics import Memory, Metrics
+from rlstm_server.schemas import (
     AppendAnswer,
     AppendRequest,
-    Caller,
     CandidatesAnswer,
     CandidatesRequest,
     ChangeAnswer,
@@ -54,18 +66,6 @@ from rlstm_server.engine.messages import (
     SnapshotRequest,
     UpdateRequest,
 )
-from rlstm_server.engine.metered import MeteredStore
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.named_snapshots import NamedSnapshots
-from rlstm_server.engine.numerics import alone
-from rlstm_server.engine.queries import Queries
-from rlstm_server.engine.runner import ROWS, Runner
-from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.snapshot import Snapshots
-from rlstm_server.engine.staging import Staging
-from rlstm_server.engine.streams import SessionStreams
-from rlstm_server.errors import Draining, ServerError
-from rlstm_server.metrics import Memory, Metrics
 from rlstm_server.store.base import SessionStore
 
 CACHE_BYTES: Final = 512 * 2**20

@@ -22,13 +22,13 @@ from rlstm_model.adaptation.watch import Watch
 from rlstm_model.vocab import InvalidToken
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.envelope import MAX_HEADER_BYTES, Export, ExportKeys, Signed, write_envelope
-from rlstm_server.engine.messages import AdaptationChoice, Ancestor, SessionTotals
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.requests import MAX_PENDING, MAX_RATE_SCALE, check_metadata, within
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState, fields_of, pieces_of
 from rlstm_server.engine.text import Place
 from rlstm_server.errors import ImportRejected, InputError, InvalidField, ModelMismatch
+from rlstm_server.schemas import AdaptationChoice, Ancestor, SessionTotals
 
 PIECE_BYTES: Final = 256 << 10
 _TENSORS_LENGTH_BYTES: Final = 8

@@ -13,17 +13,11 @@ from rlstm_model.adaptation.round import Next, Turn
 from rlstm_model.sampling import sample, uniform
 from rlstm_model.scoring import LOGPROB_FLOOR
 from rlstm_model.vocab import Vocab
-from rlstm_server.engine.messages import (
-    EndEvent,
-    FinishReason,
-    GenerationEvent,
-    GenerationSettings,
-    TokenEvent,
-)
 from rlstm_server.engine.scoring import read
 from rlstm_server.engine.steps import Ask, Steps, performed, together
 from rlstm_server.engine.stops import Released, StopStrings
 from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import EndEvent, FinishReason, GenerationEvent, GenerationSettings, TokenEvent
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rlstm_model.adaptation.round import Result as Performed
-from rlstm_server.engine.messages import Caller
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.steps import Ask, Steps
 from rlstm_server.errors import InternalError, ServerError
 

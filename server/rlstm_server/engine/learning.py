@@ -13,13 +13,13 @@ from torch import Tensor
 from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, Observed
 from rlstm_model.adaptation.watch import Watch, Watched
 from rlstm_model.scoring import TokenScores
-from rlstm_server.engine.messages import Columns, SessionTotals, Totals
 from rlstm_server.engine.record import Guarded, ReadingRecord
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.text import Piece
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import Columns, SessionTotals, Totals
 
 UPDATE_OUTCOMES = {
     "step_skipped": "skipped_nonfinite",

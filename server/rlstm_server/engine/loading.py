@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.description import SessionCopy, session_facts
-from rlstm_server.engine.messages import Caller
 from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
 from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.snapshot import Contents, SessionState, Snapshots, contents_of

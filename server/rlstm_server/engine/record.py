@@ -18,9 +18,9 @@ from typing import Any, get_args
 import orjson
 
 from rlstm_model.adaptation.adapter import Decisions
-from rlstm_server.engine.messages import ResetScope, SessionTotals
 from rlstm_server.engine.text import Place
 from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import ResetScope, SessionTotals
 
 
 @dataclass(frozen=True, kw_only=True)

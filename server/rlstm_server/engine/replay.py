@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from rlstm_model.adaptation.watch import Watch
 from rlstm_server.engine.learning import read_again
-from rlstm_server.engine.messages import ResetScope
 from rlstm_server.engine.record import Record, read_record
 from rlstm_server.engine.snapshot import SessionState, digest
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Place
 from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import ResetScope
 
 
 class ReplayDiffers(StateCorrupt):

@@ -23,12 +23,13 @@ from rlstm_model.adaptation.round import PassKind, Work, perform
 from rlstm_model.adaptation.round import Result as Performed
 from rlstm_server.engine.backlog import Backlog, Paced
 from rlstm_server.engine.job import Job, Ran, Result
-from rlstm_server.engine.messages import Caller, EngineLimits
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.scheduler import Outcome, Plan, Scheduler
 from rlstm_server.engine.slots import Slots
 from rlstm_server.engine.steps import Event, Steps, census
 from rlstm_server.errors import Draining, InternalError
 from rlstm_server.metrics import Metrics, Phase
+from rlstm_server.schemas import EngineLimits
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,12 @@ from rlstm_model.adaptation.adapter import Cursor
 from rlstm_model.adaptation.reader import CHUNK, Reader
 from rlstm_model.adaptation.round import Slice, Sliced
 from rlstm_server.engine.learning import Tally, columns_of, read_piece, totals_of
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.steps import Steps, performed, together
+from rlstm_server.engine.text import Piece
+from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import (
     AdaptationChoice,
     Candidate,
     CandidateWeights,
@@ -21,11 +26,6 @@ from rlstm_server.engine.messages import (
     RankedCandidate,
     Totals,
 )
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.steps import Steps, performed, together
-from rlstm_server.engine.text import Piece
-from rlstm_server.errors import StateCorrupt
 
 ROWS_OF_REQUEST: Final = 64
 """Rows that one request takes of a round at most: it may have as many texts as a round has rows."""

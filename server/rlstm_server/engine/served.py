@@ -13,9 +13,9 @@ from rlstm_model.adaptation.reader import Reader, static_reader
 from rlstm_model.checkpoint import Checkpoint
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
-from rlstm_server.engine.messages import AdaptationChoice, AdaptationRequest, EngineIdentity
 from rlstm_server.engine.numerics import numerics_id, rounds_agree
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import AdaptationChoice, AdaptationRequest, EngineIdentity
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

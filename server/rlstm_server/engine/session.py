@@ -19,9 +19,9 @@ from rlstm_server.engine.actors import Actors
 from rlstm_server.engine.committing import Committer
 from rlstm_server.engine.description import SessionCopy, describe
 from rlstm_server.engine.loading import Loader
-from rlstm_server.engine.messages import Caller, Timings
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.snapshot_policy import Lead
@@ -36,6 +36,7 @@ from rlstm_server.errors import (
     StoreUnavailable,
     VersionMoved,
 )
+from rlstm_server.schemas import Timings
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,

@@ -24,12 +24,12 @@ from torch import Tensor
 from rlstm_model.adaptation.adapted_state import is_finite
 from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, StateMismatch
 from rlstm_model.adaptation.watch import Watch
-from rlstm_server.engine.messages import AdaptationChoice, SessionTotals
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.steps import Ask, Steps
 from rlstm_server.engine.text import START, Place
 from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
+from rlstm_server.schemas import AdaptationChoice, SessionTotals
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.sealing import Seal, seal, unseal
 

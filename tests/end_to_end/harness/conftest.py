@@ -10,8 +10,8 @@ import pytest
 
 from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import AdaptationRequest
 
 BOS = 10
 DRIVER = Path(__file__).with_name("driver.py")

@@ -3,7 +3,7 @@
 import pytest
 
 from rlstm_server.api.session_shapes import CreatedOut, SessionOut
-from rlstm_server.engine.messages import DEFAULT_EXPERTS
+from rlstm_server.schemas import DEFAULT_EXPERTS
 
 TEXT = "It was the best of times, it was the worst of times. "
 

@@ -7,9 +7,9 @@ import pytest
 
 from rlstm_model.adaptation.round import perform
 from rlstm_server.bench.capacity import OBJECTS, Resident, session_bytes
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import AdaptationRequest
 
 
 def read(served, asked, tokens, neighbours=3):

@@ -16,10 +16,14 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.quotas import Caller
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import (
     AdaptationRequest,
     AppendRequest,
-    Caller,
     Candidate,
     CandidatesRequest,
     CreateSession,
@@ -29,10 +33,6 @@ from rlstm_server.engine.messages import (
     Passage,
     ScoreItem,
 )
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.metrics import Metrics
 from rlstm_server.store.in_memory import MemoryStore
 
 SEGMENT = 5

@@ -11,11 +11,11 @@ from rlstm_model.adaptation.reader import static_reader
 from rlstm_model.adaptation.round import Slice
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.backlog import EVENT_BYTES, Backlog
-from rlstm_server.engine.messages import EngineLimits, TokenEvent
 from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.steps import Ask
 from rlstm_server.errors import SlowConsumer
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import EngineLimits, TokenEvent
 
 FEW = EngineLimits(reader_events=8, reader_seconds=0.1)
 

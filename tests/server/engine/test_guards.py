@@ -10,10 +10,10 @@ import torch
 from rlstm_model.adaptation.calibration import Calibrated
 from rlstm_model.adaptation.watch import FREEZE
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.messages import AdaptationRequest, Passage, ResetRequest, ScoreItem, ScoreRequest
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationRequest, Passage, ResetRequest, ScoreItem, ScoreRequest
 from rlstm_server.store.base import SessionKey
 
 TEXT = "the quick brown fox jumps over the lazy dog; "

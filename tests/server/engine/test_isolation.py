@@ -9,9 +9,9 @@ import pytest
 
 from rlstm_model.state import State
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.messages import AdaptationRequest, CreateSession
 from rlstm_server.errors import Overloaded, StateCorrupt, TooLarge
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationRequest, CreateSession
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.in_memory import MemoryStore
 

@@ -10,11 +10,11 @@ from rlstm_model.adaptation.round import perform
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import Tally, read_piece
-from rlstm_server.engine.messages import AdaptationChoice, Passage, Totals
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationChoice, Passage, Totals
 
 
 def totals(logprob, static):

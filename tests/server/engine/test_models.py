@@ -12,7 +12,11 @@ from rlstm_model.adaptation.round import perform
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.numerics import alone
+from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
+from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import (
     CreateSession,
     EndEvent,
     ForkRequest,
@@ -21,10 +25,6 @@ from rlstm_server.engine.messages import (
     ScoreRequest,
     SessionGenerate,
 )
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.numerics import alone
-from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
-from rlstm_server.metrics import Metrics
 from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat, and the dog ran. "

@@ -8,9 +8,9 @@ import torch
 from rlstm_model.adaptation.adapted_state import Lineup
 from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
 
 
 @pytest.fixture

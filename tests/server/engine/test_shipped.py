@@ -3,8 +3,8 @@
 import pytest
 
 from rlstm_model.checkpoint import load
-from rlstm_server.engine.messages import DEFAULT_EXPERTS
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import DEFAULT_EXPERTS
 
 INLINE = 256 * 1024
 """What a commit carries whole."""

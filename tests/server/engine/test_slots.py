@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.messages import AdaptationRequest, GenerationSettings, SessionGenerate, SessionTotals
 from rlstm_server.engine.slots import Slots
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.errors import Gone
+from rlstm_server.schemas import AdaptationRequest, GenerationSettings, SessionGenerate, SessionTotals
 from rlstm_server.store.base import SessionKey
 
 ONE, TWO = SessionKey("acme", "one"), SessionKey("acme", "two")

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.messages import EngineLimits
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import EngineLimits
 from simulated.device import Device, perform, served
 from simulated.loop import Host, SimulatedLoop, on
 from simulated.network import Link, Network

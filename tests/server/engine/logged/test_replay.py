@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlstm_server.engine import snapshot as snapshot_module
-from rlstm_server.engine.messages import AdaptationRequest, RestoreRequest, SnapshotRequest
 from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationRequest, RestoreRequest, SnapshotRequest
 from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat\nthe dog ran\n"
