@@ -41,7 +41,7 @@ FRAME_BYTES: Final = 1024
 """Of text in a frame: the answer about so many bytes is short enough to be kept whole, columns and all."""
 
 
-def cut(text: str, piece_bytes: int = PIECE_BYTES) -> list[str]:
+def cut(text: str, piece_bytes: int) -> list[str]:
     """Cut a text into pieces of at most ``piece_bytes`` (4 or more) UTF-8 bytes; "" is one empty piece.
 
     Raises:
@@ -71,13 +71,13 @@ class PieceBuffer:
 
     gather_bytes  text is held until there is this much of it; 1 sends everything at once
     hold_last     holds the newest piece until the next exists, so that the last one can be marked as final
-    piece_bytes   how long a piece is at most
+    piece_bytes   how long a piece is at most; left out, `PIECE_BYTES`
     """
 
-    def __init__(self, gather_bytes: int, *, hold_last: bool, piece_bytes: int = PIECE_BYTES) -> None:
+    def __init__(self, gather_bytes: int, *, hold_last: bool, piece_bytes: int | None = None) -> None:
         self._gather_bytes = gather_bytes
         self._held_pieces = 1 if hold_last else 0
-        self._piece_bytes = piece_bytes
+        self._piece_bytes = piece_bytes or PIECE_BYTES
         self._parts: list[str] = []
         self._bytes = 0
         self._pieces: list[str] = []
@@ -133,7 +133,9 @@ class AppendPlan:
         named = ("final", "if_match", "idempotency_key")
         self._final, self._if_match, self._key = (given.get(name) for name in named)
         self._options = {name: value for name, value in given.items() if name not in named}
-        self._pieces: Sequence[str | Sequence[int]] = cut(text) if isinstance(text, str) else cut_ids(text)
+        self._pieces: Sequence[str | Sequence[int]] = (
+            cut(text, PIECE_BYTES) if isinstance(text, str) else cut_ids(text)
+        )
         self._text = text
         self._session_id = session_id
         self._answers: list[AppendResult] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlstm_client.cli.main import main
+from rlstm_client.cli import main
 
 RLSTM = Path(sys.executable).with_name("rlstm")
 
@@ -35,7 +35,7 @@ def test_help_is_quick() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     """Help needs neither torch nor httpx nor any package of ours but this one."""
-    code = "import sys; from rlstm_client.cli.main import build\nbuild()(['--help'], standalone_mode=False)\n"
+    code = "import sys; from rlstm_client.cli.commands import build\nbuild()(['--help'], standalone_mode=False)\n"
     code += "print('MODULES', *sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     modules = {name.partition(".")[0] for name in out.partition("MODULES")[2].split()}

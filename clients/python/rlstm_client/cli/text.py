@@ -5,8 +5,7 @@ from typing import Annotated, Any, Unpack
 import typer
 
 from rlstm_client import Client, EventStream, _calls
-from rlstm_client.cli import inputs, output
-from rlstm_client.cli.main import act_locally
+from rlstm_client.cli import commands, inputs, output
 from rlstm_client.models import Generation
 
 score_app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -43,7 +42,7 @@ def score(
         **inputs.adaptation(given),
     }
     if local:
-        result = act_locally("score", local, _calls.score(whole, options))
+        result = commands.act_locally("score", local, _calls.score(whole, options))
     else:
         result = client.score(whole, **options)
     return output.Scored(result, whole)
@@ -67,7 +66,7 @@ def generate(
         "" if prompt is None and file is None and inputs.nothing_piped() else inputs.whole_text(prompt, file)
     )
     if local:
-        answer: Generation = act_locally("generate", local, _calls.generate(text, given))
+        answer: Generation = commands.act_locally("generate", local, _calls.generate(text, given))
         return answer
     if not server["as_json"]:
         return client.generate(text, stream=True, **given)
