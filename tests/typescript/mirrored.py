@@ -4,11 +4,12 @@ import json
 import random
 from dataclasses import replace
 
-from rlstm_client._call import Call, encode
-from rlstm_client._frames import FRAME_BYTES, Frames
-
-from rlstm_client import _pieces, _problems, _read, _retries, errors
+from rlstm_client import _appends, errors
+from rlstm_client._appends import FRAME_BYTES, Frames
+from rlstm_client._calls import DEFAULT_RETRIES, Call, encode, read_append, still_open
 from rlstm_client._events import EventDecoder
+from rlstm_client.errors import error_classes
+from rlstm_client.models import to_json
 
 CALLS = {
     "keyed": Call(method="POST", path="/", read=str, headers={"Idempotency-Key": "k"}),

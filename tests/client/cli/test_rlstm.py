@@ -91,9 +91,9 @@ def test_score(rlstm: Run, network: Network, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_options_of_learning(rlstm: Run, network: Network) -> None:
     """They make the adaptation object, which implies that the model adapts."""
-    options = ("--kind", "output_bias", "--coordinates", "256", "--experts", "4", "--rate-scale", "0.5")
+    options = ("--kind", "output_bias", "--fast-weights", "256", "--experts", "4", "--rate-scale", "0.5")
     assert rlstm("score", "abc", *options)[0] == 0
-    asked = {"kind": "output_bias", "coordinates": 256, "experts": 4, "rate_scale": 0.5}
+    asked = {"kind": "output_bias", "num_fast_weights": 256, "experts": 4, "rate_scale": 0.5}
     assert told(network)["adaptation"] == asked
     assert rlstm("score", "abc", "--kind", "no-kind")[0] == 2
 

@@ -103,9 +103,9 @@ class Learning(TypedDict, total=False):
     """How a text is learned from."""
 
     kind: Annotated[Kind, typer.Option("--kind", help="What may change; default: the model's first.")]
-    coordinates: Annotated[
+    num_fast_weights: Annotated[
         int,
-        typer.Option("--coordinates", metavar="P", help="The number of fast weights, of those there are."),
+        typer.Option("--fast-weights", metavar="P", help="The number of fast weights, of those there are."),
     ]
     experts: Annotated[
         int,
