@@ -4,7 +4,6 @@ import inspect
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -60,11 +59,3 @@ def test_the_exported_names() -> None:
     assert named <= set(dir(rlstm_client))
     with pytest.raises(AttributeError, match="nothing_of_the_kind"):
         _ = rlstm_client.nothing_of_the_kind  # type: ignore[attr-defined]
-
-
-def test_the_blocking_client_is_fresh() -> None:
-    """It is what ``unasync.py`` writes from the asyncio one."""
-    script = Path(rlstm_client.__file__).parents[1] / "unasync.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
-
-    assert (done.returncode, done.stdout) == (0, "")

@@ -5,9 +5,9 @@ import random
 import re
 
 import pytest
-from rlstm_client._appends import cut
 from tests.page import given
 
+from rlstm_client._appends import cut
 from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
 from rlstm_server.engine.text import START, read_passage
 from rlstm_server.schemas import Passage
