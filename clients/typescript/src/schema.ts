@@ -148,8 +148,6 @@ export interface ChangedOut {
   readonly learning: boolean;
   /** Of a fork or an import: where its history began. */
   readonly forked_from: AncestorOut | null;
-  /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. */
-  readonly approx: boolean;
   readonly durability: string;
   readonly replayed: boolean;
 }
@@ -264,8 +262,6 @@ export interface CreatedOut {
   readonly learning: boolean;
   /** Of a fork or an import: where its history began. */
   readonly forked_from: AncestorOut | null;
-  /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. */
-  readonly approx: boolean;
   /** Equal ids give equal bits. Null where another server made the session, with a model that is not served here. */
   readonly numerics: string | null;
   readonly durability: string;
@@ -589,8 +585,6 @@ export interface SessionOut {
   readonly learning: boolean;
   /** Of a fork or an import: where its history began. */
   readonly forked_from: AncestorOut | null;
-  /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. */
-  readonly approx: boolean;
 }
 
 /** Sums over the session's life, in bits. */
