@@ -1,11 +1,10 @@
 """Real server processes on free ports."""
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.servers import RLSTM, Server, clean_environment
+from tests.servers import RLSTM, clean_environment, serving
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,10 @@ def rlstm():
 def start(tiny_checkpoint, tmp_path_factory):
     """Give what starts a server and ends it afterwards, to be entered with `with`."""
 
-    @contextmanager
     def running(*arguments, data_dir=None, model=tiny_checkpoint, **variables):
         folder = tmp_path_factory.mktemp("server")
-        environment = clean_environment(RLSTM_DATA_DIR=str(data_dir or folder / "data"), **variables)
-        server = Server([str(model), "--port", "0", *arguments], environment, folder / "log")
-        try:
-            yield server
-        finally:
-            server.close()
+        data = str(data_dir or folder / "data")
+        return serving(folder, model, *arguments, RLSTM_DATA_DIR=data, **variables)
 
     return running
 
