@@ -229,7 +229,9 @@ def _sessions(ask: Recorder, work: Path) -> None:
     short = ask("create for a second", "POST", "/sessions", {"model": "tiny", "ttl_seconds": 1})
     time.sleep(2.5)
     ask("append to the expired", "POST", f"/sessions/{short['id']}/append", {"text": "a"})
-    for index, learner in enumerate([*LEARNERS, {"kind": "sparse"}, {"kind": "subspace", "coordinates": 5}]):
+    for index, learner in enumerate(
+        [*LEARNERS, {"kind": "sparse"}, {"kind": "subspace", "num_fast_weights": 5}]
+    ):
         body = {"model": "tiny", "adaptation": learner, "text": ENGLISH, "unit": "bits"}
         made = ask(f"create as learner {index}", "POST", "/sessions", body)
         if "id" in made:
@@ -311,7 +313,7 @@ def _wrong(ask: Recorder) -> None:
         "too many alternatives": {"text": "a", "top": 101},
         "no such experts": {"text": "a", "adaptation": {"experts": 3}},
         "experts without static": {"text": "a", "adaptation": {"experts": 2, "static": False}},
-        "no such number of fast weights": {"text": "a", "adaptation": {"coordinates": 7}},
+        "no such number of fast weights": {"text": "a", "adaptation": {"num_fast_weights": 7}},
         "an id outside the vocabulary": {"tokens": [70_000], "model": "tiny"},
         "too many items": {"items": [{"text": "a"}] * 257},
         "several faults": {"items": [{"text": 1}, {"tokens": []}, {"id": 3, "text": "a"}], "unit": 1},
