@@ -66,7 +66,7 @@ def clean_environment(**variables):
 def serving(folder, *arguments, **variables):
     """A server whose log, and whose data unless the variables say otherwise, are in `folder`."""
     environment = clean_environment(**({"RLSTM_DATA_DIR": str(folder / "data")} | variables))
-    server = Server([*map(str, arguments), "--port", "0"], environment, folder / "log")
+    server = Server(["--port", "0", *map(str, arguments)], environment, folder / "log")
     try:
         yield server
     finally:

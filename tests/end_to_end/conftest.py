@@ -33,9 +33,9 @@ def start(tiny_checkpoint, tmp_path_factory):
     return running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(start):
-    """One server for a module's tests, with short pings and no store on disk."""
+    """One server for all that need no other, with short pings and no store on disk."""
     with start(
         "--durability", "memory", RLSTM_LIMITS__PING_SECONDS="0.2", RLSTM_LIMITS__RECEIVE_SECONDS="1"
     ) as one:
