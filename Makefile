@@ -20,6 +20,7 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python clients/python/unasync.py --check
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

@@ -1,4 +1,4 @@
-"""Cutting text, gathering streams, and adding answers up."""
+"""Cutting text, gathering streams, adding answers up, and frames."""
 
 import json
 import math
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer, combine, cut
-from rlstm_client.errors import RequestError
+from rlstm_client._appends import PIECE_BYTES, AppendPlan, PieceBuffer, combine, cut
+from rlstm_client.errors import RequestError, ScoresNotStoredError, UnreadableAnswerError
 from rlstm_client.models import AppendResult, Totals
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -31,13 +31,13 @@ def test_pieces_are_the_text(text: str, piece_bytes: int) -> None:
 
 def test_an_empty_text_is_one_piece() -> None:
     """The server says what it thinks of an empty text; the client does not swallow it."""
-    assert cut("") == [""]
+    assert cut("", 4) == [""]
 
 
 def test_a_lone_surrogate_is_found() -> None:
     """Text that is no text is refused with its place, before a part of it is sent."""
     with pytest.raises(RequestError, match="at character 5000"):
-        cut("a" * 5000 + "\ud83d")
+        cut("a" * 5000 + "\ud83d", PIECE_BYTES)
 
 
 @given(st.lists(TEXTS), st.integers(1, 40), st.booleans())
@@ -101,8 +101,33 @@ def test_no_totals_without_all_of_them() -> None:
     assert combine([answer_of(1), answer_of(1, totals=None)]).totals is None
 
 
-def keys(*args: Any, **options: Any) -> list[str]:
-    return [call.headers["Idempotency-Key"] for call in AppendPlan("s", *args, **options)]
+NOT_STORED = AppendResult(version=2, position=4, replayed=True, scores_stored=False)
+
+
+def test_no_number_stands_for_another_token() -> None:
+    """Where the scores of a piece are not stored there are none of the text, and the plan says so."""
+    whole = combine([answer_of(3), NOT_STORED, answer_of(2, 3)])
+    plan = AppendPlan("s", "x" * 9000, {})
+    for answer, _ in zip([answer_of(3), NOT_STORED, answer_of(2, 3)], plan, strict=False):
+        plan.add(answer)
+
+    assert (whole.scores_stored, whole.totals, whole.ids, whole.logprobs) == (False, None, (), ())
+    assert (whole.version, whole.updates) == (3, 2)
+    with pytest.raises(ScoresNotStoredError) as caught:
+        _ = plan.result
+    assert (caught.value.applied, caught.value.facts) == ("yes", {"version": 3, "position": 2})
+    assert plan.progress().characters == 9000
+
+
+@pytest.mark.parametrize("columns", [{"logprobs": ()}, {"ids": (1,)}, {"static_logprobs": (-3.0,)}])
+def test_columns_are_joined_whole_or_not_at_all(columns: dict[str, Any]) -> None:
+    """A piece with a column that is missing or too short makes no answer for the text."""
+    with pytest.raises(UnreadableAnswerError, match="of 5 tokens"):
+        combine([answer_of(3), answer_of(2, 2, **columns)])
+
+
+def keys(text: Any, **options: Any) -> list[str]:
+    return [call.headers["Idempotency-Key"] for call in AppendPlan("s", text, options)]
 
 
 def test_a_plan_gives_each_piece_its_own_key() -> None:
@@ -132,7 +157,7 @@ def test_no_append_is_taken_for_a_repeat_of_another(appends: list[tuple[str, str
     told = set()
     for key, text in appends:
         new = ""
-        for call in AppendPlan("s", text, idempotency_key=key):
+        for call in AppendPlan("s", text, {"idempotency_key": key}):
             name, body = call.headers["Idempotency-Key"], call.content or b""
             if name not in bodies:
                 new += json.loads(body)["text"]
@@ -161,12 +186,12 @@ def test_a_text_with_more_pieces_than_a_server_knows_keys() -> None:
     """Its repeat would not be known as one: it has to be appended in parts."""
     assert len(keys("x" * 1024 * 4096, idempotency_key="k")) == 1024
     with pytest.raises(RequestError, match="in parts"):
-        AppendPlan("s", "x" * 1024 * 4096 + "x", idempotency_key="k")
+        AppendPlan("s", "x" * 1024 * 4096 + "x", {"idempotency_key": "k"})
 
 
 def test_a_plan_follows_the_version() -> None:
     """With If-Match each piece expects the version that the piece before it made."""
-    plan = AppendPlan("s", "x" * 9000, if_match=4)
+    plan = AppendPlan("s", "x" * 9000, {"if_match": 4})
     expected = []
     for version, call in enumerate(plan, 5):
         expected.append(call.headers["If-Match"])
@@ -177,7 +202,7 @@ def test_a_plan_follows_the_version() -> None:
 
 def test_ids_are_cut_by_their_number() -> None:
     """In their order, none lost; the last piece alone ends the text."""
-    plan = AppendPlan("s1", [index % 256 for index in range(9_000)], final=True)
+    plan = AppendPlan("s1", [index % 256 for index in range(9_000)], {"final": True})
     sent = [json.loads(call.content or b"") for call in plan]
 
     assert [token for body in sent for token in body["tokens"]] == [index % 256 for index in range(9_000)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_client.cli.exits import CommandError
-from rlstm_client.cli.texts import decoded, text_as_it_comes, whole_text
+from rlstm_client.cli.inputs import decoded, text_as_it_comes, whole_text
 
 
 def stream(data: bytes, buffer_size: int = 8192) -> io.BufferedReader:

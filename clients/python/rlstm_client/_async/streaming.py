@@ -1,27 +1,22 @@
-"""Continuous text over a WebSocket, for the asyncio client. `streaming` has the same shape."""
+"""Continuous text over a WebSocket, for the asyncio client."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
-from typing import Any
+from typing import Any, Self
 
-from websockets.asyncio import client as websockets
-from websockets.asyncio.client import ClientConnection
-
-from rlstm_client import _sockets
-from rlstm_client._frames import FRAME_BYTES, WINDOW, Frames
-from rlstm_client._pieces import PieceBuffer, telling
-from rlstm_client.async_connection import AsyncConnection, each
+from rlstm_client import _http, _sockets
+from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, PieceBuffer, telling
+from rlstm_client._async.connection import AsyncConnection, each
+from rlstm_client._sockets import AsyncFeeder, AsyncSocket
 from rlstm_client.errors import RLSTMError
 from rlstm_client.models import AppendResult
 
-_connect = _sockets.direct(websockets.connect)
-
 
 class AsyncTextStream(AsyncIterator[AppendResult]):
-    """Sends texts as they come, from a task of its own, and yields the answer to each frame.
+    """Sends texts as they come, beside what iterates over the answers: one to each frame.
 
-    After a cut it goes on over a new connection; every frame takes effect once. Close it, or leave its
-    ``async with`` block, to end it early: frames that are under way may still take effect.
+    After a cut it goes on over a new connection; every frame takes effect once. Close it, leave its
+    ``async with`` block, or let it go, to end it early: frames that are under way may still take effect.
     """
 
     def __init__(
@@ -33,25 +28,16 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
         final: bool,
         **options: Any,
     ) -> None:
-        self._connection = connection
-        self._frames = Frames(session_id, **options)
-        self._silence = _sockets.Silence(connection._http)
-        self._texts = texts
-        self._final = final
-        self._room = asyncio.Semaphore(WINDOW)
-        self._lock = asyncio.Lock()
-        self._socket: ClientConnection | None = None
-        self._sending_over = False
-        self._fault: BaseException | None = None
-        self._answers = self._run()
+        self._exchange = _Exchange(connection, Frames(session_id, **options), texts, final)
+        self._answers = self._exchange.answers()
 
-    def __aiter__(self) -> "AsyncTextStream":
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> AppendResult:
         return await anext(self._answers)
 
-    async def __aenter__(self) -> "AsyncTextStream":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -59,17 +45,46 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
 
     async def close(self) -> None:
         """End the stream."""
+        self._exchange.leave()
         await self._answers.aclose()
 
-    # ---- what the reader does -----------------------------------------------------------------------------
 
-    async def _run(self) -> AsyncGenerator[AppendResult, None]:
+class _Exchange:
+    """What reads and what sends share. Nothing in it holds the stream, so that one that is let go ends."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        frames: Frames,
+        texts: Iterable[str] | AsyncIterable[str],
+        final: bool,
+    ) -> None:
+        self._connection = connection
+        self._frames = frames
+        self._silence = _sockets.Silence(connection._timeout)
+        self._texts = texts
+        self._final = final
+        self._room = asyncio.Semaphore(WINDOW)
+        self._lock = asyncio.Lock()
+        self._socket: AsyncSocket | None = None
+        self._sending_over = self._left = False
+        self._fault: BaseException | None = None
+
+    def leave(self) -> None:
+        """Have nothing more sent."""
+        self._left = True
+        self._room.release()
+
+    # ---- what reads ---------------------------------------------------------------------------------------
+
+    async def answers(self) -> AsyncGenerator[AppendResult, None]:
+        """Connect, have the texts sent, and yield the answers."""
         attempt = 1
-        feeder: asyncio.Task[None] | None = None
+        feeder: AsyncFeeder | None = None
         try:
             with telling(self._frames.progress):
                 await self._open(attempt)
-                feeder = asyncio.ensure_future(self._feed())
+                feeder = AsyncFeeder(self._feed)
                 while not self._is_over():
                     try:
                         answer = await self._receive()
@@ -85,11 +100,12 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
                 if self._fault is not None:
                     raise self._fault
         finally:
-            if feeder is not None:
-                feeder.cancel()
-                await asyncio.gather(feeder, return_exceptions=True)
-            if self._socket is not None:
-                await self._socket.close()
+            if not _sockets.interpreter_ends():
+                self.leave()
+                if feeder is not None:
+                    await feeder.stop()
+                if self._socket is not None:
+                    await self._socket.close()
 
     def _is_over(self) -> bool:
         return self._sending_over and not self._frames.unacknowledged
@@ -98,8 +114,7 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
         if self._socket is None:
             raise RuntimeError("the stream has no connection")
         try:
-            async with asyncio.timeout(self._silence.seconds):
-                message = await self._socket.recv()
+            message = await self._socket.receive(self._silence.seconds)
         except TimeoutError:
             self._silence.check(self._frames.call, under_way=bool(self._frames.unacknowledged))
             return None
@@ -128,7 +143,7 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
         async with self._lock:
             if self._socket is not None:
                 await self._socket.close()
-            self._socket = await _connect(**_sockets.arguments(self._connection._http, self._frames.call))
+            self._socket = await AsyncSocket.open(_http.websocket(self._connection._http, self._frames.call))
             self._silence.end()
             for frame in self._frames.unacknowledged:
                 await self._socket.send(frame)
@@ -136,7 +151,7 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
     async def _wait(self, error: RLSTMError, attempt: int) -> None:
         await self._connection._pause(self._frames.call, error, attempt)
 
-    # ---- what the sender does -----------------------------------------------------------------------------
+    # ---- what sends ---------------------------------------------------------------------------------------
 
     async def _feed(self) -> None:
         buffer = PieceBuffer(1, hold_last=self._final, piece_bytes=FRAME_BYTES)
@@ -144,6 +159,8 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
             async for text in each(self._texts):
                 for piece in buffer.feed(text):
                     await self._send(piece)
+                if self._left:
+                    return
             for piece, last in buffer.finish():
                 await self._send(piece, final=self._final and last)
         except asyncio.CancelledError:
@@ -153,16 +170,19 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
         async with self._lock:
             self._sending_over = True
             if not self._frames.unacknowledged and self._socket is not None:
-                await self._socket.close()  # the reader waits for an answer that will not come
+                await self._socket.close()  # what reads waits for an answer that will not come
 
     async def _send(self, piece: str, *, final: bool = False) -> None:
         await self._room.acquire()
         async with self._lock:
+            if self._left:
+                self._room.release()  # for the next piece, which shall not wait either
+                return
             if not self._frames.unacknowledged:
                 self._silence.end()
             frame = self._frames.make(piece, final=final)
             if self._socket is not None:
                 try:
                     await self._socket.send(frame)
-                except Exception:  # the reader notices, and sends it again
+                except Exception:  # what reads notices, and sends it again
                     await self._socket.close()

@@ -1,17 +1,16 @@
-"""What carries the calls of the asyncio client. `connection` has the same shape, word for word."""
+"""What carries the calls of the asyncio client: sent again where that is safe."""
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from types import TracebackType
-from typing import IO, Any, Self, TypeVar
-
-import httpx
+from typing import Any, Self, TypeVar
 
 from rlstm_client import _http
-from rlstm_client._call import EVENTS, OCTETS, Call, answer
+from rlstm_client._calls import DEFAULT_RETRIES, EVENTS, OCTETS, Call, Retries, answer, still_open
 from rlstm_client._events import EventReader
-from rlstm_client._retries import Retries, still_open
+from rlstm_client._http import ArrivingFile
 from rlstm_client.errors import RLSTMError
 from rlstm_client.models import Event
 
@@ -19,55 +18,73 @@ T = TypeVar("T")
 
 
 class AsyncConnection:
-    """Sends calls to one server, again where that is safe. The arguments are those of `AsyncClient`."""
+    """Sends calls to one server.
+
+    url        where the server is; it may end in a path
+    api_key    sent as a bearer token
+    timeout    seconds without a sign of the server; the default waits long, since learning takes its time
+    retries    how often a call is repeated; what could be done twice never is
+    transport  carries requests in place of the network, for tests: one of the HTTP library's
+    sleep, chance    the clock and the random source of the waits between attempts
+
+    Every method raises an `RLSTMError`; the module `errors` draws the tree.
+    """
 
     def __init__(
         self,
-        url: str,
+        url: str = _http.DEFAULT_URL,
         *,
-        api_key: str | None,
-        timeout: float | httpx.Timeout,
-        retries: Retries,
-        transport: httpx.AsyncBaseTransport | None,
-        sleep: Callable[[float], Awaitable[object]],
-        chance: Callable[[], float],
+        api_key: str | None = None,
+        timeout: float | None = _http.DEFAULT_TIMEOUT,
+        retries: Retries = DEFAULT_RETRIES,
+        transport: Any = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
     ) -> None:
-        self._http = httpx.AsyncClient(**_http.settings(url, api_key, timeout), transport=transport)
+        self._http = _http.make(_http.AsyncHTTP, url, api_key, timeout, transport)
+        self._timeout = timeout
         self._retries = retries
         self._sleep = sleep
         self._chance = chance
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
 
-    async def send(self, call: Call[T]) -> T:
+    async def _send(self, call: Call[T]) -> T:
         """Send a call and return its typed answer."""
-        attempt, doubt = 1, False
+        attempt, is_open = 1, False
         while True:
             try:
                 return await self._exchange(call)
             except RLSTMError as error:
-                doubt = still_open(error, doubt)
+                is_open = still_open(error, is_open)
                 await self._pause(call, error, attempt)
             attempt += 1
 
-    async def download(self, call: Call[Any], to: IO[bytes]) -> None:
-        """Send a call and write its answer, a file, as it comes; what had come before a repeat is dropped."""
+    async def _download(self, call: Call[Any], file: ArrivingFile) -> None:
+        """Send a call and write its answer as it comes; what had come before a repeat is dropped."""
         attempt = 1
         while True:
-            to.seek(0)
-            to.truncate()
+            file.restart()
             try:
                 async with aclosing(self._chunks(call, OCTETS)) as chunks:
                     async for chunk in chunks:
-                        await asyncio.to_thread(to.write, chunk)
+                        await asyncio.to_thread(file.partial.write, chunk)
                 return
             except RLSTMError as error:
                 await self._pause(call, error, attempt)
             attempt += 1
 
-    async def stream(self, call: Call[Any]) -> "AsyncEventStream":
+    async def _stream(self, call: Call[Any]) -> "AsyncEventStream":
         """Send a call and return its events.
 
         It is repeated while no event has come, and afterwards goes on where the server keeps the text.
@@ -85,41 +102,33 @@ class AsyncConnection:
 
     async def _exchange(self, call: Call[T]) -> T:
         try:
-            response = await self._http.request(**_http.arguments(call))
-        except httpx.HTTPError as error:
-            raise _http.no_answer(error, call, self._http.base_url) from error
+            response = await self._http.send(_http.request(self._http, call))
+        except _http.FAILURES as error:
+            raise _http.no_answer(error, call, self._http) from error
         return answer(call, _http.reply(response))
-
-    async def _open(self, call: Call[Any], media_type: str) -> httpx.Response:
-        try:
-            response = await self._http.send(self._http.build_request(**_http.arguments(call)), stream=True)
-            streams = _http.is_stream(response, media_type)
-            if not streams:
-                await response.aread()
-        except httpx.HTTPError as error:
-            raise _http.no_answer(error, call, self._http.base_url) from error
-        if not streams:
-            raise _http.no_stream(call, _http.reply(response), media_type)
-        return response
 
     async def _chunks(self, call: Call[Any], media_type: str) -> AsyncGenerator[bytes, None]:
         """Send a call and yield the bytes of its stream as they come."""
-        response = await self._open(call, media_type)
+        response: _http.Response | None = None
         try:
+            response = await self._http.send(_http.request(self._http, call), stream=True)
+            if not _http.is_stream(response, media_type):
+                await response.aread()
+                raise _http.no_stream(call, response, media_type)
             async for chunk in response.aiter_bytes():
                 yield chunk
-        except (httpx.HTTPError, httpx.StreamError) as error:
-            raise _http.no_answer(error, call, response.url) from error
+        except _http.FAILURES as error:
+            raise _http.no_answer(error, call, self._http) from error
         finally:
-            await response.aclose()
+            if response is not None:
+                await response.aclose()
 
 
 class AsyncEventStream(AsyncIterator[Event]):
     """The events of one generation. Close it, or leave its ``async with``, to end the generation early."""
 
     def __init__(self, connection: AsyncConnection, call: Call[Any]) -> None:
-        self._connection = connection
-        self._events = self._read(EventReader(call))
+        self._events = _read(connection, EventReader(call))
         self._first: Event | None = None
 
     def __aiter__(self) -> Self:
@@ -146,25 +155,26 @@ class AsyncEventStream(AsyncIterator[Event]):
         """Wait for the first event: what is refused is refused at once."""
         self._first = await anext(self._events)
 
-    async def _read(self, reader: EventReader) -> AsyncGenerator[Event, None]:
-        attempt = 1
-        while True:
-            reader.reconnected()
-            try:
-                async with aclosing(self._connection._chunks(reader.call, EVENTS)) as chunks:
-                    async for chunk in chunks:
-                        for event in reader.feed(chunk):
-                            attempt = 1
-                            yield event
-                reader.finish()
+
+async def _read(connection: AsyncConnection, reader: EventReader) -> AsyncGenerator[Event, None]:
+    attempt = 1
+    while True:
+        reader.reconnected()
+        try:
+            async with aclosing(connection._chunks(reader.call, EVENTS)) as chunks:
+                async for chunk in chunks:
+                    for event in reader.feed(chunk):
+                        attempt = 1
+                        yield event
+            reader.finish()
+            return
+        except RLSTMError as error:
+            if reader.complete:
                 return
-            except RLSTMError as error:
-                if reader.complete:
-                    return
-                if not reader.goes_on:
-                    raise
-                await self._connection._pause(reader.call, error, attempt)
-            attempt += 1
+            if not reader.goes_on:
+                raise
+            await connection._pause(reader.call, error, attempt)
+        attempt += 1
 
 
 async def each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:

@@ -1,27 +1,115 @@
-"""Sessions of the blocking client. `async_sessions` has the same shape, word for word."""
+# Written by unasync.py from _async/client.py. Do not edit.
+"""The blocking client and its sessions: a method an operation of the server."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from rlstm_client import _files, _wire
-from rlstm_client._files import ArrivingFile, PathOrFile
-from rlstm_client._pieces import PIECE_BYTES, AppendPlan, PieceBuffer, telling
-from rlstm_client.connection import Connection, EventStream
-from rlstm_client.models import AppendResult, Generation, Ranking, SessionInfo, SessionPage, Snapshot, Unit
+from rlstm_client import _calls, _http
+from rlstm_client._appends import PIECE_BYTES, AppendPlan, PieceBuffer, telling
+from rlstm_client._http import ArrivingFile, PathOrFile
+from rlstm_client._sync.connection import Connection, EventStream
+from rlstm_client.models import (
+    AppendResult,
+    Generation,
+    Health,
+    Ranking,
+    ScoreResult,
+    ServerInfo,
+    SessionInfo,
+    SessionPage,
+    Snapshot,
+    SnapshotList,
+    TokenizerInfo,
+    Unit,
+    decode_member,
+)
 from rlstm_client.options import (
     AppendOptions,
     ChangeOptions,
     CreateOptions,
     ForkOptions,
+    GenerateOptions,
     ImportOptions,
     ResetOptions,
+    ScoreOptions,
     SessionGenerateOptions,
     StreamAppendOptions,
     UpdateOptions,
 )
 
 if TYPE_CHECKING:
-    from rlstm_client.streaming import TextStream
+    from rlstm_client._sync.streaming import TextStream
+
+
+class Client(Connection):
+    """Talks to one server, which `url` names; `Connection` says what the other arguments are.
+
+        with Client("http://127.0.0.1:8000") as client:
+            print((client.score("a text")).items[0].totals.bits_per_byte)
+
+    Every method raises an `RLSTMError`.
+    """
+
+    @property
+    def sessions(self) -> "Sessions":
+        """The server's sessions."""
+        return Sessions(self)
+
+    def score(self, text: str | None = None, **options: Unpack[ScoreOptions]) -> ScoreResult:
+        """Return the log-probability of every token of a text, of ids, or of up to 256 items."""
+        return self._send(_calls.score(text, options))
+
+    @overload
+    def generate(
+        self, prompt: str | None = None, *, stream: Literal[False] = False, **options: Unpack[GenerateOptions]
+    ) -> Generation: ...
+    @overload
+    def generate(
+        self, prompt: str | None = None, *, stream: Literal[True], **options: Unpack[GenerateOptions]
+    ) -> EventStream: ...
+    def generate(
+        self, prompt: str | None = None, *, stream: bool = False, **options: Unpack[GenerateOptions]
+    ) -> Generation | EventStream:
+        """Continue a prompt; with ``stream=True`` return its events as they come."""
+        call = _calls.generate(prompt, options, stream=stream)
+        if stream:
+            return self._stream(call)
+        return self._send(call)
+
+    def tokenize(
+        self, prompt: str, *, model: str | None = None, add_special_tokens: bool | None = None
+    ) -> Sequence[int]:
+        """Return a text's ids."""
+        body = {"prompt": prompt, "model": model, "add_special_tokens": add_special_tokens}
+        call = _calls.post("/tokenize", partial(decode_member, "tokens", Sequence[int]), body)
+        return self._send(call)
+
+    def detokenize(self, tokens: Sequence[int], *, model: str | None = None) -> str:
+        """Return the text of ids; those that are no whole text are an `UnprocessableError`."""
+        body = {"tokens": tokens, "model": model}
+        call = _calls.post("/detokenize", partial(decode_member, "prompt", str), body)
+        return str(self._send(call))
+
+    def tokenizer_info(self, *, model: str | None = None) -> TokenizerInfo:
+        """Return what is to be known of the vocabulary."""
+        return self._send(_calls.get("/tokenizer_info", TokenizerInfo, model=model))
+
+    def info(self) -> ServerInfo:
+        """Return the model card, limits and defaults."""
+        return self._send(_calls.get("/info", ServerInfo))
+
+    def live(self) -> Health:
+        """Return if the process answers."""
+        return self._send(_calls.get("/health/live", Health))
+
+    def ready(self) -> Health:
+        """Return if the server takes work; one that does not is an `UnavailableError`."""
+        return self._send(_calls.get("/health/ready", Health))
+
+    def metrics(self) -> str:
+        """Return the metrics in Prometheus' text format."""
+        return self._send(_calls.Call(method="GET", path="/metrics", read=str))
 
 
 class Session:
@@ -33,7 +121,7 @@ class Session:
     def __init__(
         self, connection: Connection, session_id: str, *, created: SessionInfo | None = None
     ) -> None:
-        self._path = _wire.session_path(session_id)  # refuses what is no id
+        _calls.session_path(session_id)  # refuses what is no id
         self._connection = connection
         self.id = session_id
         self.created = created
@@ -41,22 +129,27 @@ class Session:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}>"
 
+    def _path(self, *verb: str) -> str:
+        return _calls.session_path(self.id, *verb)
+
     def info(self, *, min_version: int | None = None) -> SessionInfo:
         """Return version, position, totals and the like; ``min_version`` refuses an older session."""
-        return self._connection.send(_wire.get_session(self.id, min_version=min_version))
+        call = _calls.get(self._path(), SessionInfo, min_version=min_version)
+        return self._connection._send(call)
 
     def update(self, **options: Unpack[UpdateOptions]) -> SessionInfo:
         """Change the time to live, the metadata, or whether appends may learn."""
-        return self._connection.send(_wire.update_session(self.id, **options))
+        call = _calls.change(self._path(), SessionInfo, options, UpdateOptions, method="PATCH")
+        return self._connection._send(call)
 
     def append(self, text: str | Sequence[int], **options: Unpack[AppendOptions]) -> AppendResult:
         """Score a text, or ids, then learn from it. What is long travels in pieces and comes back as one.
 
         Whatever is raised has a ``progress``, which says what of the text is in the session already.
         """
-        plan = AppendPlan(self.id, text, **options)
+        plan = AppendPlan(self.id, text, options)
         with telling(plan.progress):
-            return self._send(plan)
+            return self._carry_out(plan)
 
     def append_stream(
         self,
@@ -77,17 +170,22 @@ class Session:
         with telling(buffer.progress):
             for text in texts:
                 for piece in buffer.feed(text):
-                    yield self._send(buffer.plan(self.id, piece, **options))
+                    yield self._carry_out(buffer.plan(self.id, piece, options))
             for piece, last in buffer.finish():
-                yield self._send(buffer.plan(self.id, piece, final=final and last, **options))
+                plan = buffer.plan(self.id, piece, {**options, "final": final and last})
+                yield self._carry_out(plan)
 
-    def _send(self, plan: AppendPlan) -> AppendResult:
+    def _carry_out(self, plan: AppendPlan) -> AppendResult:
         for call in plan:
-            plan.add(self._connection.send(call))
+            plan.add(self._connection._send(call))
         return plan.result
 
     def stream(
-        self, texts: Iterable[str], *, final: bool = False, **options: Unpack[StreamAppendOptions]
+        self,
+        texts: Iterable[str],
+        *,
+        final: bool = False,
+        **options: Unpack[StreamAppendOptions],
     ) -> "TextStream":
         """Append texts as they come over one connection, without waiting, and iterate over the answers.
 
@@ -96,7 +194,7 @@ class Session:
 
         Whatever is raised, by the texts too, has a ``progress`` that says what of them is in the session.
         """
-        from rlstm_client.streaming import TextStream  # and with it a library that nothing else needs
+        from rlstm_client._sync.streaming import TextStream  # with a library that nothing else needs
 
         return TextStream(self._connection, self.id, texts, final=final, **options)
 
@@ -112,12 +210,10 @@ class Session:
 
         ``weights`` holds ``lm``, ``length`` and ``given``, the factors of a candidate's log-probability in
         ``unit``, of its number of tokens, and of its own ``given``; ``score`` is the sum, and
-        ``static_score`` the same by the weights as loaded, where the session has a static row.
+        ``static_score`` the same by the weights as loaded, where the session has a frozen baseline.
         """
-        call = _wire.score_candidates(
-            self.id, candidates, weights=weights, unit=unit, min_version=min_version
-        )
-        return self._connection.send(call)
+        options = {"weights": weights, "unit": unit, "min_version": min_version}
+        return self._connection._send(_calls.score_candidates(self.id, candidates, options))
 
     @overload
     def generate(
@@ -134,34 +230,40 @@ class Session:
 
         A stream of text that is kept goes on by itself where it broke off; nothing comes twice.
         """
-        call = _wire.generate_in_session(self.id, stream=stream, **options)
+        call = _calls.generate_in_session(self.id, options, stream=stream)
         if stream:
-            return self._connection.stream(call)
-        return self._connection.send(call)
+            return self._connection._stream(call)
+        return self._connection._send(call)
 
     def reset(self, **options: Unpack[ResetOptions]) -> SessionInfo:
         """Forget the fast weights, the recurrent state, or both."""
-        return self._connection.send(_wire.reset_session(self.id, **options))
+        call = _calls.change(self._path("reset"), SessionInfo, options, ResetOptions)
+        return self._connection._send(call)
 
     def snapshot(self, name: str, **options: Unpack[ChangeOptions]) -> Snapshot:
         """Give the present version a name to go back to; no version is made."""
-        return self._connection.send(_wire.take_snapshot(self.id, name, **options))
+        call = _calls.change(self._path("snapshots"), Snapshot, options, ChangeOptions, name=name)
+        return self._connection._send(call)
 
     def snapshots(self, *, min_version: int | None = None) -> Sequence[Snapshot]:
         """Return all named snapshots, oldest version first."""
-        return self._connection.send(_wire.list_snapshots(self.id, min_version=min_version))
+        call = _calls.get(self._path("snapshots"), SnapshotList, min_version=min_version)
+        return (self._connection._send(call)).snapshots
 
     def drop_snapshot(self, name: str) -> None:
         """Remove a named snapshot; removing twice is no error."""
-        return self._connection.send(_wire.drop_snapshot(self.id, name))
+        return self._connection._send(_calls.delete(_calls.snapshot_path(self.id, name)))
 
     def restore(self, snapshot: str, **options: Unpack[ChangeOptions]) -> SessionInfo:
         """Go back to a named snapshot: state, position and totals are as then, the version is a new one."""
-        return self._connection.send(_wire.restore_session(self.id, snapshot, **options))
+        path = self._path("restore")
+        call = _calls.change(path, SessionInfo, options, ChangeOptions, snapshot=snapshot)
+        return self._connection._send(call)
 
     def fork(self, **options: Unpack[ForkOptions]) -> "Session":
         """Make an independent copy of the session, as it is or as it was at a named snapshot."""
-        info = self._connection.send(_wire.fork_session(self.id, **options))
+        call = _calls.change(self._path("fork"), SessionInfo, options, ForkOptions)
+        info = self._connection._send(call)
         return Session(self._connection, info.id, created=info)
 
     def export(self, to: PathOrFile, *, min_version: int | None = None) -> None:
@@ -169,14 +271,14 @@ class Session:
 
         What was at a path stays there until the whole session has arrived.
         """
-        call = _wire.export_session(self.id, min_version=min_version)
+        call = _calls.get(self._path("export"), Health, min_version=min_version)
         with ArrivingFile(to) as file:
-            self._connection.download(call, file.partial)
+            self._connection._download(call, file)
             file.keep()
 
     def delete(self) -> None:
         """Delete the session for good; deleting twice is no error."""
-        return self._connection.send(_wire.delete_session(self.id))
+        return self._connection._send(_calls.delete(self._path()))
 
 
 class Sessions:
@@ -187,13 +289,13 @@ class Sessions:
 
     def create(self, **options: Unpack[CreateOptions]) -> Session:
         """Create a session."""
-        info = self._connection.send(_wire.create_session(**options))
+        info = self._connection._send(_calls.create(options))
         return Session(self._connection, info.id, created=info)
 
     def import_session(self, source: PathOrFile, **options: Unpack[ImportOptions]) -> Session:
         """Make a session of a file that `Session.export` wrote; it gets an id of its own."""
-        data = _files.read(source)
-        info = self._connection.send(_wire.import_session(data, **options))
+        data = _http.read_file(source)
+        info = self._connection._send(_calls.import_session(data, options))
         return Session(self._connection, info.id, created=info)
 
     def get(self, session_id: str) -> Session:
@@ -204,12 +306,12 @@ class Sessions:
         self, *, cursor: str | None = None, limit: int | None = None, name: str | None = None
     ) -> SessionPage:
         """Return one page of your sessions, oldest first; or the session of a name, if there is one."""
-        call = _wire.list_sessions(cursor=cursor, limit=limit, name=name)
-        return self._connection.send(call)
+        call = _calls.get("/sessions", SessionPage, cursor=cursor, limit=limit, name=name)
+        return self._connection._send(call)
 
     def find(self, name: str) -> Session | None:
         """Return the handle on the session of a name; None where there is none."""
-        found = self.page(name=name).sessions
+        found = (self.page(name=name)).sessions
         # A server that does not know the question lists all.
         return next((self.get(info.id) for info in found if info.name == name), None)
 

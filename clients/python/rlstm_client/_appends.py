@@ -1,32 +1,47 @@
-"""Long text becomes appends of at most 4,096 bytes, and their answers one answer. No input, no output.
+"""Long text becomes appends, or frames of a stream, and their answers one answer. No input, no output.
 
-A piece never ends inside a character. Each has its own idempotency key, so a repetition after a lost answer
-repeats one piece and no more.
+A piece has at most 4,096 bytes and never ends inside a character. Each has its own idempotency key, so a
+repetition after a lost answer repeats one piece and no more. Frames are pieces of text that never ends: they
+are numbered, kept until they are acknowledged, and sent again under the same number.
 """
 
 import hashlib
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
-from typing import Any
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
-from rlstm_client import _wire
-from rlstm_client._call import Call
-from rlstm_client.errors import AppendProgress, RequestError
-from rlstm_client.models import AppendResult, Totals
+from rlstm_client import _calls, errors
+from rlstm_client._calls import Call, encode, new_key, scores_not_stored
+from rlstm_client.errors import AppendProgress, RequestError, UnreadableAnswerError
+from rlstm_client.models import (
+    COLUMNS,
+    AppendResult,
+    Totals,
+    UnexpectedShape,
+    check_columns,
+    decode_object,
+)
+from rlstm_client.options import StreamAppendOptions
 
-PIECE_BYTES = 4096
-REMEMBERED_KEYS = 1024
+PIECE_BYTES: Final = 4096
+REMEMBERED_KEYS: Final = 1024
 """How many of a session's keys a server knows again: what has more pieces cannot be repeated as a whole."""
-_COLUMNS = ("ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends")
+
+WINDOW: Final = 8
+"""Frames under way: as many answers the server's store keeps whole, for a frame that is sent again."""
+
+FRAME_BYTES: Final = 1024
+"""Of text in a frame: the answer about so many bytes is short enough to be kept whole, columns and all."""
 
 
-def cut(text: str, piece_bytes: int = PIECE_BYTES) -> list[str]:
+def cut(text: str, piece_bytes: int) -> list[str]:
     """Cut a text into pieces of at most ``piece_bytes`` (4 or more) UTF-8 bytes; "" is one empty piece.
 
     Raises:
@@ -56,13 +71,13 @@ class PieceBuffer:
 
     gather_bytes  text is held until there is this much of it; 1 sends everything at once
     hold_last     holds the newest piece until the next exists, so that the last one can be marked as final
-    piece_bytes   how long a piece is at most
+    piece_bytes   how long a piece is at most; left out, `PIECE_BYTES`
     """
 
-    def __init__(self, gather_bytes: int, *, hold_last: bool, piece_bytes: int = PIECE_BYTES) -> None:
+    def __init__(self, gather_bytes: int, *, hold_last: bool, piece_bytes: int | None = None) -> None:
         self._gather_bytes = gather_bytes
         self._held_pieces = 1 if hold_last else 0
-        self._piece_bytes = piece_bytes
+        self._piece_bytes = piece_bytes or PIECE_BYTES
         self._parts: list[str] = []
         self._bytes = 0
         self._pieces: list[str] = []
@@ -84,9 +99,9 @@ class PieceBuffer:
         pieces, self._pieces = self._pieces, []
         return [(piece, index == len(pieces)) for index, piece in enumerate(pieces, 1)]
 
-    def plan(self, session_id: str, piece: str, **options: Any) -> "AppendPlan":
+    def plan(self, session_id: str, piece: str, options: Mapping[str, Any]) -> "AppendPlan":
         """Return the plan of a piece, to be carried out before the next one's."""
-        plan = AppendPlan(session_id, piece, **options)
+        plan = AppendPlan(session_id, piece, options)
         self._before, self._plan = self.progress().characters, plan
         return plan
 
@@ -113,26 +128,19 @@ class AppendPlan:
     let a server take the one append for a repeat of the other, and lose it.
     """
 
-    def __init__(
-        self,
-        session_id: str,
-        text: str | Sequence[int],
-        *,
-        final: bool | None = None,
-        if_match: int | None = None,
-        idempotency_key: str | None = None,
-        **options: Any,
-    ) -> None:
-        self._pieces: Sequence[str | Sequence[int]] = cut(text) if isinstance(text, str) else cut_ids(text)
+    def __init__(self, session_id: str, text: str | Sequence[int], given: Mapping[str, Any]) -> None:
+        _calls.changing(given)  # refuses a key that none can be
+        named = ("final", "if_match", "idempotency_key")
+        self._final, self._if_match, self._key = (given.get(name) for name in named)
+        self._options = {name: value for name, value in given.items() if name not in named}
+        self._pieces: Sequence[str | Sequence[int]] = (
+            cut(text, PIECE_BYTES) if isinstance(text, str) else cut_ids(text)
+        )
         self._text = text
-        self._final = final
-        self._if_match = if_match
-        self._key = idempotency_key if idempotency_key is None else _wire.checked_key(idempotency_key)
         self._session_id = session_id
-        self._options = options
         self._answers: list[AppendResult] = []
         self._on_its_way: Call[AppendResult] | None = None
-        if idempotency_key is not None and len(self._pieces) > REMEMBERED_KEYS:
+        if self._key is not None and len(self._pieces) > REMEMBERED_KEYS:
             raise RequestError(
                 f"one key cannot name a text of {len(self._pieces):,} pieces, since a server knows only"
                 f" {REMEMBERED_KEYS:,} keys again: append it in parts, each with a key of its own"
@@ -141,19 +149,15 @@ class AppendPlan:
     def __iter__(self) -> Iterator[Call[AppendResult]]:
         last = len(self._pieces) - 1
         for index, piece in enumerate(self._pieces):
-            call = _wire.append(
-                self._session_id,
-                text=piece if isinstance(piece, str) else None,
-                tokens=None if isinstance(piece, str) else piece,
-                final=self._final if index == last else None,
-                if_match=self._version(),
-                idempotency_key=self._key,
+            options = {
                 **self._options,
-            )
-            if self._key is not None and last:
-                call = replace(call, headers={**call.headers, "Idempotency-Key": self._piece_key(index)})
-            self._on_its_way = call
-            yield call
+                "final": self._final if index == last else None,
+                "if_match": self._version(),
+                "idempotency_key": self._piece_key(index) if self._key is not None and last else self._key,
+            }
+            body = {"text" if isinstance(piece, str) else "tokens": piece}
+            self._on_its_way = _calls.append(self._session_id, body, options)
+            yield self._on_its_way
 
     def add(self, answer: AppendResult) -> None:
         """Take the answer of the call that was iterated last."""
@@ -164,7 +168,7 @@ class AppendPlan:
         """Return how far the text has come."""
         done, call = len(self._answers), self._on_its_way
         return AppendProgress(
-            answer=self.result if self._answers else None,
+            answer=combine(self._answers) if self._answers else None,
             characters=sum(len(piece) for piece in self._pieces[:done]),
             piece=None if call is None else self._pieces[done],
             key=None if call is None else call.headers["Idempotency-Key"],
@@ -172,8 +176,12 @@ class AppendPlan:
 
     @property
     def result(self) -> AppendResult:
-        """The answers so far as one."""
-        return combine(self._answers)
+        """The answers as one.
+
+        Raises:
+            ScoresNotStoredError: of a part of the text, which was appended before, the scores are not known.
+        """
+        return with_scores(combine(self._answers))
 
     def _version(self) -> int | None:
         if self._if_match is None or not self._answers:
@@ -208,21 +216,42 @@ def telling(progress: Callable[[], AppendProgress]) -> Iterator[None]:
         raise
 
 
+def with_scores(answer: AppendResult) -> AppendResult:
+    """Return an answer that has its scores; of one that has none the error says what is known."""
+    if not answer.scores_stored:
+        raise scores_not_stored({"version": answer.version, "position": answer.position})
+    return answer
+
+
 def combine(answers: Sequence[AppendResult]) -> AppendResult:
-    """Return one answer for the pieces of a text: columns joined, totals summed, the rest as at the end."""
+    """Return one answer for the pieces of a text: columns joined, totals summed, the rest as at the end.
+
+    Where the scores of a piece are no longer stored those of the text are not known.
+
+    Raises:
+        UnreadableAnswerError: the columns do not have an entry for each token.
+    """
     if len(answers) == 1:
         return answers[0]
+    stored = all(answer.scores_stored for answer in answers)
     columns: dict[str, Any] = {
-        name: tuple(chain.from_iterable(getattr(answer, name) for answer in answers)) for name in _COLUMNS
+        name: tuple(chain.from_iterable(getattr(answer, name) for answer in answers if stored))
+        for name in COLUMNS
     }
-    return replace(
+    whole = replace(
         answers[-1],
         **columns,
         replayed=any(answer.replayed for answer in answers),
+        scores_stored=stored,
         updates=sum(answer.updates for answer in answers),
         guards=dict(sum((Counter(answer.guards) for answer in answers), Counter())),
-        totals=_summed([answer.totals for answer in answers]),
+        totals=_summed([answer.totals for answer in answers]) if stored else None,
     )
+    try:
+        check_columns(whole, None if whole.totals is None else whole.totals.tokens)
+    except UnexpectedShape as error:
+        raise UnreadableAnswerError(str(error), applied="yes") from error
+    return whole
 
 
 def _summed(parts: Sequence[Totals | None]) -> Totals | None:
@@ -258,3 +287,77 @@ def _perplexity(totals: Sequence[Totals]) -> float | None:
     tokens = sum(part.tokens for part in totals)
     logs = [part.tokens * math.log(part.perplexity) for part in totals if part.perplexity]
     return math.exp(math.fsum(logs) / tokens) if tokens and len(logs) == len(totals) else None
+
+
+class _Frame(NamedTuple):
+    seq: int
+    text: str
+    content: str
+
+
+class Frames:
+    """The frames of one stream into a session, and the answers to them, which come in the same order."""
+
+    def __init__(self, session_id: str, *, learn: bool | None = None, **options: Any) -> None:
+        _calls.checked(options, StreamAppendOptions)
+        self._learn = learn
+        self._name = new_key()
+        self._open: deque[_Frame] = deque()
+        self._sent = 0
+        self._characters = 0
+        given = {"stream": self._name} | {name: value for name, value in options.items() if value is not None}
+        self.call: Call[AppendResult] = Call(
+            method="POST",
+            path=f"{_calls.session_path(session_id, 'stream')}?{urlencode(given)}",
+            read=partial(_calls.read_append, options.get("scores")),
+            headers={"Idempotency-Key": self._name},
+            resumable=True,
+        )
+
+    @property
+    def unacknowledged(self) -> list[str]:
+        """What is to be sent again on a new connection, in this order."""
+        return [frame.content for frame in self._open]
+
+    def make(self, text: str, *, final: bool = False) -> str:
+        """Number a text and give the frame to send."""
+        self._sent += 1
+        body = {"seq": self._sent, "text": text, "learn": self._learn, "final": final or None}
+        frame = _Frame(self._sent, text, encode(body).decode())
+        self._open.append(frame)
+        return frame.content
+
+    def take(self, message: str | bytes) -> AppendResult | None:
+        """Read what the server sent: the answer to the oldest frame, or None where it only greets.
+
+        Raises:
+            APIError: what the server closes the connection for.
+            ScoresNotStoredError: the frame took effect once, and its scores are not known any more.
+            UnreadableAnswerError: the answer is not what this client expects.
+        """
+        try:
+            return self._take(decode_object(message))
+        except UnexpectedShape as error:
+            raise UnreadableAnswerError(f"a frame cannot be read: {error}", applied="unknown") from error
+
+    def _take(self, fields: dict[str, Any]) -> AppendResult | None:
+        match fields.get("type"):
+            case "ready":
+                return None
+            case "error":
+                problem = fields.get("problem")
+                raise errors.from_problem(problem if isinstance(problem, dict) else {})
+            case "scores" if self._open and fields.get("seq") == self._open[0].seq:
+                known = {name: value for name, value in fields.items() if name not in ("type", "seq")}
+                answer = self.call.read(known)
+                self._characters += len(self._open.popleft().text)
+                return with_scores(answer)
+        raise UnexpectedShape("the server acknowledged what was not sent")
+
+    def progress(self) -> AppendProgress:
+        """Say how much of the whole stream is in the session for certain, and what is on its way."""
+        under_way = [(frame.text, f"stream:{self._name}:{frame.seq}") for frame in self._open]
+        piece, key = under_way[0] if under_way else (None, None)
+        return AppendProgress(
+            answer=None, characters=self._characters, piece=piece, key=key, following=under_way[1:]
+        )
