@@ -32,6 +32,7 @@ test: $(INSTALLED)
 
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow --timeout 3600
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m hypothesis --hypothesis-profile long --timeout 3600
 
 # Requests made from the OpenAPI document, of the extra `fuzz`.
 fuzz: $(INSTALLED)
