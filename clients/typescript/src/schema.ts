@@ -71,6 +71,8 @@ export interface AppendOut {
   readonly durability: string;
   /** The key was seen before: this is what happened then. */
   readonly replayed: boolean;
+  /** False of a repeat whose columns are no longer stored: the text was applied all the same. */
+  readonly scores_stored: boolean;
   /** Of every log-probability, entropy and gain in the answer. */
   readonly unit: "nats" | "bits" | "log10";
   /** Whether it could be learned from: asked for, and the session's is on. */
@@ -536,6 +538,8 @@ export interface ScoresFrameOut {
   readonly durability: string;
   /** The key was seen before: this is what happened then. */
   readonly replayed: boolean;
+  /** False of a repeat whose columns are no longer stored: the text was applied all the same. */
+  readonly scores_stored: boolean;
   /** Of every log-probability, entropy and gain in the answer. */
   readonly unit: "nats" | "bits" | "log10";
   /** Whether it could be learned from: asked for, and the session's is on. */
@@ -936,7 +940,7 @@ export interface Operations {
     answer: CreatedOut;
     event: never;
   };
-  /** Give the session as a signed file, which this server's tenant can import again. */
+  /** Give the session as a safetensors file, which can be imported again where its model is served. */
   "GET /sessions/{session_id}/export": {
     parameters: {
       /** The id that the server gave the session. */
