@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from rlstm_server.engine import requests
@@ -63,13 +62,11 @@ class Copies:
 
         return await self.sessions.start(work).wait()
 
-    async def export(
-        self, caller: Caller, session: str, min_version: int | None = None
-    ) -> ExportedSession:
+    async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
         """Write a session as a file. See Engine.export."""
         copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
-        ran = await self.sessions.worker.run(partial(_exported, copy), caller)
-        return ExportedSession(session=session, version=copy.position.version, data=ran.result)
+        data = await self.sessions.worker.call(caller, write_file, copy)
+        return ExportedSession(session=session, version=copy.position.version, data=data)
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
         """Make a session of a file. See Engine.import_session."""
@@ -84,9 +81,9 @@ class Copies:
         )
 
         async def work(task: Task[CreatedSession]) -> CreatedSession:
-            job = partial(_imported, request.data, self.creator.models)
-            ran = await self.sessions.worker.run(job, request.caller)
-            found = ran.result
+            found = await self.sessions.worker.call(
+                request.caller, read_file, request.data, self.creator.models
+            )
             self.creator.check_size(found.state.served, found.state.choice)
             facts = self.creator.facts(request.name, request.ttl_seconds, found.metadata)
             facts = replace(facts, learning=found.learning, forked_from=found.ancestor)
@@ -122,8 +119,8 @@ class Copies:
         )
 
 
-async def _exported(copy: SessionCopy) -> bytes:
-    """Write a session as a file, on the device thread."""
+def write_file(copy: SessionCopy) -> bytes:
+    """A session as a file. Raises StateCorrupt for one that is not finite."""
     return write(
         copy.state,
         tenant="",
@@ -134,8 +131,8 @@ async def _exported(copy: SessionCopy) -> bytes:
     )
 
 
-async def _imported(data: bytes, models: Models) -> Imported:
-    """Read a file on the device thread. Raises ImportRejected."""
+def read_file(data: bytes, models: Models) -> Imported:
+    """The session in a file. Raises ImportRejected."""
     try:
         header, state = read(data, models)
         requests.check_metadata(header.metadata)

@@ -87,13 +87,13 @@ class Creator:
             except ServerError as error:
                 # A server with other models, or another first one, may have made it.
                 return await self.made_before(error, request.caller, request.key, body_hash, task)
-            ran = await self.sessions.worker.run(partial(_started, served, choice), request.caller)
+            state = await self.sessions.worker.call(request.caller, SessionState.before_text, served, choice)
             new = NewSession(
                 caller=request.caller,
                 key=SessionKey(request.caller.tenant, new_session_id()),
                 operation_id=operation_id,
                 body_hash=body_hash,
-                state=ran.result,
+                state=state,
                 facts=self.facts(request.name, request.ttl_seconds, request.metadata),
                 repeatable=request.key is not None,
             )
@@ -272,11 +272,6 @@ class Creator:
             return
         except ServerError:
             error.applied = "unknown"
-
-
-async def _started(served: ServedModel, choice: AdaptationChoice) -> SessionState:
-    """The state of a new session, made on the device thread."""
-    return SessionState.before_text(served, choice)
 
 
 def creation_digest(request: CreateSession) -> bytes:

@@ -84,9 +84,7 @@ class Sessions(SessionQueues):
     async def open(self, key: SessionKey, version: int, value: bytes, caller: Caller) -> SessionState:
         """The state in stored bytes. Raises StateCorrupt, ModelMismatch."""
         try:
-            return (
-                await self.worker.run(partial(_done, self.states.open, key, version, value), caller)
-            ).result
+            return await self.worker.call(caller, self.states.open, key, version, value)
         except ServerError as error:
             self._count_failure(error)
             raise
@@ -94,7 +92,7 @@ class Sessions(SessionQueues):
     async def seal(self, key: SessionKey, state: SessionState) -> bytes:
         """The state of a new session as it will be stored. Raises StateCorrupt, TooLarge."""
         caller = Caller(tenant=key.tenant, request_id="")  # so that it has the tenant's share of the device
-        return (await self.worker.run(partial(_done, self.states.seal, key, 0, state), caller)).result
+        return await self.worker.call(caller, self.states.seal, key, 0, state)
 
     @contextmanager
     def distrusting(self, key: SessionKey) -> Iterator[None]:
@@ -289,8 +287,3 @@ class Sessions(SessionQueues):
         self.end(key, partial(Gone, "deleted"))
         if live:
             self.metrics.sessions_ended.labels("closed").inc()
-
-
-async def _done(work: Callable[..., Answer], *arguments: Any) -> Answer:
-    """Do something on the device thread, which alone touches tensors, between two batch steps."""
-    return work(*arguments)

@@ -209,8 +209,8 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
     served = models.with_identity(header.fingerprint, header.adaptation_fingerprint)
     try:
         evaluator = served.evaluator(header.kind, header.num_fast_weights)  # type: ignore[arg-type]
-        experts, static = header.adapted.get("experts"), header.adapted.get("static")
-        expert_config = ExpertConfig(experts=experts, static=static)  # type: ignore[arg-type]
+        fields = header.adapted
+        expert_config = ExpertConfig(experts=_given(fields, "experts"), static=_given(fields, "static"))
         pending = bool(header.adapted.get("pending"))
         _check_layout(
             evaluator.state_schema, expert_config, pending, _tensor_places(places), len(data) - start
@@ -234,6 +234,12 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
         watch=header.watch,
         norm_ratio=header.norm_ratio,
     )
+
+
+def _given(fields: Mapping[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise StateMismatch(f"the header lacks {name}")
+    return fields[name]
 
 
 def _fields_of(state: SessionState) -> dict[str, Any]:

@@ -277,6 +277,14 @@ class Worker:
                 self._cancel(request)
         return request
 
+    async def call(self, caller: Caller, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a function on the device thread, which alone touches tensors, between two batch steps."""
+
+        async def job() -> Result:
+            return function(*arguments)
+
+        return (await self.run(job, caller)).result
+
     async def stream(
         self,
         job: Callable[[Callable[[Event], None]], Coroutine[Any, Any, Any]],

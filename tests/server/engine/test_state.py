@@ -132,14 +132,14 @@ def copy(learned):
 
 
 @pytest.fixture(scope="module")
-def data(copy, tools):
-    return tools.finish(copies._exported(copy))
+def data(copy):
+    return copies.write_file(copy)
 
 
 @pytest.fixture(scope="module")
-def imported(tools, served):
+def imported(served):
     """What a server makes of a file."""
-    return lambda data, models=None: tools.finish(copies._imported(data, models or Models(served)))
+    return lambda data, models=None: copies.read_file(data, models or Models(served))
 
 
 def changed(data, change=None, tensors=None):
@@ -252,13 +252,13 @@ def test_nothing_is_allocated_for_a_tensor_that_is_not_the_models(data, imported
             imported(size.to_bytes(8, "little") + data[8:])
 
 
-def test_all_that_a_session_may_hold_is_exported(copy, imported, tools):
+def test_all_that_a_session_may_hold_is_exported(copy, imported):
     """The longest text held back and the longest metadata, in the characters that JSON makes most of."""
     place = replace(copy.state.place, pending="\0" * MAX_PENDING)
     metadata = {"n": "\0" * ((MAX_METADATA_BYTES - len('{"n":""}')) // len(r"\u0000"))}
     check_metadata(metadata)
     most = replace(copy, state=replace(copy.state, place=place), facts=replace(copy.facts, metadata=metadata))
-    found = imported(tools.finish(copies._exported(most)))
+    found = imported(copies.write_file(most))
     assert (found.state.place, found.metadata) == (place, metadata)
 
 
