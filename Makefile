@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: all install check format test slow faults soak gpu harness node page jobs docs stack serve demo bench
+.PHONY: all install check format test slow faults soak gpu harness node page jobs docs stack serve demo bench bench-gpu
 
 all: check test
 
@@ -77,5 +77,10 @@ demo: $(INSTALLED)
 	$(BIN)/python clients/python/examples/demo.py $(FILE)
 
 bench: $(INSTALLED)
-	$(BIN)/rlstm bench peers
+	$(BIN)/python -m benchmarks.peers
+	$(BIN)/python -m benchmarks.train
+	$(BIN)/python -m benchmarks.adapt
 	$(BIN)/python -m pytest tests/end_to_end/examples -m bench --capture no
+
+bench-gpu: $(INSTALLED)
+	$(BIN)/python -m benchmarks.gpu

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from tests.pages import TESTS, functions, keys, named
 
 PAGE = "PITFALLS.md"

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import yaml
+
 from tests.deploy.proxy import CONFIGURATION
 
 KINDS = {

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from tests.fuzz.asgi import Answer
 from tests.fuzz.cases import Case
 from tests.fuzz.nasties import CANARY

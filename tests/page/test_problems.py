@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from tests.page.visits import problem
 
 pytestmark = [pytest.mark.page, pytest.mark.timeout(300)]

@@ -17,11 +17,11 @@ from rlstm_training.cards import (
     without_sections,
 )
 from rlstm_training.config import Source
-from rlstm_training.evaluation.calibrate import Trial, Trials
 from rlstm_training.evaluation.evaluation import Evaluation
 from rlstm_training.evaluation.measurements import Setting
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
-from rlstm_training.evaluation.results import EvaluationSettings, record
+from rlstm_training.evaluation.procedure import EvaluationSettings, record
+from rlstm_training.evaluation.search import Trial, Trials
 
 
 def front_matter(card):

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from rlstm_model.checkpoint import load
+from rlstm_training.cards import export
 from rlstm_training.config import Averaging
 from rlstm_training.corpora.texts import prepare
-from rlstm_training.export import export
 from rlstm_training.loop import train
-from rlstm_training.reporting import Silence
+from rlstm_training.reporting import Reporter
 from rlstm_training.run import RunDirectory, RunError
 from rlstm_training.trainer import Trainer
 
@@ -19,7 +19,7 @@ def test_the_exported_model_is_the_trained_one(corpora, toy_recipe, tmp_path, dt
     recipe = toy_recipe(steps=4)
     texts, vocab = prepare(recipe)
     with RunDirectory.open(tmp_path / "run", recipe) as run:
-        model = train(recipe, texts, run, Silence())
+        model = train(recipe, texts, run, Reporter())
         export(run, tmp_path / "model", vocab, dtype=dtype)
         valid = run.metrics()[-1]["valid"]
     checkpoint = load(tmp_path / "model")
@@ -60,7 +60,7 @@ def test_pitfall_30_the_averaged_weights_are_exported_where_they_are_the_best(
     )
     texts, vocab = prepare(recipe)
     with RunDirectory.open(tmp_path / "run", recipe) as run:
-        train(recipe, texts, run, Silence())
+        train(recipe, texts, run, Reporter())
         found = min((one for one in run.metrics() if "valid" in one), key=lambda one: one["nats"]["reported"])
         exported = export(run, tmp_path / "model", vocab).state_dict()
     assert found["lengths"]["reported"] > 1
@@ -83,7 +83,7 @@ def test_the_raw_weights_are_exported_where_they_are_the_best(corpora, toy_recip
     )
     texts, vocab = prepare(recipe)
     with RunDirectory.open(tmp_path / "run", recipe) as run:
-        model = train(recipe, texts, run, Silence())
+        model = train(recipe, texts, run, Reporter())
         (*_, last) = (record for record in run.metrics() if "valid" in record)
         assert last["lengths"]["reported"] == 1
         assert last["nats"]["long"] > last["nats"]["raw"]

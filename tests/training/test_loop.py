@@ -20,7 +20,7 @@ from rlstm_training.corpora.texts import prepare
 from rlstm_training.evaluation.evaluation import striped_loss
 from rlstm_training.loop import _Loop, train
 from rlstm_training.objective import language_model_loss
-from rlstm_training.reporting import Silence
+from rlstm_training.reporting import Reporter
 from rlstm_training.run import Diverged, RunDirectory, RunError
 from rlstm_training.trainer import Trainer
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 AVERAGED = Averaging(kind="two_tailed")
 
 
-class _Record(Silence):
+class _Record(Reporter):
     def __init__(self):
         self.heard, self.losses = [], {}
 
@@ -43,7 +43,7 @@ class _Record(Silence):
         self.heard.append(("noticed", message))
 
 
-class _Stop(Silence):
+class _Stop(Reporter):
     """Ends the process, as it were, right after a step, or after something was noticed."""
 
     def __init__(self, at):
@@ -64,7 +64,7 @@ def trained(curve_of):
 
     def train_run(folder, recipe, texts, reporter=None):
         with RunDirectory.open(folder, recipe) as run:
-            return train(recipe, texts, run, reporter or Silence()), curve_of(run)
+            return train(recipe, texts, run, reporter or Reporter()), curve_of(run)
 
     return train_run
 
@@ -128,7 +128,7 @@ import json, sys, torch
 from pathlib import Path
 from rlstm_training.config import Recipe
 from rlstm_training.loop import train
-from rlstm_training.reporting import Silence
+from rlstm_training.reporting import Reporter
 from rlstm_training.run import RunDirectory
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.trainer import Trainer
@@ -137,7 +137,7 @@ recipe = Recipe.from_json(json.loads(sys.argv[2]))
 texts, _ = prepare(recipe)
 print("ready", flush=True)
 with RunDirectory.open(Path(sys.argv[1]), recipe) as run:
-    train(recipe, texts, run, Silence())
+    train(recipe, texts, run, Reporter())
 """
 
 
@@ -241,7 +241,7 @@ def diverging(toy_recipe):
 
 
 def _loop_until(run, recipe, texts, step):
-    loop = _Loop(Trainer(recipe, texts), run, Silence())
+    loop = _Loop(Trainer(recipe, texts), run, Reporter())
     loop.resume()
     while loop.trainer.step < step:
         loop.advance()

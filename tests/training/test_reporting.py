@@ -3,7 +3,7 @@ import json
 
 from rich.console import Console
 
-from rlstm_training.reporting import JsonLines, ProgressBar, Several, Silence
+from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, Several
 
 LOSS = {"step": 50, "loss": 2.5, "rate": 0.1, "tokens_per_second": 1234.5}
 VALID = {"step": 50, "valid": {"novels/as_is": 2.25}, "lengths": {"reported": 1}}
@@ -55,7 +55,7 @@ def test_several_hear_the_same():
     """Every reporter hears everything, in order."""
     heard = []
 
-    class Listener(Silence):
+    class Listener(Reporter):
         def started(self, step, steps):
             heard.append(("started", step, steps))
 
@@ -68,7 +68,7 @@ def test_several_hear_the_same():
         def noticed(self, message):
             heard.append(message)
 
-    several = Several([Listener(), Silence(), Listener()])
+    several = Several([Listener(), Reporter(), Listener()])
     several.started(0, 5)
     several.advanced(1, 2.0)
     several.recorded(LOSS)

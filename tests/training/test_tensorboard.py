@@ -1,6 +1,6 @@
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlstm_training.tensorboard import TensorBoard
+from rlstm_training.reporting import TensorBoard
 
 
 def _losses(folder, tag="train/loss"):

@@ -1,6 +1,6 @@
 """Batches: rows that each read a text on and on, a window at a time.
 
-"heads" (mathematics: §2.10): each row is a read head that runs through its whole source, again and again.
+"heads" (docs/mathematics.md §2.10): each row is a read head that runs through its source again and again.
 Heads start at equal distances. With jitter the source is taken as lines: all heads are moved by one common
 random number of lines, and each begins each of its rounds up to ``jitter_lines`` lines off its place. A
 round is as long as the source wherever it begins, and it begins and ends at a line's end; so a head's first

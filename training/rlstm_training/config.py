@@ -42,7 +42,7 @@ class Averaging:
     """Which average of the weights is evaluated and kept beside the raw ones.
 
     kind      "none"; "tail": one mean of all iterates from its start on; "two_tailed": two of
-              adaptive lengths (Melis 2022, Two-Tailed Averaging; mathematics: §6)
+              adaptive lengths (Melis 2022, Two-Tailed Averaging; docs/mathematics.md §6)
     every     optimiser steps between two iterates that enter an average
     patience  evaluations without a better one after which an average stagnates (two_tailed),
               or the raw weights do and the average starts (tail)
@@ -66,7 +66,7 @@ class Recipe:
     """A complete training run.
 
     ``clip_norm`` and ``l2`` belong to the loss as ``loss_scale`` has it: the mean over tokens, or, as in
-    published settings, the mean over rows of the sum over a window's T tokens (mathematics: §2.7),
+    published settings, the mean over rows of the sum over a window's T tokens (docs/mathematics.md §2.7),
     where they are T times as large for the same run.
 
     model                   the model's shape

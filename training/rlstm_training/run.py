@@ -28,6 +28,7 @@ from torch import Tensor
 from rlstm_training.atomic import partial_of, replace_text
 from rlstm_training.config import Recipe
 
+RECIPE, METRICS = "recipe.json", "metrics.jsonl"
 KEPT_CHECKPOINTS = 2
 
 
@@ -245,11 +246,11 @@ class RunDirectory:
 
     @property
     def _recipe_path(self) -> Path:
-        return self.folder / "recipe.json"
+        return self.folder / RECIPE
 
     @property
     def _metrics_path(self) -> Path:
-        return self.folder / "metrics.jsonl"
+        return self.folder / METRICS
 
     @property
     def _lock_path(self) -> Path:

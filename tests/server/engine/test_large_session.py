@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+from benchmarks.models import untrained
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import snapshot
@@ -18,7 +19,6 @@ from rlstm_server.store import base
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.in_redis import RedisStore
-from rlstm_training.bench.untrained import untrained
 
 FULL = AdaptationRequest(kind="full", experts=4)
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom. "

@@ -11,7 +11,9 @@ from rlstm_model.adaptation.calibration import Calibrated
 from rlstm_model.adaptation.calibration_file import save_calibration
 from rlstm_model.checkpoint import ADAPTATION, save
 from rlstm_model.vocab import ByteVocab
-from rlstm_training.cli import calibrate, evaluate, train
+from rlstm_training.commands.calibrate import calibrate
+from rlstm_training.commands.evaluate import evaluate
+from rlstm_training.commands.train import train
 from rlstm_training.evaluation.measurements import Form, Measurements, Setting, Statistics
 
 

@@ -8,7 +8,7 @@ import torch
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import ADAPTATION, load
-from rlstm_training.corpora.streams import held_out
+from rlstm_training.corpora.reading import held_out
 from rlstm_training.corpora.texts import excerpt
 from rlstm_training.evaluation.evaluation import DynamicReading
 from rlstm_training.evaluation.measurements import Statistics, cores_of, most_coordinates

@@ -10,8 +10,8 @@ from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import load
 from rlstm_training.commands.console import command
-from rlstm_training.corpora import CorpusError, load_corpus
-from rlstm_training.corpora.streams import held_out, load_stream
+from rlstm_training.corpora import CorpusError
+from rlstm_training.corpora.reading import held_out, load_corpus, load_stream
 from rlstm_training.corpora.texts import excerpt, passage
 from rlstm_training.evaluation.evaluation import DynamicReading, static_loss
 

@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from rlstm_training.commands.corpora import corpora
-from rlstm_training.corpora import PUBLISHED
+from rlstm_training.corpora.published import PUBLISHED
 
 
 @pytest.fixture

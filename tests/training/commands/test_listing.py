@@ -2,7 +2,7 @@
 
 import json
 
-from rlstm_training.commands.listing import show_recipes
+from rlstm_training.commands.train import show_recipes
 from rlstm_training.recipes import RECIPES
 
 

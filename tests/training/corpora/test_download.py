@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from rlstm_training.corpora import CorpusError
-from rlstm_training.corpora.download import download
+from rlstm_training.corpora.published import download
 
 TEXT = b"tyger tyger burning"
 

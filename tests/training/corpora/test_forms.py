@@ -2,9 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from rlstm_training.corpora import in_form, unwrap
 from rlstm_training.corpora.forms import from_spaced_characters
+
+from rlstm_training.corpora.texts import in_form, unwrap
 
 
 def test_unwrap_joins_paragraphs_and_keeps_verse():

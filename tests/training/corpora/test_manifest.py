@@ -4,7 +4,8 @@ import lzma
 
 import pytest
 
-from rlstm_training.corpora import CorpusError, load_corpus
+from rlstm_training.corpora import CorpusError
+from rlstm_training.corpora.reading import load_corpus
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from rlstm_training.corpora import PUBLISHED, CorpusError, load_corpus, load_file, locate, missing_files
+from rlstm_training.corpora import CorpusError
+from rlstm_training.corpora.published import PUBLISHED
+from rlstm_training.corpora.reading import load_corpus, load_file, locate, missing_files
 
 
 def test_splits_of_one_file_join_to_the_file(corpora):

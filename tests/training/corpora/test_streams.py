@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_training.corpora import CorpusError, Extent, load_corpus, load_file
-from rlstm_training.corpora.streams import first_free, held_out, load_stream
+from rlstm_training.corpora import CorpusError
+from rlstm_training.corpora.reading import Extent, first_free, held_out, load_corpus, load_file, load_stream
 
 
 def test_a_stream_is_its_segments_in_order(corpora):

@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from rlstm_training.corpora import PUBLISHED, corpora_folder, load_corpus
-from rlstm_training.corpora.base import CorpusError
+from rlstm_training.corpora import CorpusError, corpora_folder
+from rlstm_training.corpora.published import PUBLISHED
+from rlstm_training.corpora.reading import load_corpus
 
 SPLITS = ("train", "valid", "test")
 

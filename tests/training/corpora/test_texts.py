@@ -6,8 +6,9 @@ import pytest
 from rlstm_model.config import ModelConfig
 from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
 from rlstm_training.config import Source
-from rlstm_training.corpora import CorpusError, corpora_folder, in_form, load_corpus
-from rlstm_training.corpora.texts import build_vocab, excerpt, on_corpus, passage, prepare
+from rlstm_training.corpora import CorpusError, corpora_folder
+from rlstm_training.corpora.reading import load_corpus
+from rlstm_training.corpora.texts import build_vocab, excerpt, in_form, on_corpus, passage, prepare
 from rlstm_training.recipes import RECIPES
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from rlstm_model.adaptation.adapter import Adapter
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import Grid, Trial, Trials, search, session_losses
 from rlstm_training.evaluation.evaluation import DynamicReading
 from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Setting, Statistics
+from rlstm_training.evaluation.search import Grid, Trial, Trials, search, session_losses
 
 GRID = Grid(rates=(1.0, 2.0, 4.0, 8.0), decays=(0.0, 0.1), epsilons=(0.1, 1.0), segments=(10, 5, 20))
 

@@ -11,7 +11,7 @@ from rlstm_model.checkpoint import EVALUATION, CheckpointError
 from rlstm_model.dropout import DropoutRates
 from rlstm_training.evaluation.evaluation import Evaluation
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
-from rlstm_training.evaluation.results import EvaluationSettings, load_results, record, save_results
+from rlstm_training.evaluation.procedure import EvaluationSettings, load_results, record, save_results
 
 CONFIG = AdaptationConfig(
     kind="full",

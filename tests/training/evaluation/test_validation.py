@@ -3,8 +3,9 @@
 import pytest
 
 from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
-from rlstm_training.corpora import CorpusError, load_corpus
-from rlstm_training.evaluation.validation import first_tokens, validation_passages
+from rlstm_training.corpora import CorpusError
+from rlstm_training.corpora.reading import load_corpus
+from rlstm_training.corpora.texts import first_tokens, validation_passages
 
 TEXT = "the sea was calm\nand cœld the ship\n"
 VOCABS = [ByteVocab(), CharVocab.build(TEXT), WordVocab.build(TEXT)]

@@ -4,12 +4,12 @@ import re
 from dataclasses import replace
 
 import pytest
+from rlstm_training.recipes.paper import steps_of, with_lstm_cells
 
 from rlstm_model.config import ModelConfig
 from rlstm_training.config import Averaging
-from rlstm_training.corpora import PUBLISHED
+from rlstm_training.corpora.published import PUBLISHED
 from rlstm_training.recipes import RECIPES
-from rlstm_training.recipes.paper import steps_of, with_lstm_cells
 
 PAPER = [name for name in RECIPES if re.search(r"-\d+m-", name)]
 OF_2022 = [name for name in PAPER if not name.endswith("2019")]

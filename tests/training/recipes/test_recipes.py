@@ -3,7 +3,8 @@ import json
 import pytest
 
 from rlstm_training.config import Recipe
-from rlstm_training.corpora import corpora_folder, load_corpus
+from rlstm_training.corpora import corpora_folder
+from rlstm_training.corpora.reading import load_corpus
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.recipes import RECIPES
 

@@ -1,7 +1,7 @@
 """The softmax temperature: chosen on validation text, without learning.
 
 It *multiplies* the logits, so it is the inverse of what physics calls one, and the best is usually a little
-below 1: an overfitted model is too sure of itself (mathematics: §2.13).
+below 1: an overfitted model is too sure of itself (docs/mathematics.md §2.13).
 Shape suffixes: N tokens of one text, H hidden units.
 """
 
