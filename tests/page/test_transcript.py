@@ -8,7 +8,6 @@ import pytest
 
 from rlstm_client._pieces import cut
 from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
-from rlstm_server.engine.messages import Passage
 from rlstm_server.engine.text import START, read_passage
 from tests.page import given
 

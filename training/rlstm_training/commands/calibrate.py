@@ -6,9 +6,9 @@ from typing import Annotated, get_args
 
 import typer
 
-from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.config import Kind
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_model.vocab import VocabKind
 from rlstm_training.commands.choosing import (
@@ -172,7 +172,7 @@ def forms_chosen(
     sizes: Sequence[int] | None,
     axes: int | None,
     statistics: Statistics,
-    known: Calibrated | None,
+    known: CalibrationSet | None,
 ) -> list[Form]:
     """Each kind in its order, a subspace once in each size; wrong usage where the axes do not suffice."""
     forms: list[Form] = []
@@ -213,7 +213,7 @@ def passages_held_out(
     return [excerpt(checkpoint.vocab, text, name) for name, text in raw.items()]
 
 
-def _segments(given: Sequence[int] | None, known: Calibrated | None) -> Sequence[int] | None:
+def _segments(given: Sequence[int] | None, known: CalibrationSet | None) -> Sequence[int] | None:
     """The segment lengths to try: statistics belong to one, so known ones leave no choice."""
     if known is None:
         return given
@@ -232,7 +232,7 @@ def _choose(
     given: Mapping[str, Sequence[float] | None],
     *,
     experts: int,
-    crew: Crew | None,
+    thread_pool: ThreadPool | None,
 ) -> list[Choice]:
     """A rule for each form."""
     choices: list[Choice] = []
@@ -240,7 +240,9 @@ def _choose(
         usual = Grid.usual(tokens, form.kind)
         grid = grid_of(replace(usual, epsilons=usual.epsilons[:1], segments=usual.segments[:1]), **given)
         mixed = 1 if form.kind == "full" else experts
-        choices.append(choose_rule(measurements, passages, grid, form, experts=mixed, crew=crew))
+        choices.append(
+            choose_rule(measurements, passages, grid, form, experts=mixed, thread_pool=thread_pool)
+        )
         # Statistics belong to a segment length, and a checkpoint has them once: the first form chooses it.
         given = {**given, "segments": [choices[0].config.segment]}
     return choices

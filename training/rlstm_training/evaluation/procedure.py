@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
-from rlstm_model.adaptation.adapter import Adapter, Lineup
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import EVALUATION, Checkpoint, CheckpointError
 from rlstm_model.language_model import LanguageModel
@@ -56,7 +55,7 @@ class Procedure:
             raise ValueError("the geometric mean has one state for all samples, so it cannot learn")
         if sampling is not None and self.experts > 1:
             raise ValueError("samples of dropout are averaged for one expert, not for several")
-        Lineup(experts=self.experts)
+        ExpertConfig(experts=self.experts)
 
     def settings(self, prefix: int | None = None) -> dict[str, Any]:
         """All that a result depends on beside weights and text, as JSON.
@@ -88,7 +87,7 @@ class Procedure:
         results = [static.read(part, advance) for part in passages]
         if self.calibration is None:
             return results
-        adapter = Adapter(
+        evaluator = DynamicEvaluator(
             self.model,
             self.calibration,
             bos_id=self.bos_id,
@@ -96,7 +95,7 @@ class Procedure:
             logprobs_only=True,
         )
         learning = DynamicReading(
-            adapter, static=self.experts > 1, experts=self.experts, rate_scale=self.rate_scale
+            evaluator, static=self.experts > 1, experts=self.experts, rate_scale=self.rate_scale
         )
         return [
             replace(learning.read(part, advance), static_nats=result.static_nats)
