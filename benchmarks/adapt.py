@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import typer
 from matplotlib.figure import Figure
 
-from rlstm_model.adaptation.adapted_state import EXPERTS
-from rlstm_model.adaptation.adapter import Adapter, NonFiniteState
-from rlstm_model.adaptation.calibration import Calibrated, Calibration
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_training.commands.choosing import calibrated_of, rule_named
 from rlstm_training.commands.console import (
@@ -43,7 +43,7 @@ from rlstm_training.evaluation.evaluation import Evaluation, Stream, read_togeth
 CORPUS, PREFIX, SEGMENTS_OF_CORPUS = "wikitext-2", 5_000, 10
 SUFFIXES = (".svg", ".png")
 HINDSIGHT = (1 / 3, 1.0, 3.0)
-SINGLES = tuple(sorted(rate * factor for rate in EXPERTS[4] for factor in (0.1, 1.0, 10.0)))
+SINGLES = tuple(sorted(rate * factor for rate in EXPERT_RATES[4] for factor in (0.1, 1.0, 10.0)))
 """The single rates that a mixture of four is held against: its own, and 1/10 and 10 times those."""
 
 # Fast weights of all sessions that are read at once: some five times this many numbers are in memory.
@@ -64,7 +64,7 @@ class Method:
     @property
     def learning(self) -> int:
         """Experts that have fast weights."""
-        return len(EXPERTS[self.experts])
+        return len(EXPERT_RATES[self.experts])
 
     def __str__(self) -> str:
         return f"{name_of(self.rule)}, {self.experts} expert{'s' if self.experts > 1 else ''}"
@@ -72,7 +72,7 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the texts cost by one method; ``bytes`` are of one session's fast weights, those of all experts."""
+    """What the texts cost by one method; ``bytes`` are of one session's fast weights, of all experts."""
 
     method: Method
     bytes: int
@@ -84,18 +84,18 @@ class Outcome:
 class Reader:
     """Texts, each with a name of its own, and the checkpoint by whose rules they are read."""
 
-    calibrated: Calibrated
+    calibrated: CalibrationSet
     passages: Sequence[Passage]
     bos_id: int
-    crew: Crew | None = None
+    thread_pool: ThreadPool | None = None
 
     def frozen(self) -> Bits:
         """With the weights as loaded: by a rule of rate zero, whose sessions share all weights."""
         vocabulary = self.calibrated.model.config.vocab_size
-        idle = replace(self.calibrated.default, kind="output_bias", coordinates=vocabulary, rank=0)
-        adapter = self._adapter(self._rule(replace(idle, rule="sgd", rate=0.0, decay=0.0)))
+        idle = replace(self.calibrated.default, kind="output_bias", num_fast_weights=vocabulary, rank=0)
+        evaluator = self._evaluator(self._rule(replace(idle, rule="sgd", rate=0.0, decay=0.0)))
         with self._progress("frozen", 1) as advance:
-            return _bits(read_each(adapter, self._streams(adapter, None), advance, self.crew))
+            return _bits(read_each(evaluator, self._streams(evaluator, None), advance, self.thread_pool))
 
     def learning(self, methods: Iterable[Method]) -> dict[Method, Outcome]:
         """By methods of one rule."""
@@ -103,11 +103,11 @@ class Reader:
         if not wanted:
             return {}
         rule = self._rule(wanted[0].rule)
-        adapter, zero = self._adapter(rule), rule.fast_weights(self.calibrated.model).zero(1)
+        evaluator, zero = self._evaluator(rule), rule.fast_weights(self.calibrated.model).zero(1)
         with self._progress(name_of(rule.config), len(wanted)) as advance:
-            for batch in batches(wanted, len(self.passages) * rule.config.coordinates):
-                streams = [stream for method in batch for stream in self._streams(adapter, method)]
-                read = read_each(adapter, streams, advance, self.crew)
+            for batch in batches(wanted, len(self.passages) * rule.config.num_fast_weights):
+                streams = [stream for method in batch for stream in self._streams(evaluator, method)]
+                read = read_each(evaluator, streams, advance, self.thread_pool)
                 for place, method in enumerate(batch):
                     own = read[place * len(self.passages) :][: len(self.passages)]
                     outcomes[method] = Outcome(
@@ -124,24 +124,27 @@ class Reader:
     def _rule(self, rule: AdaptationConfig) -> Calibration:
         return self.calibrated.statistics.calibration(self.calibrated.model, rule)
 
-    def _adapter(self, rule: Calibration) -> Adapter:
-        return Adapter(self.calibrated.model, rule, bos_id=self.bos_id, logprobs_only=True)
+    def _evaluator(self, rule: Calibration) -> DynamicEvaluator:
+        return DynamicEvaluator(self.calibrated.model, rule, bos_id=self.bos_id, logprobs_only=True)
 
-    def _streams(self, adapter: Adapter, method: Method | None) -> list[Stream]:
+    def _streams(self, evaluator: DynamicEvaluator, method: Method | None) -> list[Stream]:
         scale, experts = (1.0, 1) if method is None else (method.rate_scale, method.experts)
         start = {"rate_scale": scale, "experts": experts, "static": experts > 1}
-        return [Stream(passage, adapter.start(**start)) for passage in self.passages]  # type: ignore[arg-type]
+        return [Stream(passage, evaluator.start(**start)) for passage in self.passages]  # type: ignore[arg-type]
 
 
 def read_each(
-    adapter: Adapter, streams: Sequence[Stream], advance: Callable[[int], None], crew: Crew | None = None
+    evaluator: DynamicEvaluator,
+    streams: Sequence[Stream],
+    advance: Callable[[int], None],
+    thread_pool: ThreadPool | None = None,
 ) -> list[Evaluation]:
     """All together; a stream whose state cannot be used costs NaN, and changes no other."""
     try:
-        return read_together(adapter, streams, advance, crew)
+        return read_together(evaluator, streams, advance, thread_pool)
     except NonFiniteState:
         if len(streams) > 1:
-            return [result for each in streams for result in read_each(adapter, [each], advance)]
+            return [result for each in streams for result in read_each(evaluator, [each], advance)]
         return [Evaluation.of(streams[0].passage, adapted=math.nan)]
 
 
@@ -248,7 +251,7 @@ def mixed(rule: AdaptationConfig, frozen: Bits, outcomes: Mapping[Method, Outcom
 
 def name_of(rule: AdaptationConfig) -> str:
     """A rule, for people."""
-    return rule.kind if rule.kind == "full" else f"{rule.kind} of {rule.coordinates:,}"
+    return rule.kind if rule.kind == "full" else f"{rule.kind} of {rule.num_fast_weights:,}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,19 +390,21 @@ def passages_chosen(
     ]
 
 
-def texts_read(checkpoint: Checkpoint, calibrated: Calibrated, passages: Sequence[Passage]) -> dict[str, Any]:
+def texts_read(
+    checkpoint: Checkpoint, calibrated: CalibrationSet, passages: Sequence[Passage]
+) -> dict[str, Any]:
     """What was read by which model and rule of full fast weights: nothing else can be compared."""
     full = _full(calibrated)
     return {
         "model": checkpoint.fingerprint,
-        "rule": None if full is None else calibrated.choose("full", full.coordinates).fingerprint,
+        "rule": None if full is None else calibrated.choose("full", full.num_fast_weights).fingerprint,
         "digests": {
             passage.name: hashlib.sha256(json.dumps(passage.ids).encode()).hexdigest() for passage in passages
         },
     }
 
 
-def _full(calibrated: Calibrated) -> AdaptationConfig | None:
+def _full(calibrated: CalibrationSet) -> AdaptationConfig | None:
     return next((choice for choice in calibrated.choices if choice.kind == "full"), None)
 
 
@@ -456,20 +461,23 @@ def adapt(
         raise typer.BadParameter("--whole reads all bytes", param_hint="--prefix")
     if plot is not None and (plot.suffix not in SUFFIXES or not plot.parent.is_dir()):
         raise typer.BadParameter(f"{plot}: must end in .svg or .png, in a folder that is there")
-    if not set(experts or EXPERTS) <= set(EXPERTS):
-        raise typer.BadParameter(f"must be of {', '.join(map(str, EXPERTS))}", param_hint="--experts")
+    if not set(experts or EXPERT_RATES) <= set(EXPERT_RATES):
+        raise typer.BadParameter(f"must be of {', '.join(map(str, EXPERT_RATES))}", param_hint="--experts")
     with prepare_crew(device, threads) as room:
         checkpoint = load(model, room.device)
         calibrated = calibrated_of(checkpoint)
         usual = [choice for choice in calibrated.choices if choice.kind != "full"]
         rules = list(dict.fromkeys(rule_named(calibrated, name) for name in rule or ())) or usual
-        counts = list(dict.fromkeys(experts or EXPERTS))
+        counts = list(dict.fromkeys(experts or EXPERT_RATES))
         shown = None if whole else prefix or PREFIX
         passages = passages_chosen(checkpoint, stream or (), corpus or (), shown)
         texts = texts_read(checkpoint, calibrated, passages)
         known = None if full_from is None else load_full(full_from, texts)
         reader = Reader(
-            calibrated=calibrated, passages=passages, bos_id=checkpoint.vocab.bos_id, crew=room.crew
+            calibrated=calibrated,
+            passages=passages,
+            bos_id=checkpoint.vocab.bos_id,
+            thread_pool=room.thread_pool,
         )
         frozen = reader.frozen()
         outcomes, full = _read(reader, rules, counts, mixture, known)

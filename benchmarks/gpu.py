@@ -16,7 +16,6 @@ import torch
 import typer
 
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.language_model import LanguageModel

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
 from rlstm_model.embedding import Embedding
@@ -28,7 +28,7 @@ from rlstm_training.evaluation.measurements import (
     Setting,
     Statistics,
     cores_of,
-    most_coordinates,
+    most_fast_weights,
 )
 
 GPT2 = "transformers"
@@ -152,7 +152,7 @@ def gpt2(config: ModelConfig, context: int) -> tuple[Any, int] | None:
     return model, layers * 12 * width * width + vocabulary * width
 
 
-def untrained(hidden: int, device: torch.device) -> Calibrated:
+def untrained(hidden: int, device: torch.device) -> CalibrationSet:
     """Two layers of so many units, over bytes, with statistics of random text: no speed depends on either.
 
     Its rules are as those of a served checkpoint: the embedding and the softmax within 128 axes, and all
@@ -167,9 +167,9 @@ def untrained(hidden: int, device: torch.device) -> Calibrated:
     statistics = Statistics(heads=8, segments=4, rank=1, embedding_rank=AXES)
     setting = Setting(rate=1e-3, decay=1e-3, epsilon=1.0, segment=20)
     measured = Measurements(model, [(text, 1)], bos_id=ByteVocab().bos_id, statistics=statistics)
-    coordinates = most_coordinates(cores_of(model, statistics), AXES, cells=False)
-    forms = Form("subspace", coordinates, AXES), Form("full")
-    return Calibrated(
+    num_fast_weights = most_fast_weights(cores_of(model, statistics), AXES, cells=False)
+    forms = Form("subspace", num_fast_weights, AXES), Form("full")
+    return CalibrationSet(
         model=model,
         statistics=measured.of(setting.segment),
         choices=tuple(measured.config(setting, form) for form in forms),

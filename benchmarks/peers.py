@@ -24,14 +24,14 @@ from torch.nn import functional
 
 from benchmarks.models import GPT2, TorchLSTM, gpt2, lstm_of_equal_size, untrained
 from benchmarks.train import SGEMM_SIZE, multiply_adds, wait_for
-from rlstm_model.adaptation.adapted_state import EXPERTS, Lineup
-from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibrated, Calibration
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES, ExpertConfig
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.fast_weights import Weights
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
 from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.adaptation.graphs import graphed_reading
-from rlstm_model.adaptation.static_weights import StaticWeights
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import load
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
@@ -70,7 +70,7 @@ class Case:
     operations  multiply-adds of a token with matrices that all rows share
     rows        that read a token
     threads     over which torch is to split its products: the fastest number counts, in each round anew
-    crew        threads that share the work instead, each with products of its own
+    thread_pool        threads that share the work instead, each with products of its own
     """
 
     name: str
@@ -80,7 +80,7 @@ class Case:
     weights: int = 0
     rows: int = 1
     threads: tuple[int, ...] = (1,)
-    crew: int = 1
+    thread_pool: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Conditions:
 
     sessions  that our ways read at once, and rows of the other models
     context   tokens that GPT-2 reads, and can look back on
-    threads   of our crew; of torch for the others, unless they are faster with one
+    threads   of our thread_pool; of torch for the others, unless they are faster with one
     """
 
     sessions: int
@@ -104,7 +104,12 @@ class Conditions:
 
 
 def peers(
-    calibrated: Calibrated, rule: Calibration, *, bos_id: int, under: Conditions, crew: Crew | None = None
+    calibrated: CalibrationSet,
+    rule: Calibration,
+    *,
+    bos_id: int,
+    under: Conditions,
+    thread_pool: ThreadPool | None = None,
 ) -> list[Case]:
     """A large matrix product, our ways and the others'; GPT-2 only where its library is installed.
 
@@ -113,7 +118,7 @@ def peers(
     """
     model, segment, count = calibrated.model, rule.config.segment, under.sessions
     forward, weights = multiply_adds(model), model.config.num_parameters
-    crewed = 1 if crew is None else crew.threads
+    crewed = 1 if thread_pool is None else thread_pool.threads
     product = Case(
         name="F.linear, " + " x ".join(3 * [f"{SGEMM_SIZE:,}"]),
         task="sgemm",
@@ -123,16 +128,16 @@ def peers(
     )
     together = [
         Case(
-            name=f"ours: {rule.config.kind} of {rule.config.coordinates:,}, {count} sessions"
+            name=f"ours: {rule.config.kind} of {rule.config.num_fast_weights:,}, {count} sessions"
             + (f" of {experts} experts" if experts > 1 else ""),
             task="learning",
             weights=weights,
-            work=sessions(model, rule, bos_id=bos_id, count=count, experts=experts, crew=crew),
-            operations=forward * (int(experts > 1) + _LEARNING * len(EXPERTS[experts])),
-            rows=Lineup(experts=experts, static=experts > 1).rows,
-            crew=crewed,
+            work=sessions(model, rule, bos_id=bos_id, count=count, experts=experts, thread_pool=thread_pool),
+            operations=forward * (int(experts > 1) + _LEARNING * len(EXPERT_RATES[experts])),
+            rows=ExpertConfig(experts=experts, static=experts > 1).rows,
+            thread_pool=crewed,
         )
-        for experts in EXPERTS
+        for experts in EXPERT_RATES
     ]
     full = full_rule(calibrated)
     alone = Case(
@@ -146,9 +151,9 @@ def peers(
         name=f"ours, {count} rows",
         task="static",
         weights=weights,
-        work=scoring(graphed_reading(StaticWeights(model)), segment, count, crew),
+        work=scoring(graphed_reading(FrozenWeights(model)), segment, count, thread_pool),
         operations=forward,
-        crew=crewed,
+        thread_pool=crewed,
     )
     eager = replace(alone, name=EAGER, work=EagerSession(model, full), threads=under.freely)
     lstm = TorchLSTM(lstm_of_equal_size(model.config)).to(under.device).requires_grad_(False)
@@ -160,7 +165,7 @@ def peers(
         work=lstm_scoring(lstm, segment, count),
         operations=multiply_adds(lstm),
         threads=under.freely,
-        crew=1,
+        thread_pool=1,
     )
     return [product, *together, alone, eager, static, other, *_gpt2(model.config, under)]
 
@@ -176,11 +181,11 @@ def ratios(measured: "Measured") -> dict[str, float]:
     }
 
 
-def full_rule(calibrated: Calibrated) -> Calibration:
+def full_rule(calibrated: CalibrationSet) -> Calibration:
     """Full fast weights under their rule or, as speed depends on no rate, under the default's figures."""
     known = next((choice for choice in calibrated.choices if choice.kind == "full"), None)
     weights = calibrated.model.config.num_parameters
-    rule = known or replace(calibrated.default, kind="full", coordinates=weights, rank=0)
+    rule = known or replace(calibrated.default, kind="full", num_fast_weights=weights, rank=0)
     return calibrated.statistics.calibration(calibrated.model, rule)
 
 
@@ -242,7 +247,7 @@ def measure(cases: Sequence[Case], *, rounds: int, seconds: float, device: torch
 
     By one clock for all: where none has a second thread the processor's, to which other work counts less.
     """
-    most = max(max(case.crew, *case.threads) for case in cases)
+    most = max(max(case.thread_pool, *case.threads) for case in cases)
     clock = time.process_time if most == 1 and device.type == "cpu" else time.perf_counter
     before = torch.get_num_threads()
     try:
@@ -256,7 +261,7 @@ def _fastest(case: Case, seconds: float, clock: Callable[[], float], device: tor
     rates = []
     for threads in case.threads:
         torch.set_num_threads(threads)
-        rates.append(Rate(rate(case.work, seconds, clock, device), max(threads, case.crew)))
+        rates.append(Rate(rate(case.work, seconds, clock, device), max(threads, case.thread_pool)))
     return max(rates)
 
 
@@ -291,21 +296,21 @@ def sessions(
     count: int,
     experts: int = 1,
     graphs: bool = True,
-    crew: Crew | None = None,
+    thread_pool: ThreadPool | None = None,
 ) -> Work:
     """A segment of each of so many sessions that have learned before: read, scored and learned from.
 
     A session of several ``experts`` has a frozen row. ``graphs``: see the adaptation's learner.
     """
-    adapter = Adapter(model, rule, bos_id=bos_id, logprobs_only=True, graphs=graphs)
+    evaluator = DynamicEvaluator(model, rule, bos_id=bos_id, logprobs_only=True, graphs=graphs)
     segment = rule.config.segment
     ids = _random(model, (count + 1, segment)).tolist()
-    *_, learned = adapter.observe(adapter.start(experts=experts, static=experts > 1), ids[-1])
+    *_, learned = evaluator.observe(evaluator.start(experts=experts, static=experts > 1), ids[-1])
     # All from one state: a state is a value, and each row gets its own copy of it.
     streams = [Stream(Passage(name="", ids=own, bytes=segment), learned.state) for own in ids[:-1]]
 
     def work() -> int:
-        read_together(adapter, streams, crew=crew)
+        read_together(evaluator, streams, thread_pool=thread_pool)
         return count * segment
 
     return work
@@ -313,13 +318,13 @@ def sessions(
 
 def one_session(model: LanguageModel, rule: Calibration, *, bos_id: int) -> Work:
     """A segment of one session, which goes on and on."""
-    adapter = Adapter(model, rule, bos_id=bos_id, logprobs_only=True)
+    evaluator = DynamicEvaluator(model, rule, bos_id=bos_id, logprobs_only=True)
     ids = _random(model, (rule.config.segment,)).tolist()
-    state = adapter.start(static=False)
+    state = evaluator.start(static=False)
 
     def work() -> int:
         nonlocal state
-        for observed in adapter.observe(state, ids):
+        for observed in evaluator.observe(state, ids):
             state = observed.state
         return len(ids)
 
@@ -364,14 +369,14 @@ class EagerSession:
         return len(self._targets)
 
 
-def scoring(weights: Weights, segment: int, rows: int, crew: Crew | None = None) -> Work:
-    """A segment of so many texts, scored with the weights as loaded; a ``crew`` shares the rows."""
-    if crew is not None:
+def scoring(weights: Weights, segment: int, rows: int, thread_pool: ThreadPool | None = None) -> Work:
+    """A segment of so many texts, scored with the weights as loaded; a ``thread_pool`` shares the rows."""
+    if thread_pool is not None:
         tiles = -(-rows // weights.tile)
-        count = min(crew.threads, tiles)
+        count = min(thread_pool.threads, tiles)
         ends = [min(rows, weights.tile * (tiles * share // count)) for share in range(count + 1)]
         shares = [scoring(weights, segment, end - start) for start, end in pairwise(ends)]
-        return lambda: sum(crew.map(lambda share: share(), shares))
+        return lambda: sum(thread_pool.map(lambda share: share(), shares))
     state = weights.model.initial_state(rows)
     ids, targets = _random(weights.model, (2, segment, rows))
 
@@ -470,9 +475,9 @@ def main(
             name, bos_id = f"untrained, {hidden} units", ByteVocab().bos_id
             calibrated = untrained(hidden, room.device)
         config = calibrated.default if rule is None else rule_named(calibrated, rule)
-        chosen = calibrated.choose(config.kind, config.coordinates)
+        chosen = calibrated.choose(config.kind, config.num_fast_weights)
         under = Conditions(sessions=sessions, context=context, threads=room.threads, device=room.device)
-        cases = peers(calibrated, chosen, bos_id=bos_id, under=under, crew=room.crew)
+        cases = peers(calibrated, chosen, bos_id=bos_id, under=under, thread_pool=room.thread_pool)
         measured = measure(cases, rounds=rounds, seconds=seconds, device=room.device)
     rows, found = measured.figures(), ratios(measured)
     if as_json:

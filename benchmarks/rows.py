@@ -12,9 +12,9 @@ import torch
 from benchmarks.peers import Case, Work, scoring, sessions, sgemm
 from benchmarks.train import multiply_adds
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
 from rlstm_model.adaptation.graphs import graphed_reading
 from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.static_weights import StaticWeights
 from rlstm_model.language_model import LanguageModel
 
 Way = Literal["plain", "graphs", "compiled"]
@@ -36,7 +36,7 @@ def rows_cases(
     forward, cases = multiply_adds(model), [product]
     for count in rows:
         for way in ways:
-            loaded, graphs = StaticWeights(model, compiled=way == "compiled"), way != "plain"
+            loaded, graphs = FrozenWeights(model, compiled=way == "compiled"), way != "plain"
             read = scoring(graphed_reading(loaded) if graphs else loaded, rule.config.segment, count)
             name = f"{count} rows, {way}"
             cases.append(Case(name=f"static, {name}", task="static", work=read, operations=forward))

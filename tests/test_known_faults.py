@@ -1,7 +1,6 @@
 """KNOWN_FAULTS.md names every kind of fault, and only tests that exist."""
 
 import pytest
-
 from tests.pages import TESTS, functions, keys, named
 
 PAGE = "KNOWN_FAULTS.md"

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-
 from tests.pages import TESTS, functions, keys, named
 
 PAGE = "PITFALLS.md"

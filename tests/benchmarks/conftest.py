@@ -6,7 +6,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.calibration_file import save_calibration
 from rlstm_model.checkpoint import ADAPTATION, save
 from rlstm_model.config import ModelConfig
@@ -28,9 +28,9 @@ def calibrated():
         model.requires_grad_(False), [(text, 1)], bos_id=ByteVocab().bos_id, statistics=statistics
     )
     setting = Setting(rate=1e-2, decay=0.01, segment=6)
-    forms = Form(kind="subspace", coordinates=300), Form(kind="full"), Form(kind="output_bias")
+    forms = Form(kind="subspace", num_fast_weights=300), Form(kind="full"), Form(kind="output_bias")
     choices = tuple(measured.config(setting, form) for form in forms)
-    return Calibrated(model=model, statistics=measured.of(setting.segment), choices=choices)
+    return CalibrationSet(model=model, statistics=measured.of(setting.segment), choices=choices)
 
 
 @pytest.fixture

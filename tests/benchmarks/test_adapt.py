@@ -9,7 +9,7 @@ import torch
 
 from benchmarks import adapt as module
 from benchmarks.adapt import SINGLES, Method, Reader, adapt, batches, mean, mixed, mixture_methods, share
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import DynamicReading, Stream, static_loss
 
@@ -29,11 +29,11 @@ def test_each_number_is_that_of_its_session_alone(calibrated, passages, monkeypa
     reader = Reader(calibrated=calibrated, passages=passages, bos_id=BOS)
     for rule in calibrated.choices:
         methods = [Method(rule=rule, experts=k) for k in (1, 2, 4)] + [Method(rule=rule, rate_scale=30.0)]
-        adapter = Adapter(calibrated.model, calibrated.choose(rule.kind), bos_id=BOS)
+        evaluator = DynamicEvaluator(calibrated.model, calibrated.choose(rule.kind), bos_id=BOS)
         for method, outcome in reader.learning(methods).items():
             more = {"static": method.experts > 1, "experts": method.experts}
             for passage in passages:
-                alone = DynamicReading(adapter, rate_scale=method.rate_scale, **more).read(passage)
+                alone = DynamicReading(evaluator, rate_scale=method.rate_scale, **more).read(passage)
                 bits = alone.bits_per_byte(alone.adapted_nats)
                 assert outcome.bits[passage.name] == pytest.approx(bits, abs=1e-6)
     for passage in passages:
@@ -51,11 +51,11 @@ def test_memory_limits_what_is_read_at_once(calibrated, monkeypatch):
 
 def test_a_state_that_cannot_be_used_costs_no_number(calibrated, passages):
     """NaN in one session's state is that session's alone."""
-    adapter = Adapter(calibrated.model, calibrated.choose("subspace"), bos_id=BOS)
-    good, start = [Stream(passage, adapter.start()) for passage in passages], adapter.start()
+    evaluator = DynamicEvaluator(calibrated.model, calibrated.choose("subspace"), bos_id=BOS)
+    good, start = [Stream(passage, evaluator.start()) for passage in passages], evaluator.start()
     broken = start.now._replace(state=type(start.now.state)(start.now.state.h * torch.nan, start.now.state.c))
     bad = Stream(passages[0], replace(start, now=broken, start=broken))
-    first, lost, second = module.read_each(adapter, [good[0], bad, good[1]], lambda tokens: None)
+    first, lost, second = module.read_each(evaluator, [good[0], bad, good[1]], lambda tokens: None)
     assert math.isnan(lost.adapted_nats)
     assert math.isfinite(first.adapted_nats + second.adapted_nats)
 

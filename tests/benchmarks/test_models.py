@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.models import TorchLSTM, gpt2, gpt2_shape, lstm_of_equal_size, untrained
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import DropoutRates, sample_masks
 
@@ -106,11 +106,11 @@ def test_gpt2_is_of_equal_size(monkeypatch):
 def test_an_untrained_model_learns(kind):
     """Fast weights that are finite and not all zero after a segment; the same model every time."""
     calibrated, again = (untrained(8, torch.device("cpu")) for _ in range(2))
-    adapter = Adapter(calibrated.model, calibrated.choose(kind), bos_id=10)
-    *_, last = adapter.observe(adapter.start(), list(b"the sea was calm and cold"))
+    evaluator = DynamicEvaluator(calibrated.model, calibrated.choose(kind), bos_id=10)
+    *_, last = evaluator.observe(evaluator.start(), list(b"the sea was calm and cold"))
     assert bool(last.state.delta_KP.isfinite().all())
     assert bool(last.state.delta_KP.any())
     assert calibrated.choose().fingerprint == again.choose().fingerprint
-    assert calibrated.default.coordinates == 2 * 128 * 8 + sum(
+    assert calibrated.default.num_fast_weights == 2 * 128 * 8 + sum(
         weight.numel() for name, weight in calibrated.model.named_parameters() if name.endswith("bias")
     )

@@ -25,10 +25,10 @@ from benchmarks.peers import (
 )
 from benchmarks.rows import learning, rows_cases
 from benchmarks.train import multiply_adds
-from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
 from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.static_weights import StaticWeights
+from rlstm_model.adaptation.thread_pool import ThreadPool
 
 BOS, SEGMENT, CPU = 10, 6, torch.device("cpu")
 
@@ -44,9 +44,9 @@ def small(monkeypatch):
 def found(calibrated):
     """The cases for so many threads."""
 
-    def call(threads, crew=None):
+    def call(threads, thread_pool=None):
         under = Conditions(sessions=24, context=4, threads=threads, device=CPU)
-        return peers(calibrated, calibrated.choose(), bos_id=BOS, under=under, crew=crew)
+        return peers(calibrated, calibrated.choose(), bos_id=BOS, under=under, thread_pool=thread_pool)
 
     return call
 
@@ -63,11 +63,11 @@ def test_each_does_what_it_says(found, calibrated):
 
 def test_ours_have_a_pool_and_nobody_is_held_back(found):
     """Others may use one thread or all; ours split no product, and the yardstick is on all threads."""
-    with Crew(3) as crew:
-        cases = found(3, crew)
+    with ThreadPool(3) as thread_pool:
+        cases = found(3, thread_pool)
         assert cases[1].work() == cases[6].work() == 24 * SEGMENT
     shared, alone, freely = ((1,), 3), ((1,), 1), ((1, 3), 1)
-    threads = [(case.threads, case.crew) for case in cases]
+    threads = [(case.threads, case.thread_pool) for case in cases]
     assert threads == [((3,), 1), *3 * [shared], alone, freely, shared, freely]
 
 
@@ -97,7 +97,7 @@ def test_the_fastest_number_of_threads_counts(monkeypatch):
 
     monkeypatch.setattr(module, "rate", rate)
     before, case = torch.get_num_threads(), {"task": "learning", "work": lambda: 1, "operations": 1}
-    cases = [Case(name="ours", crew=4, **case), Case(name="eager", threads=(1, 2, 3), **case)]
+    cases = [Case(name="ours", thread_pool=4, **case), Case(name="eager", threads=(1, 2, 3), **case)]
     measured = measure(cases, rounds=2, seconds=0, device=CPU)
     assert measured.rounds == [{"ours": Rate(5.0, 4), "eager": Rate(9.0, 2)}] * 2
     assert torch.get_num_threads() == before
@@ -110,10 +110,13 @@ def test_an_eager_session_learns_what_ours_learns(calibrated):
     """After a segment its weights are the slow ones plus the fast ones, decay and all."""
     model, full = calibrated.model, calibrated.choose("full")
     ids = torch.tensor([BOS, *b"the sea"])
-    eager, adapter = EagerSession(model, full, ids[: SEGMENT + 1]), Adapter(model, full, bos_id=BOS)
+    eager, evaluator = (
+        EagerSession(model, full, ids[: SEGMENT + 1]),
+        DynamicEvaluator(model, full, bos_id=BOS),
+    )
     for _ in range(2):
         eager()
-    for observed in adapter.observe(adapter.start(static=False), ids[1 : SEGMENT + 1].tolist()):
+    for observed in evaluator.observe(evaluator.start(static=False), ids[1 : SEGMENT + 1].tolist()):
         state = observed.state
     once = EagerSession(model, full, ids[: SEGMENT + 1])
     assert once() == SEGMENT
@@ -127,17 +130,19 @@ def test_an_eager_session_learns_what_ours_learns(calibrated):
 
 def test_sessions_have_learned_before_and_go_on(calibrated, monkeypatch):
     """A row an expert, of which one is frozen; one session alone begins where its last segment ended."""
-    asked, seen, observe = [], [], Adapter.observe
-    monkeypatch.setattr(module, "read_together", lambda adapter, streams, crew: asked.extend(streams))
+    asked, seen, observe = [], [], DynamicEvaluator.observe
+    monkeypatch.setattr(
+        module, "read_together", lambda evaluator, streams, thread_pool: asked.extend(streams)
+    )
     for experts in (1, 2, 4):
         asked.clear()
         work = sessions(calibrated.model, calibrated.choose(), bos_id=BOS, count=3, experts=experts)
         assert work() == 3 * SEGMENT
         assert len({tuple(stream.passage.ids) for stream in asked}) == 3
         assert all(bool(stream.state.delta_KP.any(1).all()) for stream in asked)
-        assert {stream.state.lineup.rows for stream in asked} == {experts}
+        assert {stream.state.expert_config.rows for stream in asked} == {experts}
     monkeypatch.setattr(
-        Adapter, "observe", lambda self, state, ids: seen.append(state) or observe(self, state, ids)
+        DynamicEvaluator, "observe", lambda self, state, ids: seen.append(state) or observe(self, state, ids)
     )
     alone = one_session(calibrated.model, calibrated.choose(), bos_id=BOS)
     assert [alone(), alone()] == [SEGMENT, SEGMENT]
@@ -151,7 +156,7 @@ def test_scoring_scores_every_token(calibrated, monkeypatch):
         module, "_score", lambda logits, targets: scored.append(logits) or score(logits, targets)
     )
     lstm = TorchLSTM(lstm_of_equal_size(calibrated.model.config)).requires_grad_(False)
-    for work in (scoring(StaticWeights(calibrated.model), SEGMENT, 5), lstm_scoring(lstm, SEGMENT, 5)):
+    for work in (scoring(FrozenWeights(calibrated.model), SEGMENT, 5), lstm_scoring(lstm, SEGMENT, 5)):
         assert [work(), work()] == [5 * SEGMENT] * 2
     assert all(logits.shape == (SEGMENT, 5, 256) for logits in scored)
     assert not torch.equal(scored[0], scored[1])

@@ -1,4 +1,4 @@
-"""Training beside torch.nn.LSTM: the arithmetic of speeds, and that every model trains; a GPU run in miniature."""
+"""Training beside torch.nn.LSTM: the arithmetic of speeds, and that all train; a GPU run in miniature."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ from benchmarks import gpu as gpu_module
 from benchmarks import train as train_module
 from benchmarks.gpu import STATISTICS, Deadline, Material, calibrate, compare, gpu, read, recipe_for_minutes
 from benchmarks.train import TORCH, Case, Workload, cases, multiply_adds, row, train
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.config import Averaging, Recipe
@@ -116,7 +116,7 @@ def test_the_rate_is_of_those_tried_and_dynamic_is_the_library_s(recipe):
     assert tokens == len(material.test.ids)
     again = Measurements(trainer.model, material.texts.train, bos_id=10, statistics=STATISTICS)
     rule = again.under(Setting(rate=calibration.config.rate, segment=calibration.config.segment))
-    expected = DynamicReading(Adapter(trainer.model, rule, bos_id=10)).read(material.test)
+    expected = DynamicReading(DynamicEvaluator(trainer.model, rule, bos_id=10)).read(material.test)
     assert (static, adapted) == pytest.approx((expected.static_nats, expected.adapted_nats), rel=1e-5)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
-
-from rlstm_server.store.embedded import EmbeddedValkey
 from tests.deploy import proxy
 from tests.faults import replicas
+
+from rlstm_server.store.embedded import EmbeddedValkey
 
 
 class Seat:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import httpx
 import yaml
+from tests.deploy import monitoring, proxy
+from tests.deploy.monitoring import DEPLOY
 
 from rlstm_server.settings import PREFIX
 from rlstm_server.store.embedded import find_binary
-from tests.deploy import monitoring, proxy
-from tests.deploy.monitoring import DEPLOY
 
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
 START_SECONDS = 120

@@ -5,11 +5,11 @@ import re
 import pytest
 import yaml
 from compose_spec import PyCompose
+from tests.deploy import monitoring
+from tests.deploy.monitoring import DEPLOY
 
 from rlstm_client.cli.commands import COMMANDS
 from rlstm_server.settings import PREFIX, SECRETS_DIR, Limits, Settings
-from tests.deploy import monitoring
-from tests.deploy.monitoring import DEPLOY
 
 HOME = DEPLOY / "compose"
 COMPOSE = yaml.safe_load((HOME / "compose.yaml").read_text())

@@ -4,7 +4,6 @@ import re
 
 import pytest
 import yaml
-
 from tests.deploy.proxy import CONFIGURATION
 
 KINDS = {

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 from packaging.requirements import Requirement
+from tests.deploy.monitoring import DEPLOY
 
 from rlstm_server.settings import PREFIX, Settings
-from tests.deploy.monitoring import DEPLOY
 
 ROOT = DEPLOY.parent
 FILE = DEPLOY / "docker" / "Dockerfile"

@@ -9,11 +9,11 @@ import kubernetes_validate
 import promql_parser
 import pytest
 import yaml
+from tests.deploy import monitoring
+from tests.deploy.monitoring import DEPLOY
 
 from rlstm_client.cli.commands import COMMANDS
 from rlstm_server.settings import PREFIX, SECRETS_DIR, Limits, Settings
-from tests.deploy import monitoring
-from tests.deploy.monitoring import DEPLOY
 
 OVERLAYS = {"cpu": "1.30", "cuda": "1.34"}
 """And the version of Kubernetes by which each is seen: the oldest that they are for, in which a pause before

@@ -5,7 +5,6 @@ import subprocess
 from itertools import pairwise
 
 import pytest
-
 from tests.deploy import monitoring
 from tests.deploy.monitoring import DEPLOY, OF_PROMETHEUS, OF_TARGETS, PROMETHEUS
 

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-
 from tests.deploy import proxy
 
 PROBE = {"candidates": [{"text": "the quick brown fox"}]}

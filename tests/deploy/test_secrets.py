@@ -6,9 +6,10 @@ import stat
 import subprocess
 from pathlib import Path
 
+from tests.deploy.monitoring import DEPLOY
+
 from rlstm_server.api.auth import load_keys
 from rlstm_server.settings import Settings
-from tests.deploy.monitoring import DEPLOY
 
 
 def draw(folder, *arguments):

@@ -13,7 +13,6 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-
 from tests.faults import replicas
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]

@@ -5,7 +5,6 @@ import time
 
 import httpx
 import pytest
-
 from tests.deploy import monitoring, proxy, stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]

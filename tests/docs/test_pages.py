@@ -8,7 +8,6 @@ import sys
 import time
 
 import pytest
-
 from tests.docs.terminal import ROOT, Terminal, blocks, headed, type_all
 
 pytestmark = [pytest.mark.docs, pytest.mark.timeout(1800)]

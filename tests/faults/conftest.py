@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import pytest
-
 from tests.server.store.servers import Server, program
 from tests.server.store.servers import free_port as some_free_port
 

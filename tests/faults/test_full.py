@@ -4,7 +4,6 @@ import asyncio
 
 import httpx
 import pytest
-
 from tests.server.store.servers import Server, program
 
 from .checker import judge

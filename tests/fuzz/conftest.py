@@ -1,7 +1,6 @@
 """Shared by the fuzzers: two very small served models."""
 
 import pytest
-
 from tests.fuzz.worlds import make_worlds
 
 

@@ -3,9 +3,10 @@
 import json
 import struct
 
-from rlstm_server.engine.envelope import MAGIC
 from tests.fuzz.nasties import VALUES
 from tests.fuzz.worlds import KEYS, SIGNATURE_BYTES
+
+from rlstm_server.engine.envelope import MAGIC
 
 LONGEST = 200_000
 _LENGTH_BYTES = 4

@@ -5,7 +5,11 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlstm_model.adaptation.works import Decisions
+from tests.fuzz.mutations import change_tree, scrambled
+from tests.fuzz.nasties import BODIES, HEADER_VALUES, QUERY_VALUES, VALUES
+from tests.fuzz.worlds import KEY
+
+from rlstm_model.adaptation.batch_items import Decisions
 from rlstm_server.api import bodies, dependencies
 from rlstm_server.engine.answers import append_answer, encode, encode_session, session_info
 from rlstm_server.engine.marks import Mark, read_mark
@@ -17,9 +21,6 @@ from rlstm_server.errors import InvalidField, InvalidText, ModelMismatch, StateC
 from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
 from rlstm_server.store.cursor import read_cursor, write_cursor
 from rlstm_server.store.sealing import MAGIC, Seal, seal, unseal
-from tests.fuzz.mutations import change_tree, scrambled
-from tests.fuzz.nasties import BODIES, HEADER_VALUES, QUERY_VALUES, VALUES
-from tests.fuzz.worlds import KEY
 
 CHECKSUM_BYTES = 32
 LENGTH_BYTES = 4

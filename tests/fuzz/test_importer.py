@@ -8,6 +8,8 @@ import resource
 import tracemalloc
 
 import pytest
+from tests.fuzz.mutations import Parts, mutated, signed
+from tests.fuzz.worlds import KEY, KEYS
 
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.envelope import MAGIC, open_envelope
@@ -18,8 +20,6 @@ from rlstm_server.errors import ImportRejected, InternalFault, ServerError
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AppendRequest, ImportRequest, Passage
 from rlstm_server.store.in_memory import MemoryStore
-from tests.fuzz.mutations import Parts, mutated, signed
-from tests.fuzz.worlds import KEY, KEYS
 
 QUICK = 600
 LONG = int(os.environ.get("RLSTM_IMPORTS", "500000"))

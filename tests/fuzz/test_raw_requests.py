@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
+from tests.fuzz.nasties import CANARY
+from tests.fuzz.test_nasties import Ears
 from uvicorn.server import ServerState
 
 from rlstm_server.app import create_app
 from rlstm_server.cli import _uvicorn_config
 from rlstm_server.settings import Settings
 from rlstm_server.store.in_memory import MemoryStore
-from tests.fuzz.nasties import CANARY
-from tests.fuzz.test_nasties import Ears
 
 C = CANARY.encode()
 HOST = b"host: localhost\r\n"

@@ -5,7 +5,6 @@ import os
 import random
 
 import pytest
-
 from tests.fuzz.readers import of_a_store, of_requests
 
 QUICK = 100

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from tests.fuzz.asgi import Answer
 from tests.fuzz.cases import Case
 from tests.fuzz.nasties import CANARY

@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.peers import measure
 from benchmarks.rows import rows_cases
+from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
 from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
 from rlstm_model.adaptation.learner import Learner
 from rlstm_model.adaptation.reader import frozen_reader

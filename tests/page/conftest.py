@@ -3,9 +3,9 @@
 import shutil
 
 import pytest
+from tests.page.visits import PATIENCE_MS, Visit
 
 from rlstm_server.bench.process import running
-from tests.page.visits import PATIENCE_MS, Visit
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -1,9 +1,9 @@
 """A server of several models: a session is made for the one that is chosen, and the page says whose it is."""
 
 import pytest
+from tests.page.visits import Visit
 
 from rlstm_server.bench.process import running
-from tests.page.visits import Visit
 
 pytestmark = pytest.mark.page
 

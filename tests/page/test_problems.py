@@ -3,7 +3,6 @@
 import json
 
 import pytest
-
 from tests.page.visits import problem
 
 pytestmark = [pytest.mark.page, pytest.mark.timeout(300)]

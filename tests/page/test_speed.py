@@ -4,9 +4,9 @@ import json
 from statistics import median
 
 import pytest
+from tests.page import given
 
 from rlstm_model.vocab import ByteVocab
-from tests.page import given
 
 pytestmark = [pytest.mark.page, pytest.mark.timeout(300)]
 

@@ -5,11 +5,12 @@ import random
 import re
 
 import pytest
+from tests.page import given
 
 from rlstm_client._pieces import cut
 from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
 from rlstm_server.engine.text import START, read_passage
-from tests.page import given
+from rlstm_server.schemas import Passage
 
 pytestmark = [pytest.mark.page, pytest.mark.timeout(300)]
 

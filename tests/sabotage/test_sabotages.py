@@ -10,7 +10,6 @@ from xml.etree import ElementTree
 
 import pytest
 from saboteur.acts import ACTS
-
 from tests.pages import functions
 
 ROOT = Path(__file__).parents[2]

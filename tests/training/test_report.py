@@ -82,9 +82,18 @@ def test_a_row_holds_a_runs_figures(runs):
     first, empty = runs({"losses": (3.0, 2.0, 2.5), "records": [RESET]}, {"losses": (), "seed": 2})
     row = first.row()
     expected = {
-        "measure": "bits per byte", "best_step": 20, "best_weights": "average of 20", "rank": 3,
-        "step": 30, "steps": 40, "tokens": 30 * 4 * 8, "seconds": 60.0, "tokens_per_second": 84.0,
-        "resets": 1, "weights": first.recipe.model.num_parameters, "corpus": "three, one",
+        "measure": "bits per byte",
+        "best_step": 20,
+        "best_weights": "average of 20",
+        "rank": 3,
+        "step": 30,
+        "steps": 40,
+        "tokens": 30 * 4 * 8,
+        "seconds": 60.0,
+        "tokens_per_second": 84.0,
+        "resets": 1,
+        "weights": first.recipe.model.num_parameters,
+        "corpus": "three, one",
     }
     assert row.items() >= expected.items()
     assert row["best"] == pytest.approx(2.0 / math.log(2))
@@ -190,7 +199,7 @@ def _texts(picture):
 
 
 def test_every_curve_is_drawn(runs):
-    """Of all runs by measure, over steps and tokens; of one run every average that ever was, and its resets."""
+    """Of all runs by measure, over steps and tokens; of one run every average, and its resets."""
     found = runs({"records": [RESET]}, {"vocab": "words", "seed": 2})
     titles = [title for title, _ in comparison_plots(found)]
     assert titles == [

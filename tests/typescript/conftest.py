@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
 from tests.end_to_end.conftest import start  # noqa: F401  (a fixture)
 
 HERE = Path(__file__).parent

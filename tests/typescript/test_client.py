@@ -8,7 +8,6 @@ import subprocess
 import time
 
 import pytest
-
 from tests.end_to_end.cuts import CuttingProxy
 from tests.typescript import mirrored
 from tests.typescript.conftest import CLIENT, HERE, NODE

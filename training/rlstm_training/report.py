@@ -37,7 +37,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """A run's metrics: scalars by TensorBoard's names, steps that went back to earlier ones, seconds in all."""
+    """A run's metrics: scalars by TensorBoard's names, steps that went back, seconds in all."""
 
     scalars: Mapping[str, Points]
     resets: Sequence[tuple[int, int]] = ()

@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from rlstm_training.corpora.forms import from_spaced_characters
+
 
 from rlstm_training.corpora.texts import in_form, unwrap
 

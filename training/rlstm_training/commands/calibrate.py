@@ -41,7 +41,7 @@ from rlstm_training.commands.console import (
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import held_out
 from rlstm_training.corpora.texts import Passage, excerpt
-from rlstm_training.evaluation.measurements import Form, Measurements, Statistics, cores_of, most_coordinates
+from rlstm_training.evaluation.measurements import Form, Measurements, Statistics, cores_of, most_fast_weights
 from rlstm_training.evaluation.search import Grid
 
 ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29", "domains/foldoc", "languages/bgwiki")
@@ -67,7 +67,7 @@ def calibrate(
             f"Others than {' and '.join(KINDS)} are found only when asked for."
         ),
     ] = None,
-    coordinates: Annotated[
+    num_fast_weights: Annotated[
         list[int] | None,
         typer.Option(
             min=1,
@@ -127,14 +127,20 @@ def calibrate(
             embedding_rank=embedding_rank or EMBEDDING_AXES,
             units=(units or UNITS) if "sparse" in kinds else 0,
         )
-        forms = forms_chosen(checkpoint, kinds, coordinates, axes, statistics, known)
+        forms = forms_chosen(checkpoint, kinds, num_fast_weights, axes, statistics, known)
         trained = recipe_named(recipe or checkpoint.name, corpus)
         others = on if on is not None else () if corpus else ON
         passages = passages_held_out(checkpoint, trained, others, length)
         measurements = measurements_of(checkpoint, trained, statistics, known)
         given = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": _segments(segment, known)}
         choices = _choose(
-            measurements, passages, checkpoint.vocab.kind, forms, given, experts=experts, crew=room.crew
+            measurements,
+            passages,
+            checkpoint.vocab.kind,
+            forms,
+            given,
+            experts=experts,
+            thread_pool=room.thread_pool,
         )
     keep_choices(checkpoint, choices, known, first=first)
     if as_json:
@@ -153,7 +159,9 @@ def kinds_chosen(named: Sequence[str] | None) -> list[Kind]:
     return [known[name] for name in dict.fromkeys(named or KINDS)]
 
 
-def _check_sizes(sizes: Mapping[str, int | None], kinds: Sequence[Kind], known: Calibrated | None) -> None:
+def _check_sizes(
+    sizes: Mapping[str, int | None], kinds: Sequence[Kind], known: CalibrationSet | None
+) -> None:
     """Wrong usage where a size is not needed, or where the statistics are those that are known."""
     if sizes["--units"] is not None and "sparse" not in kinds:
         raise typer.BadParameter("units belong to --kind sparse", param_hint="--units")
@@ -186,16 +194,16 @@ def forms_chosen(
             message = f"{error}: name other kinds, or calibrate without --add"
             raise typer.BadParameter(message, param_hint="--kind") from error
         if sizes is None and axes is None:
-            served = most_coordinates(cores, SERVED_RANK, cells=False)
+            served = most_fast_weights(cores, SERVED_RANK, cells=False)
             forms.append(Form("subspace", served, SERVED_RANK))
             continue
-        most = most_coordinates(cores, axes or 0)
-        wanted = sizes or [most_coordinates(cores, axes or 0, cells=False)]
+        most = most_fast_weights(cores, axes or 0)
+        wanted = sizes or [most_fast_weights(cores, axes or 0, cells=False)]
         if max(wanted) > most:
-            message = f"the axes make a subspace of {most:,} coordinates at most, not {max(wanted):,}"
-            raise typer.BadParameter(message, param_hint="--coordinates")
+            message = f"the axes make a subspace of {most:,} fast weights at most, not {max(wanted):,}"
+            raise typer.BadParameter(message, param_hint="--fast-weights")
         forms += [Form("subspace", size, axes or 0) for size in wanted]
-    return list({(form.kind, form.coordinates): form for form in forms}.values())
+    return list({(form.kind, form.num_fast_weights): form for form in forms}.values())
 
 
 def passages_held_out(

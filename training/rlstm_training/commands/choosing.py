@@ -76,7 +76,7 @@ class Choice:
         """The table of the search; says so when the best rate is the least or greatest of those tried."""
         config, trials = self.config, self.trials
         mixed = f", {self.experts} experts" if self.experts > 1 else ""
-        typer.echo(f"{config.kind}, {config.coordinates:,} fast weights{mixed}")
+        typer.echo(f"{config.kind}, {config.num_fast_weights:,} fast weights{mixed}")
         headers, *rows = trials.table()
         chosen = 1 + trials.tried.index(trials.best)
         rows[chosen] = (*rows[chosen][:-1], f"{rows[chosen][-1]} *")
@@ -113,7 +113,7 @@ def keep_choices(
     def rewritten(card: str) -> str:
         card = card if known else without_sections(card, TITLE)
         for choice in choices:
-            title = f"{TITLE}: {choice.config.kind}, {choice.config.coordinates:,} fast weights"
+            title = f"{TITLE}: {choice.config.kind}, {choice.config.num_fast_weights:,} fast weights"
             card = with_section(card, title, calibration_section(choice.trials, choice.experts))
         return card
 

@@ -166,7 +166,7 @@ class StaticReading:
 
 
 class DynamicReading:
-    """Reads as a session does, through the same :meth:`Adapter.observe`, passage after passage."""
+    """Reads as a session does, through the same :meth:`DynamicEvaluator.observe`, passage after passage."""
 
     def __init__(
         self, evaluator: DynamicEvaluator, *, static: bool = True, experts: int = 1, rate_scale: float = 1.0
