@@ -29,7 +29,7 @@ from rlstm_training.commands.console import (
     Model,
     Threads,
     command,
-    prepare_crew,
+    prepare_compute,
     progress_bar,
     show_json,
     show_table,
@@ -442,7 +442,7 @@ def adapt(
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Read all bytes.")] = False,
     rule: Annotated[
-        list[str] | None, typer.Option(metavar="KIND[:COORDINATES]", help="A rule (all but full).")
+        list[str] | None, typer.Option(metavar="KIND[:SIZE]", help="A rule (all but full).")
     ] = None,
     experts: Annotated[list[int] | None, typer.Option(help="How many experts (1, 2 and 4).")] = None,
     mixture: Annotated[bool, typer.Option("--mixture", help="Mixtures of four beside single rates.")] = False,
@@ -463,8 +463,8 @@ def adapt(
         raise typer.BadParameter(f"{plot}: must end in .svg or .png, in a folder that is there")
     if not set(experts or EXPERT_RATES) <= set(EXPERT_RATES):
         raise typer.BadParameter(f"must be of {', '.join(map(str, EXPERT_RATES))}", param_hint="--experts")
-    with prepare_crew(device, threads) as room:
-        checkpoint = load(model, room.device)
+    with prepare_compute(device, threads) as compute:
+        checkpoint = load(model, compute.device)
         calibrated = calibrated_of(checkpoint)
         usual = [choice for choice in calibrated.choices if choice.kind != "full"]
         rules = list(dict.fromkeys(rule_named(calibrated, name) for name in rule or ())) or usual
@@ -477,7 +477,7 @@ def adapt(
             calibrated=calibrated,
             passages=passages,
             bos_id=checkpoint.vocab.bos_id,
-            thread_pool=room.thread_pool,
+            thread_pool=compute.thread_pool,
         )
         frozen = reader.frozen()
         outcomes, full = _read(reader, rules, counts, mixture, known)

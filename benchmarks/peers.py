@@ -43,7 +43,7 @@ from rlstm_training.commands.console import (
     Model,
     Threads,
     command,
-    prepare_crew,
+    prepare_compute,
     show_json,
     show_table,
     warn,
@@ -448,7 +448,7 @@ def main(
     ] = None,
     rule: Annotated[
         str | None,
-        typer.Option(metavar="KIND[:COORDINATES]", help="Our sessions learn by this (the model's default)."),
+        typer.Option(metavar="KIND[:SIZE]", help="Our sessions learn by this (the model's default)."),
     ] = None,
     sessions: Annotated[int, typer.Option(min=1, help="Sessions that we read at once; others' rows.")] = 256,
     context: Annotated[int, typer.Option(min=1, help="Tokens that GPT-2 can look back on.")] = 64,
@@ -467,18 +467,18 @@ def main(
     """
     if importlib.util.find_spec(GPT2) is None:
         warn("GPT-2 is left out: pip install 'mogrifier-rlstm[peers]'")
-    with prepare_crew(device, threads) as room:
+    with prepare_compute(device, threads) as compute:
         if hidden is None:
-            checkpoint = load(model, room.device)
+            checkpoint = load(model, compute.device)
             name, bos_id, calibrated = checkpoint.name, checkpoint.vocab.bos_id, calibrated_of(checkpoint)
         else:
             name, bos_id = f"untrained, {hidden} units", ByteVocab().bos_id
-            calibrated = untrained(hidden, room.device)
+            calibrated = untrained(hidden, compute.device)
         config = calibrated.default if rule is None else rule_named(calibrated, rule)
         chosen = calibrated.choose(config.kind, config.num_fast_weights)
-        under = Conditions(sessions=sessions, context=context, threads=room.threads, device=room.device)
-        cases = peers(calibrated, chosen, bos_id=bos_id, under=under, thread_pool=room.thread_pool)
-        measured = measure(cases, rounds=rounds, seconds=seconds, device=room.device)
+        under = Conditions(sessions=sessions, context=context, threads=compute.threads, device=compute.device)
+        cases = peers(calibrated, chosen, bos_id=bos_id, under=under, thread_pool=compute.thread_pool)
+        measured = measure(cases, rounds=rounds, seconds=seconds, device=compute.device)
     rows, found = measured.figures(), ratios(measured)
     if as_json:
         conditions = {**asdict(under), "device": str(under.device)}

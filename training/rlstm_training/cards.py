@@ -51,7 +51,7 @@ def model_card(recipe: Recipe, *, steps: int, valid: Mapping[str, float], folder
 
     ``valid`` holds bits per token by text, read in stripes. Raises CorpusError for a corpus that is gone.
     """
-    model, corpora = recipe.model, list(dict.fromkeys(source.corpus for source in recipe.sources))
+    model, corpora = recipe.model, recipe.corpora
     data = "".join(_data_row(recipe, corpus, folder) for corpus in corpora)
     results = "".join(f"| {_short(name)} | {bits:.3f} |\n" for name, bits in valid.items())
     mogrifier = f"{model.mogrifier_rounds} mogrifier rounds of rank {model.mogrifier_rank or 'full'}"

@@ -176,10 +176,10 @@ class _Loop:
             raise Diverged(
                 f"{self._run.folder}: training diverged again after {progress.resets} resets; {why}"
             )
-        tensors, header = self._run.load(progress.best_step)
-        self.trainer.go_back(tensors, header["average"])
+        best = self._run.load(progress.best_step)
+        self.trainer.go_back(best.tensors, best.header["average"])
         self._progress = progress.gone_back()
-        self._reported = header["reported"]
+        self._reported = best.header["reported"]
         self._losses = []
         reset = {"to_step": progress.best_step, "rate_scale": self._progress.rate_scale, "why": why}
         self._record(step=step, reset=reset)

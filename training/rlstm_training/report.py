@@ -126,7 +126,7 @@ class Run:
             "rank": model.mogrifier_rank or None,
             "weights": model.num_parameters,
             "vocabulary": recipe.vocab,
-            "corpus": ", ".join(dict.fromkeys(Path(source.corpus).name for source in recipe.sources)),
+            "corpus": ", ".join(Path(corpus).name for corpus in recipe.corpora),
             "seed": recipe.seed,
             "tokens": curves.last_step * recipe.tokens_per_step,
             "step": curves.last_step,

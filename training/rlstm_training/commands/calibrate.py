@@ -34,7 +34,7 @@ from rlstm_training.commands.console import (
     OwnCorpus,
     Threads,
     command,
-    prepare_crew,
+    prepare_compute,
     recipe_named,
     show_json,
 )
@@ -48,7 +48,7 @@ ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29", "domains/foldoc", "
 CHANGING = "all in one session"
 KINDS: tuple[Kind, ...] = ("subspace", "full")
 SERVED_RANK = 128
-AXES, EMBEDDING_AXES, UNITS = 160, 256, 64
+AXES, EMBEDDING_AXES = 160, 256
 
 
 @command
@@ -70,6 +70,7 @@ def calibrate(
     num_fast_weights: Annotated[
         list[int] | None,
         typer.Option(
+            "--fast-weights",
             min=1,
             help="A size of subspaces, the default first. Others than the usual, the embedding and the "
             f"softmax within {SERVED_RANK} axes, are found only when asked for.",
@@ -84,13 +85,6 @@ def calibrate(
     ] = None,
     embedding_rank: Annotated[
         int | None, typer.Option(min=1, help=f"Of the embedding and the softmax, at most ({EMBEDDING_AXES}).")
-    ] = None,
-    units: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=f"Of sparse: hidden units of a layer that may add to each other, at most ({UNITS}).",
-        ),
     ] = None,
     rate: Rates = None,
     decay: Decays = None,
@@ -115,17 +109,18 @@ def calibrate(
     """
     if first and not add:
         raise typer.BadParameter("the first form is the default without --add", param_hint="--first")
-    with prepare_crew(device, threads) as room:
-        checkpoint = load(model, room.device)
+    with prepare_compute(device, threads) as compute:
+        checkpoint = load(model, compute.device)
         known, kinds = calibrated_of(checkpoint) if add else None, kinds_chosen(kind)
-        sizes = {"--rank": rank, "--embedding-rank": embedding_rank, "--units": units}
-        _check_sizes(sizes, kinds, known)
+        for option, value in (("--rank", rank), ("--embedding-rank", embedding_rank)):
+            if known is not None and value is not None:
+                message = "--add goes by the statistics that the model has: they were measured before"
+                raise typer.BadParameter(message, param_hint=option)
         statistics = Statistics(
             heads=heads,
             segments=segments,
             rank=rank or AXES,
             embedding_rank=embedding_rank or EMBEDDING_AXES,
-            units=(units or UNITS) if "sparse" in kinds else 0,
         )
         forms = forms_chosen(checkpoint, kinds, num_fast_weights, axes, statistics, known)
         trained = recipe_named(recipe or checkpoint.name, corpus)
@@ -140,7 +135,7 @@ def calibrate(
             forms,
             given,
             experts=experts,
-            thread_pool=room.thread_pool,
+            thread_pool=compute.thread_pool,
         )
     keep_choices(checkpoint, choices, known, first=first)
     if as_json:
@@ -157,21 +152,6 @@ def kinds_chosen(named: Sequence[str] | None) -> list[Kind]:
         if name not in known:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--kind")
     return [known[name] for name in dict.fromkeys(named or KINDS)]
-
-
-def _check_sizes(
-    sizes: Mapping[str, int | None], kinds: Sequence[Kind], known: CalibrationSet | None
-) -> None:
-    """Wrong usage where a size is not needed, or where the statistics are those that are known."""
-    if sizes["--units"] is not None and "sparse" not in kinds:
-        raise typer.BadParameter("units belong to --kind sparse", param_hint="--units")
-    for option, value in sizes.items():
-        unmeasured = option == "--units" and known is not None and known.statistics.sparse is None
-        if known is not None and value is not None and not unmeasured:
-            raise typer.BadParameter(
-                "--add goes by the statistics that the model has: they were measured before",
-                param_hint=option,
-            )
 
 
 def forms_chosen(
@@ -214,7 +194,7 @@ def passages_held_out(
     And all of them in one session, where there are several: how well a rule follows a text that changes, and
     what it forgets, shows in no text alone.
     """
-    names = list(dict.fromkeys([*(source.corpus for source in recipe.sources), *others]))
+    names = list(dict.fromkeys([*recipe.corpora, *others]))
     raw = {name: held_out(name, "valid", length) for name in names}
     if len(raw) > 1:
         raw[CHANGING] = b"".join(raw.values())

@@ -129,13 +129,11 @@ def calibrated_of(checkpoint: Checkpoint) -> CalibrationSet:
 
 
 def rule_named(calibrated: CalibrationSet, name: str) -> AdaptationConfig:
-    """The rule ``KIND[:COORDINATES]``. Wrong usage when there is none."""
+    """The rule ``KIND[:SIZE]``. Wrong usage when there is none."""
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     kind, _, size = name.partition(":")
     if kind not in kinds or (size and not size.isdecimal()):
-        raise typer.BadParameter(
-            f"{name!r} is no KIND[:COORDINATES] of {', '.join(kinds)}", param_hint="--rule"
-        )
+        raise typer.BadParameter(f"{name!r} is no KIND[:SIZE] of {', '.join(kinds)}", param_hint="--rule")
     try:
         return calibrated.find(kinds[kind], int(size) if size else None)
     except NotCalibrated as error:

@@ -97,9 +97,7 @@ def evaluate(
     segment: Segments = None,
     rule: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND[:COORDINATES]", help="A rule of the checkpoint, for --dynamic (its default)."
-        ),
+        typer.Option(metavar="KIND[:SIZE]", help="A rule of the checkpoint, for --dynamic (its default)."),
     ] = None,
     experts: Experts = 1,
     recipe: RecipeName = None,
@@ -210,7 +208,7 @@ class _Origin:
 
     def validation(self, tokens: int) -> list[Passage]:
         """The first ``tokens`` tokens of the corpora's validation text, or of the recipe's."""
-        corpora = self.corpora or [source.corpus for source in self.recipe().sources]
+        corpora = self.corpora or self.recipe().corpora
         return validation_passages(self.checkpoint.vocab, list(dict.fromkeys(corpora)), tokens)
 
     def temperatures(self) -> Temperatures:

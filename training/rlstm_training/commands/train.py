@@ -121,13 +121,24 @@ def _reporter(run: RunDirectory, ranks: Ranks, as_json: bool) -> Iterator[Report
 def show_recipes(*, as_json: bool) -> None:
     """All recipes in one table, each with what it reads, and whether that is here. Raises CorpusError."""
     recipes = [RECIPES[name]() for name in RECIPES]
-    corpora = {source.corpus for recipe in recipes for source in recipe.sources}
-    here = {name: not missing_files(name) for name in corpora}
+    here = {name: not missing_files(name) for recipe in recipes for name in recipe.corpora}
     if as_json:
         show_json({"recipes": [_row(recipe, here) for recipe in recipes]})
         return
     headers = ("recipe", "weights", "vocabulary", "layers", "rows x tokens x samples", "steps", "corpora")
-    show_table(headers, [_cells(recipe, here) for recipe in recipes])
+    rows = [
+        (
+            recipe.name,
+            f"{recipe.model.num_parameters:,}",
+            f"{recipe.model.vocab_size:,} {recipe.vocab}",
+            f"{recipe.model.num_layers} {recipe.model.cell} of {recipe.model.hidden_size}",
+            f"{recipe.rows} x {recipe.window} x {recipe.dropout_samples}",
+            f"{recipe.steps:,}",
+            ", ".join(name + ("" if here[name] else " (not here)") for name in recipe.corpora),
+        )
+        for recipe in recipes
+    ]
+    show_table(headers, rows)
 
 
 def _row(recipe: Recipe, here: Mapping[str, bool]) -> dict[str, Any]:
@@ -139,22 +150,6 @@ def _row(recipe: Recipe, here: Mapping[str, bool]) -> dict[str, Any]:
         "cell": model.cell,
         "layers": model.num_layers,
         "hidden_size": model.hidden_size,
-        "rows": recipe.rows,
-        "window": recipe.window,
-        "dropout_samples": recipe.dropout_samples,
-        "steps": recipe.steps,
-        "corpora": {source.corpus: here[source.corpus] for source in recipe.sources},
+        **{name: getattr(recipe, name) for name in ("rows", "window", "dropout_samples", "steps")},
+        "corpora": {name: here[name] for name in recipe.corpora},
     }
-
-
-def _cells(recipe: Recipe, here: Mapping[str, bool]) -> tuple[str, ...]:
-    model, corpora = recipe.model, dict.fromkeys(source.corpus for source in recipe.sources)
-    return (
-        recipe.name,
-        f"{model.num_parameters:,}",
-        f"{model.vocab_size:,} {recipe.vocab}",
-        f"{model.num_layers} {model.cell} of {model.hidden_size}",
-        f"{recipe.rows} x {recipe.window} x {recipe.dropout_samples}",
-        f"{recipe.steps:,}",
-        ", ".join(name + ("" if here[name] else " (not here)") for name in corpora),
-    )

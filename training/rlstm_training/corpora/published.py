@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import httpx
 
@@ -197,27 +197,9 @@ _NINETY_FIVE_FIVE: Mapping[Split, slice] = {
 }
 
 
-def _ptb_words(split: Split, lines: int, tokens: int, md5: str) -> PublishedFile:
-    name = f"ptb.{split}.txt"
-    return PublishedFile(name=name, splits={split: WHOLE}, lines=lines, tokens=tokens, checksums={"md5": md5})
-
-
-def _ptb_characters(split: Split, lines: int) -> PublishedFile:
-    return PublishedFile(name=f"ptb.char.{split}.txt", splits={split: WHOLE}, lines=lines)
-
-
-def _wikitext(split: Split, size: int, tokens: int, sha256: str) -> PublishedFile:
-    return PublishedFile(
-        name=f"wiki.{split}.tokens",
-        splits={split: WHOLE},
-        size=size,
-        tokens=tokens,
-        checksums={"sha256": sha256},
-    )
-
-
-def _wikitext_raw(split: Split, lines: int) -> PublishedFile:
-    return PublishedFile(name=f"wiki.{split}.raw", splits={split: WHOLE}, lines=lines)
+def _file(name: str, split: Split, **known: Any) -> PublishedFile:
+    """A file that is one split."""
+    return PublishedFile(name=name.format(split), splits={split: WHOLE}, **known)
 
 
 _PTB_LICENCE = "LDC licence (LDC99T42): not to be passed on"
@@ -225,7 +207,19 @@ _PTB_OBTAIN = (
     "The Penn Treebank may not be passed on: members of the LDC have it, and simple-examples.tgz of "
     "T. Mikolov's RNNLM page holds these files under data/"
 )
+_PTB_LINES: Mapping[Split, int] = {"train": 42_068, "valid": 3_370, "test": 3_761}
+_PTB_WORDS: Mapping[Split, tuple[int, str]] = {
+    "train": (929_589, "f26c4b92c5fdc7b3f8c7cdcb991d8420"),
+    "valid": (73_760, "aa0affc06ff7c36e977d7cd49e3839bf"),
+    "test": (82_430, "8b80168b89c18661a38ef683c0dc3721"),
+}
+_WIKITEXT_2: Mapping[Split, tuple[int, int, str]] = {
+    "train": (10_797_148, 2_088_628, "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f"),
+    "valid": (1_121_681, 217_646, "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8"),
+    "test": (1_256_449, 245_569, "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0"),
+}
 _WIKIPEDIA_LICENCE = "CC BY-SA 3.0 (also GFDL), the Wikipedia contributors"
+_WIKITEXT_LICENCE = "CC BY-SA 3.0, the Wikipedia contributors"
 _WIKITEXT_OBTAIN = "It is the archive {} of Merity et al. 2016 (arXiv:1609.07843)"
 
 _TABLE = (
@@ -233,10 +227,9 @@ _TABLE = (
         name="ptb-words",
         about="Penn Treebank by words, as preprocessed by Mikolov: 10,000 types, <eos> among them",
         licence=_PTB_LICENCE,
-        files=(
-            _ptb_words("train", 42_068, 929_589, "f26c4b92c5fdc7b3f8c7cdcb991d8420"),
-            _ptb_words("valid", 3_370, 73_760, "aa0affc06ff7c36e977d7cd49e3839bf"),
-            _ptb_words("test", 3_761, 82_430, "8b80168b89c18661a38ef683c0dc3721"),
+        files=tuple(
+            _file("ptb.{}.txt", split, lines=_PTB_LINES[split], tokens=tokens, checksums={"md5": md5})
+            for split, (tokens, md5) in _PTB_WORDS.items()
         ),
         obtain=_PTB_OBTAIN,
     ),
@@ -244,45 +237,29 @@ _TABLE = (
         name="ptb-characters",
         about="The same by characters: 50 symbols, the line end among them",
         licence=_PTB_LICENCE,
-        files=(
-            _ptb_characters("train", 42_068),
-            _ptb_characters("valid", 3_370),
-            _ptb_characters("test", 3_761),
-        ),
+        files=tuple(_file("ptb.char.{}.txt", split, lines=lines) for split, lines in _PTB_LINES.items()),
         obtain=_PTB_OBTAIN,
         spaced=True,
     ),
     PublishedCorpus(
         name="wikitext-2",
         about="WikiText-2 by words: 33,278 types, <eos> among them",
-        licence="CC BY-SA 3.0, the Wikipedia contributors",
-        files=(
-            _wikitext(
-                "train",
-                10_797_148,
-                2_088_628,
-                "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
-            ),
-            _wikitext(
-                "valid",
-                1_121_681,
-                217_646,
-                "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
-            ),
-            _wikitext(
-                "test",
-                1_256_449,
-                245_569,
-                "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
-            ),
+        licence=_WIKITEXT_LICENCE,
+        files=tuple(
+            _file("wiki.{}.tokens", split, size=size, tokens=tokens, checksums={"sha256": sha256})
+            for split, (size, tokens, sha256) in _WIKITEXT_2.items()
         ),
         obtain=_WIKITEXT_OBTAIN.format("wikitext-2-v1.zip"),
     ),
     PublishedCorpus(
         name="wikitext-2-raw",
         about="WikiText-2 before rare words became <unk>",
-        licence="CC BY-SA 3.0, the Wikipedia contributors",
-        files=(_wikitext_raw("train", 36_718), _wikitext_raw("valid", 3_760), _wikitext_raw("test", 4_358)),
+        licence=_WIKITEXT_LICENCE,
+        files=(
+            _file("wiki.{}.raw", "train", lines=36_718),
+            _file("wiki.{}.raw", "valid", lines=3_760),
+            _file("wiki.{}.raw", "test", lines=4_358),
+        ),
         obtain=_WIKITEXT_OBTAIN.format("wikitext-2-raw-v1.zip"),
     ),
     PublishedCorpus(

@@ -159,8 +159,7 @@ def _encode_long(vocab: Vocab, raw: bytes, name: str, window: int, pieces: int =
 
 
 def _load_sources(recipe: Recipe, split: Split, folder: Path | None) -> dict[str, bytes]:
-    corpora: Sequence[str] = list(dict.fromkeys(source.corpus for source in recipe.sources))
-    raws = {corpus: load_corpus(corpus, split, folder=folder) for corpus in corpora}
+    raws = {corpus: load_corpus(corpus, split, folder=folder) for corpus in recipe.corpora}
     return {_label(source): in_form(raws[source.corpus], source.form) for source in recipe.sources}
 
 

@@ -40,7 +40,7 @@ class Grid:
         that epsilon alone bounds the step that their rows take when they do occur: for words it is larger.
         Within axes a greater epsilon does better: small statistics there are mostly noise.
         """
-        if kind in ("subspace", "sparse"):
+        if kind == "subspace":
             rates, full = (3e-4, 5e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3), cls.usual(tokens)
             return replace(full, rates=rates, decays=(0.0, 1e-3, 3e-3), epsilons=(1.0,))
         if kind == "output_bias":
