@@ -97,7 +97,7 @@ def test_a_stopped_run_goes_on_exactly(toy_recipe, toy_texts, tmp_path, trained,
     parts, resumed = trained(tmp_path / "parts", recipe, toy_texts)
     assert resumed == curve
     _assert_same_weights(whole, parts)
-    ends = [RunDirectory(tmp_path / name).load(60)[0] for name in ("whole", "parts")]
+    ends = [RunDirectory(tmp_path / name).load(60).tensors for name in ("whole", "parts")]
     assert ends[0].keys() == ends[1].keys()
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
 
@@ -252,7 +252,8 @@ def _loop_until(run, recipe, texts, step):
 
 def _assert_gone_back(loop, run, best):
     """All but text, dice and step is that of the best checkpoint; the carried state is empty."""
-    tensors, header = run.load(best)
+    saved = run.load(best)
+    tensors, header = saved.tensors, saved.header
     now = loop.trainer.tensors()
     for name in (name for name in tensors if name.startswith(("model.", "optimizer.", "average."))):
         assert torch.equal(now[name], tensors[name])
