@@ -7,13 +7,14 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from benchmarks.peers import measure
+from benchmarks.rows import rows_cases
 from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
 from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
 from rlstm_model.adaptation.learner import Learner
 from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.adaptation.rows import Lesson, Reading
 from rlstm_model.state import State
-from rlstm_training.bench.rows import measure
 
 # Torch warns of compilers, and of looking for waits, in words of its own.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -192,14 +193,15 @@ def test_figures(machine, capsys):
     model, on_gpu = machine.model(torch.float32), machine.device.type == "cuda"
     rule, began = machine.calibration(model, "alike"), time.perf_counter()
     ways = ("plain", "graphs", "compiled") if on_gpu else ("plain",)
-    seconds = SECONDS_OF_FIGURES / 3 if on_gpu else 0.0
-    figures = measure(model, rule, bos_id=BOS, rows=machine.rows, seconds=seconds, ways=ways)
-    assert len(figures) == len(machine.rows) * (7 if on_gpu else 3)
-    assert all(figure.tokens_per_second > 0 and figure.share > 0 for figure in figures)
+    cases = rows_cases(model, rule, bos_id=BOS, rows=machine.rows, ways=ways)
+    assert len(cases) == 1 + len(machine.rows) * (7 if on_gpu else 3)
+    seconds = SECONDS_OF_FIGURES / 3 / len(cases) if on_gpu else 0.0
+    figures = measure(cases, rounds=3, seconds=seconds, device=model.embedding.input.device).figures()
+    assert all(figure["tokens_per_second"] > 0 and figure["of_sgemm"] > 0 for figure in figures)
     with capsys.disabled() if on_gpu else nullcontext():
         print(f"\n{machine.device}, {time.perf_counter() - began:.0f} s")
         for figure in figures:
             print(
-                f"{figure.task:9} {figure.rows:5} rows, {figure.way:9} {figure.tokens_per_second:12,.0f} "
-                f"tokens/s, {figure.share:7.2%} of the matrix-product rate"
+                f"{figure['name']:32} {figure['tokens_per_second']:15,.0f} tokens/s, "
+                f"{figure['of_sgemm']:7.2%} of the matrix-product rate"
             )
