@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.calibration import load_calibration
 from rlstm_model.adaptation.evaluator import AdaptedState, Cursor, DynamicEvaluator
 from rlstm_model.adaptation.reader import NextToken, frozen_next
 from rlstm_model.checkpoint import Checkpoint, CheckpointError
