@@ -15,10 +15,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlstm_model.language_model import LanguageModel
-from rlstm_model.layer import LayerWeights, read_token
 from rlstm_model.products import RowMatrix
 from rlstm_model.state import State
-from rlstm_model.window import LayerMasks, LayerState, UnrolledLayer, read_window, unroll
+from rlstm_model.window import (
+    LayerMasks,
+    LayerState,
+    LayerWeights,
+    UnrolledLayer,
+    read_token,
+    read_window,
+    unroll,
+)
 
 _TILE = 8  # rows of a product by whose multiples their last bits do not depend on how many there are
 

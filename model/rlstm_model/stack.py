@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from rlstm_model.cells import Cell, CellWeights, LSTMCell, RLSTMCell
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
-from rlstm_model.layer import LayerWeights, read_token
 from rlstm_model.mogrifier import MogrifierWeights
 from rlstm_model.state import State
-from rlstm_model.window import LayerKind, LayerMasks, LayerState, read_window
+from rlstm_model.window import LayerKind, LayerMasks, LayerState, LayerWeights, read_token, read_window
 
 
 class RecurrentLayer(nn.Module):

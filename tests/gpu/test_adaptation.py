@@ -6,12 +6,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-
-from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
-from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
 from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.adaptation.rows import Lesson, Reading
+
+from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.evaluator import frozen_reader
+from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
 from rlstm_model.state import State
 from rlstm_training.bench.rows import measure
 

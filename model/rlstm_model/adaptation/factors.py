@@ -17,10 +17,10 @@ from rlstm_model.adaptation.fast_weights import softmax_gradient
 from rlstm_model.adaptation.subspace import SubspaceFastWeights, layer_names
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
-from rlstm_model.layer import LayerWeights
 from rlstm_model.mogrifier import MogrifierWeights
 from rlstm_model.products import Matrix, ObservedMatrix
 from rlstm_model.row_model import RowEmbedding, RowModel, UnrolledRows
+from rlstm_model.window import LayerWeights
 
 
 class Factor(NamedTuple):

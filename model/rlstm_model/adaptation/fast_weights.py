@@ -6,8 +6,9 @@ Shape suffixes: T tokens of a segment, N rows, V vocabulary, P fast weights of a
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -155,7 +156,17 @@ def slow_norm(model: LanguageModel) -> float:
 
 
 def check_precision(model: LanguageModel) -> None:
-    """Raise ValueError for a model in half precision, which would swallow the steps (pitfall 35)."""
+    """Raise ValueError for a model in half precision, which would swallow the steps."""
     dtype = model.embedding.input.dtype
     if dtype.itemsize < 4:
         raise ValueError(f"fast weights need a model in float32 or float64, not {dtype}")
+
+
+def send(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers, or nested lists of them, as a tensor on a device.
+
+    A copy to a GPU from ordinary memory waits until the GPU has done everything before it; from pinned memory
+    nobody waits.
+    """
+    pinned = device.type == "cuda"
+    return torch.tensor(values, dtype=dtype, pin_memory=pinned).to(device, non_blocking=True)

@@ -25,11 +25,11 @@ from rlstm_model.adaptation.fast_weights import (
 )
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
-from rlstm_model.layer import LayerWeights
 from rlstm_model.mogrifier import MogrifierWeights
 from rlstm_model.products import Matrix, RowMatrix
 from rlstm_model.row_model import RowEmbedding, RowGradients, RowModel
 from rlstm_model.state import State
+from rlstm_model.window import LayerWeights
 
 _LAYER = (*CellWeights._fields, *(f"mogrifier_{name}" for name in MogrifierWeights._fields))
 

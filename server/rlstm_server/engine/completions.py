@@ -15,9 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from rlstm_model.adaptation.batch_step import NextToken
-from rlstm_model.adaptation.evaluator import Cursor
-from rlstm_model.adaptation.reader import Reader
+from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.batch_items import NextToken, Reader
 from rlstm_model.scoring import score_log_probs
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine import requests

@@ -11,7 +11,8 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final
 
-from rlstm_model.adaptation.batch_step import PassKind, run_batch
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.passes import PassKind
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends

@@ -16,8 +16,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from rlstm_model.adaptation.adapted_state import ExpertConfig, StateSchema
-from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, NonFiniteState, StateMismatch
+from rlstm_model.adaptation.adapted_state import (
+    AdaptedState,
+    ExpertConfig,
+    NonFiniteState,
+    StateMismatch,
+    StateSchema,
+)
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.vocab import InvalidToken
 from rlstm_server.engine.description import SessionCopy

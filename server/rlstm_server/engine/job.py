@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from rlstm_model.adaptation.batch_step import BatchResult
+from rlstm_model.adaptation.batch_items import BatchResult
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.steps import Ask, Steps
 from rlstm_server.errors import InternalError, ServerError

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, NonFiniteState, ObservedChunk
+from rlstm_model.adaptation.adapted_state import AdaptedState, NonFiniteState
+from rlstm_model.adaptation.batch_items import ObservedChunk
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import GuardedSegment, LossGuard
 from rlstm_model.scoring import TokenScores
 from rlstm_server.engine.record import Guarded, ReadingRecord

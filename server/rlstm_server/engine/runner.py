@@ -19,7 +19,9 @@ from typing import Any, Final, TypeAlias
 
 from torch import nn
 
-from rlstm_model.adaptation.batch_step import BatchItem, BatchResult, PassKind, run_batch
+from rlstm_model.adaptation.batch_items import BatchItem, BatchResult
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.passes import PassKind
 from rlstm_server.engine.backlog import Backlog, Paced
 from rlstm_server.engine.job import Job, Ran, Result
 from rlstm_server.engine.quotas import Caller
@@ -45,7 +47,7 @@ SWITCH_SECONDS: Final = 0.0005
 IDLE_SECONDS: Final = 1.0
 """How long an idle thread lets memory that nobody uses any more lie before it is zeroed."""
 
-PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "turn": "generate", "learn": "update"}
+PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "decode": "generate", "learn": "update"}
 """What passes are counted as."""
 
 Perform: TypeAlias = Callable[[Sequence[BatchItem]], Sequence[BatchResult]]

@@ -21,8 +21,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from rlstm_model.adaptation.adapted_state import is_finite
-from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, NonFiniteState, StateMismatch
+from rlstm_model.adaptation.adapted_state import AdaptedState, NonFiniteState, StateMismatch, is_finite
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
-from rlstm_model.adaptation.batch_step import (
+from rlstm_model.adaptation.batch_items import (
     BatchItem,
     BatchResult,
     DecodeStep,

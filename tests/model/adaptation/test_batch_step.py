@@ -8,22 +8,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rlstm_model.adaptation.rows import Rows
 
 from rlstm_model.adaptation import tasks
-from rlstm_model.adaptation.batch_step import (
+from rlstm_model.adaptation.adapted_state import NonFiniteState
+from rlstm_model.adaptation.batch_items import (
     DecodeStep,
     NextToken,
     ObserveChunk,
     ObservedChunk,
     ScoreChunk,
     ScoredChunk,
-    advance_cursors,
-    run_batch,
 )
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState
+from rlstm_model.adaptation.batch_step import advance_cursors, run_batch
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
 from rlstm_model.adaptation.passes import Passes
-from rlstm_model.adaptation.reader import frozen_reader
-from rlstm_model.adaptation.rows import Rows
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.state import State
 from rlstm_model.vocab import InvalidToken

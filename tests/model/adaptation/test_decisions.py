@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rlstm_model.adaptation.adapted_state import NonFiniteState
 from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.evaluator import Decisions, NonFiniteState
+from rlstm_model.adaptation.evaluator import Decisions
 
 NAN, INF = float("nan"), float("inf")
 

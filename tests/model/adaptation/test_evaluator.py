@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.adaptation.calibration import Calibration, measure_rms
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, next_token, score_after
 from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.scoring import TokenScores, score
 from rlstm_model.vocab import InvalidToken
@@ -188,14 +188,14 @@ def test_pitfall_23_the_temperature_is_in_all_that_is_scored(
     state, parts, done = cool.start(), [], 0
     for cut in cuts:
         reader = cool.reader(state)
-        ahead, _ = reader.score(reader.cursor, ids[done : done + 1])
+        ahead, _ = score_after(reader, reader.cursor, ids[done : done + 1])
         new, state = observe(cool, ids[done : done + cut], state)
         assert float(ahead.logprobs[0]) == pytest.approx(float(new[0].scores.logprobs[0]), abs=1e-6)
         parts, done = parts + new, done + cut
     expected, _ = score(model, ids, state=None, last=BOS, temperature=0.7)
     torch.testing.assert_close(torch.cat([part.static_logprobs for part in parts]), expected.logprobs)
     reader = cool.reader(cool.start())
-    following = reader.next(reader.cursor)
+    following = next_token(reader, reader.cursor)
     assert float(following.log_probs_V[ids[0]]) == pytest.approx(float(expected.logprobs[0]), abs=1e-6)
     plain, _ = observe(DynamicEvaluator(model, calibration(model), bos_id=BOS), ids)
     one, _ = observe(DynamicEvaluator(model, calibration(model), bos_id=BOS, temperature=1.0), ids)
@@ -265,10 +265,10 @@ def test_reader_agrees_with_observe_and_changes_nothing(evaluator, text, digest,
     _, state = observe(evaluator, text(length))
     before, header, ids = digest(*state.tensors().values()), state.header(), text(6, seed=5)
     reader = evaluator.reader(state)
-    scores, after = reader.score(reader.cursor, ids, top=2)
+    scores, after = score_after(reader, reader.cursor, ids, top=2)
     cursor, steps = reader.cursor, []
     for token in ids:
-        following = reader.next(cursor)
+        following = next_token(reader, cursor)
         steps.append(following.log_probs_V[token])
         cursor = following.after(token)
     assert following.log_probs_V.exp().sum() == pytest.approx(1.0, abs=1e-5)
@@ -287,9 +287,9 @@ def test_readers_share_the_workspace_with_learning(evaluator, text, observe):
     """A reader keeps its stream's weights while other streams learn in between."""
     _, state = observe(evaluator, text(12))
     reader = evaluator.reader(state)
-    expected, _ = reader.score(reader.cursor, text(6))
+    expected, _ = score_after(reader, reader.cursor, text(6))
     for _ in evaluator.observe(evaluator.start(rate_scale=3.0), text(12, seed=6)):
-        scores, _ = reader.score(reader.cursor, text(6))
+        scores, _ = score_after(reader, reader.cursor, text(6))
         assert torch.equal(scores.logprobs, expected.logprobs)
 
 
@@ -302,7 +302,7 @@ def test_the_slow_weights_never_change(tiny_model, calibration, text, digest, ob
     observe(evaluator, text(5), evaluator.restore(state.tensors(), state.header()))
     observe(evaluator, text(5), evaluator.reset(state, fast_weights=True, recurrent=True))
     reader = evaluator.reader(state)
-    reader.score(reader.cursor, text(5))
+    score_after(reader, reader.cursor, text(5))
     measure_rms(model, [text(9)], segment=4, reduction="mean", bos_id=BOS)
     assert digest(*model.parameters()) == before
     assert not any(weight.requires_grad or weight.grad is not None for weight in model.parameters())

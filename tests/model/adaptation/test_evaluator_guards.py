@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.evaluator import Cursor, NonFiniteState
+from rlstm_model.adaptation.adapted_state import Cursor, NonFiniteState
+from rlstm_model.adaptation.evaluator import score_after
 from rlstm_model.scoring import score
 from rlstm_model.state import State
 
@@ -139,4 +140,4 @@ def test_reader_refuses_what_is_no_number(make_evaluator, text, observe):
     _, state = observe(evaluator, text(10))
     reader = evaluator.reader(poisoned(state, NAN))
     with pytest.raises(ArithmeticError):
-        reader.score(reader.cursor, text(3))
+        score_after(reader, reader.cursor, text(3))

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
+from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.adaptation.fast_weights import FrozenWeights
-from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.scoring import score
 
 BOS = 1

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-
-from rlstm_model.adaptation.evaluator import NonFiniteState
 from rlstm_model.adaptation.restart import restart
+
+from rlstm_model.adaptation.adapted_state import NonFiniteState
 from rlstm_model.scoring import score
 
 

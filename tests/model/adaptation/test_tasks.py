@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from rlstm_model.adaptation import tasks
-from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk
-from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.adaptation.rows import Lesson, Reading
 from rlstm_model.adaptation.tasks import Task, batches, task_of
+
+from rlstm_model.adaptation import tasks
+from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
+from rlstm_model.adaptation.evaluator import frozen_reader
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 from torch import nn
 
-from rlstm_model.adaptation.batch_step import ScoreChunk
-from rlstm_model.adaptation.reader import frozen_reader
+from rlstm_model.adaptation.batch_items import ScoreChunk
+from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.backlog import EVENT_BYTES, Backlog
 from rlstm_server.engine.runner import Runner

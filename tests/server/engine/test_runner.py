@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
-from rlstm_model.adaptation.reader import frozen_reader
+from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.runner import LIGHT, Runner, weights_digest
 from rlstm_server.engine.steps import Ask, performed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlstm_model.adaptation.batch_step import DecodeStep, ObserveChunk, ScoreChunk
+from rlstm_model.adaptation.batch_items import DecodeStep, ObserveChunk, ScoreChunk
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.steps import Ask, census, together
 

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rlstm_model.adaptation.adapted_state import EXPERT_RATES
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES, NonFiniteState
 from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Advance, Evaluation, Stream, no_advance, read_together

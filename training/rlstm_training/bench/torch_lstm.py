@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
-from rlstm_model.embedding import Embedding
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.language_model import Embedding, LanguageModel
 from rlstm_model.stack import Stack
 from rlstm_model.state import State
 

@@ -6,8 +6,9 @@ from itertools import accumulate
 
 from torch import Tensor
 
+from rlstm_model.adaptation.adapted_state import ExpertConfig
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, ExpertConfig
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import (
