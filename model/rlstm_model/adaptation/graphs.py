@@ -4,7 +4,8 @@ A segment is thousands of small operations, and a GPU is done with each before t
 they are recorded once, and run at the price of one launch. A recording holds addresses: whoever replays it
 first puts its values where the recorded ones were. What reads and learns is any other kind of weights.
 Rows are padded to a power of two times the tile, so that there are few graphs, by rows that are none: token 0
-from a state of zero, of weight zero. A graph is only made for what comes again, and the one that was used longest ago makes room.
+from a state of zero, of weight zero. A graph is only made for what comes again, and the one that was used
+longest ago makes room.
 Without one the same is launched on the same buffers: bits depend on the bucket, not on what was there before.
 Shape suffixes: T tokens of a segment, N rows, V vocabulary, P fast weights of a row.
 """
