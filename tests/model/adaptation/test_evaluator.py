@@ -93,13 +93,6 @@ def test_oracle_f_by_the_learning_pass(make_evaluator, text, observe, logprobs, 
     assert torch.equal(logprobs(parts), static_logprobs(parts))
 
 
-def test_rate_scale_zero_is_static(evaluator, text, observe, logprobs, static_logprobs):
-    """A session that was made with rate scale 0 learns nothing."""
-    parts, state = observe(evaluator, text(23), evaluator.start(rate_scale=0.0))
-    assert state.updates == 0
-    assert torch.equal(logprobs(parts), static_logprobs(parts))
-
-
 def test_rate_scale_multiplies_the_rate(make_evaluator, text, observe, logprobs, static_logprobs):
     """Rate scale 3 under a third of the rate is the same rule."""
     one, other = make_evaluator(rate=0.02), make_evaluator(rate=0.06)
@@ -203,25 +196,6 @@ def test_pitfall_23_the_temperature_is_in_all_that_is_scored(
     assert not torch.allclose(logprobs(plain), logprobs(parts))
 
 
-def test_log_probabilities_alone(tiny_model, calibration, text, digest, observe, logprobs):
-    """Leaving out ranks and entropies changes no log-probability and no weight."""
-    model, ids = tiny_model(), text(23)
-    whole, one = observe(DynamicEvaluator(model, calibration(model), bos_id=BOS), ids)
-    lean, other = observe(DynamicEvaluator(model, calibration(model), bos_id=BOS, logprobs_only=True), ids)
-    assert torch.equal(logprobs(whole), logprobs(lean))
-    assert digest(one.delta_KP) == digest(other.delta_KP)
-
-
-def test_without_the_static_row(evaluator, text, digest, observe, logprobs):
-    """Leaving the reference out changes no adapted score and no weight."""
-    with_row, one = observe(evaluator, text(23))
-    without, other = observe(evaluator, text(23), evaluator.start(static=False))
-    assert torch.equal(logprobs(with_row), logprobs(without))
-    assert digest(one.delta_KP) == digest(other.delta_KP)
-    assert all(part.static_logprobs is None for part in without)
-    assert (one.tensors()["now.h"].shape[1], other.tensors()["now.h"].shape[1]) == (2, 1)
-
-
 FOUR = [(0.5, 20), (1.0, 21), (2.0, 22), (4.0, 23)]
 
 
@@ -249,48 +223,6 @@ def test_pitfall_36_streams_on_one_evaluator_do_not_mix(evaluator, alone, text, 
     for parts, (expected, bits) in zip(collected, alone, strict=True):
         assert torch.equal(logprobs(parts), expected)
         assert digest(*parts[-1].state.tensors().values()) == bits
-
-
-def test_pitfall_31_streams_start_from_the_loaded_weights(evaluator, text, digest, observe):
-    """A stream leaves nothing behind in its evaluator: the next one starts as the first did."""
-    _, first = observe(evaluator, text(23))
-    observe(evaluator, text(40, seed=9), evaluator.start(rate_scale=9.0))
-    _, again = observe(evaluator, text(23))
-    assert digest(*first.tensors().values()) == digest(*again.tensors().values())
-
-
-@pytest.mark.parametrize("length", [0, 3, 8, 10])
-def test_reader_agrees_with_observe_and_changes_nothing(evaluator, text, digest, observe, logprobs, length):
-    """Reading ahead gives the scores that observing gives within the segment, and leaves the stream alone."""
-    _, state = observe(evaluator, text(length))
-    before, header, ids = digest(*state.tensors().values()), state.header(), text(6, seed=5)
-    reader = evaluator.reader(state)
-    scores, after = score_after(reader, reader.cursor, ids, top=2)
-    cursor, steps = reader.cursor, []
-    for token in ids:
-        following = next_token(reader, cursor)
-        steps.append(following.log_probs_V[token])
-        cursor = following.after(token)
-    assert following.log_probs_V.exp().sum() == pytest.approx(1.0, abs=1e-5)
-    parts, observed = observe(evaluator, ids, state, learn=False)
-    torch.testing.assert_close(scores.logprobs, torch.stack(steps), rtol=0, atol=1e-5)
-    torch.testing.assert_close(cursor.state.h, after.state.h, rtol=0, atol=1e-5)
-    if not state.pending:
-        torch.testing.assert_close(scores.logprobs, logprobs(parts), rtol=0, atol=1e-5)
-        torch.testing.assert_close(after.state.h, observed.now.state.h[:, 1:], rtol=0, atol=1e-5)
-    within = SEGMENT - len(state.pending)
-    torch.testing.assert_close(scores.logprobs[:within], logprobs(parts)[:within], rtol=0, atol=1e-5)
-    assert (digest(*state.tensors().values()), state.header()) == (before, header)
-
-
-def test_readers_share_the_workspace_with_learning(evaluator, text, observe):
-    """A reader keeps its stream's weights while other streams learn in between."""
-    _, state = observe(evaluator, text(12))
-    reader = evaluator.reader(state)
-    expected, _ = score_after(reader, reader.cursor, text(6))
-    for _ in evaluator.observe(evaluator.start(rate_scale=3.0), text(12, seed=6)):
-        scores, _ = score_after(reader, reader.cursor, text(6))
-        assert torch.equal(scores.logprobs, expected.logprobs)
 
 
 def test_the_slow_weights_never_change(tiny_model, calibration, text, digest, observe):

@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapted_state import Cursor
 from rlstm_model.adaptation.batch_items import ScoreChunk
 from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.evaluator import CHUNK, frozen_next, next_token, score_after
+from rlstm_model.adaptation.evaluator import CHUNK, next_token, score_after
 from rlstm_model.sampling import SamplingConfig, sample
-from rlstm_model.scoring import next_log_probs, score
+from rlstm_model.scoring import score
 
 NAN = float("nan")
 LINEUPS = [{"static": False}, {}, {"experts": 2}, {"experts": 4}]
@@ -71,7 +70,7 @@ def test_the_static_row_reads_along(evaluator, text, expert_config, length):
     without, found = (run_batch([ScoreChunk(own, own.cursor, ids)])[0] for own in (plain, reader))
     (observed,) = evaluator.observe(state, ids, learn=False)
     assert torch.equal(found.scores.logprobs, without.scores.logprobs)
-    one, other = (own.next(cursor) for own, (_, cursor, _) in ((plain, without), (reader, found)))
+    one, other = (next_token(own, cursor) for own, (_, cursor, _) in ((plain, without), (reader, found)))
     assert torch.equal(one.log_probs_V, other.log_probs_V)
     assert without.static_logprobs is None
     if not state.expert_config.static:
@@ -136,15 +135,3 @@ def test_a_single_expert_that_is_no_number_raises(evaluator, text, observe):
         score_after(reader, reader.cursor, text(3))
     with pytest.raises(ArithmeticError):
         sample(next_token(reader, reader.cursor).log_probs_V, SamplingConfig(), 0.5)
-
-
-def test_static_next_is_the_model_as_loaded(tiny_model):
-    """One row, no mixture: the model's own next token."""
-    model = tiny_model()
-    cursor = Cursor(model.initial_state(1), 1)
-    following = frozen_next(model, cursor)
-    expected, state = next_log_probs(model, 1, cursor.state)
-    assert torch.equal(following.log_probs_V, expected)
-    assert following.after(7).last == 7
-    assert following.after(7).mixture is None
-    assert torch.equal(following.after(7).state.h, state.h)
