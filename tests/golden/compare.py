@@ -7,8 +7,11 @@ Numbers must be equal to the last bit where both were recorded on one numeric id
 import argparse
 import hashlib
 import json
+import lzma
 import math
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,10 +41,6 @@ def _digest(value: Any) -> str:
 
 def differences(old: Any, new: Any, *, exact: bool, path: str = "") -> Iterator[Difference]:
     """Each place where two nests differ, with both sides."""
-    if isinstance(old, dict) and isinstance(new, list) and "digest" in old:
-        new = compact(new)
-    if isinstance(new, dict) and isinstance(old, list) and "digest" in new:
-        old = compact(old)
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
             if name == "digest" and not exact:
@@ -87,9 +86,48 @@ def by_name(exchanges: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def load(folder: Path) -> dict[str, Any]:
+def restated(value: Any, words: dict[str, str], left_out: list[str]) -> Any:
+    """The same nest with some words in place of others, and without some members."""
+    if isinstance(value, dict):
+        kept = {name: part for name, part in value.items() if name not in left_out}
+        return {
+            restated(name, words, left_out): restated(part, words, left_out) for name, part in kept.items()
+        }
+    if isinstance(value, list):
+        return [restated(part, words, left_out) for part in value]
+    if isinstance(value, str):
+        for old, new in words.items():
+            value = value.replace(old, new)
+    return value
+
+
+def kinds(found: list[Difference]) -> list[Difference]:
+    """Differences of one kind once each, with their number and the first place."""
+    counted, first = Counter[Difference](), dict[Difference, str]()
+    for where, before, after in found:
+        key = (re.sub(r"\[.*?\]|^exchanges\..*?\.(?=answer|request)", "[]", where), before[:40], after[:40])
+        counted[key] += 1
+        first.setdefault(key, where)
+    return [(f"{n} x {key[0]}, first {first[key]}", *key[1:]) for key, n in counted.most_common()]
+
+
+def save(place: Path, parts: dict[str, Any]) -> None:
+    """Write a recording: whole into a folder, compact into a file."""
+    if place.suffix == ".xz":
+        place.write_bytes(lzma.compress(json.dumps(compact(parts)).encode(), preset=9))
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    for name, value in parts.items():
+        (place / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
+
+
+def load(place: Path, *, compacted: bool) -> dict[str, Any]:
     """A recording by its parts."""
-    parts = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+    if place.suffix == ".xz":
+        parts = json.loads(lzma.decompress(place.read_bytes()))
+    else:
+        parts = {file.stem: json.loads(file.read_text()) for file in sorted(place.glob("*.json"))}
+    parts = compact(parts) if compacted else parts
     if "exchanges" in parts:
         parts["exchanges"] = by_name(parts["exchanges"])
     return parts
@@ -103,8 +141,16 @@ def main() -> int:
     parser.add_argument("--near", action="store_true", help="let numbers differ a little")
     parser.add_argument("--part", action="append", help="only this part (openapi, exchanges, library ...)")
     parser.add_argument("--most", type=int, default=400, help="print at most so many differences a part")
+    parser.add_argument(
+        "--renamed", action="append", default=[], metavar="OLD=NEW", help="a word that changed"
+    )
+    parser.add_argument("--but", action="append", default=[], help="leave out members of this name")
+    parser.add_argument("--summary", action="store_true", help="count differences of one kind")
     chosen = parser.parse_args()
-    old, new = load(chosen.old), load(chosen.new)
+    compacted = ".xz" in {chosen.old.suffix, chosen.new.suffix}
+    old, new = (load(place, compacted=compacted) for place in (chosen.old, chosen.new))
+    words = dict(pair.split("=") for pair in chosen.renamed)
+    old, new = restated(old, words, chosen.but), restated(new, {}, chosen.but)
     same = old.get("identity") == new.get("identity")
     exact = same and not chosen.near
     print("numbers:", "to the last bit" if exact else f"within {NEAR}")
@@ -113,7 +159,7 @@ def main() -> int:
         if chosen.part and part not in chosen.part:
             continue
         found = [*differences(old[part], new[part], exact=exact, path=part)]
-        for where, before, after in found[: chosen.most]:
+        for where, before, after in (kinds(found) if chosen.summary else found)[: chosen.most]:
             print(f"{where}\n    - {before}\n    + {after}")
         print(f"{part}: {len(found)} differences")
         count += len(found)

@@ -28,7 +28,7 @@ from rlstm_model.vocab import InvalidToken
 
 BOS, SEGMENT, VOCAB = 1, 4, 40
 NAN = float("nan")
-EXPERTS = [{}, {"static": False}, {"experts": 2}, {"experts": 4}]
+EXPERT_RATES = [{}, {"static": False}, {"experts": 2}, {"experts": 4}]
 
 
 @pytest.fixture(scope="module", params=[8, None], ids=["subspace", "full"])
@@ -42,7 +42,7 @@ def histories(evaluator, count=16):
     draw, states = random.Random(7), []
     for number in range(count):
         scale = draw.choice([0.0, 0.5, 1.0, 4.0])
-        state = evaluator.start(rate_scale=scale, **EXPERTS[number % len(EXPERTS)])
+        state = evaluator.start(rate_scale=scale, **EXPERT_RATES[number % len(EXPERT_RATES)])
         for _ in range(draw.randrange(4)):
             ids = [draw.randrange(VOCAB) for _ in range(draw.randint(1, 7))]
             for observed in evaluator.observe(state, ids, learn=draw.random() < 0.7):

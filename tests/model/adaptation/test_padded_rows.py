@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.padded_rows import LearningRows, RowInput, TrainingInput
+from rlstm_model.adaptation.padded_rows import LearningRows, PaddedRows, RowInput, TrainingInput
 from rlstm_model.state import State
 
 few = settings(max_examples=6, deadline=None)

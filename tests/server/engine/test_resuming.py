@@ -4,6 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_model.sampling import SamplingConfig
 from rlstm_server.engine.keeping import CHUNK
@@ -11,7 +12,6 @@ from rlstm_server.engine.streams import KEPT_TOKENS
 from rlstm_server.errors import Conflict, Draining, Gone, InFlight, InvalidField, SlowConsumer, TooLarge
 from rlstm_server.schemas import EndEvent, EngineLimits, GenerationSettings, SessionGenerate
 from rlstm_server.store.base import Limits
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Counting(MemoryStore):
@@ -56,7 +56,7 @@ def ids(tokens):
 
 async def settled(engine):
     """Wait until a text that was left is no longer written."""
-    operations = [operation.task for operation in engine.sessions._operations]
+    operations = [operation.task for operation in engine.sessions._tasks]
     if operations:
         await asyncio.wait(operations)
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from rlstm_model.adaptation.learner import Learner
 
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.learner import Learner
 from rlstm_training.bench import rows
 from rlstm_training.bench.rows import Case, Figure, learning, measure
 from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
