@@ -8,19 +8,21 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlstm_training import run as run_module
 from rlstm_training.batches import Batches
 from rlstm_training.config import Averaging
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.evaluation.evaluation import striped_loss
-from rlstm_training.loop import _Loop, train
+from rlstm_training.loop import Progress, _Loop, train
 from rlstm_training.objective import language_model_loss
-from rlstm_training.reporting import Silence
+from rlstm_training.reporting import Reporter
 from rlstm_training.run import Diverged, RunDirectory, RunError
 from rlstm_training.trainer import Trainer
 
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 AVERAGED = Averaging(kind="two_tailed")
 
 
-class _Record(Silence):
+class _Record(Reporter):
     def __init__(self):
         self.heard, self.losses = [], {}
 
@@ -43,7 +45,7 @@ class _Record(Silence):
         self.heard.append(("noticed", message))
 
 
-class _Stop(Silence):
+class _Stop(Reporter):
     """Ends the process, as it were, right after a step, or after something was noticed."""
 
     def __init__(self, at):
@@ -64,7 +66,7 @@ def trained(curve_of):
 
     def train_run(folder, recipe, texts, reporter=None):
         with RunDirectory.open(folder, recipe) as run:
-            return train(recipe, texts, run, reporter or Silence()), curve_of(run)
+            return train(recipe, texts, run, reporter or Reporter()), curve_of(run)
 
     return train_run
 
@@ -95,7 +97,7 @@ def test_a_stopped_run_goes_on_exactly(toy_recipe, toy_texts, tmp_path, trained,
     parts, resumed = trained(tmp_path / "parts", recipe, toy_texts)
     assert resumed == curve
     _assert_same_weights(whole, parts)
-    ends = [RunDirectory(tmp_path / name).load(60)[0] for name in ("whole", "parts")]
+    ends = [RunDirectory(tmp_path / name).load(60).tensors for name in ("whole", "parts")]
     assert ends[0].keys() == ends[1].keys()
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
 
@@ -128,7 +130,7 @@ import json, sys, torch
 from pathlib import Path
 from rlstm_training.config import Recipe
 from rlstm_training.loop import train
-from rlstm_training.reporting import Silence
+from rlstm_training.reporting import Reporter
 from rlstm_training.run import RunDirectory
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.trainer import Trainer
@@ -137,7 +139,7 @@ recipe = Recipe.from_json(json.loads(sys.argv[2]))
 texts, _ = prepare(recipe)
 print("ready", flush=True)
 with RunDirectory.open(Path(sys.argv[1]), recipe) as run:
-    train(recipe, texts, run, Silence())
+    train(recipe, texts, run, Reporter())
 """
 
 
@@ -241,7 +243,7 @@ def diverging(toy_recipe):
 
 
 def _loop_until(run, recipe, texts, step):
-    loop = _Loop(Trainer(recipe, texts), run, Silence())
+    loop = _Loop(Trainer(recipe, texts), run, Reporter())
     loop.resume()
     while loop.trainer.step < step:
         loop.advance()
@@ -250,7 +252,8 @@ def _loop_until(run, recipe, texts, step):
 
 def _assert_gone_back(loop, run, best):
     """All but text, dice and step is that of the best checkpoint; the carried state is empty."""
-    tensors, header = run.load(best)
+    saved = run.load(best)
+    tensors, header = saved.tensors, saved.header
     now = loop.trainer.tensors()
     for name in (name for name in tensors if name.startswith(("model.", "optimizer.", "average."))):
         assert torch.equal(now[name], tensors[name])
@@ -397,3 +400,57 @@ def test_the_best_checkpoint_stays_beside_the_two_newest(
     assert ("started", 55, 60) in reporter.heard
     assert run.saved_steps() == [20, 55, 60]
     assert run.best().step == 20
+
+
+LOSSES = st.lists(st.floats(0.0, 9.0), max_size=20)
+
+
+@given(losses=LOSSES)
+def test_the_best_is_the_first_of_the_least(losses):
+    """Step and loss of the first evaluation that no later one undercuts, and how many came after it."""
+    progress = Progress()
+    for step, loss in enumerate(losses, 1):
+        progress = progress.after(step, loss)
+    if not losses:
+        assert progress == Progress()
+        return
+    first = losses.index(min(losses))
+    assert (progress.best_step, progress.best_loss) == (first + 1, losses[first])
+    assert progress.since == len(losses) - 1 - first
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_is_a_divergence(loss):
+    """Even as the first evaluation of a run."""
+    assert Progress().diverged(loss, 0.5)
+
+
+def test_worse_by_more_than_the_margin_is_a_divergence():
+    """The margin itself is not; before the first evaluation there is nothing to be worse than."""
+    progress = Progress().after(10, 2.0)
+    assert not progress.diverged(2.5, 0.5)
+    assert progress.diverged(2.5001, 0.5)
+    assert not Progress().diverged(1e6, 0.5)
+
+
+@given(resets=st.integers(0, 12))
+def test_each_reset_slows_down_once_more(resets):
+    """0.9, 0.81, ...: and the best stays what it was, with new patience."""
+    progress = Progress().after(10, 2.0).after(20, 3.0)
+    for _ in range(resets):
+        progress = progress.gone_back()
+    assert progress.rate_scale == pytest.approx(math.prod([0.9] * resets))
+    assert (progress.best_step, progress.best_loss) == (10, 2.0)
+    assert progress.since == (0 if resets else 1)
+    assert progress.after(30, 1.0).rate_scale == progress.rate_scale
+    assert progress.after(30, 4.0).rate_scale == progress.rate_scale
+
+
+@given(losses=LOSSES, resets=st.integers(0, 3))
+def test_json_brings_back_the_same_progress(losses, resets):
+    """Also before the first evaluation, whose best loss is infinite; what was told cannot change it."""
+    progress = Progress(resets=resets)
+    for step, loss in enumerate(losses, 1):
+        progress = progress.after(step, loss)
+    told = asdict(progress)
+    assert Progress(**json.loads(json.dumps(told))) == progress

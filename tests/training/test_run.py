@@ -152,14 +152,6 @@ def test_damaged_checkpoints_alone_are_an_error(run):
         run.newest()
 
 
-def test_a_checkpoint_without_checksum_is_read(run):
-    """The checksum came later than the format: its absence is no damage."""
-    _saved(run, 1)
-    header = run.folder / "checkpoints" / "1" / "run.json"
-    header.write_text(json.dumps({"step": 1}))
-    assert run.newest().damaged == ()
-
-
 def test_a_full_disk_keeps_the_checkpoints_before(run):
     """A checkpoint that cannot be written is an error; the older ones stay whole, no half one is left."""
     _saved(run, 1)

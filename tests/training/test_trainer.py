@@ -342,5 +342,5 @@ def test_the_average_is_the_recipes(toy_recipe, toy_texts):
     assert type(trainer.average) is type(expected)
     for _ in range(7):
         trainer.advance()
-    assert trainer.average.header()["length"] == 2
+    assert trainer.average.header()["long"][0] == 2
     assert sum(mean.numel() for mean in trainer.average.long()) == trainer.recipe.model.num_parameters

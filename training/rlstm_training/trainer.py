@@ -20,7 +20,6 @@ from rlstm_training.batches import Batches, Ids, Texts
 from rlstm_training.config import Recipe
 from rlstm_training.evaluation.evaluation import striped_loss
 from rlstm_training.objective import add_l2_gradient, language_model_loss, repeat_samples
-from rlstm_training.optimizer import make_optimizer
 from rlstm_training.ranks import ALONE, Ranks
 
 CPU = torch.device("cpu")
@@ -215,6 +214,16 @@ class Trainer:
 
     def _names(self) -> list[str]:
         return [name for name, _ in self.model.named_parameters()]
+
+
+def make_optimizer(parameters: Sequence[Tensor], recipe: Recipe) -> torch.optim.Optimizer:
+    """Rectified Adam (Liu et al. 2020; docs/mathematics.md §4) or plain Adam, as torch has them.
+
+    L2 is part of the loss, so there is no weight decay.
+    """
+    kind = torch.optim.RAdam if recipe.optimizer == "radam" else torch.optim.Adam
+    betas = (recipe.beta1, recipe.beta2)
+    return kind(parameters, lr=recipe.learning_rate, betas=betas, eps=recipe.epsilon, foreach=True)
 
 
 def _set_initial_weights(model: LanguageModel, recipe: Recipe, generator: torch.Generator) -> None:
