@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.errors import StartupError

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from rlstm_model.adaptation.evaluator import Cursor
-from rlstm_model.adaptation.reader import Reader
+from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.batch_items import Reader
 from rlstm_server.engine import requests
 from rlstm_server.engine.generate import Continuation, StopStrings, charged
 from rlstm_server.engine.models import Models, ServedModel

@@ -12,7 +12,8 @@ from contextlib import aclosing, contextmanager
 from functools import partial, wraps
 from typing import Final, ParamSpec, Protocol, TypeVar
 
-from rlstm_model.adaptation.batch_step import PassKind, run_batch
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.passes import PassKind
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.changes import Changes

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 import torch
 
-from rlstm_model.adaptation.batch_step import DecodeStep, NextToken
-from rlstm_model.adaptation.evaluator import Cursor
-from rlstm_model.adaptation.reader import Reader
+from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.batch_items import DecodeStep, NextToken, Reader
 from rlstm_model.sampling import sample, uniform
 from rlstm_model.scoring import LOGPROB_FLOOR, score_log_probs
 from rlstm_model.vocab import Vocab

@@ -9,11 +9,11 @@ from typing import Final, TypeAlias
 
 import torch
 
-from rlstm_model.adaptation.calibration import CalibrationSet, NotCalibrated
-from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.adapted_state import AdaptedState
+from rlstm_model.adaptation.batch_items import Reader
+from rlstm_model.adaptation.calibration import CalibrationSet, NotCalibrated, load_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
-from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator
-from rlstm_model.adaptation.reader import Reader, frozen_reader
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
 from rlstm_model.checkpoint import Checkpoint
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import Vocab

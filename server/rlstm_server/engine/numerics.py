@@ -14,20 +14,21 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.batch_step import (
+from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.batch_items import (
     BatchItem,
     BatchResult,
     DecodeStep,
     NextToken,
     ObservedChunk,
-    PassKind,
+    Reader,
     ScoreChunk,
     ScoredChunk,
-    run_batch,
 )
-from rlstm_model.adaptation.evaluator import Cursor, DynamicEvaluator
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.fast_weights import row_tile
-from rlstm_model.adaptation.reader import Reader
+from rlstm_model.adaptation.passes import PassKind
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.language_model import LanguageModel
 

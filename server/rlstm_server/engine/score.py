@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from rlstm_model.adaptation.batch_step import ScoreChunk, ScoredChunk
-from rlstm_model.adaptation.evaluator import Cursor
-from rlstm_model.adaptation.reader import CHUNK, Reader
+from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.batch_items import Reader, ScoreChunk, ScoredChunk
+from rlstm_model.adaptation.evaluator import CHUNK
 from rlstm_server.engine import requests
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.models import Models, ServedModel

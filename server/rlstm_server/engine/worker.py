@@ -22,18 +22,18 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
 from torch import nn
 
-from rlstm_model.adaptation.batch_step import (
+from rlstm_model.adaptation.batch_items import (
     BatchItem,
     BatchResult,
     DecodeStep,
     NextToken,
     ObserveChunk,
     ObservedChunk,
-    PassKind,
     ScoreChunk,
     ScoredChunk,
-    run_batch,
 )
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.passes import PassKind
 from rlstm_server.engine.buffer import Buffer, Event
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.scheduler import Scheduler
@@ -53,7 +53,7 @@ rest of one that was read, for which they need not wait until all others have le
 SWITCH_SECONDS: Final = 0.0005
 """How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
 
-PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "turn": "generate", "learn": "update"}
+PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "decode": "generate", "learn": "update"}
 """What passes are counted as."""
 
 Result = TypeVar("Result")

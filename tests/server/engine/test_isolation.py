@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.memory_store import MemoryStore
 
+from rlstm_model.adaptation.evaluator import next_token
 from rlstm_model.state import State
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import Overloaded, StateCorrupt, TooLarge
@@ -110,7 +111,7 @@ def least_likely(served, length):
     state = evaluator.start()
     while len(ids) < length:
         reader = evaluator.reader(state)
-        ids.append(int(reader.next(reader.cursor).log_probs_V.argmin()))
+        ids.append(int(next_token(reader, reader.cursor).log_probs_V.argmin()))
         (observed,) = evaluator.observe(state, ids[-1:])
         state = observed.state
     return ids

@@ -5,8 +5,8 @@ import gc
 import pytest
 import torch
 
+from rlstm_model.adaptation.adapted_state import ExpertConfig
 from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.evaluator import ExpertConfig
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel

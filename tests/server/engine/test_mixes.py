@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
+from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
+from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.vocab import ByteVocab
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
-from rlstm_model.adaptation.reader import frozen_reader
+from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.buffer import EVENT_BYTES, Buffer
 from rlstm_server.engine.worker import SHORT, Worker, compute, gather, size_of, weights_digest

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation import experts, mixture
-from rlstm_model.adaptation.experts import Place, Predictions, Text
+from rlstm_model.adaptation import mixture, predictions
 from rlstm_model.adaptation.mixture import MixtureState
+from rlstm_model.adaptation.predictions import Place, Predictions, Text
 from rlstm_model.scoring import score_logits
 
 NAN, INF = float("nan"), float("inf")
@@ -75,26 +75,6 @@ def test_several_are_mixed_by_hand(drawn, count):
     assert torch.equal(found.static_logprobs, score_logits(logits[:, 0], targets).logprobs)
 
 
-def test_the_mixture_goes_on_where_it_was(drawn):
-    """A text in two parts is scored as the whole is."""
-    logits, targets = drawn(4)
-    whole = score(logits, targets, 4)
-    first = score(logits[:3], targets[:3], 4)
-    second = score(logits[3:], targets[3:], 4, before=first.mixture)
-    parts = torch.cat((first.scores.logprobs, second.scores.logprobs))
-    torch.testing.assert_close(parts, whole.scores.logprobs, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(second.mixture, whole.mixture, rtol=1e-12, atol=1e-12)
-    assert int(second.mixture.tokens_N) == TOKENS
-
-
-def test_log_probabilities_alone(drawn):
-    """Without ranks and entropies the log-probabilities are the same bits."""
-    logits, targets = drawn(4)
-    lean = score(logits, targets, 4, logprobs_only=True).scores
-    assert torch.equal(lean.logprobs, score(logits, targets, 4).scores.logprobs)
-    assert not lean.ranks.any()
-
-
 @pytest.mark.parametrize("value", [NAN, INF])
 @pytest.mark.parametrize("token", [0, TOKENS - 1])
 def test_a_row_with_one_bad_logit_is_broken(drawn, value, token):
@@ -104,20 +84,6 @@ def test_a_row_with_one_bad_logit_is_broken(drawn, value, token):
     found = score(logits, targets, 4)
     assert found.broken == [False, False, True, False]
     assert found.scores.logprobs.isfinite().all()
-
-
-def test_without_any_distribution_there_are_no_scores(drawn):
-    """Of one text; its neighbours have theirs."""
-    logits, targets = drawn(6)
-    logits[3, 0, 0] = NAN
-    logits[2, 1:5, 0] = INF
-    texts = [
-        Text(targets.tolist(), [Place(0, row) for row in rows], len(rows), False, before)
-        for rows, before in (([0], None), (range(1, 5), MixtureState.start(1, 4)), ([5], None))
-    ]
-    one, four, good = Predictions.of([[logits]]).score(texts)
-    assert one.scores is four.scores is None
-    equal_scores(good.scores, score_logits(logits[:, 5], targets))
 
 
 def test_an_impossible_token_is_not_broken(drawn):
@@ -158,7 +124,7 @@ def test_texts_score_as_each_alone_to_the_last_bit(texts, elements):
         for _ in range(2)
     ]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(experts, "_ELEMENTS_AT_ONCE", elements)
+        patched.setattr(predictions, "_ELEMENTS_AT_ONCE", elements)
         together = Predictions.of(passes).score(texts)
     for text, found in zip(texts, together, strict=True):
         (alone,) = Predictions.of(passes).score([text])

@@ -1,6 +1,6 @@
-"""Scores of many streams' rows together: the mixtures of their experts, and static rows beside them.
+"""Scores of many streams' rows together: the mixtures of their experts, and frozen baselines beside them.
 
-All texts of a round are scored at once: their tokens lie one after the other, and every token has the
+All texts of a batch are scored at once: their tokens lie one after the other, and every token has the
 places of the distributions that predicted it among those of all passes. A token's scores have the bits that
 they have alone: what is reduced, is reduced over a row of its own.
 Shape suffixes: M distributions or tokens of all texts, W texts, S tokens of the longest, R rows of a text,
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from rlstm_model.adaptation import mixture
+from rlstm_model.adaptation.fast_weights import send
 from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.adaptation.transfer import send
 from rlstm_model.scoring import LOGPROB_FLOOR, TokenScores, score_log_probs
 
 # Log-probabilities that are scored at once: what is made of them on the way is several times as large.
