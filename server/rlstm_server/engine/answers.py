@@ -3,8 +3,7 @@
 A session is described by its `SessionInfo` as JSON: in its head, so that a listing shows it without opening
 its state, and as the answer to what made or changed it. The answer to a change is stored with it, so that a
 repeat gets the same one. It has a summary, kept as long as the operation's id is known, and details, of which
-a session keeps only so many: the columns of an append, the metadata of a described session. Columns are stored
-as
+a session keeps only so many: the columns of an append, the metadata of a session. Columns are stored as
 
     zlib(header length (4, little-endian) | header (JSON: name, type and count of each) | their numbers)
 
