@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import typer
 from matplotlib.figure import Figure
 
-from rlstm_model.adaptation.adapted_state import EXPERT_RATES
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES, NonFiniteState
 from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_training.commands.choosing import calibrated_of, rule_named

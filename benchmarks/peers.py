@@ -27,8 +27,7 @@ from benchmarks.train import SGEMM_SIZE, multiply_adds, wait_for
 from rlstm_model.adaptation.adapted_state import EXPERT_RATES, ExpertConfig
 from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.fast_weights import Weights
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
+from rlstm_model.adaptation.fast_weights import FrozenWeights, Weights
 from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.adaptation.graphs import graphed_reading
 from rlstm_model.adaptation.thread_pool import ThreadPool

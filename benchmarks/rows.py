@@ -12,13 +12,12 @@ import torch
 from benchmarks.peers import Case, Work, scoring, sessions, sgemm
 from benchmarks.train import multiply_adds
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.fast_weights import FrozenWeights
 from rlstm_model.adaptation.graphs import graphed_reading
-from rlstm_model.adaptation.learner import Learner
 from rlstm_model.language_model import LanguageModel
 
-Way = Literal["plain", "graphs", "compiled"]
-"""``compiled`` is by graphs too, of a compiled step; there is one of static reading alone."""
+Way = Literal["plain", "graphs"]
 
 
 def rows_cases(
@@ -36,24 +35,26 @@ def rows_cases(
     forward, cases = multiply_adds(model), [product]
     for count in rows:
         for way in ways:
-            loaded, graphs = FrozenWeights(model, compiled=way == "compiled"), way != "plain"
+            loaded, graphs = FrozenWeights(model), way == "graphs"
             read = scoring(graphed_reading(loaded) if graphs else loaded, rule.config.segment, count)
             name = f"{count} rows, {way}"
             cases.append(Case(name=f"static, {name}", task="static", work=read, operations=forward))
-            if way == "compiled":
-                continue
-            learner = Learner(model, rule, bos_id=bos_id, graphs=graphs)
+            evaluator = DynamicEvaluator(model, rule, bos_id=bos_id, graphs=graphs)
             step = sessions(model, rule, bos_id=bos_id, count=count, graphs=graphs)
-            for task, work in (("learning", learning(learner, count)), ("batch step", step)):
+            for task, work in (("learning", learning(evaluator, count)), ("batch step", step)):
                 more = {"work": work, "operations": 2 * forward}
                 cases.append(Case(name=f"{task}, {name}", task="learning", **more))  # type: ignore[arg-type]
     return cases
 
 
-def learning(learner: Learner, rows: int) -> Work:
+def learning(evaluator: DynamicEvaluator, rows: int) -> Work:
     """A segment of so many rows, learned from by a step of the rule."""
-    segment, state, fast = learner.config.segment, learner.model.initial_state(rows), learner.fast_weights
-    vocabulary, device = learner.model.config.vocab_size, learner.model.embedding.input.device
+    segment, state, fast = (
+        evaluator.config.segment,
+        evaluator.model.initial_state(rows),
+        evaluator.fast_weights,
+    )
+    vocabulary, device = evaluator.model.config.vocab_size, evaluator.model.embedding.input.device
     ids, targets = torch.randint(vocabulary, (2, segment, rows), device=device)
     weights_TN = torch.full(ids.shape, 1 / segment, dtype=state.h.dtype, device=device)
     delta_NP = fast.zero(rows)
@@ -62,7 +63,7 @@ def learning(learner: Learner, rows: int) -> Work:
     def work() -> int:
         nonlocal state, delta_NP
         learned = fast.learn(delta_NP, ids, targets, weights_TN, state)
-        delta_NP = learner.rule.step(delta_NP, learned.gradient_NP, [1.0] * rows).delta_NP
+        delta_NP = evaluator.rows.rule.step(delta_NP, learned.gradient_NP, [1.0] * rows).delta_NP
         state = learned.state
         return rows * segment
 

@@ -6,8 +6,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from rlstm_model.adaptation.calibration import CalibrationSet
-from rlstm_model.adaptation.calibration_file import save_calibration
+from rlstm_model.adaptation.calibration import CalibrationSet, save_calibration
 from rlstm_model.checkpoint import ADAPTATION, save
 from rlstm_model.config import ModelConfig
 from rlstm_model.initialisation import initialise

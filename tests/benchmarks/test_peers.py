@@ -26,8 +26,7 @@ from benchmarks.peers import (
 from benchmarks.rows import learning, rows_cases
 from benchmarks.train import multiply_adds
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
-from rlstm_model.adaptation.learner import Learner
+from rlstm_model.adaptation.fast_weights import FrozenWeights
 from rlstm_model.adaptation.thread_pool import ThreadPool
 
 BOS, SEGMENT, CPU = 10, 6, torch.device("cpu")
@@ -170,11 +169,11 @@ def test_rows_are_measured_in_every_way(calibrated):
     ]
     assert [case.name for case in cases] == ["matrix product", *names]
     assert all(case.work() > 0 for case in cases[1:])
-    learner = Learner(calibrated.model, calibrated.choose("full"), bos_id=BOS)
-    fast, given = learner.fast_weights, []
+    evaluator = DynamicEvaluator(calibrated.model, calibrated.choose("full"), bos_id=BOS)
+    fast, given = evaluator.fast_weights, []
     learn = fast.learn
     object.__setattr__(fast, "learn", lambda *args: given.append(args[0].clone()) or learn(*args))
-    work = learning(learner, 2)
+    work = learning(evaluator, 2)
     assert [work(), work()] == [2 * SEGMENT] * 2
     assert not given[0].any()
     assert given[1].any()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.calibration import load_calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import EVALUATION, load
 from rlstm_model.dropout import DropoutRates

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rlstm_model.adaptation.adapted_state import AdaptedState
+from rlstm_model.adaptation.batch_items import ObservedChunk
 from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, ObservedChunk
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import score

@@ -10,8 +10,13 @@ import numpy as np
 import torch
 
 from rlstm_model.adaptation.bases import GradientAxes, GradientSquares, SubspaceStatistics, collect
-from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics, measure_rms
-from rlstm_model.adaptation.calibration_file import rounded
+from rlstm_model.adaptation.calibration import (
+    Calibration,
+    CalibrationSet,
+    GradientStatistics,
+    measure_rms,
+    rounded,
+)
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.factors import segment_gradients
 from rlstm_model.language_model import LanguageModel

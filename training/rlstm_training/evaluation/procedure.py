@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
+from rlstm_model.adaptation.adapted_state import ExpertConfig
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, ExpertConfig
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import EVALUATION, Checkpoint, CheckpointError
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import VocabKind
