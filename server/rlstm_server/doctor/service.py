@@ -25,7 +25,7 @@ from rlstm_server.store.redis_check import (
     find_concerns,
     read_servers,
 )
-from rlstm_server.store.redis_link import RedisLink
+from rlstm_server.store.redis_client import RedisLink
 
 SKEW_SECONDS: Final = 2.0
 

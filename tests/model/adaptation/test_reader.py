@@ -12,6 +12,8 @@ from rlstm_model.sampling import SamplingConfig, sample
 from rlstm_model.scoring import score
 
 NAN = float("nan")
+# Without vector units torch's softmax gives a row other last bits alone than beside another.
+ALONE_AS_BESIDE = 0.0 if torch.backends.cpu.get_cpu_capability() != "DEFAULT" else 1e-6
 LINEUPS = [{"static": False}, {}, {"experts": 2}, {"experts": 4}]
 
 
@@ -71,7 +73,7 @@ def test_the_static_row_reads_along(evaluator, text, expert_config, length):
     (observed,) = evaluator.observe(state, ids, learn=False)
     assert torch.equal(found.scores.logprobs, without.scores.logprobs)
     one, other = (next_token(own, cursor) for own, (_, cursor, _) in ((plain, without), (reader, found)))
-    assert torch.equal(one.log_probs_V, other.log_probs_V)
+    torch.testing.assert_close(one.log_probs_V, other.log_probs_V, rtol=0, atol=ALONE_AS_BESIDE)
     assert without.static_logprobs is None
     if not state.expert_config.static:
         assert found.static_logprobs is None
