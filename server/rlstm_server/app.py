@@ -37,7 +37,7 @@ from rlstm_server.api.openai import completions, logprob, vocabulary
 from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.metered import metered
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
 from rlstm_server.models_loading import load_models
@@ -167,7 +167,7 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
         )
         for facts in builds(models):
             metrics.describe_build(**facts)
-        for work in upkeep.all_of(MeteredStore(store, metrics), metrics):
+        for work in upkeep.all_of(metered(store, metrics), metrics):
             _keep(stack, work)
         yield
 

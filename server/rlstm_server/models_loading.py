@@ -6,8 +6,7 @@ import torch
 
 from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.checkpoint import CheckpointError, load
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import ModelSetting, Settings
 

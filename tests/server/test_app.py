@@ -8,8 +8,7 @@ from tests.memory_store import MemoryStore
 from rlstm_model.checkpoint import load
 from rlstm_server.api.auth import ALL_SCOPES, SCOPES
 from rlstm_server.app import create_app
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
 
@@ -141,6 +140,6 @@ async def test_the_engine_is_built_by_the_settings(tiny_checkpoint):
     async with app.router.lifespan_context(app):
         services = app.state.services
         engine = services.engine
-        assert (engine.runner.rows, engine.runner.capacity) == (24, 77)
+        assert (engine.worker.rows, engine.worker.capacity) == (24, 77)
         assert engine.sessions.cache.max_bytes == 1_000_000
         assert services.about["limits"]["queued_jobs"] == 77

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from rlstm_training.recipes import RECIPES
 from rlstm_training.report import (
-    COLOURED,
     best_first,
     command_for,
     comparison_plots,
@@ -211,14 +210,6 @@ def test_every_curve_is_drawn(runs):
     assert {"reported", "raw", "long average", "diverged, back to step 20"} <= set(_texts(losses))
     assert {"short average", "iterates"} <= set(_texts(lengths))
     assert comparison_plots([]) == []
-
-
-def test_the_best_are_coloured(runs):
-    """In order of their losses; all others are faint and have no place in the legend."""
-    several = [{"losses": (20.0 - number,), "seed": number} for number in range(COLOURED + 2)]
-    _, picture = comparison_plots(best_first(runs(*several)))[0]
-    labels = [text for text in _texts(picture) if text.startswith("run-")]
-    assert labels == [f"run-{number}" for number in range(COLOURED + 1, 1, -1)]
 
 
 @pytest.mark.parametrize("label", [r"$\frac$", "<script>", "--><b>", "_hidden", "漢字", "a & b", "{x}"])

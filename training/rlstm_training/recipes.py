@@ -48,18 +48,22 @@ def _shape(vocab_size: int, layers: int, rounds: int, rank: int, **rest: Any) ->
 # Those of one CPU core.
 
 
+def _small(name: str, model: ModelConfig, vocab: VocabKind, *sources: Source, **settings: Any) -> Recipe:
+    """A run of minutes to hours, with momentum and a rate that falls to zero."""
+    usual = {"learning_rate": 3e-3, "decay": "linear", "beta1": 0.9}
+    return Recipe(name=name, model=model, vocab=vocab, sources=sources, **{**usual, **settings})
+
+
 def tiny() -> Recipe:
     """Shakespeare, byte by byte, with far too few weights: seconds, to see that everything works."""
-    return Recipe(
-        name="tiny",
-        model=replace(_shape(256, 2, 2, 8), hidden_size=48),
-        vocab="bytes",
-        sources=(Source(corpus="tinyshakespeare", rows=16),),
+    return _small(
+        "tiny",
+        replace(_shape(256, 2, 2, 8), hidden_size=48),
+        "bytes",
+        Source(corpus="tinyshakespeare", rows=16),
         window=32,
         steps=300,
         learning_rate=1e-2,
-        decay="linear",
-        beta1=0.9,
         evaluate_every=100,
         validation_tokens=10_000,
         checkpoint_every=100,
@@ -73,39 +77,25 @@ def bytes_small() -> Recipe:
     is, half a copy with LF line ends, of which half again has its paragraphs unwrapped. Wikipedia has LF
     ends and a paragraph a line already.
     """
-    return Recipe(
-        name="bytes-small",
-        model=_shape(256, 2, 4, 40).with_budget(2 * MILLION),
-        vocab="bytes",
-        sources=(
-            Source(corpus="enwiki6", rows=12),
-            Source(corpus="dickens", rows=10),
-            Source(corpus="dickens", rows=5, form="lf"),
-            Source(corpus="dickens", rows=5, form="unwrapped"),
-        ),
+    return _small(
+        "bytes-small",
+        _shape(256, 2, 4, 40).with_budget(2 * MILLION),
+        "bytes",
+        Source(corpus="enwiki6", rows=12),
+        Source(corpus="dickens", rows=10),
+        Source(corpus="dickens", rows=5, form="lf"),
+        Source(corpus="dickens", rows=5, form="unwrapped"),
         window=80,
         steps=6_500,
-        learning_rate=3e-3,
-        decay="linear",
-        beta1=0.9,
         checkpoint_every=200,
     )
 
 
 def characters_small() -> Recipe:
     """Wikipedia as letters and spaces: 27 symbols, and the newline and the unknown of every vocabulary."""
-    return Recipe(
-        name="characters-small",
-        model=_shape(29, 2, 4, 32).with_budget(MILLION),
-        vocab="characters",
-        sources=(Source(corpus="enwiki6-text8", rows=32),),
-        window=80,
-        steps=6_000,
-        learning_rate=3e-3,
-        decay="linear",
-        beta1=0.9,
-        checkpoint_every=200,
-    )
+    model, source = _shape(29, 2, 4, 32).with_budget(MILLION), Source(corpus="enwiki6-text8", rows=32)
+    settings = {"window": 80, "steps": 6_000, "checkpoint_every": 200}
+    return _small("characters-small", model, "characters", source, **settings)
 
 
 def words_small() -> Recipe:
@@ -113,16 +103,13 @@ def words_small() -> Recipe:
 
     Nearly all weights are embeddings, and nearly all time goes into the softmax.
     """
-    return Recipe(
-        name="words-small",
-        model=replace(_shape(33_278, 2, 4, 32, tie_embeddings=True), hidden_size=192),
-        vocab="words",
-        sources=(Source(corpus="wikitext-2", rows=32),),
+    return _small(
+        "words-small",
+        replace(_shape(33_278, 2, 4, 32, tie_embeddings=True), hidden_size=192),
+        "words",
+        Source(corpus="wikitext-2", rows=32),
         window=35,
         steps=10_000,
-        learning_rate=3e-3,
-        decay="linear",
-        beta1=0.9,
         dropout=DropoutRates(input=0.2, cell=0.1, output=0.2),
         precision="bfloat16",
         chrono_max=30.0,
@@ -135,16 +122,13 @@ def subwords_small() -> Recipe:
 
     Nothing is unknown to it. Its perplexity a token compares with that of no words: bits per byte do.
     """
-    return Recipe(
-        name="subwords-small",
-        model=_shape(4_096, 2, 4, 32, tie_embeddings=True).with_budget(2 * MILLION),
-        vocab="subwords",
-        sources=(Source(corpus="wikitext-2", rows=32),),
+    return _small(
+        "subwords-small",
+        _shape(4_096, 2, 4, 32, tie_embeddings=True).with_budget(2 * MILLION),
+        "subwords",
+        Source(corpus="wikitext-2", rows=32),
         window=50,
         steps=8_000,
-        learning_rate=3e-3,
-        decay="linear",
-        beta1=0.9,
         dropout=DropoutRates(input=0.1, cell=0.05, output=0.1),
         chrono_max=30.0,
         validation_tokens=30_000,
@@ -327,27 +311,21 @@ PUBLISHED: Mapping[str, tuple[float, float]] = {
 
 
 def _published(name: str) -> Recipe:
-    """The run of a published row."""
+    """The run of a published row, of either paper."""
     row_name, _, cell = name.removesuffix("-2019").rpartition("-")
     row = _ROWS[row_name]
-    return _run_of_2019(name, row) if cell == "mogrifier" else _run_of_2022(name, row, cell)
-
-
-def _run_of_2022(name: str, row: _Row, cell: str) -> Recipe:
-    """As in "Circling Back to Recurrent Models of Language" (Melis 2022). Cells apart, both rows are one run.
-
-    An LSTM's layers are narrower for as many weights.
-    """
-    shape = replace(row.shape, cell="lstm") if cell == "lstm" else row.shape
-    return Recipe(
+    of_2019 = cell == "mogrifier"
+    shape = _shape_of_2019(row) if of_2019 else replace(row.shape, cell="lstm" if cell == "lstm" else "rlstm")
+    rows, window = row.batch_2019 if of_2019 else (ROWS_2022, row.window)
+    recipe = Recipe(
         name=name,
+        # An LSTM's layers are narrower for as many weights.
         model=shape.with_budget(row.millions * MILLION),
         vocab=row.vocab,
-        sources=(Source(corpus=row.corpus, rows=ROWS_2022),),
+        sources=(Source(corpus=row.corpus, rows=rows),),
         jitter_lines=row.jitter_lines,
-        window=row.window,
+        window=window,
         steps=row.steps,
-        optimizer="radam",
         learning_rate=row.learning_rate,
         loss_scale="sum_over_time",
         l2=row.l2,
@@ -362,43 +340,34 @@ def _run_of_2022(name: str, row: _Row, cell: str) -> Recipe:
         early_stopping=row.early_stopping,
         checkpoint_every=500,
     )
+    return _as_in_2019(recipe, row) if of_2019 else recipe
 
 
-def _run_of_2019(name: str, row: _Row) -> Recipe:
-    """As in "Mogrifier LSTM": LSTM layers, each reading the one below it; the softmax reads the sum of all.
+def _shape_of_2019(row: _Row) -> ModelConfig:
+    """LSTM layers, each reading the one below it; the softmax reads the sum of all.
 
     The mixture of two softmaxes on WikiText-2 had embeddings of 0.199 of the layers' width and a projection
     between; here they have all of it, so that the layers are narrower for the same weights.
     """
-    rows, window = row.batch_2019
-    shape = replace(
-        row.shape,
-        cell="lstm",
-        stacking="skip",
-        num_layers=row.layers_2019,
-        softmax_components=row.softmaxes_2019,
-    )
-    return Recipe(
-        name=name,
-        model=shape.with_budget(row.millions * MILLION),
-        vocab=row.vocab,
-        sources=(Source(corpus=row.corpus, rows=rows),),
-        jitter_lines=row.jitter_lines,
-        window=window,
-        steps=row.turn * row.turns,
+    layers, softmaxes = row.layers_2019, row.softmaxes_2019
+    shape = replace(row.shape, cell="lstm", stacking="skip", num_layers=layers)
+    return replace(shape, softmax_components=softmaxes)
+
+
+def _as_in_2019(recipe: Recipe, row: _Row) -> Recipe:
+    """What differs from 2022 beside shape and batch: Adam, tail averaging, one dropout sample, no Chrono."""
+    steps = row.turn * row.turns
+    return replace(
+        recipe,
+        steps=steps,
         optimizer="adam",
         learning_rate=row.tuned_2019,
-        loss_scale="sum_over_time",
-        l2=row.l2,
-        clip_norm=10.0,
-        dropout=row.dropout,
-        reset_probability=0.01,
+        dropout_samples=1,
         chrono_max=None,
-        averaging=Averaging(kind="tail", patience=row.patience, latest=row.turn * row.turns * 4 // 5),
+        averaging=Averaging(kind="tail", patience=row.patience, latest=steps * 4 // 5),
         evaluate_every=row.turn,
-        validation_tokens=row.validation_tokens,
+        early_stopping=0,
         divergence_resets=0,
-        checkpoint_every=500,
     )
 
 

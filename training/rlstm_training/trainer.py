@@ -206,11 +206,13 @@ class Trainer:
     @contextmanager
     def _using(self, weights: Weights) -> Iterator[None]:
         raw = [parameter.data for parameter in self.parameters]
-        _point(self.parameters, weights)
         try:
+            for parameter, value in zip(self.parameters, weights, strict=True):
+                parameter.data = value.data
             yield
         finally:
-            _point(self.parameters, raw)
+            for parameter, own in zip(self.parameters, raw, strict=True):
+                parameter.data = own
 
     def _names(self) -> list[str]:
         return [name for name, _ in self.model.named_parameters()]
@@ -234,11 +236,6 @@ def _set_initial_weights(model: LanguageModel, recipe: Recipe, generator: torch.
     if start.config != recipe.model:
         raise ValueError(f"start_from: {recipe.start_from} is a model of another shape than the recipe's")
     model.load_state_dict(start.state_dict())
-
-
-def _point(parameters: Sequence[Tensor], values: Weights) -> None:
-    for parameter, value in zip(parameters, values, strict=True):
-        parameter.data = value.data
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

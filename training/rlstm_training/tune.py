@@ -10,8 +10,7 @@ directory of is dead: its draw goes back into the queue, and the next attempt re
 random search depends on the seed and on n alone, whatever was killed and whoever takes it.
 
 The ranges are the paper's (Melis et al. 2020, appendix, as Melis 2022 used them; docs/mathematics.md §2.16,
-§3), with its dropout between layers as the cells', T_max of the Chrono initialisation beside them, and
-embeddings as wide as the layers.
+§3); its dropout between layers is the cells', and T_max of the Chrono initialisation joins.
 """
 
 import fcntl
@@ -438,7 +437,7 @@ def tune(
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps of a draw.")] = None,
     ranges: Annotated[
-        Literal["words", "enwik8"] | None,
+        RangesName | None,
         typer.Option(help="The paper's ranges (default: enwik8 for bytes and text8, else words)."),
     ] = None,
     budget: Annotated[int | None, typer.Option(min=1, help="Weights (default: the recipe's).")] = None,

@@ -13,7 +13,7 @@ from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_server.bench.load import AT_ONCE, each
 from rlstm_server.bench.process import Server
 from rlstm_server.bench.targets import HttpTarget
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas import AdaptationRequest
 
 OBJECTS: Final = 11_000

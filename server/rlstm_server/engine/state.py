@@ -33,8 +33,7 @@ from rlstm_model.adaptation.adapted_state import (
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.vocab import InvalidToken
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.text import START, Place
 from rlstm_server.errors import InvalidField, StateCorrupt, TooLarge
 from rlstm_server.schemas import AdaptationChoice, SessionTotals

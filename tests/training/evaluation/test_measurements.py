@@ -157,12 +157,6 @@ def test_rms_between_axes_are_those_of_other_text(with_axes, model, by_hand):
     assert all(torch.equal(found.rms[name], expected.rms[name]) for name in found.bases)
 
 
-def test_every_segment_counts_for_both_halves(with_axes, plain):
-    """As many gradients as without axes."""
-    counts = [each.config(_setting()).statistics_segments for each in (with_axes, plain)]
-    assert counts == [12, 12]
-
-
 @pytest.mark.parametrize("form", [FULL, SUBSPACE, BIAS], ids=str)
 def test_the_search_uses_the_numbers_that_are_stored(with_axes, model, tmp_path, form):
     """What a rule was chosen with, and what a session reads from the file: the same to the last bit."""
@@ -228,13 +222,6 @@ def test_statistics_without_axes_have_no_cores(plain, model, sources):
         cores_of(model, taken(RANK), plain.of(6))
     with pytest.raises(ValueError, match="no axes"):
         _knowing(plain, model, sources).config(_setting(), Form(kind="subspace"))
-
-
-@pytest.mark.parametrize("form", [SUBSPACE], ids=lambda form: form.kind)
-def test_what_was_not_asked_for_is_not_there(plain, form):
-    """Axes must be asked for before."""
-    with pytest.raises(ValueError, match=form.kind):
-        plain.under(_setting(), form)
 
 
 @pytest.mark.parametrize("rank", [0, RANK])

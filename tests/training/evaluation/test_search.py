@@ -85,13 +85,6 @@ def test_decay_is_tried_at_the_next_rate_too():
     assert trials.best.setting.rate == 4.0
 
 
-def test_all_decays_are_tried_from_one_rate():
-    """Each at the best rate without decay and at the next, whatever the decay before has found."""
-    trials = _search(_valley(_setting(2.0, decay=0.1)), replace(GRID, decays=(0.0, 0.1, 0.3)))
-    held_back = [(t.setting.decay, t.setting.rate) for t in trials.tried if t.setting.decay]
-    assert held_back == [(0.1, 2.0), (0.1, 4.0), (0.3, 2.0), (0.3, 4.0)]
-
-
 def _trials(static, *by_rate):
     """Trials with rates 1, 2 and so on, of texts a, b and so on."""
     tried = [

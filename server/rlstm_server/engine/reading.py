@@ -5,19 +5,17 @@ Sums are taken in float64.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from torch import Tensor
-
-from rlstm_model.adaptation.adapted_state import AdaptedState, NonFiniteState
+from rlstm_model.adaptation.adapted_state import NonFiniteState
 from rlstm_model.adaptation.batch_items import ObservedChunk
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.scoring import TokenScores
 from rlstm_server.engine.state import SessionState
-from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.text import Piece
+from rlstm_server.engine.worker import compute
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import Columns, SessionTotals, Totals
@@ -35,7 +33,7 @@ The evaluator's own are counted once a row, those of the watch over a single exp
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class TokenUsage:
     """What an operation will be counted as, once, when it has taken effect.
 
     `updates` are segments that were learned from, `row_steps` the steps of single rows in them.
@@ -57,25 +55,37 @@ class Tally:
         return dict(Counter(self.guards))
 
     @classmethod
-    def of_items(cls, tallies: Sequence["Tally"]) -> "Tally":
+    def of_items(cls, usages: Sequence["TokenUsage"]) -> "TokenUsage":
         """The sum over stateless readings: nothing of it belongs to a session."""
         return cls(
-            scored=sum(tally.scored for tally in tallies),
-            adapted=sum(tally.adapted for tally in tallies),
-            updates=sum(tally.updates for tally in tallies),
-            row_steps=sum(tally.row_steps for tally in tallies),
-            guards=tuple(guard for tally in tallies for guard in tally.guards),
-            gradient_norms=tuple(norm for tally in tallies for norm in tally.gradient_norms),
+            scored=sum(usage.scored for usage in usages),
+            adapted=sum(usage.adapted for usage in usages),
+            updates=sum(usage.updates for usage in usages),
+            row_steps=sum(usage.row_steps for usage in usages),
+            guards=tuple(guard for usage in usages for guard in usage.guards),
+            gradient_norms=tuple(norm for usage in usages for norm in usage.gradient_norms),
         )
 
-    def followed_by(self, other: "Tally") -> "Tally":
+    def followed_by(self, other: "TokenUsage") -> "TokenUsage":
         """Both, as one operation; at most one of them is text of the session's reader."""
-        both = Tally.of_items((self, other))
+        both = TokenUsage.of_items((self, other))
         return replace(
             both,
             generated=self.generated + other.generated,
             norm_ratio=self.norm_ratio if other.norm_ratio is None else other.norm_ratio,
             session=self.session if other.session is None else other.session,
+        )
+
+    def and_observed(self, part: ObservedChunk) -> "TokenUsage":
+        """With one more part of the text: where it was learned from, all rows took a step but the skipped."""
+        steps = part.updates * (len(part.state.expert_config.rates) - part.guards.count("step_skipped"))
+        return replace(
+            self,
+            updates=self.updates + part.updates,
+            row_steps=self.row_steps + steps,
+            guards=self.guards + part.guards,
+            gradient_norms=self.gradient_norms + part.gradient_norms,
+            norm_ratio=self.norm_ratio if part.norm_ratio is None else part.norm_ratio,
         )
 
     def count(self, metrics: Metrics) -> None:
@@ -95,9 +105,6 @@ class Tally:
             metrics.gradient_norm.observe(norm)
         if self.norm_ratio is not None:
             metrics.delta_ratio.observe(self.norm_ratio)
-        self._count_loss(metrics)
-
-    def _count_loss(self, metrics: Metrics) -> None:
         if self.session is None:
             return
         adapted, static = -self.session.logprob, self.session.static_logprob
@@ -114,83 +121,52 @@ class Reading(NamedTuple):
     state: SessionState
     columns: Columns
     totals: Totals
-    tally: Tally
+    usage: TokenUsage
 
 
-@dataclass
-class _Parts:
-    """The figures of one reading's parts, in order, but not their states: each may hold a whole delta."""
-
-    scores: list[TokenScores] = field(default_factory=list)
-    static: list[Tensor | None] = field(default_factory=list)
-    updates: int = 0
-    row_steps: int = 0
-    guards: tuple[str, ...] = ()
-    gradient_norms: tuple[float, ...] = ()
-    norm_ratio: float | None = None
-
-    def add(self, part: ObservedChunk) -> None:
-        self.scores.append(part.scores)
-        self.static.append(part.static_logprobs)
-        self.updates += part.updates
-        self.row_steps += _steps_of(part)
-        self.guards += part.guards
-        self.gradient_norms += part.gradient_norms
-        if part.norm_ratio is not None:
-            self.norm_ratio = part.norm_ratio
-
-    @property
-    def all_scores(self) -> TokenScores | None:
-        return TokenScores.concatenate(self.scores) if self.scores else None
-
-    @property
-    def static_logprobs(self) -> tuple[float, ...] | None:
-        if any(column is None for column in self.static):
-            return None
-        return tuple(value for column in self.static if column is not None for value in column.tolist())
-
-
-def read_piece(
+async def read_piece(
     state: SessionState, piece: Piece, *, learn: bool, top: int = 0, own: bool = False
-) -> Steps[Any, Reading]:
-    """Score a piece, then learn from it, a segment a round. `own` text was generated: not in the totals.
+) -> Reading:
+    """Score a piece, then learn from it, a segment a batch step. `own` text was generated: not in the totals.
 
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
-    parts, adapted, watch = yield from _read(state, piece.ids, learn=learn, top=top)
-    static = parts.static_logprobs if adapted.expert_config.static else None
-    columns = columns_of(piece, parts.all_scores, static)
-    totals = totals_of(piece, columns)
-    tally = _tally(parts, totals, learn=learn, own=own)
-    sums = state.totals if own else _add(state.totals, totals)
-    sums = replace(sums, updates=sums.updates + tally.updates, guards=sums.guards + len(tally.guards))
-    after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
-    return Reading(after, columns, totals, tally)
-
-
-def _read(
-    state: SessionState, ids: Sequence[int], *, learn: bool, top: int = 0
-) -> Steps[Any, tuple[_Parts, AdaptedState, LossGuard]]:
-    """Read tokens, a segment a round."""
-    evaluator = state.evaluator
-    parts, adapted, watch, done = _Parts(), state.adapted, state.watch, 0
+    evaluator, adapted, watch, done = state.evaluator, state.adapted, state.watch, 0
+    scores: list[TokenScores] = []
+    static: list[float] = []
+    usage = TokenUsage(adapted=len(piece.ids) if learn else 0)
     try:
-        while done < len(ids):
-            part = evaluator.chunk(
-                adapted, ids[done : done + evaluator.config.segment], learn=learn and watch.learns, top=top
-            )
-            observed, watch = _watched(evaluator, watch, (yield from performed(part)), learn=learn)
-            parts.add(observed)
+        while done < len(piece.ids):
+            ids = piece.ids[done : done + evaluator.config.segment]
+            part = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
+            observed = await compute(part)
+            if observed.static_logprobs is not None and observed.state.expert_config.experts == 1:
+                observed, watch = _watched(evaluator, watch, observed, learn=learn)
+            usage = usage.and_observed(observed)
+            scores.append(observed.scores)
+            static += [] if observed.static_logprobs is None else observed.static_logprobs.tolist()
             adapted, done = observed.state, done + len(part.ids)
     except NonFiniteState as error:
         raise StateCorrupt("the session's state holds values that are not finite") from error
-    return parts, adapted, watch
+    columns = columns_of(
+        piece,
+        TokenScores.concatenate(scores) if scores else None,
+        tuple(static) if adapted.expert_config.static else None,
+    )
+    totals = totals_of(piece, columns)
+    if own:
+        usage, sums = replace(usage, generated=totals.tokens), state.totals
+    else:
+        usage, sums = replace(usage, scored=totals.tokens, session=totals), _add(state.totals, totals)
+    sums = replace(sums, updates=sums.updates + usage.updates, guards=sums.guards + len(usage.guards))
+    after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
+    return Reading(after, columns, totals, usage)
 
 
 def _watched(
     evaluator: DynamicEvaluator, watch: LossGuard, part: ObservedChunk, *, learn: bool
 ) -> tuple[ObservedChunk, LossGuard]:
-    """A part under the watch over a single expert, where the static row reads beside one."""
+    """A part under the watch over a single expert, where the frozen baseline reads beside one."""
     if part.static_logprobs is None or part.state.expert_config.experts > 1:
         return part, watch
     ends = part.state.position % evaluator.config.segment == 0
@@ -201,12 +177,6 @@ def _watched(
     elif seen.frozen and learn:
         part = replace(part, guards=(*part.guards, "frozen"))
     return part, seen.watch
-
-
-def _steps_of(part: ObservedChunk) -> int:
-    """Rows that took a step: where the segment was learned from, all but those whose step was skipped."""
-    rows = len(part.state.expert_config.rates)
-    return part.updates * (rows - part.guards.count("step_skipped"))
 
 
 def columns_of(
@@ -244,20 +214,6 @@ def alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], ..
         return None
     rows = zip(scores.top_ids.tolist(), scores.top_logprobs.tolist(), strict=True)
     return tuple(tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in rows)
-
-
-def _tally(parts: _Parts, totals: Totals, *, learn: bool, own: bool) -> Tally:
-    return Tally(
-        scored=0 if own else totals.tokens,
-        generated=totals.tokens if own else 0,
-        adapted=totals.tokens if learn else 0,
-        updates=parts.updates,
-        row_steps=parts.row_steps,
-        guards=parts.guards,
-        gradient_norms=parts.gradient_norms,
-        norm_ratio=parts.norm_ratio,
-        session=None if own else totals,
-    )
 
 
 def _add(sums: SessionTotals, totals: Totals) -> SessionTotals:
