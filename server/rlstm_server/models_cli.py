@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
+from rlstm_model.adaptation.calibration import CalibrationError, load_calibration
 from rlstm_model.checkpoint import CONFIG, WEIGHTS, CheckpointError, load, shipped_names
 from rlstm_server.settings import PREFIX, ModelSetting, listed
 
@@ -99,7 +99,7 @@ def _look_at(name_or_path: str | Path, name: str, *, shipped: bool) -> Listed:
     if checkpoint.adaptation_file is not None:
         try:
             choices = load_calibration(checkpoint.adaptation_file, checkpoint.model).choices
-            rules = tuple(f"{choice.kind}:{choice.coordinates}" for choice in choices)
+            rules = tuple(f"{choice.kind}:{choice.num_fast_weights}" for choice in choices)
         except CalibrationError as error:
             fault = str(error)
     return Listed(

@@ -4,8 +4,6 @@ import json
 import signal
 import socket
 import subprocess
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,22 +16,34 @@ def store_pid(data_dir):
 
 
 def test_a_session_outlives_its_server(start, tmp_path):
-    """After kill -9 and a restart it is at the version last acknowledged and scores the same."""
-    probe = {"candidates": [{"text": "the best of"}]}
+    """After kill -9 it is where it was last acknowledged, restored too; its file outlives its deletion."""
+    probe, text = {"candidates": [{"text": "the best of"}]}, "It was the best of times. "
+
+    def probed(client, session):
+        return client.post(f"/sessions/{session}/score", json=probe).json()
+
     with start(data_dir=tmp_path) as server, server.client() as client:
         assert f"(store: embedded in {tmp_path}" in server.greeting
         assert client.get("/info").json()["store"] == "embedded"  # where it is, is nobody's business
-        session = client.post("/sessions", json={"text": "It was the best of times. " * 4}).json()["id"]
-        appended = client.post(f"/sessions/{session}/append", json={"text": "It was the "}).json()
-        before = client.post(f"/sessions/{session}/score", json=probe).json()
+        session = client.post("/sessions", json={"text": text * 4}).json()["id"]
+        client.post(f"/sessions/{session}/snapshots", json={"name": "here"})
+        before = probed(client, session)
+        client.post(f"/sessions/{session}/append", json={"text": "Another text altogether; " * 40})
+        assert probed(client, session)["candidates"] != before["candidates"]
+        restored = client.post(f"/sessions/{session}/restore", json={"snapshot": "here"}).json()
+        exported = client.get(f"/sessions/{session}/export").content
         server.end(signal.SIGKILL)
     with start(data_dir=tmp_path) as server, server.client() as client:
-        after = client.post(f"/sessions/{session}/score", json=probe).json()
-        assert after == before
-        assert after["version"] == appended["version"]
-        assert appended["durability"] == "fsync"
-        more = client.post(f"/sessions/{session}/append", json={"text": "worst"})
-        assert more.json()["version"] == appended["version"] + 1
+        after = probed(client, session)
+        assert after["candidates"] == before["candidates"]
+        assert after["version"] == restored["version"]
+        more = client.post(f"/sessions/{session}/append", json={"text": "worst"}).json()
+        assert (more["version"], more["durability"]) == (restored["version"] + 1, "fsync")
+        assert client.delete(f"/sessions/{session}").status_code == 204
+        octets = {"content-type": "application/octet-stream"}
+        made = client.post("/sessions/import", content=exported, headers=octets)
+        assert made.status_code == 201, made.text
+        assert probed(client, made.json()["id"])["candidates"] == before["candidates"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -49,29 +59,6 @@ def test_a_signal_ends_everything(start, tmp_path, number):
         assert store_pid(tmp_path) is None
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])), timeout=1)
-
-
-def test_a_stream_ends_with_a_reason_when_its_server_does(start):
-    """The reader of an endless text is told `draining` at a boundary, and the process exits in time."""
-    received = []
-    with start("--durability", "memory", RLSTM_LIMITS__DRAIN_SECONDS="1") as server:
-
-        def read():
-            body = {"max_tokens": 65_536, "stream": True}
-            with server.client() as client, client.stream("POST", "/generate", json=body) as answer:
-                received.extend(answer.iter_text())
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        while not received:
-            time.sleep(0.02)
-        code, seconds = server.end()
-        reader.join(10)
-        assert code == 0
-        assert seconds < 10
-    text = "".join(received)
-    assert "event: error" in text
-    assert "urn:rlstm:problem:draining" in text
 
 
 def refusal(start, *arguments, **variables):

@@ -5,7 +5,7 @@ export interface AdaptationIn {
   /** What may change: of the checkpoint's rules; default: its first that fits. */
   readonly kind?: "full" | "subspace" | "sparse" | "output_bias" | null;
   /** How many numbers that is: likewise. */
-  readonly coordinates?: number | null;
+  readonly num_fast_weights?: number | null;
   /** Learning rates that are mixed, of several the first static: 2 unless `static` is false. */
   readonly experts?: 1 | 2 | 4 | null;
   /** Multiplies the calibrated rate; 0 never learns. Default: 1.0. */
@@ -18,7 +18,7 @@ export interface AdaptationIn {
 export interface AdaptationOut {
   readonly kind: "full" | "subspace" | "sparse" | "output_bias";
   /** Numbers that each expert may change. */
-  readonly coordinates: number;
+  readonly num_fast_weights: number;
   readonly experts: number;
   readonly rate_scale: number;
   readonly static: boolean;
@@ -71,6 +71,8 @@ export interface AppendOut {
   readonly durability: string;
   /** The key was seen before: this is what happened then. */
   readonly replayed: boolean;
+  /** False of a repeat whose columns are no longer stored: the text was applied all the same. */
+  readonly scores_stored: boolean;
   /** Of every log-probability, entropy and gain in the answer. */
   readonly unit: "nats" | "bits" | "log10";
   /** Whether it could be learned from: asked for, and the session's is on. */
@@ -148,8 +150,6 @@ export interface ChangedOut {
   readonly learning: boolean;
   /** Of a fork or an import: where its history began. */
   readonly forked_from: AncestorOut | null;
-  /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. */
-  readonly approx: boolean;
   readonly durability: string;
   readonly replayed: boolean;
 }
@@ -264,8 +264,6 @@ export interface CreatedOut {
   readonly learning: boolean;
   /** Of a fork or an import: where its history began. */
   readonly forked_from: AncestorOut | null;
-  /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. */
-  readonly approx: boolean;
   /** Equal ids give equal bits. Null where another server made the session, with a model that is not served here. */
   readonly numerics: string | null;
   readonly durability: string;
@@ -540,6 +538,8 @@ export interface ScoresFrameOut {
   readonly durability: string;
   /** The key was seen before: this is what happened then. */
   readonly replayed: boolean;
+  /** False of a repeat whose columns are no longer stored: the text was applied all the same. */
+  readonly scores_stored: boolean;
   /** Of every log-probability, entropy and gain in the answer. */
   readonly unit: "nats" | "bits" | "log10";
   /** Whether it could be learned from: asked for, and the session's is on. */
@@ -589,8 +589,6 @@ export interface SessionOut {
   readonly learning: boolean;
   /** Of a fork or an import: where its history began. */
   readonly forked_from: AncestorOut | null;
-  /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. */
-  readonly approx: boolean;
 }
 
 /** Sums over the session's life, in bits. */
@@ -942,7 +940,7 @@ export interface Operations {
     answer: CreatedOut;
     event: never;
   };
-  /** Give the session as a signed file, which this server's tenant can import again. */
+  /** Give the session as a safetensors file, which can be imported again where its model is served. */
   "GET /sessions/{session_id}/export": {
     parameters: {
       /** The id that the server gave the session. */

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from rlstm_model.adaptation.adapted_state import Lineup
+from rlstm_model.adaptation.adapted_state import ExpertConfig
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.sampling import SamplingConfig
 from rlstm_server.engine.quotas import Caller
@@ -103,7 +103,7 @@ class EngineLimits:
     choices: int = 16
     stop_strings: int = 16
     stop_characters: int = 256
-    state_bytes: int = 256 * 2**20
+    state_bytes: int = 2 * 2**20
     queued_jobs: int = 2_048
     queued_operations_per_session: int = 64
     reader_events: int = 256
@@ -130,23 +130,23 @@ class AdaptationRequest:
     """What a client may ask of learning; everything else comes from the checkpoint.
 
     kind         of the fast weights, and
-    coordinates  how many: of the rules that the checkpoint has; None takes its first that fits
+    num_fast_weights  how many: of the rules that the checkpoint has; None takes its first that fits
     experts      how many learning rates are mixed, the static one included; None takes the default
     rate_scale   multiplies the calibrated learning rate, 0 to 10; 0 never learns
     static       carry the static reference, so that static log-probs and the gain are exact
     """
 
     kind: Kind | None = None
-    coordinates: int | None = None
+    num_fast_weights: int | None = None
     experts: int | None = None
     rate_scale: float = 1.0
     static: bool = True
 
     @property
-    def lineup(self) -> Lineup:
+    def expert_config(self) -> ExpertConfig:
         """The rows that this asks for. Raises ValueError for a number of experts that cannot be."""
         default = DEFAULT_EXPERTS if self.static else 1
-        return Lineup(experts=default if self.experts is None else self.experts, static=self.static)
+        return ExpertConfig(experts=default if self.experts is None else self.experts, static=self.static)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,29 +157,29 @@ class AdaptationChoice:
     """
 
     kind: Kind
-    coordinates: int
+    num_fast_weights: int
     experts: int
     rate_scale: float
     static: bool
     rates: tuple[float, ...]
 
     @classmethod
-    def of(cls, rule: AdaptationConfig, lineup: Lineup, rate_scale: float) -> "AdaptationChoice":
+    def of(cls, rule: AdaptationConfig, expert_config: ExpertConfig, rate_scale: float) -> "AdaptationChoice":
         """Learning by a checkpoint's rule with these rows."""
-        learning = [rule.rate * rate_scale * factor for factor in lineup.rates]
+        learning = [rule.rate * rate_scale * factor for factor in expert_config.rates]
         return cls(
             kind=rule.kind,
-            coordinates=rule.coordinates,
-            experts=lineup.experts,
+            num_fast_weights=rule.num_fast_weights,
+            experts=expert_config.experts,
             rate_scale=rate_scale,
-            static=lineup.static,
-            rates=(*(0.0 for _ in range(lineup.experts - len(learning))), *learning),
+            static=expert_config.static,
+            rates=(*(0.0 for _ in range(expert_config.experts - len(learning))), *learning),
         )
 
     @property
-    def lineup(self) -> Lineup:
+    def expert_config(self) -> ExpertConfig:
         """The rows that read the text."""
-        return Lineup(experts=self.experts, static=self.static)
+        return ExpertConfig(experts=self.experts, static=self.static)
 
 
 FirstToken = Literal["bos", "context", "session", "unscored"]

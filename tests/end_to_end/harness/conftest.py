@@ -10,7 +10,7 @@ import pytest
 
 from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas import AdaptationRequest
 
 BOS = 10
@@ -39,14 +39,6 @@ def offline(tmp_path_factory):
     """An environment in which nothing asks a hub for anything."""
     home = tmp_path_factory.mktemp("hub")
     return {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(home), "OPENAI_API_KEY": ""}
-
-
-@pytest.fixture(scope="module")
-def server(start):
-    """One server for a module's tests."""
-    with start("--durability", "memory") as one:
-        assert one.url, one.errors()
-        yield one
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +74,11 @@ def brute_force(tiny_checkpoint):
         return found.logprobs.tolist()
 
     def adapted(ids):
-        adapter, lineup = served.adapter(), AdaptationRequest().lineup
-        state = adapter.start(experts=lineup.experts, static=lineup.static)
+        evaluator, expert_config = served.evaluator(), AdaptationRequest().expert_config
+        state = evaluator.start(experts=expert_config.experts, static=expert_config.static)
         begin = state.now._replace(last=ids[0])
         state, found = replace(state, now=begin, start=begin), []
-        for part in adapter.observe(state, ids[1:]):
+        for part in evaluator.observe(state, ids[1:]):
             found += part.scores.logprobs.tolist()
         return found
 
