@@ -16,23 +16,12 @@ from starlette.middleware import Middleware
 from rlstm_model.adaptation.crew import undivided_products
 from rlstm_server import telemetry, upkeep
 from rlstm_server.about import VERSION, about, builds
-from rlstm_server.api import (
-    audit,
-    copies,
-    generate,
-    operations,
-    page,
-    problems,
-    score,
-    sessions,
-    snapshots,
-    stream,
-)
+from rlstm_server.api import audit, generate, operations, page, problems, score, sessions, stream
 from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.document import Application
 from rlstm_server.api.limits import ReceivingLayer
-from rlstm_server.api.openai import completions, logprob, vocabulary
+from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
 from rlstm_server.engine.engine import Engine
@@ -71,15 +60,11 @@ def create_app(
         score.router(),
         generate.router(),
         sessions.router(),
-        snapshots.router(),
-        copies.router(),
         stream.router(),
         operations.router(),
         page.router(),
         completions.router(),
         openai_models.router(),
-        logprob.router(),
-        vocabulary.router(),
     ]
     endpoints = _endpoints(routers)
     metrics = Metrics(endpoints=endpoints)

@@ -25,14 +25,12 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 
-from rlstm_server.api.connections import protocol
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.stream import FRAME_BYTES
 from rlstm_server.app import EMBEDDED, create_app
 from rlstm_server.engine.runner import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
 from rlstm_server.logs import catch_stray_faults, configure_logs
-from rlstm_server.metrics import Metrics
 from rlstm_server.settings import Settings, load_settings
 
 OTHER_FILES = 256
@@ -113,7 +111,7 @@ def run(settings: Settings) -> None:
     with contextlib.closing(_bound_socket(settings)) as bound:
         _prepare_process(settings)
         app = create_app(settings)
-        config = _uvicorn_config(app, settings, app.state.metrics)
+        config = _uvicorn_config(app, settings)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(_serve(app, config, settings, bound))
 
@@ -179,10 +177,11 @@ class _Ending:
                 loop.remove_signal_handler(number)
 
 
-def _uvicorn_config(app: FastAPI, settings: Settings, metrics: Metrics) -> uvicorn.Config:
+def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=protocol(settings.limits, metrics),
+        http="h11",
+        limit_concurrency=settings.limits.connections,
         ws="websockets-sansio",
         ws_max_size=FRAME_BYTES,
         ws_per_message_deflate=False,  # a few bytes could become many

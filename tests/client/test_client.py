@@ -111,7 +111,7 @@ def test_closing_a_stream_early(client: Any, server: Any) -> None:
 def test_waits_follow_the_server(client: Any, server: Any, waits: list[float]) -> None:
     """A Retry-After is obeyed, and the call then succeeds."""
     server.refuse(503, "overloaded", retry_after=2)
-    server.refuse(429, "quota", retry_after=3)
+    server.refuse(429, "rate_limited", retry_after=3)
     client.score("a")
 
     assert waits == [2.0, 3.0]

@@ -90,9 +90,8 @@ def test_any_answer_makes_an_error(status: int, body: Any) -> None:
 
 def test_the_server_has_no_error_that_the_client_does_not_know() -> None:
     """Both tables: every slug of the server is a type here with the same status, and the other way round."""
-    problems = pytest.importorskip("rlstm_server.api.problems")
-    kinds = [*problems.KINDS.values(), problems.METHOD_NOT_ALLOWED, problems.EXPIRED]
-    theirs = {kind.slug: kind.status for kind in kinds}
+    table = pytest.importorskip("rlstm_server.errors").TABLE
+    theirs = {name: error.status for name, error in table.items()}
     ours = {each.type: each.status for each in _problems.error_classes() if each.type}
 
     assert ours == theirs

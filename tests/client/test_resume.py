@@ -108,7 +108,7 @@ def test_a_refusal_in_between_is_waited_for(
         (problem("session_deleted", 410), errors.SessionDeletedError),
         (problem("in_flight", 409), errors.InFlightError),
         (problem("durability_not_reached", 503), errors.DurabilityError),
-        (problem("internal", 500), errors.InternalError),
+        (problem("internal_error", 500), errors.InternalError),
     ],
 )
 def test_what_cannot_go_on_is_told(

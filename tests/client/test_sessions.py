@@ -54,7 +54,7 @@ def test_an_append_that_fails_half_way_says_how_far_it_came(client: Any, server:
     """What is in the session and what is not can be told apart, and the text goes on from there."""
     session = client.sessions.create()
     server.let_pass()
-    server.refuse(500, "internal")
+    server.refuse(500, "internal_error")
     with pytest.raises(errors.InternalError) as caught:
         session.append(LONG)
     progress = caught.value.progress
@@ -115,7 +115,7 @@ def test_a_text_may_be_appended_again_with_its_key(client: Any, server: Any) -> 
     """A whole append under the caller's own key takes effect once, also after a failure half way."""
     session = client.sessions.create()
     server.let_pass()
-    server.refuse(500, "internal")
+    server.refuse(500, "internal_error")
     with pytest.raises(errors.InternalError):
         session.append(LONG, idempotency_key="mine")
     answer = session.append(LONG, idempotency_key="mine")
@@ -178,7 +178,7 @@ def test_a_stream_that_fails_says_how_far_it_came(client: Any, server: Any) -> N
     session = client.sessions.create()
     stream = iter(session.append_stream(["ab", "cd"], gather_bytes=1))
     assert next(stream).position == 2
-    server.refuse(500, "internal")
+    server.refuse(500, "internal_error")
     with pytest.raises(errors.InternalError) as caught:
         next(stream)
 

@@ -358,7 +358,7 @@ class QuotaError(APIError):
     """Your own quota is used up; `retry_after` says for how long."""
 
     status = 429
-    type = "quota"
+    type = "rate_limited"
 
 
 class ServerFaultError(APIError):
@@ -370,7 +370,7 @@ class ServerFaultError(APIError):
 class InternalError(ServerFaultError):
     """An unexpected fault failed this request."""
 
-    type = "internal"
+    type = "internal_error"
 
 
 class StateCorruptError(ServerFaultError):

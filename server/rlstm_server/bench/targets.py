@@ -12,7 +12,7 @@ from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.runner import Rounds as DeviceRounds
 from rlstm_server.engine.runner import Runner
-from rlstm_server.schemas import AdaptationRequest, AppendRequest, CreateSession, Passage, ScoreDetail
+from rlstm_server.schemas import AdaptationRequest, AppendRequest, Call, CreateSession, ScoreDetail
 
 
 class RequestFailed(Exception):
@@ -30,15 +30,13 @@ class EngineTarget:
 
     async def create(self) -> str:
         """Make a session; its id."""
-        made = await self.engine.create_session(CreateSession(caller=self._caller, adaptation=self.asked))
+        made = await self.engine.create_session(CreateSession(adaptation=self.asked).by(self._call()))
         return made.info.id
 
     async def append(self, session: str, text: str) -> int:
         """Append a text; the tokens that it was."""
         answer = await self.engine.append(
-            AppendRequest(
-                caller=self._caller, session=session, passage=Passage(text=text), scores=self.scores
-            )
+            AppendRequest(text=text, scores=self.scores).by(self._call(session))
         )
         return answer.totals.tokens if answer.totals else 0
 
@@ -46,9 +44,8 @@ class EngineTarget:
         """End a session."""
         await self.engine.delete(self.tenant, session)
 
-    @property
-    def _caller(self) -> Caller:
-        return Caller(tenant=self.tenant, request_id="bench")
+    def _call(self, session: str = "") -> Call:
+        return Call(caller=Caller(tenant=self.tenant, request_id="bench"), session=session)
 
 
 @dataclass(frozen=True, kw_only=True)

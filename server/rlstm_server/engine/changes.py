@@ -32,9 +32,9 @@ class Changes:
         """Forget fast weights, recurrent state, or both."""
 
         async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
-            return self.staging.reset(copy, request.scope)
+            return self.staging.reset(copy, request.what)
 
-        return await self._perform(request, "reset", plan, scope=request.scope)
+        return await self._perform(request, "reset", plan, scope=request.what)
 
     async def update(self, request: UpdateRequest) -> ChangeAnswer:
         """Change what was said of the session. Raises InvalidField when nothing is to change."""

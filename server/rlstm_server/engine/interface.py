@@ -73,10 +73,10 @@ class EngineInterface(Protocol):
         """List the tenant's sessions, a page at a time; or only the one of a name, if there is one."""
 
     async def session_info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
-        """One session. Raises NotFound, Gone, VersionMoved below `min_version`."""
+        """One session. Raises NotFound, Gone, VersionMismatch below `min_version`."""
 
     async def append(self, request: AppendRequest) -> AppendAnswer:
-        """Score, then learn. Raises NotFound, Gone, VersionMoved, Conflict, IdempotencyMismatch, InFlight."""
+        """Score, then learn. Raises NotFound, Gone, VersionMismatch, Conflict, InFlight."""
 
     async def score_candidates(self, request: CandidatesRequest) -> CandidatesAnswer:
         """Rank continuations; changes nothing."""
@@ -115,7 +115,7 @@ class EngineInterface(Protocol):
         """
 
     async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
-        """Write a session as a signed file. Raises ExportDisabled, NotFound, Gone, VersionMoved."""
+        """Write a session as a signed file. Raises ExportDisabled, NotFound, Gone, VersionMismatch."""
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
         """Make a session of a file that was exported for the same tenant, by a model that is served here.

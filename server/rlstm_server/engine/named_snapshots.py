@@ -18,7 +18,7 @@ from rlstm_server.errors import (
     NotFound,
     SnapshotExists,
     StateCorrupt,
-    VersionMoved,
+    VersionMismatch,
 )
 from rlstm_server.schemas import SessionSnapshot, SessionTotals, SnapshotAnswer, SnapshotRequest
 from rlstm_server.store.base import NamedSnapshot, SessionKey, new_operation_id
@@ -82,7 +82,7 @@ class NamedSnapshots:
         if (known := await self._known(key, request, copy.position.version)) is not None:
             return self._answer(known, replayed=True)
         if request.if_match not in (None, copy.position.version):
-            raise VersionMoved(request.if_match or 0, copy.position.version)
+            raise VersionMismatch(request.if_match or 0, copy.position.version)
         info = json.loads(describe(copy.state, copy.facts, copy.state.stored_bytes))
         info = json.dumps({**info, "key": request.key}).encode()
         store = self.sessions.store

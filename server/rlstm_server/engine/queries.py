@@ -24,7 +24,7 @@ from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Piece, read_passage
-from rlstm_server.errors import Gone, InvalidField, NotFound, StateCorrupt, VersionMoved
+from rlstm_server.errors import Gone, InvalidField, NotFound, StateCorrupt, VersionMismatch
 from rlstm_server.schemas import (
     AdaptationChoice,
     CandidatesAnswer,
@@ -56,9 +56,11 @@ class Queries:
         """Score items, each on its own."""
         requests.check_score(request, self.limits)
         served = self.models.named(request.model)
-        size = sum(requests.size_of(item.passage) + requests.size_of(item.context) for item in request.items)
-        items = await requests.off_loop(size, partial(self._item_texts, served, request.items))
-        choice = None if request.adaptation is None else served.choose(request.adaptation)
+        size = sum(
+            requests.size_of(item.passage) + requests.size_of(item.before) for item in request.named_items
+        )
+        items = await requests.off_loop(size, partial(self._item_texts, served, request.named_items))
+        choice = None if request.learning is None else served.choose(request.learning)
         rows = min(len(items), ROWS_OF_REQUEST)
         with billed(request.caller.allowance) as bill:
             count = sum(text.tokens for text in items)
@@ -68,9 +70,11 @@ class Queries:
             )
         ran.result.tally.count(self.sessions.metrics)
         timings = Timings(queue=ran.queue, compute=ran.compute)
-        return ScoreAnswer(items=ran.result.items, adaptation=choice, timings=timings)
+        return ScoreAnswer(
+            identity=served.identity, items=ran.result.items, adaptation=choice, timings=timings
+        )
 
-    def _item_texts(self, served: ServedModel, items: tuple[ScoreItem, ...]) -> Sequence[ItemText]:
+    def _item_texts(self, served: ServedModel, items: Sequence[ScoreItem]) -> Sequence[ItemText]:
         given = sum(len(item.passage.tokens or ()) for item in items)
         requests.within("tokens of all items", given, self.limits.score_tokens)  # before any is read
         texts = [_item_text(served, index, item) for index, item in enumerate(items)]
@@ -82,8 +86,8 @@ class Queries:
         """Continue a prompt."""
         requests.check_generation(request.settings, self.limits)
         served = self.models.named(request.model)
-        context = partial(_context, served, "prompt", request.prompt)
-        prompt = await requests.off_loop(requests.size_of(request.prompt), context)
+        context = partial(_context, served, "prompt", request.passage)
+        prompt = await requests.off_loop(requests.size_of(request.passage), context)
         ids = prompt.ids if prompt else []
         requests.within("prompt tokens", len(ids), self.limits.prompt_tokens)
         seed = secrets.randbits(32) if request.settings.seed is None else request.settings.seed
@@ -107,9 +111,9 @@ class Queries:
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         steps = rank_candidates(
             copy.state,
-            request.candidates,
+            request.named_candidates,
             pieces,
-            request.weights,
+            request.mix,
         )
         with self.sessions.distrusting(key), billed(request.caller.allowance) as bill:
             bill.charge(tokens=sum(len(piece.ids) for piece in pieces))
@@ -156,7 +160,7 @@ class Queries:
         """Describe a session."""
         head = await self.sessions.store.load_head(requests.session_key(tenant, session), with_state=False)
         if min_version is not None and head.version < min_version:
-            raise VersionMoved(min_version, head.version)
+            raise VersionMismatch(min_version, head.version)
         return session_info(session, head)
 
 
@@ -173,8 +177,8 @@ def _item_text(served: ServedModel, index: int, item: ScoreItem) -> ItemText:
     piece = read_passage(served.vocab, item.passage, field)
     if not piece.ids:
         raise InvalidField(f"{field}.text", "the text holds no token")
-    context = _context(served, f"{field}.context", item.context)
-    return ItemText(id=item.id, piece=piece, context=context)
+    context = _context(served, f"{field}.context", item.before)
+    return ItemText(id=str(item.id), piece=piece, context=context)
 
 
 def _context(served: ServedModel, field: str, passage: Passage | None) -> Piece | None:

@@ -169,7 +169,7 @@ def _ranked(
     ranks, static_ranks = _ranks(scores), _ranks(static_scores)
     return tuple(
         RankedCandidate(
-            id=each.id,
+            id=str(each.id),
             logprob=own.logprob,
             static_logprob=own.static_logprob,
             tokens=own.tokens,

@@ -126,7 +126,7 @@ def test_an_append_that_fails_says_how_far_it_came(session: Any, server: Any) ->
     """What is in the session already is in the message."""
     made = session("create").strip()
     server.let_pass()
-    server.refuse(500, "internal")
+    server.refuse(500, "internal_error")
 
     said = session("append", made, "a" * 5000, code=1)
     assert "4,096 characters are in the session" in said
@@ -179,7 +179,7 @@ def test_what_may_be_in_the_session_is_said_too(session: Any, server: Any) -> No
     made = session("create").strip()
     server.let_pass()
     server.refuse(504, "outcome_unknown", applied="unknown")
-    server.refuse(500, "internal", applied="unknown")
+    server.refuse(500, "internal_error", applied="unknown")
 
     said = session("append", made, "a" * 5000, code=1)
     assert "the first 4,096 characters are in the session; whether the next 904 are is not known" in said

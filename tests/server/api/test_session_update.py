@@ -2,7 +2,6 @@
 
 import pytest
 
-from rlstm_server.api import session_shapes as shapes
 from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "It was the best of times, it was the worst times"
@@ -27,7 +26,6 @@ async def test_an_update_is_a_version(client, session):
     before = await info(client, session)
     answer = await update(client, session, ttl_seconds=7, metadata={"b": "two"})
     assert answer.status_code == 200, answer.text
-    shapes.ChangedOut.model_validate(answer.json())
     after = await info(client, session)
     assert after["version"] == before["version"] + 1
     assert answer.headers["etag"] == f'"{after["version"]}"'

@@ -10,7 +10,7 @@ from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import holdings
 from rlstm_server.engine.quotas import Allowance
 from rlstm_server.errors import RateLimited, StoreUnavailable
-from rlstm_server.schemas import CreateSession, SnapshotRequest
+from rlstm_server.schemas import Call, CreateSession, SnapshotRequest
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.in_memory import MemoryStore
 
@@ -60,11 +60,11 @@ def asking(tools, **allowed):
 
 
 def create(engine, caller, **fields):
-    return asyncio.ensure_future(engine.create_session(CreateSession(caller=caller, **fields)))
+    return asyncio.ensure_future(engine.create_session(CreateSession(**fields).by(Call(caller=caller))))
 
 
 async def name(engine, caller, session, called):
-    request = SnapshotRequest(caller=caller, session=session, name=called, key=None, if_match=None)
+    request = SnapshotRequest(name=called).by(Call(caller=caller, session=session, key=None, if_match=None))
     await engine.take_snapshot(request)
 
 

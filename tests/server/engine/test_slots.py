@@ -13,7 +13,7 @@ from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.slots import Slots
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.errors import Gone
-from rlstm_server.schemas import AdaptationRequest, GenerationSettings, SessionGenerate, SessionTotals
+from rlstm_server.schemas import AdaptationRequest, Call, SessionGenerate, SessionTotals
 from rlstm_server.store.base import SessionKey
 
 ONE, TWO = SessionKey("acme", "one"), SessionKey("acme", "two")
@@ -143,9 +143,7 @@ async def test_memory_is_not_zeroed_under_a_job_that_reads_it(store, tools, serv
 
     async def text(engine, talk, *, delete):
         ids = []
-        request = SessionGenerate(
-            caller=talk.caller, session=talk.session, settings=GenerationSettings(max_tokens=100, seed=3)
-        )
+        request = SessionGenerate(max_tokens=100, seed=3).by(Call(caller=talk.caller, session=talk.session))
         with pytest.raises(Gone) if delete else nullcontext():
             async with aclosing(engine.generate_in_session(request)) as events:
                 async for event in events:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rlstm_model.vocab import Vocab
 from rlstm_server.api import problems
 from rlstm_server.api.events import frame
-from rlstm_server.api.openai.shapes import CompletionIn
+from rlstm_server.api.openai.schemas import CompletionIn
 from rlstm_server.api.openai.tokens import (
     Entry,
     Names,
@@ -17,8 +17,8 @@ from rlstm_server.api.openai.tokens import (
     logprob_columns,
     prompt_entries,
     token_entries,
+    usage,
 )
-from rlstm_server.api.openai.usage import usage
 from rlstm_server.errors import ServerError
 from rlstm_server.schemas import CompletionEvent, EndEvent, PromptEvent, TokenEvent
 

@@ -1,8 +1,12 @@
-"""POST /v1/completions: texts continued, scored, or both. Whole here; as a stream of chunks in `chunks`."""
+"""POST /v1/completions: texts continued, scored, or both; /v1/engines/{model}/logprob: one after another.
+
+Answers are whole here, and streams of chunks in `chunks`.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Iterator
@@ -12,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Response
+from pydantic import Field
 
 from rlstm_server.api.answers import json_response
 from rlstm_server.api.auth import Principal
@@ -19,8 +24,8 @@ from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import CallerDep, HeldDep, PrincipalDep, ServicesDep, TraceDep
 from rlstm_server.api.events import open_script
 from rlstm_server.api.openai.chunks import Chunks
-from rlstm_server.api.openai.models import Named, resolve
-from rlstm_server.api.openai.shapes import CompletionIn, CompletionOut, envelopes
+from rlstm_server.api.openai.models import ModelPath, Named, encode, resolve
+from rlstm_server.api.openai.schemas import CompletionIn, CompletionOut, Documented, Lenient, envelopes
 from rlstm_server.api.openai.tokens import (
     Entry,
     Names,
@@ -28,11 +33,19 @@ from rlstm_server.api.openai.tokens import (
     logprob_columns,
     prompt_entries,
     token_entries,
+    usage,
 )
-from rlstm_server.api.openai.usage import usage
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import InternalError, TooLarge
-from rlstm_server.schemas import CompletionRequest, EndEvent, EngineIdentity, PromptEvent, TokenEvent
+from rlstm_server.schemas import (
+    CompletionRequest,
+    EndEvent,
+    EngineIdentity,
+    GenerationSettings,
+    Passage,
+    PromptEvent,
+    TokenEvent,
+)
 
 ENTRY_NUMBERS = 3
 """So many numbers' memory an entry takes beside its own and those of the alternatives: id, string, offset."""
@@ -182,6 +195,59 @@ class _Answer:
         yield from token_entries(tokens, len(prompt.text))
 
 
+class LogprobIn(Lenient):
+    """A text, and the one before it."""
+
+    context: str = Field(default="", description="Read first; empty: the beginning of all text.")
+    continuation: str = Field(min_length=1, description="Scored after it.")
+
+
+class LogprobOut(Documented):
+    """The continuation's sum."""
+
+    logprob: float = Field(description="Natural logarithm, of all tokens of the continuation together.")
+    is_greedy: bool = Field(description="Whether each of them is the most probable one at its place.")
+    num_tokens: int = Field(description="Of the continuation.")
+    input_tokens: int = Field(description="Of both texts; bos where the context is empty.")
+
+
+async def logprob(
+    model_id: ModelPath, body: LogprobIn, services: ServicesDep, caller: CallerDep, held: HeldDep
+) -> Response:
+    """Score a continuation: the same numbers as those of an echoed completion."""
+    named = resolve(services, model_id)
+    vocab = named.served.vocab
+    held.expect(2 * len(body.context.encode()) + 2 * len(body.continuation.encode()))
+    context = await encode(vocab, body.context, "context") if body.context else []
+    continuation = await encode(vocab, body.continuation, "continuation")
+    ids = (*(context or [vocab.bos_id]), *continuation)
+    request = CompletionRequest(
+        caller=caller,
+        model=named.served.name,
+        prompts=(Passage(tokens=ids),),
+        settings=GenerationSettings(max_tokens=0),
+        top=1,
+        adaptation=named.adaptation,
+    )
+    async with aclosing(services.engine.complete(request)) as events:
+        async for event in events:
+            if isinstance(event, PromptEvent):
+                build = partial(_sum_fields, event, len(continuation))
+                return await json_response(build, tokens=len(ids), headers=body.warning)
+    raise InternalError("the prompt was never read")
+
+
+def _sum_fields(prompt: PromptEvent, count: int) -> dict[str, Any]:
+    logprobs = [value for value in prompt.logprobs[-count:] if value is not None]
+    best = (row[0][1] for row in prompt.top[-count:])
+    return {
+        "logprob": math.fsum(logprobs),
+        "is_greedy": all(own >= other for own, other in zip(logprobs, best, strict=True)),
+        "num_tokens": count,
+        "input_tokens": prompt.tokens,
+    }
+
+
 def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(route_class=StrictRoute, tags=["openai"])
@@ -197,5 +263,12 @@ def router() -> APIRouter:
         methods=["POST"],
         responses={200: answered, **envelopes(404, 415)},
         summary="Continue or score prompts",
+    )
+    routes.add_api_route(
+        "/v1/engines/{model_id}/logprob",
+        logprob,
+        methods=["POST"],
+        responses={200: {"model": LogprobOut}, **envelopes(404, 415)},
+        summary="Score a text after another",
     )
     return routes

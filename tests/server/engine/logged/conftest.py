@@ -9,7 +9,7 @@ from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine import snapshot
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import GenerationSettings, ResetRequest, SessionGenerate
+from rlstm_server.schemas import Call, ResetRequest, SessionGenerate
 from rlstm_server.store.base import SessionKey
 
 RULES = {
@@ -62,19 +62,15 @@ def cached(engine, talk):
 
 async def keep_text(talk, *, learn, tokens=20, seed=1):
     """Generated text that the session keeps."""
-    request = SessionGenerate(
-        caller=talk.caller,
-        session=talk.session,
-        settings=GenerationSettings(max_tokens=tokens, seed=seed),
-        commit=True,
-        learn_from_output=learn,
+    request = SessionGenerate(max_tokens=tokens, seed=seed, commit=True, learn_from_output=learn).by(
+        Call(caller=talk.caller, session=talk.session)
     )
     async with aclosing(talk.engine.generate_in_session(request)) as events:
         return [event async for event in events]
 
 
 async def reset(talk, scope):
-    await talk.engine.reset(ResetRequest(caller=talk.caller, session=talk.session, scope=scope))
+    await talk.engine.reset(ResetRequest(what=scope).by(Call(caller=talk.caller, session=talk.session)))
 
 
 async def perform(talk, operations):

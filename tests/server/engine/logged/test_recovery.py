@@ -13,7 +13,7 @@ from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.engine.snapshotter import AT_ONCE
 from rlstm_server.errors import StateCorrupt, StoreFull
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AdaptationRequest, RestoreRequest, SnapshotRequest
+from rlstm_server.schemas import AdaptationRequest, Call, RestoreRequest, SnapshotRequest
 from rlstm_server.store.base import Base, Limits, SnapshotRef
 from rlstm_server.store.in_memory import MemoryStore
 
@@ -263,10 +263,10 @@ async def test_a_damaged_base_of_a_restore_is_not_passed_over(tools, logs, serve
     store, served = Damaging(), served_by()
     talk, _, _ = await with_two_snapshots(tools, logs, store, served)
     async with tools.engine_on(store, served=served) as engine:
-        named = {"caller": talk.caller, "session": talk.session}
-        await engine.take_snapshot(SnapshotRequest(**named, name="n"))
+        call = Call(caller=talk.caller, session=talk.session)
+        await engine.take_snapshot(SnapshotRequest(name="n").by(call))
         await talk.at(engine).append("the dog ran")
-        await engine.restore(RestoreRequest(**named, snapshot="n"))
+        await engine.restore(RestoreRequest(snapshot="n").by(call))
     store.flipped = {(await store.load_head(logs.key_of(talk))).base.state}
     other = replace(served)
     object.__setattr__(other, "numerics", "another machine")

@@ -14,7 +14,7 @@ from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AdaptationRequest, RestoreRequest, SnapshotRequest
+from rlstm_server.schemas import AdaptationRequest, Call, RestoreRequest, SnapshotRequest
 from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat\nthe dog ran\n"
@@ -228,10 +228,10 @@ async def test_no_log_is_followed_through_a_restore(tools, logs, store, served_b
     async with tools.engine_on(store, served=served) as engine:
         talk = await tools.Talk.begin(engine)
         fresh = logs.cached(engine, talk).state
-        named = {"caller": talk.caller, "session": talk.session}
-        await engine.take_snapshot(SnapshotRequest(**named, name="n"))
+        call = Call(caller=talk.caller, session=talk.session)
+        await engine.take_snapshot(SnapshotRequest(name="n").by(call))
         await talk.append(TEXT)
-        await engine.restore(RestoreRequest(**named, snapshot="n"))
+        await engine.restore(RestoreRequest(snapshot="n").by(call))
     records = await logs.records_of(store, talk)
     if by == "another machine":
         object.__setattr__(served, "numerics", by)

@@ -20,12 +20,19 @@ from pydantic import (
 )
 
 from rlstm_model.sampling import SamplingConfig
-from rlstm_server.api.event_shapes import UsageOut
-from rlstm_server.api.generate import MAX_CHOICES, MAX_STOPS, StopString, StopStrings
+from rlstm_server.api.answers import ALWAYS, PROBLEMS
 from rlstm_server.api.problems import FIELD_NAME
-from rlstm_server.api.score import MAX_TOP
-from rlstm_server.api.shapes import ALWAYS, PROBLEMS, Shape, Strict
-from rlstm_server.schemas import GenerationSettings, Passage
+from rlstm_server.schemas import (
+    MAX_CHOICES,
+    MAX_STOPS,
+    MAX_TOP,
+    GenerationSettings,
+    Passage,
+    StopString,
+    StopStrings,
+    Strict,
+    Usage,
+)
 
 MAX_TOKENS = 16
 """What is written where a request does not say how much."""
@@ -78,10 +85,16 @@ PromptField = Annotated[
 ]
 
 
+class Documented(BaseModel):
+    """An answer, as documented; handlers write it directly."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class Lenient(Strict):
     """A request: no conversion of types; unknown fields are ignored, and told of."""
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="allow")
 
     @property
     def warning(self) -> dict[str, str]:
@@ -226,7 +239,7 @@ class CompletionIn(Lenient):
         )
 
 
-class LogprobsOut(Shape):
+class LogprobsOut(Documented):
     """Equally long arrays, an entry a token of the text. Logarithms are natural, of the raw distribution."""
 
     tokens: list[str] = Field(description="Unique by id; one that is no text is written `bytes:\\x80`.")
@@ -235,7 +248,7 @@ class LogprobsOut(Shape):
     text_offset: list[int] = Field(description="Code points of prompt and completion before the token.")
 
 
-class ChoiceOut(Shape):
+class ChoiceOut(Documented):
     """One continuation of one prompt; `index` is that of the prompt x n + that of the continuation."""
 
     index: int
@@ -249,7 +262,7 @@ class ChoiceOut(Shape):
     token_bytes: list[list[int]] | None = None
 
 
-class CompletionOut(Shape):
+class CompletionOut(Documented):
     """All continuations of all prompts."""
 
     id: str
@@ -259,7 +272,7 @@ class CompletionOut(Shape):
     system_fingerprint: str = Field(description="Another one where the numbers may be other ones.")
     logprobs_mode: Literal["raw"] = Field(description="Before temperature and every filter.")
     choices: list[ChoiceOut]
-    usage: UsageOut | None = None
+    usage: Usage | None = None
 
 
 class ErrorOut(BaseModel):
