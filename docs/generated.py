@@ -6,7 +6,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from rlstm_client.cli import commands
-from rlstm_client.cli.main import build
+from rlstm_client.cli.commands import build
 from rlstm_server.app import create_app
 from rlstm_server.settings import Settings
 

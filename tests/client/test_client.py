@@ -1,5 +1,7 @@
-"""Both clients, one after the other, against the fake server."""
+"""Both clients, one after the other, against the real application: every operation."""
 
+import io
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,142 +10,232 @@ import pytest
 from rlstm_client import Client, errors
 from rlstm_client.models import EndEvent, TokenEvent
 
-
-def test_score(client: Any, server: Any) -> None:
-    """A text comes back as columns and sums, with the names of the numbers."""
-    result = client.score("ab", unit="bits")
-
-    assert (result.model, result.unit, result.items[0].ids) == ("fake", "bits", (97, 98))
-    assert result.items[0].totals.logprob == -2.0
+LONG = "é" * 2100  # 4,200 bytes: two pieces
 
 
-def test_score_items(client: Any) -> None:
-    """Items come back in their order, with their ids."""
+@pytest.fixture
+def session(client: Any) -> Any:
+    """A new session."""
+    return client.sessions.create()
+
+
+def test_score(client: Any) -> None:
+    """A text comes back as columns and sums, with the names of the numbers; items in their order."""
+    result = client.score("ab", unit="bits", words=True, top=2)
+    item = result.items[0]
     items = client.score(items=[{"id": "x", "text": "a"}, {"text": "bc"}], scores="totals").items
 
+    assert (result.model, result.unit, item.ids, item.starts, item.ends) == (
+        "tiny",
+        "bits",
+        (97, 98),
+        (0, 1),
+        (1, 2),
+    )
+    assert sum(item.logprobs) == pytest.approx(item.totals.logprob) == pytest.approx(item.words[0].logprob)
+    assert [len(row) for row in item.top.logprobs] == [2, 2]
     assert [(item.id, item.totals.tokens, item.ids) for item in items] == [("x", 1, ()), ("1", 2, ())]
 
 
+def test_score_learns(client: Any) -> None:
+    """How the texts were learned from is said, and what it saved."""
+    result = client.score("the quick brown fox " * 4, adaptation={"experts": 1, "rate_scale": 0.5})
+
+    assert (result.adaptation.experts, result.adaptation.rate_scale) == (1, 0.5)
+    assert result.items[0].updates > 0
+    assert len(result.items[0].static_logprobs) == 80
+
+
 def test_operations(client: Any) -> None:
-    """Health, information and metrics."""
+    """Health, information, metrics, and the vocabulary."""
     info = client.info()
 
-    assert (client.live().status, client.ready().status, client.metrics()) == ("ready", "ready", "up 1\n")
-    assert (info.model, info.limits, info.extra) == ({"name": "fake"}, {"items": 256}, {"novel": 1})
+    assert (client.live().status, client.ready().status) == ("live", "ready")
+    assert (info.model, len(info.models)) == ("tiny", 1)
+    assert "rlstm_" in client.metrics()
+    assert client.detokenize(client.tokenize("aé")) == "aé"
+    assert client.tokenizer_info().vocab_size == 256
+    with pytest.raises(errors.ModelNotFoundError):
+        client.tokenizer_info(model="none")
 
 
 def test_generate(client: Any) -> None:
-    """Without a stream the whole text comes at once; null log-probabilities are none."""
-    generation = client.generate("a", seed=5)
+    """Whole, and as events that come one by one and end with an end: the same text by the same seed."""
+    whole = client.generate("a", seed=5, max_tokens=4)
+    *tokens, end = client.generate("a", seed=5, max_tokens=4, stream=True)
 
-    assert (generation.text, generation.seed, generation.logprobs) == ("héllo", 5, ())
-
-
-def test_generate_as_a_stream(client: Any) -> None:
-    """With a stream the events come one by one and end with an end."""
-    *tokens, end = client.generate("a", stream=True)
-
-    assert "".join(token.text for token in tokens) == "héllo"
-    assert end == EndEvent(finish_reason="length")
+    assert (whole.seed, len(whole.ids), whole.finish_reason) == (5, 4, "length")
+    assert all(isinstance(token, TokenEvent) for token in tokens)
+    assert "".join(token.text for token in tokens) == whole.text
+    assert isinstance(end, EndEvent)
+    assert len([*client.generate("a", n=2, max_tokens=1, stream=True)]) == 4
 
 
-def test_a_refused_stream_is_refused_at_once(client: Any, server: Any) -> None:
-    """A wrong field is an error of the call, not of the first event."""
-    server.refuse(422, "invalid_field", field="top_p")
-    with pytest.raises(errors.InvalidFieldError) as caught:
-        client.generate("a", stream=True)
-
-    assert caught.value.facts == {"field": "top_p"}
-    assert len(server.requests) == 1
-
-
-def test_a_stream_is_opened_again_before_its_first_event(
-    client: Any, server: Any, waits: list[float]
-) -> None:
-    """A connection that is lost before any event came costs a repetition, with the same body."""
-    server.lose("request")
-    server.faults.append(lambda _: server.event_stream([b": ping\n\n"], cut=True))
-    events = list(client.generate("a", stream=True))
-
-    assert len(events) == 6
-    assert len({request.content for request in server.requests}) == 1
-    assert len(waits) == 2
-
-
-@pytest.mark.parametrize("cut", [True, False])
-def test_a_stream_is_never_repeated_after_its_first_event(client: Any, server: Any, cut: bool) -> None:
-    """What has been seen cannot be unseen: a stream that breaks off is an error after what it gave."""
-    begun = [server.frame("token", {"text": "a", "id": 1})]
-    server.faults.append(lambda _: server.event_stream(begun, cut=cut))
-    events = iter(client.generate("a", stream=True))
-
-    assert next(events) == TokenEvent(text="a", id=1)
-    with pytest.raises(errors.NoAnswerError):
-        next(events)
-    assert len(server.requests) == 1
-
-
-def test_an_error_event_that_may_pass_is_repeated_only_at_the_start(client: Any, server: Any) -> None:
-    """An error as the first event is an answer like any other: what is not applied may be asked again."""
-    document = {"type": "overloaded", "status": 503, "applied": "no", "detail": "x", "retry_after": 1}
-    server.faults.append(lambda _: server.event_stream([server.frame("error", document)]))
-
-    assert len(list(client.generate("a", stream=True))) == 6
-    assert len(server.requests) == 2
-
-
-def test_a_page_in_place_of_a_stream(client: Any, server: Any) -> None:
-    """A success that is no stream of events is not iterated over."""
-    server.faults.append(lambda _: httpx.Response(200, headers={"content-type": "text/html"}, content=b"<p>"))
-    with pytest.raises(errors.UnreadableAnswerError, match="not text/event-stream"):
-        client.generate("a", stream=True)
-
-
-def test_closing_a_stream_early(client: Any, server: Any) -> None:
+def test_closing_a_stream_early(client: Any) -> None:
     """A closed stream gives no more events, and the client goes on working."""
     events = client.generate("a", stream=True)
     events.close()
 
     assert list(events) == []
-    assert client.live().status == "ready"
+    assert client.live().status == "live"
 
 
-def test_waits_follow_the_server(client: Any, server: Any, waits: list[float]) -> None:
-    """A Retry-After is obeyed, and the call then succeeds."""
-    server.refuse(503, "overloaded", retry_after=2)
-    server.refuse(429, "rate_limited", retry_after=3)
-    client.score("a")
-
-    assert waits == [2.0, 3.0]
-
-
-def test_retries_end(client: Any, server: Any) -> None:
-    """After the last attempt the error is raised as it is."""
-    for _ in range(9):
-        server.lose("request")
-    with pytest.raises(errors.ConnectionLostError):
-        client.score("a")
-
-    assert len(server.requests) == 4
-
-
-def test_no_session_is_made_twice(client: Any, server: Any) -> None:
-    """A create whose answer was lost is repeated with its key and gives the session that was made."""
-    server.lose("answer")
-    session = client.sessions.create(name="n")
-
-    assert list(server.texts) == [session.id]
-    assert (session.created.name, session.created.replayed) == ("n", True)
-
-
-def test_the_key_of_the_api(server: Any) -> None:
-    """The API key is a bearer token on every request."""
-    transport = httpx.MockTransport(server)
+def test_the_key_of_the_api(url: str, network: Any) -> None:
+    """The API key is a bearer token on every request; the address may end in a path."""
     with (
-        Client("http://host/base", api_key="secret", transport=transport) as client,
+        Client(f"{url}/base", api_key="secret", transport=network) as client,
         pytest.raises(errors.NotFoundError),
     ):
         client.live()
 
-    assert server.requests[0].headers["authorization"] == "Bearer secret"
-    assert server.requests[0].url.path == "/base/health/live"
+    assert network.requests[0].headers["authorization"] == "Bearer secret"
+    assert network.requests[0].url.path == "/base/health/live"
+
+
+def test_append(session: Any) -> None:
+    """An append tells what the text cost, static and adapted, and where the session stands."""
+    answer = session.append("abc")
+
+    assert (answer.version, answer.position, answer.replayed, answer.totals.tokens) == (1, 3, False, 3)
+    assert answer.totals.gain == pytest.approx(answer.totals.logprob - answer.totals.static_logprob)
+    assert len(answer.ids) == len(answer.logprobs) == len(answer.static_logprobs) == 3
+    assert (session.info().version, session.info().totals.tokens) == (1, 3)
+    assert session.append([100, 101]).ids == (100, 101)
+
+
+def test_a_long_text_travels_in_pieces(session: Any, network: Any) -> None:
+    """The server gets pieces with keys of their own; the caller sees one text and one answer."""
+    answer = session.append(LONG, learn=False)
+
+    assert (answer.version, answer.position, len(answer.ids), answer.totals.bytes) == (2, 4200, 4200, 4200)
+    assert sum(answer.logprobs) == pytest.approx(answer.totals.logprob)
+    assert len(set(network.keys)) == 2
+
+
+def test_if_match(session: Any) -> None:
+    """Another version than expected is told with the current one, and nothing is appended."""
+    session.append("a", if_match=0)
+    with pytest.raises(errors.VersionMismatchError) as caught:
+        session.append("b", if_match=0)
+
+    assert (caught.value.current_version, session.info().position) == (1, 1)
+    assert session.append("c", if_match=1).version == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "error"), [("", errors.InvalidFieldError), ("a" * 9000 + "\ud800", errors.RequestError)]
+)
+def test_what_cannot_be_appended(session: Any, text: str, error: type[Exception]) -> None:
+    """An empty text is the server's to refuse; a lone surrogate is found before the first piece is sent."""
+    with pytest.raises(error):
+        session.append(text)
+
+    assert session.info().position == 0
+
+
+def test_a_stream_of_texts(session: Any, network: Any) -> None:
+    """Texts from an iterable are gathered into pieces and answered one by one; none make no request."""
+    assert list(session.append_stream([], final=True)) == []
+    answers = list(session.append_stream(iter(["ab", "", "cde", "f"]), gather_bytes=4, final=True))
+
+    assert [answer.position for answer in answers] == [5, 6]
+    assert [b'"final": true' in request.content for request in network.requests[-2:]] == [False, True]
+
+
+def test_ranking(session: Any) -> None:
+    """Candidates keep their order and their ids; the best is the one of rank 1, also without adaptation."""
+    session.append("the quick brown fox")
+    ranking = session.score(
+        ["long one", {"id": "x", "text": "q", "given": 1.0}], weights={"lm": 1, "given": 2}
+    )
+    first, second = ranking.candidates
+
+    assert ([first.id, second.id], {first.rank, second.rank}) == (["0", "x"], {1, 2})
+    assert second.score == pytest.approx(second.logprob + 2)
+    assert ranking.best.rank == ranking.static_best.static_rank == 1
+    assert session.info().version == ranking.version
+
+
+def test_generate_in_a_session(session: Any, network: Any) -> None:
+    """Only what is kept carries a key and changes the session."""
+    session.generate(max_tokens=2)
+    events = list(session.generate(stream=True, commit=True, max_tokens=3, temperature=0))
+
+    assert (events[-1].position, session.info().position) == (3, 3)
+    keyed = ["idempotency-key" in r.headers for r in network.requests if r.url.path.endswith("/generate")]
+    assert keyed == [False, True]
+    with pytest.raises(errors.RequestError, match="commit"):
+        session.generate(idempotency_key="k")
+
+
+def test_listing_and_finding(client: Any) -> None:
+    """All pages are gone through; a handle is found by its name, or None where no session has it."""
+    made = [client.sessions.create(name=f"listed-{index}").id for index in range(3)]
+    try:
+        assert set(made) <= {info.id for info in client.sessions.list()}
+        assert len(client.sessions.page(limit=2).sessions) == 2
+        assert client.sessions.find("listed-1").id == made[1]
+        assert client.sessions.find("nobody") is None
+        with pytest.raises(errors.SessionExistsError):
+            client.sessions.create(name="listed-1")
+    finally:
+        for one in made:
+            client.sessions.get(one).delete()
+
+
+def test_an_older_server_finds_no_other_session(client: Any, network: Any) -> None:
+    """It answers the question that it does not know with all sessions: the first of them is another's."""
+    other = {"id": "other", "version": 0, "position": 0, "name": None}
+    network.answer(httpx.Response(200, json={"sessions": [other], "cursor": None}))
+
+    assert client.sessions.find("nobody") is None
+
+
+def test_a_life(client: Any) -> None:
+    """A session is made with a text, changed, reset, deleted twice, and is gone then."""
+    session = client.sessions.create(text="some text", metadata={"a": 1}, ttl_seconds=60)
+    updated = session.update(learning=False)
+
+    assert session.created.append.totals.tokens == 9
+    assert (updated.learning, updated.metadata) == (False, {"a": 1})
+    assert not session.append("more text").learn
+    assert session.reset(what="fast_weights").position == 18
+    session.delete()
+    session.delete()
+    with pytest.raises(errors.SessionDeletedError):
+        session.append("a")
+    with pytest.raises(errors.NotFoundError):
+        client.sessions.get("0" * 32).info()
+    with pytest.raises(errors.RequestError):
+        client.sessions.get("../admin")
+
+
+def test_snapshots_and_forks(client: Any, session: Any) -> None:
+    """A version is named, listed, gone back to, and forgotten; a fork goes on by itself."""
+    session.append("abc")
+    assert session.snapshot("here").position == 3
+    session.append("def")
+    fork = session.fork(name="twin", snapshot="here")
+    assert (fork.created.forked_from.session, fork.append("d").position) == (session.id, 4)
+    assert [snapshot.name for snapshot in session.snapshots()] == ["here"]
+    assert (session.restore("here").position, session.info().version) == (3, 3)
+    session.drop_snapshot("here")
+    with pytest.raises(errors.NotFoundError):
+        session.restore("here")
+    with pytest.raises(errors.RequestError):
+        session.drop_snapshot("../s2")
+    fork.delete()
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_session_travels_as_a_file(client: Any, session: Any, tmp_path: Path, opened: bool) -> None:
+    """To a path or an open file, and from there into a new session."""
+    file: Any = io.BytesIO() if opened else tmp_path / "session.rlstm"
+    session.append("abc")
+    session.export(file)
+    if opened:
+        file.seek(0)
+    copy = client.sessions.import_session(file, name=f"copy-{opened}")
+
+    assert (copy.info().position, copy.id == session.id) == (3, False)
+    copy.delete()

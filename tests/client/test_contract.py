@@ -1,138 +1,237 @@
-"""What the client sends and reads is what the server's schemas say: neither side moves alone."""
+"""What both clients send and read is what the server's document says: neither side moves alone.
 
+The routes under ``/v1`` are left out on purpose: OpenAI's own package is their client.
+"""
+
+import asyncio
 import inspect
-from collections.abc import Callable
-from dataclasses import fields
-from typing import Any
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, get_args, get_type_hints
 
+import httpx
 import pytest
 
-from rlstm_client import _wire, models
+from rlstm_client import AsyncClient, Client, Retries, errors, models
+from rlstm_server.app import create_app
+from rlstm_server.settings import Settings
 
-schemas = pytest.importorskip("rlstm_server.schemas")
-app = pytest.importorskip("rlstm_server.app")
-DOCUMENT = app.create_app(pytest.importorskip("rlstm_server.settings").Settings()).openapi()["components"][
-    "schemas"
-]
+ELSEWHERE = "/v1/"
+ONE = "a" * 32
+BY_THEMSELVES = {"last_event_id", "stream"}
+"""What no caller gives: a stream that goes on sends it."""
 
-ANSWERS = [
-    (models.ScoreResult, "ScoreAnswer"),
-    (models.ScoredItem, "ItemScores"),
-    (models.WordScore, "WordScore"),
-    (models.Totals, "Totals"),
-    (models.Adaptation, "AdaptationChoice"),
-    (models.Alternatives, "Alternatives"),
-    (models.Choice, "Continuation"),
-    (models.Generation, "GenerateAnswer"),
-    (models.SessionInfo, "SessionInfo"),
-    (models.SessionInfo, "ChangeAnswer"),
-    (models.SessionInfo, "CreatedSession"),
-    (models.SessionTotals, "SessionTotals"),
-    (models.SessionPage, "SessionPage"),
-    (models.Ancestor, "Ancestor"),
-    (models.Snapshot, "SessionSnapshot"),
-    (models.Snapshot, "SnapshotAnswer"),
-    (models.AppendResult, "AppendAnswer"),
-    (models.Ranking, "CandidatesAnswer"),
-    (models.Candidate, "RankedCandidate"),
-    (models.TokenEvent, "TokenEvent"),
-    (models.EndEvent, "EndEvent"),
-]
-# The identity of generations and new sessions stays in ``extra``; an append cannot ask for alternatives.
-NOT_FIELDS = {*(field.name for field in fields(schemas.EngineIdentity)), "top"}
-
-NO_FIELDS = {"session_id", "idempotency_key", "if_match"}  # in the path and the headers
-REQUESTS: list[tuple[list[Callable[..., Any]], Any]] = [
-    ([_wire.score], schemas.ScoreRequest),
-    ([_wire.generate, _wire.generation_body], schemas.GenerateRequest),
-    ([_wire.create_session], schemas.CreateSession),
-    ([_wire.append], schemas.AppendRequest),
-    ([_wire.score_candidates], schemas.CandidatesRequest),
-    ([_wire.reset_session], schemas.ResetRequest),
-    ([_wire.update_session], schemas.UpdateRequest),
-    ([_wire.take_snapshot], schemas.SnapshotRequest),
-    ([_wire.restore_session], schemas.RestoreRequest),
-    ([_wire.fork_session], schemas.ForkRequest),
-]
-sessions = pytest.importorskip("rlstm_server.api.sessions")
-SESSION_ROUTES = [(method, route.path) for route in sessions.router().routes for method in route.methods]
-ONE = "/sessions/{session_id}"
-CALLS: dict[tuple[str, str], Callable[[], Any]] = {
-    ("POST", "/sessions"): _wire.create_session,
-    ("GET", "/sessions"): _wire.list_sessions,
-    ("POST", "/sessions/import"): lambda: _wire.import_session(b"x"),
-    ("GET", ONE): lambda: _wire.get_session("s1"),
-    ("PATCH", ONE): lambda: _wire.update_session("s1", learning=False),
-    ("DELETE", ONE): lambda: _wire.delete_session("s1"),
-    ("POST", f"{ONE}/append"): lambda: _wire.append("s1", "a"),
-    ("POST", f"{ONE}/score"): lambda: _wire.score_candidates("s1", ["a"]),
-    ("POST", f"{ONE}/generate"): lambda: _wire.generate_in_session("s1", commit=True),
-    ("POST", f"{ONE}/reset"): lambda: _wire.reset_session("s1"),
-    ("POST", f"{ONE}/fork"): lambda: _wire.fork_session("s1"),
-    ("POST", f"{ONE}/snapshots"): lambda: _wire.take_snapshot("s1", "n1"),
-    ("GET", f"{ONE}/snapshots"): lambda: _wire.list_snapshots("s1"),
-    ("DELETE", f"{ONE}/snapshots/{{snapshot}}"): lambda: _wire.drop_snapshot("s1", "n1"),
-    ("POST", f"{ONE}/restore"): lambda: _wire.restore_session("s1", "n1"),
-    ("GET", f"{ONE}/export"): lambda: _wire.export_session("s1"),
+Method = tuple[Callable[..., Any], tuple[Any, ...]]
+METHODS: dict[str, tuple[Callable[[Any], Method], Any]] = {
+    "POST /score": (lambda c: (c.score, ("a",)), models.ScoreResult),
+    "POST /generate": (lambda c: (c.generate, ("a",)), models.Generation),
+    "POST /tokenize": (lambda c: (c.tokenize, ("a",)), None),
+    "POST /detokenize": (lambda c: (c.detokenize, ([97],)), None),
+    "GET /tokenizer_info": (lambda c: (c.tokenizer_info, ()), models.TokenizerInfo),
+    "GET /info": (lambda c: (c.info, ()), None),
+    "GET /metrics": (lambda c: (c.metrics, ()), None),
+    "GET /health/live": (lambda c: (c.live, ()), None),
+    "GET /health/ready": (lambda c: (c.ready, ()), None),
+    "POST /sessions": (lambda c: (c.sessions.create, ()), models.SessionInfo),
+    "GET /sessions": (lambda c: (c.sessions.page, ()), models.SessionPage),
+    "POST /sessions/import": (lambda c: (c.sessions.import_session, (io.BytesIO(b"f"),)), models.SessionInfo),
+    "GET /sessions/{session_id}": (lambda c: (c.sessions.get(ONE).info, ()), models.SessionInfo),
+    "PATCH /sessions/{session_id}": (lambda c: (c.sessions.get(ONE).update, ()), models.SessionInfo),
+    "DELETE /sessions/{session_id}": (lambda c: (c.sessions.get(ONE).delete, ()), None),
+    "POST /sessions/{session_id}/append": (
+        lambda c: (c.sessions.get(ONE).append, ("a",)),
+        models.AppendResult,
+    ),
+    "POST /sessions/{session_id}/score": (lambda c: (c.sessions.get(ONE).score, (["a"],)), models.Ranking),
+    "POST /sessions/{session_id}/generate": (
+        lambda c: (c.sessions.get(ONE).generate, ()),
+        models.Generation,
+    ),
+    "POST /sessions/{session_id}/reset": (lambda c: (c.sessions.get(ONE).reset, ()), models.SessionInfo),
+    "POST /sessions/{session_id}/fork": (lambda c: (c.sessions.get(ONE).fork, ()), models.SessionInfo),
+    "GET /sessions/{session_id}/export": (lambda c: (c.sessions.get(ONE).export, (io.BytesIO(),)), None),
+    "POST /sessions/{session_id}/snapshots": (
+        lambda c: (c.sessions.get(ONE).snapshot, ("n",)),
+        models.Snapshot,
+    ),
+    "GET /sessions/{session_id}/snapshots": (
+        lambda c: (c.sessions.get(ONE).snapshots, ()),
+        models.SnapshotList,
+    ),
+    "DELETE /sessions/{session_id}/snapshots/{snapshot}": (
+        lambda c: (c.sessions.get(ONE).drop_snapshot, ("n",)),
+        None,
+    ),
+    "POST /sessions/{session_id}/restore": (
+        lambda c: (c.sessions.get(ONE).restore, ("n",)),
+        models.SessionInfo,
+    ),
+    "GET /sessions/{session_id}/stream": (lambda c: (c.sessions.get(ONE).stream, (["a"],)), None),
 }
+SOCKET = "GET /sessions/{session_id}/stream"
+"""What asks for a WebSocket; `test_streaming` says where."""
+SENT = [name for name in METHODS if name != SOCKET]
+UNREAD = {
+    "timings",
+    "fingerprint",
+    "adaptation_fingerprint",
+    "numerics",
+    "top",
+    "model",
+    "approx",
+}
+"""What may be without a field: it is read into ``extra``."""
+CLIENTS = [Client, AsyncClient]
 
 
-@pytest.mark.parametrize(("ours", "theirs"), ANSWERS)
-def test_every_member_of_an_answer_has_a_field(ours: type[Any], theirs: str) -> None:
-    """What the server documents is read into a field of the same name."""
-    assert set(DOCUMENT[theirs]["properties"]) - {f.name for f in fields(ours)} <= NOT_FIELDS
+@pytest.fixture(scope="module")
+def document() -> Any:
+    """The server's OpenAPI document."""
+    return create_app(Settings(durability="memory")).openapi()
 
 
-@pytest.mark.parametrize(("ours", "theirs"), ANSWERS)
-def test_every_field_that_must_be_there_is_always_sent(ours: type[Any], theirs: str) -> None:
-    """A field without default here is one that the server never leaves out."""
-    needed = inspect.signature(ours).parameters.values()
+@pytest.fixture(scope="module")
+def operations(document: Any) -> dict[str, Any]:
+    """Every operation of the document by its name, but for OpenAI's."""
+    return {
+        f"{method.upper()} {path}": operation
+        for path, methods in document["paths"].items()
+        if not path.startswith(ELSEWHERE)
+        for method, operation in methods.items()
+    }
 
-    assert {p.name for p in needed if p.default is p.empty} <= set(DOCUMENT[theirs]["required"])
+
+def sent_by(kind: type[Any], name: str) -> httpx.Request:
+    """Call a method of a client that reaches no server, and give what it sent."""
+    requests: list[httpx.Request] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        raise httpx.ConnectError("no server is there")
+
+    client = kind(transport=httpx.MockTransport(refuse), retries=Retries(attempts=1))
+    method, arguments = METHODS[name][0](client)
+    with suppress(errors.CannotConnectError):
+        made = method(*arguments)
+        if inspect.iscoroutine(made):
+            asyncio.run(made)
+    (request,) = requests
+    return request
 
 
-@pytest.mark.parametrize(("builders", "schema"), REQUESTS)
-def test_every_argument_is_a_field_and_every_field_an_argument(
-    builders: list[Callable[..., Any]], schema: type[Any]
+def arguments_of(function: Callable[..., Any]) -> set[str]:
+    """What a method takes, the options that are written elsewhere included."""
+    found = set()
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            (options,) = get_args(parameter.annotation)
+            found |= set(get_type_hints(options))
+        else:
+            found.add(name)
+    return found
+
+
+def resolved(document: Any, schema: Any) -> Any:
+    """A schema as an object or an array: references followed, null left out."""
+    if "$ref" in schema:
+        return resolved(document, document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[-1]])
+    options = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    return resolved(document, options[0]) if options else schema
+
+
+def unlike(document: Any, ours: Any, schema: Any, where: str) -> Iterator[str]:
+    """Where a class of this client and a schema of the server differ, and what is nested in both."""
+    theirs = resolved(document, schema)
+    members, needed = theirs.get("properties", {}), set(theirs.get("required", ()))
+    named = {field.name: field for field in fields(ours)}
+    yield from (f"{where}.{name} is not read" for name in members.keys() - named.keys() - UNREAD)
+    for name, field in named.items():
+        if field.default is MISSING and field.default_factory is MISSING and name not in needed:
+            yield f"{where}.{name} is not always sent"
+        hint = get_type_hints(ours)[name]
+        nested = next((one for one in (hint, *get_args(hint)) if is_dataclass(one)), None)
+        if nested is not None and name in members:
+            inner = resolved(document, members[name])
+            yield from unlike(document, nested, inner.get("items", inner), f"{where}.{name}")
+
+
+def test_every_operation_has_a_method(operations: dict[str, Any]) -> None:
+    """No operation of the server is out of reach, and no method leads nowhere."""
+    assert set(METHODS) == set(operations)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, kind) in METHODS.items() if kind])
+def test_every_member_of_an_answer_has_a_field(document: Any, operations: dict[str, Any], name: str) -> None:
+    """What the server documents is read, and what has no default here is always sent; nested parts too."""
+    answers = [one for status, one in operations[name]["responses"].items() if status < "3"]
+    schema = answers[0]["content"]["application/json"]["schema"]
+
+    assert list(unlike(document, METHODS[name][1], schema, METHODS[name][1].__name__)) == []
+
+
+def test_every_member_of_an_event_has_a_field(document: Any, operations: dict[str, Any]) -> None:
+    """Events are read without a remainder."""
+    (answer,) = (one for status, one in operations["POST /generate"]["responses"].items() if status < "3")
+    kinds = {"token": models.TokenEvent, "end": models.EndEvent}
+    for event in answer["content"]["text/event-stream"]["itemSchema"]["oneOf"]:
+        name, data = event["properties"]["event"]["const"], event["properties"]["data"]["contentSchema"]
+        if name in kinds:
+            assert list(unlike(document, kinds[name], data, name)) == []
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("name", METHODS)
+def test_every_argument_is_known_and_everything_can_be_given(
+    document: Any, operations: dict[str, Any], kind: type[Any], name: str
 ) -> None:
-    """The server refuses unknown fields, so an argument of another name would never work."""
-    arguments = {name for build in builders for name in inspect.signature(build).parameters}
-    known = set(schema.model_fields)
-
-    assert arguments - NO_FIELDS - {"options"} <= known
-    assert known <= arguments
-
-
-@pytest.mark.parametrize("route", SESSION_ROUTES, ids=lambda route: f"{route[0]} {route[1]}")
-def test_every_session_route_has_a_call(route: tuple[str, str]) -> None:
-    """No route that this client cannot reach, and no call without a route."""
-    method, template = route
-    builds = CALLS.get(route)
-
-    assert builds is not None, "a route without a call"
-    call = builds()
-    assert (call.method, call.path) == (
-        method,
-        template.replace("{session_id}", "s1").replace("{snapshot}", "n1"),
-    )
-    assert call.keyed is (method in {"POST", "PATCH"} and not template.endswith("/score"))
+    """Query, headers and body: the server refuses unknown fields, so another name would never work."""
+    method, _ = METHODS[name][0](kind())
+    operation = operations[name]
+    given = {p["name"].replace("-", "_") for p in operation.get("parameters", ()) if p["in"] != "path"}
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    fields_of_body = set(resolved(document, body["schema"])["properties"]) if body else set()
+    assert (given | fields_of_body) - BY_THEMSELVES - {"tokens"} <= arguments_of(method)
+    if body:
+        path = set(re.findall(r"{(\w+)}", name))
+        assert arguments_of(method) <= given | fields_of_body | path
 
 
-def test_every_call_has_a_route() -> None:
-    """What the table names is what the server has."""
-    assert set(CALLS) == set(SESSION_ROUTES)
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("name", SENT)
+def test_the_method_leads_there(operations: dict[str, Any], kind: type[Any], name: str) -> None:
+    """One request, to the operation's path; with a key where the server takes one, so that it counts once."""
+    verb, template = name.split(" ")
+    request = sent_by(kind, name)
+    takes = {parameter["name"] for parameter in operations[name].get("parameters", ())}
+
+    assert request.method == verb
+    assert re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), request.url.path)
+    keyed = "idempotency-key" in takes and not name.endswith("/generate")  # which is kept on request only
+    assert ("idempotency-key" in request.headers) == keyed
 
 
-def test_a_key_may_be_as_long_here_as_there() -> None:
-    """Neither side refuses a key that the other takes."""
-    dependencies = pytest.importorskip("rlstm_server.api.dependencies")
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_says_what_it_does(kind: type[Any], name: str) -> None:
+    """In words, and in types for every argument and for the answer; none of them is another library's."""
+    method, _ = METHODS[name][0](kind())
+    signature = inspect.signature(method)
+    annotations = [one.annotation for one in signature.parameters.values()]
 
-    assert dependencies.KEY.pattern == _wire._KEY.pattern
+    assert inspect.getdoc(method)
+    assert signature.return_annotation is not signature.empty
+    assert inspect.Parameter.empty not in annotations
+    assert "httpx" not in str(signature) + str(inspect.signature(kind))
 
 
-def test_generation_in_a_session() -> None:
-    """A session's generation has no prompt, and what is its own besides."""
-    arguments = set(inspect.signature(_wire.generation_body).parameters)
-    arguments |= set(inspect.signature(_wire.generate_in_session).parameters)
+def test_the_server_has_no_error_that_the_clients_do_not_know() -> None:
+    """Both tables: every slug of the server is a type here with the same status, and the other way round."""
+    problems = pytest.importorskip("rlstm_server.api.problems")
+    kinds = [*problems.KINDS.values(), problems.METHOD_NOT_ALLOWED, problems.EXPIRED]
 
-    assert set(schemas.SessionGenerate.model_fields) <= arguments
+    assert {kind.slug: kind.status for kind in kinds} == {
+        each.type: each.status for each in errors.error_classes() if each.type
+    }

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_client import _wire
-from rlstm_client._call import Call
+from rlstm_client import _calls
+from rlstm_client._calls import Call
 from rlstm_client._events import EventDecoder, EventReader, ServerSentEvent
 from rlstm_client.errors import (
     APIError,
@@ -43,7 +43,7 @@ STREAMS = st.lists(st.tuples(LINES, st.sampled_from(["\n", "\r", "\r\n"]))).map(
 
 
 def call(choices: int = 1) -> Call[Any]:
-    return replace(_wire.generate("a", stream=True), request_id="r1", choices=choices)
+    return replace(_calls.generate("a", {}, stream=True), request_id="r1", choices=choices)
 
 
 def reference(stream: bytes) -> list[ServerSentEvent]:

@@ -1,9 +1,11 @@
-"""What httpx is told, and what its failures become."""
+"""What the HTTP library is told, and what its failures become."""
+
+from pathlib import Path
 
 import httpx
 import pytest
 
-from rlstm_client import _http, _wire
+from rlstm_client import Client, _calls, _http
 from rlstm_client.errors import (
     CannotConnectError,
     ConnectionLostError,
@@ -12,21 +14,19 @@ from rlstm_client.errors import (
     TimedOutError,
 )
 
-SERVER = httpx.URL("http://user:secret@host:8000/v")
-
 
 @pytest.mark.parametrize("url", ["", "host:8000", "ftp://host", "http://", "http://a:b", "nonsense"])
 def test_an_address_that_is_none(url: str) -> None:
     """A wrong URL is an error of the caller at once, not a failed connection later."""
     with pytest.raises(RequestError, match="is not a URL"):
-        _http.settings(url, None, 1.0)
+        Client(url)
 
 
 @pytest.mark.parametrize("key", ["", "a\nb", "kéy"])
 def test_a_key_that_no_header_can_carry(key: str) -> None:
     """The error does not repeat the key."""
     with pytest.raises(RequestError) as caught:
-        _http.settings("http://host", key, 1.0)
+        Client("http://host", api_key=key)
     assert not key or key not in str(caught.value)
 
 
@@ -41,7 +41,7 @@ def test_a_key_that_no_header_can_carry(key: str) -> None:
 )
 def test_no_proxy_for_this_machine(url: str, trusted: bool) -> None:
     """A proxy from the environment is used for other machines only."""
-    assert _http.settings(url, None, 1.0)["trust_env"] is trusted
+    assert Client(url)._http.trust_env is trusted
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,20 @@ def test_no_proxy_for_this_machine(url: str, trusted: bool) -> None:
 )
 def test_failures(error: httpx.HTTPError, error_class: type[NoAnswerError], applied: str) -> None:
     """Whether anything was sent decides what may be believed; the address is named, its password not."""
-    made = _http.no_answer(error, _wire.append("s", "a"), SERVER)
+    client = httpx.Client(base_url="http://user:secret@host:8000/v")
+    made = _http.no_answer(error, _calls.append("s", {"text": "a"}, {}), client)
 
     assert (type(made), made.applied) == (error_class, applied)
     assert "http://host:8000" in str(made)
     assert "secret" not in str(made)
-    assert _http.no_answer(error, _wire.score("a"), SERVER).applied == "no"
+    assert _http.no_answer(error, _calls.score("a", {}), client).applied == "no"
+
+
+def test_no_other_module_names_the_library() -> None:
+    """Its successor is one import away."""
+    package = Path(_http.__file__).parent
+    named = [
+        path.name for path in package.rglob("*.py") if "import httpx" in path.read_text(encoding="utf-8")
+    ]
+
+    assert named == ["_http.py"]

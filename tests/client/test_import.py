@@ -1,14 +1,20 @@
-"""What importing the client costs."""
+"""What importing the client costs and gives."""
 
+import inspect
 import json
 import subprocess
 import sys
+
+import pytest
+
+import rlstm_client
 
 MODULES = """
 import json, sys
 import httpx
 before = set(sys.modules)
-from rlstm_client import *
+import rlstm_client
+rlstm_client.Client, rlstm_client.AsyncClient, rlstm_client.models, rlstm_client.errors
 print(json.dumps(sorted(set(sys.modules) - before)))
 """
 SECONDS = """
@@ -26,7 +32,7 @@ def run(code: str) -> str:
 
 
 def test_only_httpx_and_the_standard_library() -> None:
-    """With every public name imported, the only third-party modules are httpx and what httpx itself loads."""
+    """With both clients imported, the only third-party modules are httpx and what httpx itself loads."""
     packages = {module.partition(".")[0] for module in json.loads(run(MODULES))}
 
     assert packages - set(sys.stdlib_module_names) == {"rlstm_client"}
@@ -38,3 +44,18 @@ def test_importing_is_quick() -> None:
 
     assert min(package) < 0.2
     assert min(clients) < 0.4
+
+
+def test_the_exported_names() -> None:
+    """``__all__`` is complete: every public class of the models, and nothing that is not there."""
+    named = {name for name in rlstm_client.__all__ if getattr(rlstm_client, name) is not None}
+    public = {
+        name
+        for name, value in vars(rlstm_client.models).items()
+        if inspect.isclass(value) and issubclass(value, rlstm_client.models.Answer)
+    }
+
+    assert public - named == {"Answer", "Columns", "SnapshotList"}
+    assert named <= set(dir(rlstm_client))
+    with pytest.raises(AttributeError, match="nothing_of_the_kind"):
+        _ = rlstm_client.nothing_of_the_kind  # type: ignore[attr-defined]

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -32,6 +34,7 @@ ANSWER = {
     "norm_ratio": 0.0,
     "pending": 0,
     "expires_at": None,
+    "totals": {"logprob": 0.0, "tokens": 0, "bytes": 1},
 }
 
 
@@ -187,7 +190,7 @@ def test_an_error_says_what_is_known(peer: Peer, streamed: Callable[..., list[An
 def test_a_refusal_after_a_cut_tells_nothing_of_what_was_under_way(
     peer: Peer, streamed: Callable[..., list[Any]], slug: str, status: int
 ) -> None:
-    """Whoever refuses a connection has not looked at the frames that went over the one before."""
+    """Who refuses a connection has not looked at the frames that went over the one before."""
     peer.steps = [peer.then(peer.takes(1, acknowledges=0), 1012), refusal(status, slug)]
     with pytest.raises(errors.APIError) as caught:
         streamed(["a"])
@@ -195,8 +198,8 @@ def test_a_refusal_after_a_cut_tells_nothing_of_what_was_under_way(
     assert (caught.value.status, caught.value.applied) == (status, "unknown")
 
 
-def test_nobody_there_after_a_cut_tells_nothing_either(peer: Peer) -> None:
-    """What was under way may have taken effect, although the last attempts reached nobody."""
+def test_no_server_after_a_cut_tells_nothing_either(peer: Peer) -> None:
+    """What was under way may have taken effect, although the last attempts reached no server."""
     with (
         running(peer) as server,
         Client(
@@ -207,7 +210,7 @@ def test_nobody_there_after_a_cut_tells_nothing_either(peer: Peer) -> None:
 
         def step(socket: ServerConnection) -> None:
             socket.recv()
-            server.socket.shutdown(SHUT_RDWR)  # nobody listens from here on
+            server.socket.shutdown(SHUT_RDWR)  # no server listens from here on
             socket.close(1012)
 
         peer.steps = [step]
@@ -293,13 +296,72 @@ def test_whatever_ends_a_stream_tells_how_far_it_came(
     assert vars(caught.value)["progress"] == errors.AppendProgress(answer=None, characters=4, following=[])
 
 
-def test_a_stream_that_is_left_leaves_no_thread(peer: Peer, url: str) -> None:
+def test_scores_that_are_no_longer_stored_are_an_error(
+    peer: Peer, streamed: Callable[..., list[Any]]
+) -> None:
+    """Of a frame that is sent again: it is in the session, and no number is made up."""
+
+    def forgetful(socket: ServerConnection) -> None:
+        for _ in range(2):
+            seq = json.loads(socket.recv())["seq"]
+            socket.send(
+                json.dumps({"type": "scores", "seq": seq, **ANSWER, "replayed": True, "totals": None})
+            )
+
+    peer.steps = [forgetful]
+    with pytest.raises(errors.ScoresNotStoredError) as caught:
+        streamed(["aé", "b"])
+    progress = caught.value.progress
+
+    assert (caught.value.applied, caught.value.facts) == ("yes", {"version": 1, "position": 1})
+    assert progress is not None
+    assert (progress.answer, progress.characters) == (None, 2)
+
+
+LEFT = """
+import sys, time
+from rlstm_client import Client
+
+session = Client(sys.argv[1]).sessions.get("s1")
+def texts():
+    yield from ["a\\n", "b\\n"]
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "code"),
+    [
+        ("next(session.stream(['a', 'b']))", 0),
+        ("answers = session.stream(iter(['a', 'b'])); next(answers)", 0),
+        ("answers = session.stream(texts()); next(answers)", 0),
+        ("for answer in session.stream(['a'] * 100): break", 0),
+        ("for answer in session.stream(texts()): sys.exit(3)", 3),
+        ("for answer in session.stream(texts()): raise OSError", 1),
+    ],
+)
+def test_a_stream_that_is_left_does_not_hold_the_process(peer: Peer, url: str, left: str, code: int) -> None:
+    """However it is left, and whatever its texts wait for: nothing waits for a thread at the end."""
+    peer.steps = [peer.then_hangs(peer.takes(1))]
+    done = subprocess.run([sys.executable, "-c", LEFT + left, url], timeout=60, stderr=subprocess.PIPE)
+
+    assert (done.returncode, b"Fatal" in done.stderr) == (code, False)
+
+
+@pytest.mark.parametrize("ends", ["close", "let go"])
+def test_a_stream_that_is_left_leaves_no_thread(peer: Peer, url: str, ends: str) -> None:
     """However much of one text was still to be sent."""
     peer.steps = [peer.then_hangs(peer.takes(8))]
-    with Client(url) as client, client.sessions.get(SESSION).stream(["x" * 100_000]) as stream:
+    with Client(url) as client:
+        stream = client.sessions.get(SESSION).stream(["x" * 100_000])
         next(stream)
-    deadline = time.monotonic() + 5
-    while any(one.name == "rlstm-stream" for one in threading.enumerate()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+        if ends == "close":
+            stream.close()
+        del stream
+        deadline = time.monotonic() + 20
+        while (
+            left := [t for t in threading.enumerate() if t.name == "rlstm-stream"]
+        ) and time.monotonic() < deadline:
+            time.sleep(0.01)
 
-    assert [one for one in threading.enumerate() if one.name == "rlstm-stream"] == []
+    assert left == []

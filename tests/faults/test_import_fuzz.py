@@ -30,9 +30,9 @@ def seeds(checkpoint):
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1, metadata={"n": 1, "é": None})
     for asked, text in (({}, b""), ({}, b"a text that was read"), ({"static": False, "experts": 1}, b"ab")):
         choice = served.choose(AdaptationRequest(**asked))
-        adapter = served.adapter(choice.kind, choice.coordinates)
+        evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
         state = SessionState.before_text(served, choice)
-        for observed in adapter.observe(state.adapted, list(text)):
+        for observed in evaluator.observe(state.adapted, list(text)):
             state = replace(state, adapted=observed.state)
         copy = SessionCopy(key=KEY, position=first_position(KEY), state=state, facts=facts)
         yield b"".join(write_export(copy, ExportKeys((b"any",))).pieces)[:-32]

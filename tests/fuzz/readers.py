@@ -9,7 +9,7 @@ from tests.fuzz.mutations import change_tree, scrambled
 from tests.fuzz.nasties import BODIES, HEADER_VALUES, QUERY_VALUES, VALUES
 from tests.fuzz.worlds import KEY
 
-from rlstm_model.adaptation.works import Decisions
+from rlstm_model.adaptation.batch_items import Decisions
 from rlstm_server.api import bodies, dependencies
 from rlstm_server.engine.answers import append_answer, encode, encode_session, session_info
 from rlstm_server.engine.marks import Mark, read_mark

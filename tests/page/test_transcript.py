@@ -7,7 +7,7 @@ import re
 import pytest
 from tests.page import given
 
-from rlstm_client._pieces import cut
+from rlstm_client._appends import cut
 from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, WordVocab
 from rlstm_server.engine.text import START, read_passage
 from rlstm_server.schemas import Passage

@@ -8,19 +8,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import settings
 
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import DropoutRates
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.batches import Texts
 from rlstm_training.config import Recipe, Source
 from rlstm_training.corpora import ENVIRONMENT
-
-# A first call into torch can take longer than hypothesis' deadline; examples are not kept between runs.
-settings.register_profile("training", deadline=None, database=None)
-settings.load_profile("training")
 
 
 def _words(count, seed):
@@ -48,13 +43,13 @@ def _record(folder, path, raw, dataset, role, **more):
 @pytest.fixture
 def shared_out(monkeypatch):
     """How many items crews were given to share, each time they were given any."""
-    counts, map_items = [], Crew.map
+    counts, map_items = [], ThreadPool.map
 
-    def counting(crew, act, items):
+    def counting(thread_pool, act, items):
         counts.append(len(items))
-        return map_items(crew, act, items)
+        return map_items(thread_pool, act, items)
 
-    monkeypatch.setattr(Crew, "map", counting)
+    monkeypatch.setattr(ThreadPool, "map", counting)
     return counts
 
 

@@ -4,10 +4,12 @@ import json
 import random
 from dataclasses import replace
 
-from rlstm_client import _pieces, _problems, _read, _retries, errors
-from rlstm_client._call import Call, encode
+from rlstm_client import _appends, errors
+from rlstm_client._appends import FRAME_BYTES, Frames
+from rlstm_client._calls import DEFAULT_RETRIES, Call, encode, read_append, still_open
 from rlstm_client._events import EventDecoder
-from rlstm_client._frames import FRAME_BYTES, Frames
+from rlstm_client.errors import error_classes
+from rlstm_client.models import to_json
 
 CALLS = {
     "keyed": Call(method="POST", path="/", read=str, headers={"Idempotency-Key": "k"}),
@@ -37,13 +39,13 @@ def _classes(root=errors.RLSTMError):
 
 def words():
     """The server's word and the status of every class of its part."""
-    found = _problems.error_classes()
+    found = error_classes()
     return sorted([one.__name__, one.type, one.status] for one in found)
 
 
 def problems():
     """Answers of the server, of proxies and of nobody, and the errors that they are."""
-    slugs = [one.type for one in _problems.error_classes() if one.type]
+    slugs = [one.type for one in error_classes() if one.type]
     documents = [{"type": f"urn:rlstm:problem:{slug}", "detail": "no", "applied": "yes"} for slug in slugs]
     documents += [
         {"type": "https://x.y/never_heard#of_this", "title": "a title", "applied": "perhaps", "version": 3},
@@ -58,7 +60,7 @@ def problems():
                 {"retry-after": "3"},
                 {"retry-after": "Wed, 21 Oct 2026", "x-request-id": "h"},
             ):
-                error = _problems.from_answer(status, headers, text.encode(), "mine")
+                error = errors.from_answer(status, headers, text.encode(), "mine")
                 yield {"status": status, "headers": headers, "text": text, "error": _told(error)}
 
 
@@ -81,7 +83,7 @@ def waits():
                 for retry_after in (None, 0.0, 2.0, 31.0):
                     for attempt, chance in ((1, 0.0), (3, 0.5), (5, 0.9)):
                         error = one("failed", applied=applied, retry_after=retry_after)
-                        wait = _retries.DEFAULT_RETRIES.wait(call, error, attempt, chance)
+                        wait = DEFAULT_RETRIES.wait(call, error, attempt, chance)
                         yield {
                             "call": {
                                 "method": call.method,
@@ -109,7 +111,7 @@ def doubts():
                 yield {
                     "error": {"name": one.__name__, "applied": applied},
                     "before": before,
-                    "open": _retries.still_open(error, before),
+                    "open": still_open(error, before),
                     "applied": error.applied,
                 }
 
@@ -119,7 +121,7 @@ def frames(chance):
     for learn in (None, False):
         for final in (False, True):
             texts = [_text(chance, chance.choice((0, 1, 5, 3000))) for _ in range(8)]
-            buffer = _pieces.PieceBuffer(1, hold_last=final, piece_bytes=FRAME_BYTES)
+            buffer = _appends.PieceBuffer(1, hold_last=final, piece_bytes=FRAME_BYTES)
             made = Frames("s", learn=learn)
             sent = [made.make(piece) for text in texts for piece in buffer.feed(text)]
             sent += [made.make(piece, final=final and last) for piece, last in buffer.finish()]
@@ -132,7 +134,7 @@ def cuts(chance):
     for size in (4, 5, 7, 64, 4096):
         for _ in range(20):
             text = _text(chance, chance.randrange(3 * size))
-            yield {"text": text, "size": size, "pieces": _pieces.cut(text, size)}
+            yield {"text": text, "size": size, "pieces": _appends.cut(text, size)}
 
 
 def _text(chance, length):
@@ -144,7 +146,7 @@ def keys(chance):
     for options in ({}, {"final": True, "unit": "bits"}, {"learn": False, "scores": "none"}):
         ids = [chance.randrange(256) for _ in range(5_000)]
         for whole in ("short", _text(chance, 6_000), ids):
-            plan = _pieces.AppendPlan("s", whole, idempotency_key="k-1", **options)
+            plan = _appends.AppendPlan("s", whole, {"idempotency_key": "k-1", **options})
             made = [call.headers["Idempotency-Key"] for call in plan]
             yield {"whole": whole, "options": options, "keys": made}
 
@@ -154,7 +156,7 @@ def gathered(chance):
     for size in (1, 8, 4096):
         for hold in (False, True):
             texts = [_text(chance, chance.choice((0, 1, 5, 3000))) for _ in range(12)]
-            buffer = _pieces.PieceBuffer(size, hold_last=hold)
+            buffer = _appends.PieceBuffer(size, hold_last=hold)
             pieces = [buffer.feed(text) for text in texts]
             pieces.append([piece for piece, _ in buffer.finish()])
             yield {"texts": texts, "size": size, "hold": hold, "pieces": pieces}
@@ -166,8 +168,8 @@ def sums(chance):
         for static in (True, False):
             for count in (1, 2, 5):
                 answers = [_answer(chance, scores, static) for _ in range(count)]
-                combined = _pieces.combine([_read.append_result(answer) for answer in answers])
-                told = _read.to_json(replace(combined, extra={}))
+                combined = _appends.combine([read_append(scores, answer) for answer in answers])
+                told = to_json(replace(combined, extra={}))
                 whole = {name: told.get(name, answers[-1][name]) for name in answers[-1]}
                 yield {"answers": answers, "whole": whole}
 

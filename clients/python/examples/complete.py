@@ -15,11 +15,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from rlstm_client import Client
-from rlstm_client.cli import arguments
+from rlstm_client import Client, Session
+from rlstm_client.cli import inputs
 from rlstm_client.cli.exits import CommandError, one_line_errors
 from rlstm_client.cli.output import write
-from rlstm_client.sessions import Session
 
 ASK = "? "
 
@@ -105,18 +104,18 @@ def complete(
     *,
     session: Annotated[str | None, typer.Option(help="The id of a session to go on with.")] = None,
     proposals: Annotated[int, typer.Option(min=1, max=9, help="How many at a time.")] = 3,
-    max_tokens: arguments.MaxTokens = 80,
-    temperature: arguments.Temperature = 0.7,
-    seed: arguments.Seed = 1,
-    url: arguments.Url = "http://127.0.0.1:8000",
-    api_key: arguments.ApiKey = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="At most so many new tokens.")] = 80,
+    temperature: Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.")] = 0.7,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same proposals.")] = 1,
+    url: inputs.Url = "http://127.0.0.1:8000",
+    api_key: inputs.ApiKey = None,
 ) -> None:
     """Learn what is typed, and propose how it may go on."""
     console = Console(stderr=True, highlight=False)
     with Client(url, api_key=api_key) as client:
         kept = client.sessions.get(session) if session else client.sessions.create()
         kept.info()  # a session that is not there is told before anything is typed
-        desk = Desk(kept, proposals, max_tokens or 80, 0.7 if temperature is None else temperature, seed or 1)
+        desk = Desk(kept, proposals, max_tokens, temperature, seed)
         try:
             talk(desk, typed(console))
         finally:

@@ -24,10 +24,9 @@ from typing import Annotated
 
 import typer
 
-from rlstm_client import Client, Retries
-from rlstm_client.cli import arguments
+from rlstm_client import Client, Retries, Session
+from rlstm_client.cli import inputs
 from rlstm_client.cli.exits import CommandError, one_line_errors
-from rlstm_client.sessions import Session
 
 LONGEST = 4096  # characters of a line that are read
 HISTORY = 500  # scores that the threshold remembers
@@ -103,7 +102,7 @@ class Watch:
         """
         best = self.session.score([text], unit="bits").best
         if best.static_logprob is None:
-            raise CommandError("the session cannot be watched: it has no static row to compare with")
+            raise CommandError("the session cannot be watched: it has no frozen baseline to compare with")
         return -best.logprob, -best.static_logprob
 
     def lines(self, lines: Iterable[str]) -> Iterator[Line]:
@@ -149,8 +148,8 @@ def log_watch(
     margin: Annotated[float, typer.Option(min=0, max=1, help="How far from the usual score to 1.")] = MARGIN,
     warm_up: Annotated[int, typer.Option(min=2, help="Lines before the first threshold.")] = WARM_UP,
     all_lines: Annotated[bool, typer.Option("--all", help="Write every line, not only alarms.")] = False,
-    url: arguments.Url = "http://127.0.0.1:8000",
-    api_key: arguments.ApiKey = None,
+    url: inputs.Url = "http://127.0.0.1:8000",
+    api_key: inputs.ApiKey = None,
 ) -> None:
     """Write alarms as lines of JSON."""
     count = alarms = 0

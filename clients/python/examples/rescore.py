@@ -22,11 +22,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rlstm_client import Client
-from rlstm_client.cli import arguments
+from rlstm_client import Client, Session
+from rlstm_client.cli import inputs
 from rlstm_client.cli.exits import CommandError, one_line_errors
-from rlstm_client.cli.texts import whole_text
-from rlstm_client.sessions import Session
 
 MOST_CANDIDATES = 256
 
@@ -160,7 +158,7 @@ class Rescorer:
 
 def utterances(file: Path) -> list[Utterance]:
     """Read the file whole, so that a bad line is told before anything is scored."""
-    lines = whole_text(None, file).split("\n")
+    lines = inputs.whole_text(None, file).split("\n")
     return [Utterance.read(line, f"line {number}") for number, line in enumerate(lines, 1) if line.strip()]
 
 
@@ -171,12 +169,12 @@ def rescore(
     alpha: Annotated[float, typer.Option(help="Weight of the log-probability, in nats.")] = 1.0,
     beta: Annotated[float, typer.Option(help="Weight of the number of tokens.")] = 0.0,
     gamma: Annotated[float, typer.Option(help="Weight of the recogniser's score.")] = 1.0,
-    url: arguments.Url = "http://127.0.0.1:8000",
-    api_key: arguments.ApiKey = None,
+    url: inputs.Url = "http://127.0.0.1:8000",
+    api_key: inputs.ApiKey = None,
 ) -> None:
     """Rank the candidates of each line and write the winner."""
     lists = utterances(file)
-    known = whole_text(None, prime) if prime else ""
+    known = inputs.whole_text(None, prime) if prime else ""
     with Client(url, api_key=api_key) as client:
         session = client.sessions.create()
         try:

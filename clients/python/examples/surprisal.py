@@ -24,9 +24,8 @@ from typing import Annotated, Literal, TextIO
 import typer
 
 from rlstm_client import Client
-from rlstm_client.cli import arguments
+from rlstm_client.cli import inputs
 from rlstm_client.cli.exits import CommandError, one_line_errors
-from rlstm_client.cli.texts import whole_text
 from rlstm_client.models import AppendResult, ScoredItem, Unit
 
 AT_ONCE = 32  # texts in one request
@@ -94,7 +93,7 @@ class Word:
 
 def texts_of(files: Sequence[Path], *, lines: bool) -> dict[str, str]:
     """Read the files, by name; with ``lines`` each line with a word in it is a text, ``file:number``."""
-    texts = {str(file): whole_text(None, file) for file in files}
+    texts = {str(file): inputs.whole_text(None, file) for file in files}
     for name, text in texts.items():
         if not text.strip():
             raise CommandError(f"{name} holds no word")
@@ -230,12 +229,12 @@ def surprisal(
         bool, typer.Option("--together", help="One reader reads all texts, in order.")
     ] = False,
     space: Annotated[Space, typer.Option(help="Where the space between two words counts.")] = "leading",
-    unit: arguments.UnitOption = "bits",
+    unit: inputs.UnitOption = "bits",
     kenlm: Annotated[
         Column | None, typer.Option(help="Write these numbers as KenLM's query does: lines, log10.")
     ] = None,
-    url: arguments.Url = "http://127.0.0.1:8000",
-    api_key: arguments.ApiKey = None,
+    url: inputs.Url = "http://127.0.0.1:8000",
+    api_key: inputs.ApiKey = None,
 ) -> None:
     """Write the surprisal of every word as CSV, or in KenLM's form."""
     texts = texts_of(files, lines=lines or kenlm is not None)

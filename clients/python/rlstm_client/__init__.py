@@ -15,12 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlstm_client._retries import Retries
-    from rlstm_client.async_client import AsyncClient
-    from rlstm_client.async_connection import AsyncEventStream
-    from rlstm_client.async_sessions import AsyncSession, AsyncSessions
-    from rlstm_client.client import Client
-    from rlstm_client.connection import EventStream
+    from rlstm_client import errors, models, options
+    from rlstm_client._async.client import AsyncClient, AsyncSession, AsyncSessions
+    from rlstm_client._async.connection import AsyncEventStream
+    from rlstm_client._async.streaming import AsyncTextStream
+    from rlstm_client._calls import Retries
+    from rlstm_client._sync.client import Client, Session, Sessions
+    from rlstm_client._sync.connection import EventStream
+    from rlstm_client._sync.streaming import TextStream
     from rlstm_client.errors import RLSTMError
     from rlstm_client.models import (
         Adaptation,
@@ -46,22 +48,22 @@ if TYPE_CHECKING:
         Totals,
         WordScore,
     )
-    from rlstm_client.sessions import Session, Sessions
 
 _HOMES = {
-    "Retries": "_retries",
-    "AsyncClient": "async_client",
-    "AsyncEventStream": "async_connection",
-    "AsyncSession": "async_sessions",
-    "AsyncSessions": "async_sessions",
-    "Client": "client",
-    "EventStream": "connection",
+    "AsyncClient": "_async.client",
+    "AsyncEventStream": "_async.connection",
+    "AsyncSession": "_async.client",
+    "AsyncSessions": "_async.client",
+    "AsyncTextStream": "_async.streaming",
+    "Client": "_sync.client",
+    "EventStream": "_sync.connection",
     "RLSTMError": "errors",
-    "Session": "sessions",
-    "Sessions": "sessions",
+    "Retries": "_calls",
+    "Session": "_sync.client",
+    "Sessions": "_sync.client",
+    "TextStream": "_sync.streaming",
 }
 _MODULES = ("errors", "models", "options")
-
 __all__ = [
     "Adaptation",
     "Alternatives",
@@ -71,6 +73,7 @@ __all__ = [
     "AsyncEventStream",
     "AsyncSession",
     "AsyncSessions",
+    "AsyncTextStream",
     "Candidate",
     "Choice",
     "Client",
@@ -91,6 +94,7 @@ __all__ = [
     "SessionTotals",
     "Sessions",
     "Snapshot",
+    "TextStream",
     "TokenEvent",
     "TokenizerInfo",
     "Totals",

@@ -6,17 +6,14 @@ unfinished at the end of the stream is dropped. A chunk may end anywhere, also i
 """
 
 import codecs
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rlstm_client import _problems, _read
-from rlstm_client._call import Call
+from rlstm_client import errors
+from rlstm_client._calls import Call
 from rlstm_client.errors import StreamInterruptedError, UnreadableAnswerError
-from rlstm_client.models import EndEvent, Event
-
-_FAULT_STATUS = 500
+from rlstm_client.models import EndEvent, Event, TokenEvent, UnexpectedShape, decode, decode_object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,27 +134,15 @@ class EventReader:
             )
 
     def _typed(self, raw: ServerSentEvent) -> Event | None:
-        match raw.event:
-            case "token":
-                return _read.token_event(_json(raw.data))
-            case "end":
-                return _read.end_event(_json(raw.data))
-            case "error":
-                problem = {"request_id": self._call.request_id, **_json(raw.data)}
-                raise _problems.from_problem(_status(problem), problem)
+        try:
+            match raw.event:
+                case "token":
+                    return decode(TokenEvent, decode_object(raw.data))
+                case "end":
+                    return decode(EndEvent, decode_object(raw.data))
+                case "error":
+                    problem = {"request_id": self._call.request_id, **decode_object(raw.data)}
+                    raise errors.from_problem(problem)
+        except UnexpectedShape as error:
+            raise UnreadableAnswerError(f"an event cannot be read: {error}", applied="unknown") from error
         return None  # an event of a newer server
-
-
-def _json(data: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise UnreadableAnswerError("an event's data is not a JSON object", applied="unknown")
-    return value
-
-
-def _status(problem: dict[str, Any]) -> int:
-    status = problem.get("status")
-    return status if isinstance(status, int) else _FAULT_STATUS

@@ -1,32 +1,41 @@
-"""What both clients tell httpx, and what its failures are called here."""
+"""HTTP, by one library: what it is told, what its failures are called here, and where a file that comes goes.
+
+No other module of this package imports the library.
+"""
 
 import ipaddress
-from collections.abc import Mapping
-from typing import Any
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, BinaryIO, Final, Self, TypeVar
 
 import httpx
 
-from rlstm_client import _problems
-from rlstm_client._call import Call, Reply
-from rlstm_client.errors import (
-    Applied,
-    CannotConnectError,
-    ConnectionLostError,
-    NoAnswerError,
-    RequestError,
-    RLSTMError,
-    TimedOutError,
-    UnreadableAnswerError,
-)
+from rlstm_client import errors
+from rlstm_client._calls import Call, Reply
+from rlstm_client.errors import NoAnswerError, RequestError, RLSTMError, UnreadableAnswerError
 
-DEFAULT_URL = "http://127.0.0.1:8000"
-DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+ClientT = TypeVar("ClientT", httpx.Client, httpx.AsyncClient)
+PathOrFile = str | os.PathLike[str] | BinaryIO
 
+AsyncHTTP = httpx.AsyncClient
+HTTP = httpx.Client
+Response = httpx.Response
+FAILURES: Final = (httpx.HTTPError, httpx.StreamError)
+
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+DEFAULT_TIMEOUT: Final = 600.0
+CONNECT_SECONDS: Final = 5.0
 _NOTHING_WAS_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 
 
-def settings(url: str, api_key: str | None, timeout: float | httpx.Timeout) -> dict[str, Any]:
-    """Return the arguments of `httpx.Client` and `httpx.AsyncClient`.
+def make(
+    kind: Callable[..., ClientT], url: str, api_key: str | None, timeout: float | None, transport: Any
+) -> ClientT:
+    """Make the library's client.
 
     Redirects are not followed, since they would carry the key to another host.
     """
@@ -34,59 +43,60 @@ def settings(url: str, api_key: str | None, timeout: float | httpx.Timeout) -> d
     headers = {"User-Agent": "rlstm-client"}
     if api_key is not None:
         headers["Authorization"] = f"Bearer {_checked_key(api_key)}"
-    return {
-        "base_url": base_url,
-        "headers": headers,
-        "timeout": timeout,
-        "trust_env": not _is_loopback(base_url.host),  # no proxy reaches this machine's own loopback
-    }
+    connect = CONNECT_SECONDS if timeout is None else min(timeout, CONNECT_SECONDS)
+    return kind(
+        base_url=base_url,
+        headers=headers,
+        timeout=httpx.Timeout(timeout, connect=connect),
+        trust_env=not _is_loopback(base_url.host),  # no proxy reaches this machine's own loopback
+        transport=transport,
+    )
 
 
-def arguments(call: Call[Any]) -> Mapping[str, Any]:
-    """Return the arguments of ``build_request``."""
-    return {
-        "method": call.method,
-        "url": call.path,
-        "params": dict(call.params) or None,
-        "content": call.content,
-        "headers": call.all_headers,
-    }
+def request(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
+    """Return the request of a call."""
+    return client.build_request(
+        call.method,
+        call.path,
+        params=dict(call.params) or None,
+        content=call.content,
+        headers=call.all_headers,
+    )
 
 
-def reply(response: httpx.Response) -> Reply:
+def reply(response: Response) -> Reply:
     """Return a response that was read whole."""
     return Reply(status=response.status_code, headers=response.headers, content=response.content)
 
 
-def is_stream(response: httpx.Response, media_type: str) -> bool:
-    """Whether the body is the stream of this type, and not an error or somebody else's page."""
+def is_stream(response: Response, media_type: str) -> bool:
+    """Whether the body is the stream of this type, and not an error or a proxy's page."""
     content_type = response.headers.get("content-type", "")
     return response.is_success and content_type.partition(";")[0].strip() == media_type
 
 
-def no_stream(call: Call[Any], reply: Reply, media_type: str) -> RLSTMError:
-    """Return the error for an answer that is not the stream: a refusal, or somebody else's page."""
-    if reply.status >= 400:
-        return _problems.from_answer(reply.status, reply.headers, reply.content, call.request_id)
+def no_stream(call: Call[Any], response: Response, media_type: str) -> RLSTMError:
+    """Return the error for an answer that is not the stream: a refusal, or a proxy's page."""
+    status = response.status_code
+    if status >= 400:
+        return errors.from_answer(status, response.headers, response.content, call.request_id)
     detail = f"the answer is not {media_type}"
-    return UnreadableAnswerError(detail, applied="unknown", status=reply.status, request_id=call.request_id)
+    return UnreadableAnswerError(detail, applied="unknown", status=status, request_id=call.request_id)
 
 
-def no_answer(
-    error: httpx.HTTPError | httpx.StreamError, call: Call[Any], server: httpx.URL
-) -> NoAnswerError:
+def no_answer(error: Exception, call: Call[Any], client: httpx.Client | httpx.AsyncClient) -> NoAnswerError:
     """Return the error for a call without an answer; one that reads cannot have changed anything."""
+    server = client.base_url
     where = f"{server.scheme}://{server.netloc.decode('ascii')}"
-    sent = not isinstance(error, _NOTHING_WAS_SENT)
-    applied: Applied = "unknown" if sent and call.changes else "no"
     reason = str(error) or type(error).__name__
-    if not sent:
-        return CannotConnectError(f"cannot connect to {where}: {reason}")
+    if isinstance(error, _NOTHING_WAS_SENT):
+        return errors.CannotConnectError(f"cannot connect to {where}: {reason}")
+    applied: errors.Applied = "unknown" if call.changes else "no"
     if isinstance(error, httpx.TimeoutException):
-        return TimedOutError(f"no answer from {where} in time", applied=applied, request_id=call.request_id)
-    return ConnectionLostError(
-        f"the connection to {where} was lost: {reason}", applied=applied, request_id=call.request_id
-    )
+        late = f"no answer from {where} in time"
+        return errors.TimedOutError(late, applied=applied, request_id=call.request_id)
+    lost = f"the connection to {where} was lost: {reason}"
+    return errors.ConnectionLostError(lost, applied=applied, request_id=call.request_id)
 
 
 def _checked(url: str) -> httpx.URL:
@@ -112,3 +122,68 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def websocket(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> dict[str, Any]:
+    """Return address, headers and proxy of a WebSocket, as of the client's own requests."""
+    base = client.base_url
+    url = base.copy_with(
+        scheme="wss" if base.scheme == "https" else "ws",
+        raw_path=base.raw_path.rstrip(b"/") + call.path.encode("ascii"),
+    )
+    key = {name: client.headers[name] for name in ("authorization",) if name in client.headers}
+    given: dict[str, Any] = {
+        "uri": str(url),
+        "additional_headers": {**key, "x-request-id": call.request_id},
+        "user_agent_header": client.headers["user-agent"],
+    }
+    return given if client.trust_env else given | {"proxy": None}
+
+
+class ArrivingFile:
+    """A file on its way: `partial` takes its bytes, and `keep` puts all of them where they belong.
+
+    What was at a path stays there until then, and for good if that never comes. An open file gets its bytes
+    from where it stands. Nothing is held in memory.
+    """
+
+    partial: IO[bytes]
+
+    def __init__(self, to: PathOrFile) -> None:
+        self._to = Path(to) if isinstance(to, str | os.PathLike) else to
+
+    def __enter__(self) -> Self:
+        if isinstance(self._to, Path):
+            self.partial = tempfile.NamedTemporaryFile(
+                dir=self._to.parent, prefix=f".{self._to.name}.", delete=False
+            )
+        else:
+            self.partial = tempfile.TemporaryFile()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.partial.close()
+        if isinstance(self._to, Path):
+            Path(self.partial.name).unlink(missing_ok=True)
+
+    def restart(self) -> None:
+        """Drop what has come: it comes again from its beginning."""
+        self.partial.seek(0)
+        self.partial.truncate()
+
+    def keep(self) -> None:
+        """Put the bytes in their place; none comes after them."""
+        self.partial.flush()
+        if isinstance(self._to, Path):
+            os.fsync(self.partial.fileno())  # or a crash could leave the name with nothing behind it
+            Path(self.partial.name).replace(self._to)
+        else:
+            self.partial.seek(0)
+            shutil.copyfileobj(self.partial, self._to)
+
+
+def read_file(source: PathOrFile) -> bytes:
+    """Read an open file, or the one at a path, to its end."""
+    return Path(source).read_bytes() if isinstance(source, str | os.PathLike) else source.read()

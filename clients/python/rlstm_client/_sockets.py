@@ -1,23 +1,24 @@
-"""What both clients tell the WebSocket library, and what its failures are called here."""
+"""WebSockets, by one library: what it is told, what its failures are called here, and what runs beside them.
 
+`AsyncSocket` and `AsyncFeeder` are of the asyncio client, `Socket` and `Feeder` of the blocking one.
+"""
+
+import asyncio
+import sys
+import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Self, TypeVar, cast
 
-import httpx
+from websockets.asyncio import client as websockets_asyncio
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 from websockets.frames import CloseCode
+from websockets.sync import client as websockets_sync
 
-from rlstm_client import _problems
-from rlstm_client._call import Call
-from rlstm_client.errors import (
-    Applied,
-    CannotConnectError,
-    ConnectionLostError,
-    RLSTMError,
-    TimedOutError,
-    UnreadableAnswerError,
-)
+from rlstm_client import errors
+from rlstm_client._calls import Call
+from rlstm_client.errors import Applied, ConnectionLostError, RLSTMError, UnreadableAnswerError
 
 PROTOCOL: Final = "rlstm.v1"
 FAILURES: Final = (WebSocketException, OSError, TimeoutError)
@@ -25,11 +26,16 @@ OPEN_SECONDS: Final = 10.0
 REFUSED: Final = 4000
 """A closing code of the server's is this plus a status."""
 
-
+_OPTIONS: Final[Mapping[str, Any]] = {
+    "subprotocols": [PROTOCOL],
+    "compression": None,
+    "open_timeout": OPEN_SECONDS,
+    "max_size": None,  # it is our own server, and an answer is as long as the frame that was asked about
+}
 ConnectT = TypeVar("ConnectT")
 
 
-def direct(connect: ConnectT) -> ConnectT:
+def _direct(connect: ConnectT) -> ConnectT:
     """Return a ``connect`` that follows no redirect: text goes to the server that was named, or nowhere.
 
     The library's classes follow them; in its older versions the blocking one is a function, and does not.
@@ -40,24 +46,87 @@ def direct(connect: ConnectT) -> ConnectT:
     return cast("ConnectT", own)
 
 
-def arguments(client: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> Mapping[str, Any]:
-    """Return the arguments of ``connect``, for a server that is spoken to by `client` too."""
-    base = client.base_url
-    url = base.copy_with(
-        scheme="wss" if base.scheme == "https" else "ws",
-        raw_path=base.raw_path.rstrip(b"/") + call.path.encode("ascii"),
-    )
-    key = {name: client.headers[name] for name in ("authorization",) if name in client.headers}
-    given: dict[str, Any] = {
-        "uri": str(url),
-        "subprotocols": [PROTOCOL],
-        "additional_headers": {**key, "x-request-id": call.request_id},
-        "user_agent_header": client.headers["user-agent"],
-        "compression": None,
-        "open_timeout": OPEN_SECONDS,
-        "max_size": None,  # it is our own server, and an answer is as long as the frame that was asked about
-    }
-    return given if client.trust_env else given | {"proxy": None}
+_connect_asyncio = _direct(websockets_asyncio.connect)
+_connect_sync = _direct(getattr(websockets_sync, "reconnect", websockets_sync.connect))
+
+
+class AsyncSocket:
+    """A connection of the asyncio client."""
+
+    def __init__(self, connection: websockets_asyncio.ClientConnection) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, arguments: Mapping[str, Any]) -> Self:
+        """Connect."""
+        return cls(await _connect_asyncio(**_OPTIONS, **arguments))
+
+    async def send(self, frame: str) -> None:
+        """Send a frame."""
+        await self._connection.send(frame)
+
+    async def receive(self, seconds: float | None) -> str | bytes:
+        """Wait for a frame. Raises TimeoutError."""
+        async with asyncio.timeout(seconds):
+            return await self._connection.recv()
+
+    async def close(self) -> None:
+        """Say goodbye, and close the connection."""
+        await self._connection.close()
+
+
+class Socket:
+    """A connection of the blocking client."""
+
+    def __init__(self, connection: websockets_sync.ClientConnection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def open(cls, arguments: Mapping[str, Any]) -> Self:
+        """Connect."""
+        return cls(_connect_sync(**_OPTIONS, **arguments).__enter__())
+
+    def send(self, frame: str) -> None:
+        """Send a frame."""
+        self._connection.send(frame)
+
+    def receive(self, seconds: float | None) -> str | bytes:
+        """Wait for a frame. Raises TimeoutError."""
+        return self._connection.recv(seconds)
+
+    def close(self) -> None:
+        """Say goodbye, and close the connection."""
+        self._connection.close()
+
+
+class AsyncFeeder:
+    """Runs what sends beside what reads: a task of the asyncio client."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._task = asyncio.ensure_future(work())
+
+    async def stop(self) -> None:
+        """End it."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+class Feeder:
+    """Runs what sends beside what reads: a thread of the blocking client, for which no end waits.
+
+    It may be waiting for a text of its caller's that never comes.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        threading.Thread(target=work, name="rlstm-stream", daemon=True).start()
+
+    def stop(self) -> None:
+        """Leave it: it ends when it has its next text."""
+
+
+def interpreter_ends() -> bool:
+    """Whether threads are stopped where they are: nothing may wait for one, and the system closes sockets."""
+    return sys.is_finalizing()
 
 
 def failure(error: Exception, call: Call[Any], *, under_way: bool) -> RLSTMError:
@@ -67,20 +136,20 @@ def failure(error: Exception, call: Call[Any], *, under_way: bool) -> RLSTMError
         return _refused(error, call, applied)
     if isinstance(error, ConnectionClosed):
         return _closed(error, call, applied)
-    return CannotConnectError(f"cannot connect: {_reason(error)}", applied=applied)
+    return errors.CannotConnectError(f"cannot connect: {_reason(error)}", applied=applied)
 
 
 def _refused(error: InvalidStatus, call: Call[Any], applied: Applied) -> RLSTMError:
     answer = error.response
-    if answer.status_code < httpx.codes.BAD_REQUEST:
+    if answer.status_code < HTTPStatus.BAD_REQUEST:
         return UnreadableAnswerError(
             "the answer is not the WebSocket it should be", applied=applied, status=answer.status_code
         )
-    refusal = _problems.from_answer(
+    refusal = errors.from_answer(
         answer.status_code, answer.headers, bytes(answer.body or b""), call.request_id
     )
     if refusal.applied == "no":
-        refusal.applied = applied  # whoever refuses a connection has not looked at what went over others
+        refusal.applied = applied  # who refuses a connection has not looked at what went over others
     return refusal
 
 
@@ -89,12 +158,11 @@ def _closed(error: ConnectionClosed, call: Call[Any], applied: Applied) -> RLSTM
     code, reason = (error.rcvd.code, error.rcvd.reason) if error.rcvd else (CloseCode.ABNORMAL_CLOSURE, "")
     if code == CloseCode.MESSAGE_TOO_BIG:
         detail = reason or "a frame was too large for the server, or for a proxy in between"
-        return _problems.from_problem(httpx.codes.REQUEST_ENTITY_TOO_LARGE, {"detail": detail, **known})
-    if httpx.codes.is_error(code - REFUSED):
-        return _problems.from_problem(code - REFUSED, {"detail": reason, **known})
-    return ConnectionLostError(
-        f"the connection was lost: {_reason(error)}", applied=applied, request_id=call.request_id
-    )
+        return errors.from_problem({"detail": detail, **known}, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    if 400 <= code - REFUSED <= 599:
+        return errors.from_problem({"detail": reason, **known}, code - REFUSED)
+    lost = f"the connection was lost: {_reason(error)}"
+    return ConnectionLostError(lost, applied=applied, request_id=call.request_id)
 
 
 def _reason(error: Exception) -> str:
@@ -104,8 +172,8 @@ def _reason(error: Exception) -> str:
 class Silence:
     """How long nothing was heard of frames under way. After ``seconds`` it is too long; None: never."""
 
-    def __init__(self, client: httpx.Client | httpx.AsyncClient) -> None:
-        self.seconds = client.timeout.read
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
         self._since = time.monotonic()
 
     def end(self) -> None:
@@ -115,4 +183,4 @@ class Silence:
     def check(self, call: Call[Any], *, under_way: bool) -> None:
         """Call this when nothing was heard for a while. Raises TimedOutError where it is too long."""
         if under_way and self.seconds is not None and time.monotonic() - self._since >= self.seconds:
-            raise TimedOutError("no answer in time", applied="unknown", request_id=call.request_id)
+            raise errors.TimedOutError("no answer in time", applied="unknown", request_id=call.request_id)

@@ -1,67 +1,22 @@
-"""Every error this client raises, drawn as one tree.
+"""Every error this client raises, as one tree, and how a server's answer becomes one.
 
-    RLSTMError
-    ├── RequestError                    the request cannot be built; nothing was sent
-    ├── NoAnswerError                   no whole answer arrived
-    │   ├── CannotConnectError              nothing was sent either
-    │   ├── TimedOutError
-    │   ├── ConnectionLostError
-    │   └── StreamInterruptedError          a stream broke off before its end event
-    ├── UnreadableAnswerError           an answer that this client does not understand
-    └── APIError                        the server said no
-        ├── BadRequestError        400
-        │   ├── InvalidJSONError            invalid_json
-        │   ├── InvalidTextError            invalid_text
-        │   └── InvalidTokenError           invalid_token
-        ├── UnauthorizedError      401      unauthorized
-        ├── ForbiddenError         403      forbidden
-        ├── NotFoundError          404      not_found
-        │   └── ModelNotFoundError          model_not_found
-        ├── MethodNotAllowedError  405      method_not_allowed
-        ├── RequestTimeoutError    408
-        │   ├── ReceiveTimeoutError         receive_timeout
-        │   └── SlowConsumerError           slow_consumer
-        ├── StateConflictError     409
-        │   ├── ConflictError               conflict
-        │   ├── ExportDisabledError         export_disabled
-        │   ├── InFlightError               in_flight
-        │   ├── ModelMismatchError          model_mismatch
-        │   ├── SessionExistsError          session_exists
-        │   └── SnapshotExistsError         snapshot_exists
-        ├── GoneError              410
-        │   ├── SessionDeletedError         session_deleted
-        │   └── SessionExpiredError         session_expired
-        ├── VersionMismatchError   412      version_mismatch
-        ├── TooLargeError          413      too_large
-        ├── UnsupportedMediaError  415      unsupported_media_type
-        ├── UnprocessableError     422
-        │   ├── IdempotencyMismatchError    idempotency_mismatch
-        │   ├── ImportRejectedError         import_rejected
-        │   └── InvalidFieldError           invalid_field
-        ├── UpgradeRequiredError   426      upgrade_required
-        ├── QuotaError             429      quota
-        ├── ServerFaultError       500
-        │   ├── InternalError               internal
-        │   └── StateCorruptError           state_corrupt
-        ├── GatewayError           502      a proxy could not reach the server
-        ├── UnavailableError       503
-        │   ├── DrainingError               draining
-        │   ├── DurabilityError             durability_not_reached
-        │   ├── OverloadedError             overloaded
-        │   ├── StoreFullError              store_full
-        │   └── StoreUnavailableError       store_unavailable
-        └── OutcomeUnknownError    504      outcome_unknown
-
-The lowest words are the ``type`` of the server's problem documents (RFC 9457); `_problems.py` reads them.
+Below `APIError` stands the server's part: a class for each status, and below it a class for each ``type`` of
+the server's problem documents (RFC 9457). Status and type stand in the class line, and are those of the
+server's own table of errors.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from rlstm_client.models import AppendResult
+from rlstm_client.models import AppendResult, UnexpectedShape, decode_object
 
 Applied = Literal["no", "yes", "unknown"]
+
+_MEMBERS = {"type", "title", "status", "detail", "applied", "request_id", "instance"}
+_LONGEST_DETAIL = 300
+_SERVER_FAULT = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +90,7 @@ class NoAnswerError(RLSTMError):
 
 
 class CannotConnectError(NoAnswerError):
-    """Nobody answers at this address; nothing was sent."""
+    """No server answers at this address; nothing was sent."""
 
 
 class TimedOutError(NoAnswerError):
@@ -151,7 +106,14 @@ class StreamInterruptedError(NoAnswerError):
 
 
 class UnreadableAnswerError(RLSTMError):
-    """The answer is no JSON object of the expected shape: another server, or a proxy's page."""
+    """The answer has not the expected form: it comes from another server, or from a proxy."""
+
+
+class ScoresNotStoredError(RLSTMError):
+    """The change took effect once, at an earlier request; its scores are no longer stored.
+
+    ``facts`` has the session's ``version`` and ``position`` after it.
+    """
 
 
 class APIError(RLSTMError):
@@ -159,148 +121,103 @@ class APIError(RLSTMError):
 
     type: ClassVar[str] = ""
 
+    def __init_subclass__(cls, *, status: int | None = None, type: str = "", **options: Any) -> None:  # noqa: A002
+        super().__init_subclass__(**options)
+        cls.type = type
+        if status is not None:
+            cls.status = status
 
-class BadRequestError(APIError):
+
+class BadRequestError(APIError, status=400):
     """The body is not what it has to be."""
 
-    status = 400
+
+class InvalidJSONError(BadRequestError, type="invalid_json"):
+    """The body is not strict JSON."""
 
 
-class InvalidJSONError(BadRequestError):
-    """The body is no strict JSON."""
-
-    type = "invalid_json"
-
-
-class InvalidTextError(BadRequestError):
+class InvalidTextError(BadRequestError, type="invalid_text"):
     """The text is no text: it holds a lone surrogate."""
 
-    type = "invalid_text"
 
-
-class InvalidTokenError(BadRequestError):
+class InvalidTokenError(BadRequestError, type="invalid_token"):
     """An id lies outside the vocabulary."""
 
-    type = "invalid_token"
 
-
-class UnauthorizedError(APIError):
+class UnauthorizedError(APIError, status=401, type="unauthorized"):
     """There is no key, or a wrong one."""
 
-    status = 401
-    type = "unauthorized"
 
-
-class ForbiddenError(APIError):
+class ForbiddenError(APIError, status=403, type="forbidden"):
     """The key is known but may not do this."""
 
-    status = 403
-    type = "forbidden"
+
+class NotFoundError(APIError, status=404, type="not_found"):
+    """There is no such session or route, or the session is another tenant's."""
 
 
-class NotFoundError(APIError):
-    """There is no such session or route, or the session is somebody else's."""
-
-    status = 404
-    type = "not_found"
-
-
-class ModelNotFoundError(NotFoundError):
+class ModelNotFoundError(NotFoundError, type="model_not_found"):
     """No model of this name is served; the sentence names those that are."""
 
-    type = "model_not_found"
 
-
-class MethodNotAllowedError(APIError):
+class MethodNotAllowedError(APIError, status=405, type="method_not_allowed"):
     """The route does not know this method."""
 
-    status = 405
-    type = "method_not_allowed"
 
-
-class RequestTimeoutError(APIError):
+class RequestTimeoutError(APIError, status=408):
     """The server waited for this side, and gave up."""
 
-    status = 408
 
-
-class ReceiveTimeoutError(RequestTimeoutError):
+class ReceiveTimeoutError(RequestTimeoutError, type="receive_timeout"):
     """The body took too long to arrive at the server."""
 
-    type = "receive_timeout"
 
-
-class SlowConsumerError(RequestTimeoutError):
+class SlowConsumerError(RequestTimeoutError, type="slow_consumer"):
     """The events of a stream were not read as fast as they have to be."""
 
-    type = "slow_consumer"
 
-
-class StateConflictError(APIError):
+class StateConflictError(APIError, status=409):
     """The request does not fit what the server holds."""
 
-    status = 409
 
-
-class ConflictError(StateConflictError):
+class ConflictError(StateConflictError, type="conflict"):
     """Other replicas changed the session each time the server tried; nothing was applied."""
 
-    type = "conflict"
 
-
-class ExportDisabledError(StateConflictError):
+class ExportDisabledError(StateConflictError, type="export_disabled"):
     """The server has no key to sign exports with."""
 
-    type = "export_disabled"
 
-
-class InFlightError(StateConflictError):
+class InFlightError(StateConflictError, type="in_flight"):
     """An operation with the same idempotency key is still at work."""
 
-    type = "in_flight"
 
-
-class ModelMismatchError(StateConflictError):
+class ModelMismatchError(StateConflictError, type="model_mismatch"):
     """The session belongs to another model or calibration."""
 
-    type = "model_mismatch"
 
-
-class SessionExistsError(StateConflictError):
+class SessionExistsError(StateConflictError, type="session_exists"):
     """Another live session has this name."""
 
-    type = "session_exists"
 
-
-class SnapshotExistsError(StateConflictError):
+class SnapshotExistsError(StateConflictError, type="snapshot_exists"):
     """The session has a snapshot of this name, of another version."""
 
-    type = "snapshot_exists"
 
-
-class GoneError(APIError):
+class GoneError(APIError, status=410):
     """The session was there, but is no more."""
 
-    status = 410
 
-
-class SessionDeletedError(GoneError):
+class SessionDeletedError(GoneError, type="session_deleted"):
     """The session was deleted."""
 
-    type = "session_deleted"
 
-
-class SessionExpiredError(GoneError):
+class SessionExpiredError(GoneError, type="session_expired"):
     """The session's time to live ran out."""
 
-    type = "session_expired"
 
-
-class VersionMismatchError(APIError):
+class VersionMismatchError(APIError, status=412, type="version_mismatch"):
     """The session has moved on; `current_version` says to where."""
-
-    status = 412
-    type = "version_mismatch"
 
     @property
     def current_version(self) -> int | None:
@@ -309,120 +226,142 @@ class VersionMismatchError(APIError):
         return version if isinstance(version, int) else None
 
 
-class TooLargeError(APIError):
+class TooLargeError(APIError, status=413, type="too_large"):
     """Over a limit; the detail names both numbers."""
 
-    status = 413
-    type = "too_large"
 
-
-class UnsupportedMediaError(APIError):
+class UnsupportedMediaError(APIError, status=415, type="unsupported_media_type"):
     """The body has a content type that the route does not read."""
 
-    status = 415
-    type = "unsupported_media_type"
 
-
-class UnprocessableError(APIError):
+class UnprocessableError(APIError, status=422):
     """The request is well formed but cannot be done."""
 
-    status = 422
 
-
-class IdempotencyMismatchError(UnprocessableError):
+class IdempotencyMismatchError(UnprocessableError, type="idempotency_mismatch"):
     """The idempotency key was used with another body before."""
 
-    type = "idempotency_mismatch"
+
+class ImportRejectedError(UnprocessableError, type="import_rejected"):
+    """The file is not a whole export of yours, or it is of another model."""
 
 
-class ImportRejectedError(UnprocessableError):
-    """The file is no whole export of yours, or one of another model."""
-
-    type = "import_rejected"
-
-
-class InvalidFieldError(UnprocessableError):
+class InvalidFieldError(UnprocessableError, type="invalid_field"):
     """A field is wrong, unknown, missing or empty; the detail names it."""
 
-    type = "invalid_field"
 
-
-class UpgradeRequiredError(APIError):
+class UpgradeRequiredError(APIError, status=426, type="upgrade_required"):
     """The WebSocket arrived as a plain request: a proxy in between does not pass it on."""
 
-    status = 426
-    type = "upgrade_required"
 
-
-class QuotaError(APIError):
+class QuotaError(APIError, status=429, type="rate_limited"):
     """Your own quota is used up; `retry_after` says for how long."""
 
-    status = 429
-    type = "rate_limited"
 
-
-class ServerFaultError(APIError):
+class ServerFaultError(APIError, status=500):
     """The server's own fault; its log has the request id."""
 
-    status = 500
 
-
-class InternalError(ServerFaultError):
+class InternalError(ServerFaultError, type="internal_error"):
     """An unexpected fault failed this request."""
 
-    type = "internal_error"
 
-
-class StateCorruptError(ServerFaultError):
+class StateCorruptError(ServerFaultError, type="state_corrupt"):
     """The stored state of the session is damaged; nothing was applied."""
 
-    type = "state_corrupt"
 
-
-class GatewayError(APIError):
+class GatewayError(APIError, status=502):
     """A proxy in between could not reach the server."""
 
-    status = 502
 
-
-class UnavailableError(APIError):
+class UnavailableError(APIError, status=503):
     """The server cannot take this now."""
 
-    status = 503
 
-
-class DrainingError(UnavailableError):
+class DrainingError(UnavailableError, type="draining"):
     """The server is shutting down."""
 
-    type = "draining"
 
-
-class DurabilityError(UnavailableError):
+class DurabilityError(UnavailableError, type="durability_not_reached"):
     """The change is committed, but not as durably as the server is set to promise."""
 
-    type = "durability_not_reached"
 
-
-class OverloadedError(UnavailableError):
+class OverloadedError(UnavailableError, type="overloaded"):
     """A queue is full."""
 
-    type = "overloaded"
 
-
-class StoreFullError(UnavailableError):
+class StoreFullError(UnavailableError, type="store_full"):
     """The store has no room for new sessions."""
 
-    type = "store_full"
 
-
-class StoreUnavailableError(UnavailableError):
+class StoreUnavailableError(UnavailableError, type="store_unavailable"):
     """The store does not answer."""
 
-    type = "store_unavailable"
 
-
-class OutcomeUnknownError(APIError):
+class OutcomeUnknownError(APIError, status=504, type="outcome_unknown"):
     """The change may have happened; the same call with the same key tells."""
 
-    status = 504
-    type = "outcome_unknown"
+
+def error_classes(root: type[APIError] = APIError) -> Iterator[type[APIError]]:
+    """Every class of the server's part of the tree, parents before children."""
+    yield root
+    for child in root.__subclasses__():
+        if child.__module__ == __name__:  # a user's own subclasses are not the server's words
+            yield from error_classes(child)
+
+
+def class_for(problem_type: str, status: int) -> type[APIError]:
+    """The class for the server's word; a word this release does not know falls back on the status."""
+    known = list(error_classes())
+    exact = (one for one in known if one.type and one.type == problem_type)
+    return next(exact, next((one for one in known if one.status == status), APIError))
+
+
+def from_answer(status: int, headers: Mapping[str, str], content: bytes, request_id: str) -> APIError:
+    """The error for an answer with a status of 400 or more, whoever wrote it."""
+    try:
+        problem = decode_object(content)
+    except UnexpectedShape:
+        problem = {"detail": _plain_detail(status, content)}
+    problem = {"request_id": headers.get("x-request-id", request_id), **problem}
+    return from_problem(problem, status, retry_after=_seconds(headers.get("retry-after")))
+
+
+def from_problem(
+    problem: Mapping[str, Any], status: int | None = None, *, retry_after: float | None = None
+) -> APIError:
+    """The error for a problem document. One that came inside a stream says its status itself."""
+    if status is None:
+        status = problem["status"] if isinstance(problem.get("status"), int) else _SERVER_FAULT
+    # The word may stand alone, or end a URI.
+    word = str(problem.get("type") or "").replace("#", "/").replace(":", "/").rsplit("/", 1)[-1]
+    detail = problem.get("detail") or problem.get("title") or f"the server answered {status}"
+    facts = {name: value for name, value in problem.items() if name not in _MEMBERS}
+    return class_for(word, status)(
+        str(detail),
+        applied=_applied(problem.get("applied"), status),
+        status=status,
+        request_id=problem.get("request_id"),
+        retry_after=retry_after if retry_after is not None else _seconds(facts.get("retry_after")),
+        facts=facts,
+    )
+
+
+def _seconds(value: object) -> float | None:
+    """A Retry-After of seconds; the form with a date is not used by this server, nor is it read."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _plain_detail(status: int, content: bytes) -> str:
+    text = " ".join(content.decode("utf-8", "replace").split())[:_LONGEST_DETAIL]
+    return f"the server answered {status} without a problem document" + (f": {text}" if text else "")
+
+
+def _applied(value: object, status: int) -> Applied:
+    if value == "no" or value == "yes" or value == "unknown":
+        return value
+    return "no" if status < _SERVER_FAULT else "unknown"

@@ -1,4 +1,4 @@
-"""What the server answers, as frozen values.
+"""What the server answers, as frozen values, and the one way in which they are read from JSON.
 
 Every class keeps members that this release does not know in ``extra``, so a newer server breaks nothing.
 Per-token data are columns: sequences of the same length, one entry a token. Log-probabilities are in the
@@ -6,33 +6,46 @@ answer's ``unit`` (nats unless asked otherwise); ``starts`` and ``ends`` are off
 Times are seconds since 1970.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache, partial
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 Unit = Literal["nats", "bits", "log10"]
 Scores = Literal["none", "totals", "tokens"]
-Kind = Literal["full", "subspace", "sparse", "output_bias"]
+Kind = Literal["full", "subspace", "output_bias"]
+
+COLUMNS: Final = ("ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adaptation:
+class Answer:
+    """What all of them have: ``extra`` holds what this release does not know."""
+
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptation(Answer):
     """How a text is learned from: the fast weights' kind and size, and the experts that are mixed.
 
     ``rates`` are the experts' learning rates, 0 for the static one, in the order of a session's ``weights``.
     """
 
     kind: str
-    coordinates: int
+    num_fast_weights: int
     experts: int = 1
     rate_scale: float = 1.0
     static: bool = True
     rates: Sequence[float] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Totals:
+class Totals(Answer):
     """Sums over the tokens of a text; ``static_…`` and ``gain`` compare with the weights as loaded."""
 
     logprob: float
@@ -45,20 +58,18 @@ class Totals:
     static_logprob: float | None = None
     static_bits_per_byte: float | None = None
     gain: float | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alternatives:
+class Alternatives(Answer):
     """The most probable tokens in each token's place, best first: one row a token."""
 
     ids: Sequence[Sequence[int]]
     logprobs: Sequence[Sequence[float]]
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordScore:
+class WordScore(Answer):
     """One word's sum over its ``tokens`` tokens. The white space before a word belongs to it."""
 
     start: int
@@ -66,11 +77,23 @@ class WordScore:
     tokens: int
     logprob: float
     static_logprob: float | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoredItem:
+class Columns(Answer):
+    """What was found of each token: one entry a token in each column that was asked for, else none."""
+
+    ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+    static_logprobs: Sequence[float] = ()
+    ranks: Sequence[int] = ()
+    entropies: Sequence[float] = ()
+    starts: Sequence[int] = ()
+    ends: Sequence[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredItem(Columns):
     """One scored text; columns are empty where they were not asked for.
 
     ``first_token`` says what token 0 was scored against. ``bytes`` holds those of tokens that are no text by
@@ -80,23 +103,15 @@ class ScoredItem:
     totals: Totals
     first_token: str | None = None
     id: str | None = None
-    ids: Sequence[int] = ()
-    logprobs: Sequence[float] = ()
-    static_logprobs: Sequence[float] = ()
-    ranks: Sequence[int] = ()
-    entropies: Sequence[float] = ()
-    starts: Sequence[int] = ()
-    ends: Sequence[int] = ()
     bytes: Sequence[Sequence[int] | None] = ()
     top: Alternatives | None = None
     words: Sequence[WordScore] = ()
     updates: int = 0
     guards: Mapping[str, int] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreResult:
+class ScoreResult(Answer):
     """The answer of `score`, and which numbers these are; ``adaptation`` says how the texts were learned."""
 
     items: Sequence[ScoredItem]
@@ -106,11 +121,10 @@ class ScoreResult:
     numerics: str = ""
     unit: Unit = "nats"
     adaptation: Adaptation | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(Answer):
     """One of several continuations."""
 
     index: int
@@ -118,11 +132,10 @@ class Choice:
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
     finish_reason: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation:
+class Generation(Answer):
     """A generated text. Of several continuations this is the first, and ``choices`` holds them all.
 
     ``seed`` gives the same text again; ``version`` and ``position`` are those of a session that keeps it.
@@ -144,11 +157,10 @@ class Generation:
     position: int | None = None
     durability: str | None = None
     replayed: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenEvent:
+class TokenEvent(Answer):
     """The next token of choice ``index``, and the text it completes: none in the middle of a character."""
 
     text: str
@@ -156,11 +168,10 @@ class TokenEvent:
     index: int = 0
     step: int = 0
     logprob: float | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndEvent:
+class EndEvent(Answer):
     """The end of choice ``index`` of a stream; the other fields mean what they mean in `Generation`."""
 
     finish_reason: str
@@ -172,14 +183,13 @@ class EndEvent:
     position: int | None = None
     durability: str | None = None
     replayed: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 Event = TokenEvent | EndEvent
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionTotals:
+class SessionTotals(Answer):
     """What a session has read so far, and what learning saved: ``gain`` is static minus adapted bits."""
 
     tokens: int = 0
@@ -189,26 +199,23 @@ class SessionTotals:
     static_bits: float | None = None
     adapted_bits: float | None = None
     gain: float | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ancestor:
+class Ancestor(Answer):
     """Where the history of a fork or an import began; ``snapshot`` is that version's name, if it had one."""
 
     session: str
     version: int
     snapshot: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionInfo:
+class SessionInfo(Answer):
     """A session as the server describes it; ``append`` answers the text given at create.
 
     ``weights`` say how much each expert counts in the next prediction, ``norm_ratio`` how large the fast
-    weights are beside the loaded ones; ``learning`` says whether appends may learn. Of a session that is
-    ``approx`` other numerics computed a part: its scores are the same to 1e-4 nats a token, not to the bit.
+    weights are beside the loaded ones; ``learning`` says whether appends may learn.
     ``model`` and the fingerprints say what computes it; ``numerics`` is told of a session that was just made.
     """
 
@@ -231,15 +238,13 @@ class SessionInfo:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     learning: bool = True
     forked_from: Ancestor | None = None
-    approx: bool = False
     durability: str | None = None
     replayed: bool = False
     append: "AppendResult | None" = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class Snapshot(Answer):
     """A version of a session that was given a name, and where the session stood then."""
 
     name: str
@@ -250,32 +255,39 @@ class Snapshot:
     totals: SessionTotals = field(default_factory=SessionTotals)
     durability: str | None = None
     replayed: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionPage:
+class SnapshotList(Answer):
+    """All named snapshots of a session."""
+
+    snapshots: Sequence[Snapshot]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionPage(Answer):
     """One page of sessions; ``cursor`` fetches the next, None at the end."""
 
     sessions: Sequence[SessionInfo]
     cursor: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppendResult:
+class AppendResult(Columns):
     """The text as the session foresaw it, scored before it was learned, and the session afterwards.
 
     ``learn`` says whether the text could be learned from: the session's learning may be off. ``updates``
     counts the segments learned from, ``guards`` what kept that in bounds, by name, ``pending``
     characters held back until their word is complete; ``durability`` says what the change survives, and
-    ``weights`` and ``norm_ratio`` are the session's afterwards.
+    ``weights`` and ``norm_ratio`` are the session's afterwards. A repeat is ``replayed``; where
+    ``scores_stored`` is false its totals and columns are no longer known.
     """
 
     version: int
     position: int
     durability: str | None = None
     replayed: bool = False
+    scores_stored: bool = True
     learn: bool = True
     updates: int = 0
     guards: Mapping[str, int] = field(default_factory=dict)
@@ -284,23 +296,15 @@ class AppendResult:
     pending: int = 0
     totals: Totals | None = None
     unit: Unit = "nats"
-    ids: Sequence[int] = ()
-    logprobs: Sequence[float] = ()
-    static_logprobs: Sequence[float] = ()
-    ranks: Sequence[int] = ()
-    entropies: Sequence[float] = ()
-    starts: Sequence[int] = ()
-    ends: Sequence[int] = ()
     expires_at: float | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class Candidate(Answer):
     """One candidate of a session's ranking; rank 1 is the best.
 
     ``static_logprob``, ``static_score`` and ``static_rank`` are what the weights as loaded make of it, after
-    the same text; None in a session that has no static row. ``gain`` is what learning saves.
+    the same text; None in a session without frozen baseline. ``gain`` is what learning saves.
     """
 
     logprob: float
@@ -312,17 +316,15 @@ class Candidate:
     gain: float | None = None
     static_score: float | None = None
     static_rank: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranking:
+class Ranking(Answer):
     """Candidates scored against one version of a session, in the order they were given."""
 
     version: int
     candidates: Sequence[Candidate]
     unit: Unit = "nats"
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def best(self) -> Candidate:
@@ -331,20 +333,19 @@ class Ranking:
 
     @property
     def static_best(self) -> Candidate | None:
-        """The one that the weights as loaded would choose; None in a session that has no static row."""
+        """The one that the weights as loaded would choose; None in a session without frozen baseline."""
         return next((one for one in self.candidates if one.static_rank == 1), None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Health:
+class Health(Answer):
     """Live or ready; the unready server is an `UnavailableError`."""
 
     status: str = "ok"
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerInfo:
+class TokenizerInfo(Answer):
     """What is to be known of a vocabulary; ``add_bos_token`` says whether bos is read before every text."""
 
     model: str
@@ -356,11 +357,10 @@ class TokenizerInfo:
     eos_token_id: int
     pad_token: str | None = None
     add_bos_token: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerInfo:
+class ServerInfo(Answer):
     """What the server runs: the model card, limits and defaults stay as the server names them.
 
     ``models`` are all that can be asked for, ``model`` is the first of them. ``adaptation`` has the rules
@@ -374,4 +374,106 @@ class ServerInfo:
     adaptation: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class UnexpectedShape(ValueError):
+    """An answer is not the JSON that it should be; the sentence says what is wrong."""
+
+
+def decode(kind: type[AnswerT], data: Any) -> AnswerT:
+    """Read JSON data as a value of a class of this module.
+
+    New members go to ``extra``, and null stands for a member that is not there.
+
+    Raises:
+        UnexpectedShape: a member is of another type, or one that has no default is missing.
+    """
+    cls: Any = kind
+    readers, required = _members(cls)
+    known: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for name, value in as_object(data).items():
+        if name not in readers:
+            extra[name] = value
+        elif value is not None:
+            known[name] = readers[name](value)
+    if missing := sorted(required - known.keys()):
+        raise UnexpectedShape(f"the answer lacks {', '.join(missing)}")
+    return kind(**known, extra=extra)
+
+
+def decode_member(name: str, hint: Any, data: Any) -> Any:
+    """Read one member of a JSON object as a value of this type."""
+    return _reader(hint)(as_object(data).get(name))
+
+
+def decode_object(text: str | bytes) -> dict[str, Any]:
+    """Parse JSON text that is an object."""
+    try:
+        return as_object(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise UnexpectedShape(f"not a JSON object: {error}") from error
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a JSON object as it is."""
+    if not isinstance(value, dict):
+        raise UnexpectedShape("the answer is not the JSON object it should be")
+    return value
+
+
+def to_json(value: Any) -> Any:
+    """Turn a value of this module back into what `json` can write, without members that say nothing."""
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "extra"}
+        return to_json({**named, **getattr(value, "extra", {})})
+    if isinstance(value, Mapping):
+        return {name: to_json(member) for name, member in value.items() if member not in (None, (), {})}
+    if isinstance(value, list | tuple):
+        return [to_json(member) for member in value]
+    return value
+
+
+def check_columns(columns: Columns, tokens: int | None) -> None:
+    """Refuse columns that are not as long as the tokens they stand for. Raises UnexpectedShape."""
+    lengths = {name: len(getattr(columns, name)) for name in COLUMNS}
+    given = {length for length in lengths.values() if length}
+    if len(given) > 1 or (given and tokens is not None and given != {tokens}):
+        raise UnexpectedShape(f"the columns of {tokens} tokens have other lengths: {lengths}")
+
+
+Reader = Callable[[Any], Any]
+_SCALARS: Final[Mapping[Any, Any]] = {str: str, bool: bool, int: int, float: (int, float)}
+
+
+@cache
+def _members(kind: Any) -> tuple[Mapping[str, Reader], frozenset[str]]:
+    readers = {name: _reader(hint) for name, hint in get_type_hints(kind).items() if name != "extra"}
+    required = (f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING)
+    return readers, frozenset(required)
+
+
+def _reader(hint: Any) -> Reader:
+    """What reads the JSON of a member of this type; of ``X | None`` it is that of X."""
+    named = [one for one in get_args(hint) if one is not type(None)]
+    if type(None) in get_args(hint):
+        return _reader(named[0])
+    if is_dataclass(hint):
+        return partial(decode, hint)  # type: ignore[type-var, arg-type]
+    if get_origin(hint) is Sequence:
+        return partial(_sequence, _reader(named[0]) if is_dataclass(named[0]) else None)
+    if get_origin(hint) is Mapping:
+        return as_object
+    return partial(_scalar, _SCALARS.get(hint, object))
+
+
+def _sequence(member: Reader | None, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise UnexpectedShape("the answer is not the JSON array it should be")
+    return tuple(value if member is None else map(member, value))
+
+
+def _scalar(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise UnexpectedShape(f"a member of the answer is a {type(value).__name__}, which it should not be")
+    return tuple(value) if isinstance(value, list) else value

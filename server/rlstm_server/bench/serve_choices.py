@@ -27,7 +27,7 @@ def asked_of(
 ) -> AdaptationRequest:
     """How sessions learn: by the rule ``KIND[:COORDINATES]``, or the model's default."""
     kind, size = _rule(rule) if rule is not None else (None, None)
-    asked = AdaptationRequest(kind=kind, coordinates=size, experts=experts, static=static)
+    asked = AdaptationRequest(kind=kind, num_fast_weights=size, experts=experts, static=static)
     try:
         served.choose(asked)
     except InvalidField as error:

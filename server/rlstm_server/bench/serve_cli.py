@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from rlstm_model.adaptation.calibration_file import CalibrationError
-from rlstm_model.adaptation.crew import undivided_products
+from rlstm_model.adaptation.thread_pool import single_threaded_products
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.bench.capacity import WARM, Resident, measure_resident
 from rlstm_server.bench.load import Plan
@@ -109,7 +109,7 @@ def bench_serve(
     """
     check_plot(plot)
     counts = sessions or ([] if resident else SESSIONS)
-    with undivided_products() as usual_threads:
+    with single_threaded_products() as usual_threads:
         served = ServedModel.of(load(model, torch.device("cpu")))
         room = _Room(rows=rows, threads=threads or usual_threads)
         under = _conditions(served, asked_of(served, rule, experts, static=static), counts, scores, room)

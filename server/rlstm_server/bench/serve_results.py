@@ -55,7 +55,7 @@ class Results:
         experts = f"{choice.experts} expert{'s' if choice.experts > 1 else ''}"
         static = "" if choice.experts > 1 else ", static row" if choice.static else ", no static row"
         return (
-            f"{self.model}, {choice.kind} of {choice.coordinates:,}, {experts}{static}; "
+            f"{self.model}, {choice.kind} of {choice.num_fast_weights:,}, {experts}{static}; "
             f"appends of {self.text_bytes:,} bytes, rounds of {self.under.rows} rows, "
             f"{self.under.threads} threads"
         )

@@ -61,7 +61,7 @@ class HttpTarget:
         """Make a session, with a first text if one is given; its id."""
         learning = {
             "kind": self.asked.kind,
-            "coordinates": self.asked.coordinates,
+            "num_fast_weights": self.asked.num_fast_weights,
             "experts": self.asked.experts,
             "static": self.asked.static,
         }

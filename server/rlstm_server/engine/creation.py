@@ -124,7 +124,7 @@ class Creator:
 
     def check_size(self, served: ServedModel, choice: AdaptationChoice) -> None:
         """Raise TooLarge for a session whose state could become too large to be kept."""
-        kind = f"{choice.kind} of {choice.coordinates:,} with {choice.experts} experts"
+        kind = f"{choice.kind} of {choice.num_fast_weights:,} with {choice.experts} experts"
         size, limit = served.state_bytes(choice), self.appends.limits.state_bytes
         requests.within(f"bytes of a session's state, {kind}", size, limit)
 

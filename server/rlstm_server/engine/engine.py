@@ -11,8 +11,8 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final
 
-from rlstm_model.adaptation.crew import Crew
-from rlstm_model.adaptation.round import PassKind, perform
+from rlstm_model.adaptation.batch_step import PassKind, run_batch
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends
 from rlstm_server.engine.cache import SessionCache
@@ -96,14 +96,16 @@ class Engine:
         file.
         """
         self.limits = limits or EngineLimits()
-        self._crew = Crew(threads) if models.device.type == "cpu" and threads > 1 else None
+        self._thread_pool = ThreadPool(threads) if models.device.type == "cpu" and threads > 1 else None
         padding = Counter[PassKind]()
         self.runner = Runner(
             [served.model for served in models],
             metrics,
             self.limits.queued_jobs,
             rows,
-            partial(perform if models.rounds_agree else alone, crew=self._crew, padding=padding),
+            partial(
+                run_batch if models.rounds_agree else alone, thread_pool=self._thread_pool, padding=padding
+            ),
             padding,
             self.limits,
         )
@@ -154,8 +156,8 @@ class Engine:
         try:
             await self.runner.close()
         finally:
-            if self._crew is not None:
-                self._crew.close()
+            if self._thread_pool is not None:
+                self._thread_pool.close()
 
     async def ready(self) -> None:
         """Return when work can be taken. Raises Draining, StoreUnavailable."""

@@ -60,7 +60,7 @@ class Progress:
 
 def continuation(state: SessionState, progress: Progress) -> Continuation:
     """A text that goes on from a session's state, after what is kept of it already."""
-    reader = state.adapter.reader(state.adapted)
+    reader = state.evaluator.reader(state.adapted)
     after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
     return Continuation(
         reader=reader,

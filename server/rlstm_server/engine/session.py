@@ -169,7 +169,7 @@ class Sessions(Actors):
         copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
         steps = computed(self.loader.snapshots, copy, await compute(copy))
         with self.distrusting(change.key):
-            ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
+            ran = await self.runner.run(steps, change.caller, copy.state.adapted.expert_config.rows)
         began = time.perf_counter()
         commit = await self._commit_of(change, copy, ran.result)
         outcome = await operation.commit(self.committer.commit(commit))
@@ -269,5 +269,5 @@ class Sessions(Actors):
         self.metrics.commit_seconds.observe(timings.store)
         self.metrics.state_bytes.observe(staged.state.stored_bytes)
         adapted = staged.state.adapted
-        if adapted.lineup.experts > 1:
+        if adapted.expert_config.experts > 1:
             self.metrics.static_weight.observe(adapted.weights[0])

@@ -63,7 +63,7 @@ class SessionStreams:
         copy = await self.sessions.read(key, request.caller, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
         steps = continue_session(progress, copy)
-        stream = self.sessions.runner.stream(steps, request.caller, copy.state.adapted.lineup.rows)
+        stream = self.sessions.runner.stream(steps, request.caller, copy.state.adapted.expert_config.rows)
         with self.sessions.distrusting(key):
             async with aclosing(stream) as events:
                 shown = 0

@@ -11,12 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NotRequired
 
 from pydantic import Field, computed_field, field_validator, model_validator
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
-from rlstm_model.adaptation.adapted_state import EXPERTS, Lineup
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES, ExpertConfig
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_server.schemas.wire import (
     COLUMN,
@@ -209,12 +209,12 @@ class AdaptationRequest(Strict):
     kind: Kind | None = Field(
         default=None, description="What may change: of the checkpoint's rules; default: its first that fits."
     )
-    coordinates: int | None = Field(
+    num_fast_weights: int | None = Field(
         default=None, ge=1, lt=2**53, description="How many numbers that is: likewise."
     )
     experts: int | None = Field(
         default=None,
-        json_schema_extra={"enum": [*EXPERTS, None]},
+        json_schema_extra={"enum": [*EXPERT_RATES, None]},
         description=f"Learning rates that are mixed, of several the first static: {DEFAULT_EXPERTS} unless "
         "`static` is false.",
     )
@@ -229,8 +229,8 @@ class AdaptationRequest(Strict):
     @classmethod
     def _check_experts(cls, experts: int | None) -> int | None:
         # A Literal would take 2.0 and true as well.
-        if experts is not None and experts not in EXPERTS:
-            raise ValueError(f"must be one of {', '.join(map(str, EXPERTS))}")
+        if experts is not None and experts not in EXPERT_RATES:
+            raise ValueError(f"must be one of {', '.join(map(str, EXPERT_RATES))}")
         return experts
 
     @model_validator(mode="after")
@@ -240,10 +240,10 @@ class AdaptationRequest(Strict):
         return self
 
     @property
-    def lineup(self) -> Lineup:
+    def expert_config(self) -> ExpertConfig:
         """The rows that this asks for."""
         default = DEFAULT_EXPERTS if self.static else 1
-        return Lineup(experts=default if self.experts is None else self.experts, static=self.static)
+        return ExpertConfig(experts=default if self.experts is None else self.experts, static=self.static)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +251,7 @@ class AdaptationChoice(Answer):
     """How a text is learned from, with nothing left open."""
 
     kind: Kind
-    coordinates: Annotated[int, Field(description="Numbers that each expert may change.")]
+    num_fast_weights: Annotated[int, Field(description="Numbers that each expert may change.")]
     experts: int
     rate_scale: float
     static: bool
@@ -260,22 +260,22 @@ class AdaptationChoice(Answer):
     ]
 
     @classmethod
-    def of(cls, rule: AdaptationConfig, lineup: Lineup, rate_scale: float) -> AdaptationChoice:
+    def of(cls, rule: AdaptationConfig, expert_config: ExpertConfig, rate_scale: float) -> AdaptationChoice:
         """Learning by a checkpoint's rule with these rows."""
-        learning = [rule.rate * rate_scale * factor for factor in lineup.rates]
+        learning = [rule.rate * rate_scale * factor for factor in expert_config.rates]
         return cls(
             kind=rule.kind,
-            coordinates=rule.coordinates,
-            experts=lineup.experts,
+            num_fast_weights=rule.num_fast_weights,
+            experts=expert_config.experts,
             rate_scale=rate_scale,
-            static=lineup.static,
-            rates=(*(0.0 for _ in range(lineup.experts - len(learning))), *learning),
+            static=expert_config.static,
+            rates=(*(0.0 for _ in range(expert_config.experts - len(learning))), *learning),
         )
 
     @property
-    def lineup(self) -> Lineup:
+    def expert_config(self) -> ExpertConfig:
         """The rows that read the text."""
-        return Lineup(experts=self.experts, static=self.static)
+        return ExpertConfig(experts=self.experts, static=self.static)
 
 
 GuardsField = Annotated[

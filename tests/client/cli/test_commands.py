@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import pytest
 import typer
 
-from rlstm_client import _wire
+from rlstm_client import _calls
 from rlstm_client.cli import commands
+from rlstm_client.cli.commands import build
 from rlstm_client.cli.exits import CommandError, Exit
-from rlstm_client.cli.main import build
 
 SEEN: list[Any] = []
 
@@ -139,9 +139,9 @@ def test_what_works_without_a_server(install: Any) -> None:
     """A local act gets the call's body, and its answer is read as a server's; or it says what to install."""
     install(lambda model, body: {"text": f"{model} {body['prompt']}"})
 
-    assert commands.act_locally("train", "tiny", _wire.generate("a")).text == "tiny a"
+    assert commands.act_locally("train", "tiny", _calls.generate("a", {})).text == "tiny a"
     with pytest.raises(CommandError, match=r"score: no installed package brings this"):
-        commands.act_locally("score", "tiny", _wire.score("a"))
+        commands.act_locally("score", "tiny", _calls.score("a", {}))
 
 
 def test_every_command_is_there() -> None:

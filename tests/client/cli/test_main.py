@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlstm_client.cli.main import main
+from rlstm_client.cli import main
 
 RLSTM = Path(sys.executable).with_name("rlstm")
 
@@ -35,8 +35,8 @@ def test_help_is_quick() -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     """Help needs neither torch nor httpx nor any package of ours but this one."""
-    code = "import sys; from rlstm_client.cli.main import build\nbuild()(['--help'], standalone_mode=False)\n"
-    code += "print('MODULES', *sys.modules)"
+    code = "import sys\nfrom rlstm_client.cli.commands import build\n"
+    code += "build()(['--help'], standalone_mode=False)\nprint('MODULES', *sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     modules = {name.partition(".")[0] for name in out.partition("MODULES")[2].split()}
 
@@ -95,7 +95,7 @@ def test_the_completion_script_asks_for_completions() -> None:
         ("rlstm bench tr", ["train"]),
         ("rlstm session app", ["append"]),
         ("rlstm score --conte", ["--context"]),
-        ("rlstm session create --coord", ["--coordinates"]),
+        ("rlstm session create --fast", ["--fast-weights"]),
         ("rlstm store check --dur", ["--durability"]),
         ("rlstm session nonsense x", []),
     ],

@@ -6,7 +6,16 @@ from dataclasses import replace
 import pytest
 
 from rlstm_client.cli import output
-from rlstm_client.models import AppendResult, Candidate, Ranking, ScoredItem, SessionInfo, Totals, WordScore
+from rlstm_client.models import (
+    AppendResult,
+    Candidate,
+    Ranking,
+    ScoredItem,
+    ScoreResult,
+    SessionInfo,
+    Totals,
+    WordScore,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +58,7 @@ def test_a_score_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         ends=(1, 2),
         words=(WordScore(start=0, end=2, tokens=2, logprob=-3.5),),
     )
-    output.print_scores(item, "aé", "bits")
+    output.show(output.Scored(ScoreResult(items=[item], unit="bits"), "aé"), as_json=False)
     out = capsys.readouterr().out
 
     assert all(said in out for said in ("'a'", "'é'", "-1.5000", "'aé'", "-3.5000", "1.2500", "bos"))
@@ -58,7 +67,7 @@ def test_a_score_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_session_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     """Rates are made of sums, and what is not known is left out."""
     info = SessionInfo(id="s1", version=3, position=8, metadata={"topic": "sea"})
-    output.print_session(info)
+    output.show(info, as_json=False)
     out = capsys.readouterr().out
 
     assert "s1" in out
@@ -68,13 +77,14 @@ def test_a_session_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("static", [True, False])
 def test_a_ranking_for_people(capsys: pytest.CaptureFixture[str], static: bool) -> None:
-    """The best stands first; where there is a static row, its figures stand beside the adapted ones."""
+    """The best stands first; where there is a frozen baseline, its figures stand beside the adapted ones."""
     both = [
         Candidate(logprob=-2.0, score=-3.0, rank=2, tokens=1, static_logprob=-4.0, static_rank=1),
         Candidate(logprob=-1.0, score=-1.5, rank=1, tokens=2, static_logprob=-5.0, static_rank=2),
     ]
     alone = [replace(each, static_logprob=None, static_rank=None) for each in both]
-    output.print_ranking(Ranking(version=1, candidates=both if static else alone, unit="bits"), ["[a]", "b"])
+    ranking = Ranking(version=1, candidates=both if static else alone, unit="bits")
+    output.show(output.Ranked(ranking, ["[a]", "b"]), as_json=False)
     heading, *rows = [
         [cell.strip() for cell in line.replace("┃", "│").strip("│").split("│")]
         for line in capsys.readouterr().out.splitlines()

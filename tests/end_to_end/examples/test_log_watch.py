@@ -106,14 +106,14 @@ def test_an_alarm_teaches_nothing(example, server, client):
 
 
 @pytest.mark.jobs
-def test_a_session_without_a_static_row_is_refused(run, server, client):
+def test_a_session_without_frozen_baseline_is_refused(run, server, client):
     """Before there is a line; nothing is appended."""
     session = client.sessions.create(adaptation={"static": False})
     process = run("log_watch", "--url", server.url, "--session", session.id)
     out, told = process.communicate(timeout=60)
 
     assert process.returncode == 2
-    assert told == "rlstm: the session cannot be watched: it has no static row to compare with\n"
+    assert told == "rlstm: the session cannot be watched: it has no frozen baseline to compare with\n"
     assert (out, session.info().version) == ("", 0)
 
 

@@ -86,7 +86,7 @@ def test_word_errors_are_told(example, tmp_path, capsys, server):
     ],
 )
 def test_a_line_that_is_no_list_is_named(example, tmp_path, line, said):
-    """Before anything is scored: nobody is asked, and no input is repeated."""
+    """Before anything is scored: no server is asked, and no input is repeated."""
     file = tmp_path / "lists.jsonl"
     file.write_text(json.dumps(LISTS[0]) + "\n" + line + "\n")
     with pytest.raises(CommandError) as caught:

@@ -3,11 +3,17 @@
 import csv
 import math
 import random
+import re
 import sys
+from functools import partial
 
 import pytest
+from tests.client.conftest import Network
+from tests.client.test_faults import without_scores
 
+from rlstm_client import Client
 from rlstm_client.cli.exits import CommandError
+from rlstm_client.errors import ScoresNotStoredError
 
 TEXTS = [
     "The cat, they said, sat.",
@@ -107,18 +113,32 @@ def test_kenlm_form(example, tmp_path, server, client, capsys):
         numbers = [float(word.split()[-1]) for word in (*words, end)]
         (logprob,) = [item.totals.logprob for item in client.score(line + "\n", unit="log10").items]
         assert sum(numbers) == pytest.approx(logprob, rel=1e-5)
-        assert total == f"Total: {logprob:.7g} OOV: 0"
+        said, figure, oovs = re.fullmatch(r"(Total): (\S+) (OOV: 0)", total).groups()
+        assert float(figure) == pytest.approx(logprob, rel=1e-5), said + oovs
         assert end.startswith("</s>=2 1 ")
         totals, tokens = [*totals, logprob], tokens + len(numbers)
     assert printed[0].startswith("the=3 ")
     assert printed[2].startswith("the=3 ")  # the same word has the same number
-    perplexity = f"{10 ** (-math.fsum(totals) / tokens):.7g}"
-    assert printed[3:] == [
-        f"Perplexity including OOVs:\t{perplexity}",
-        f"Perplexity excluding OOVs:\t{perplexity}",
-        "OOVs:\t0",
-        f"Tokens:\t{tokens}",
-    ]
+    named = [row.split("\t") for row in printed[3:]]
+    perplexity = 10 ** (-math.fsum(totals) / tokens)
+    assert [name for name, _ in named[:2]] == ["Perplexity including OOVs:", "Perplexity excluding OOVs:"]
+    assert [float(figure) for _, figure in named[:2]] == pytest.approx([perplexity] * 2, rel=1e-5)
+    assert named[2:] == [["OOVs:", "0"], ["Tokens:", str(tokens)]]
+
+
+def test_scores_that_are_no_longer_stored_make_no_table(example, tmp_path, server, monkeypatch):
+    """A repeat without scores ends it with an error: no word has 0 bits, and no file is made."""
+    network = Network()
+    network.let_pass(2)  # what the server is, and a new session
+    network.faults.append(without_scores)
+    monkeypatch.setattr(example("surprisal"), "Client", partial(Client, transport=network))
+    files = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for file in files:
+        file.write_text("The quick brown fox.")
+    with pytest.raises(ScoresNotStoredError, match="applied; its scores are no longer stored"):
+        example("surprisal").surprisal(files, together=True, out=tmp_path / "words.csv", url=server.url)
+
+    assert not (tmp_path / "words.csv").exists()
 
 
 def reading(example, text, starts, ends, costs, unknown=()):

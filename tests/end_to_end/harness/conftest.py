@@ -42,14 +42,6 @@ def offline(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(start):
-    """One server for a module's tests."""
-    with start("--durability", "memory") as one:
-        assert one.url, one.errors()
-        yield one
-
-
-@pytest.fixture(scope="module")
 def drive(rlstm, server, offline):
     """Give what has the harness's client do a list of calls; gives the results of each."""
 
@@ -82,11 +74,11 @@ def brute_force(tiny_checkpoint):
         return found.logprobs.tolist()
 
     def adapted(ids):
-        adapter, lineup = served.adapter(), AdaptationRequest().lineup
-        state = adapter.start(experts=lineup.experts, static=lineup.static)
+        evaluator, expert_config = served.evaluator(), AdaptationRequest().expert_config
+        state = evaluator.start(experts=expert_config.experts, static=expert_config.static)
         begin = state.now._replace(last=ids[0])
         state, found = replace(state, now=begin, start=begin), []
-        for part in adapter.observe(state, ids[1:]):
+        for part in evaluator.observe(state, ids[1:]):
             found += part.scores.logprobs.tolist()
         return found
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from rlstm_client.cli.main import build
+from rlstm_client.cli.commands import build
 from rlstm_server.bench.probe import TOKENS, Probe
 
 GAP_SECONDS = 0.003

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.calibration import Calibrated, Calibration, GradientStatistics
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.round import perform
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
@@ -66,12 +66,12 @@ def subspace(model, rank=3):
     return SubspaceFastWeights(model, bases, biases)
 
 
-class SubspaceCalibrated(Calibrated):
+class SubspaceCalibrated(CalibrationSet):
     """One rule, for fast weights whose rows share products."""
 
-    def choose(self, kind=None, coordinates=None):
+    def choose(self, kind=None, num_fast_weights=None):
         """It, with statistics of ones."""
-        config, space = self.find(kind, coordinates), subspace(self.model)
+        config, space = self.find(kind, num_fast_weights), subspace(self.model)
         return Calibration(config=config, rms_P=torch.ones(space.size), space=space)
 
 
@@ -80,7 +80,7 @@ def calibrate(model, *, kind, rate, segment):
     full = kind == "full"
     config = AdaptationConfig(
         kind=kind,
-        coordinates=model.config.num_parameters if full else subspace(model).size,
+        num_fast_weights=model.config.num_parameters if full else subspace(model).size,
         rule="sgd",
         rate=rate,
         segment=segment,
@@ -89,7 +89,7 @@ def calibrate(model, *, kind, rate, segment):
         statistics_segments=1,
     )
     statistics = GradientStatistics(full_P=torch.ones(model.config.num_parameters))
-    calibrated = Calibrated if full else SubspaceCalibrated
+    calibrated = CalibrationSet if full else SubspaceCalibrated
     return calibrated(model=model, statistics=statistics, choices=(config,), fingerprint="c")
 
 
@@ -180,7 +180,7 @@ def finish(steps):
     sent = None
     while True:
         try:
-            sent = perform(steps.send(sent).works)
+            sent = run_batch(steps.send(sent).works)
         except StopIteration as stop:
             return stop.value
 

@@ -25,7 +25,7 @@ NATS = st.floats(min_value=-9999, max_value=0)
 
 
 CHOICE = AdaptationChoice(
-    kind="subspace", coordinates=8, experts=2, rate_scale=0.3, static=True, rates=(0.0, 0.003)
+    kind="subspace", num_fast_weights=8, experts=2, rate_scale=0.3, static=True, rates=(0.0, 0.003)
 )
 
 

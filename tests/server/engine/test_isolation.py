@@ -106,12 +106,12 @@ async def nobody(engine):
 
 def least_likely(served, length):
     """A text that the model, learning as it reads, always finds the least likely."""
-    adapter, ids = served.adapter(), []
-    state = adapter.start()
+    evaluator, ids = served.evaluator(), []
+    state = evaluator.start()
     while len(ids) < length:
-        reader = adapter.reader(state)
+        reader = evaluator.reader(state)
         ids.append(int(reader.next(reader.cursor).log_probs_V.argmin()))
-        (observed,) = adapter.observe(state, ids[-1:])
+        (observed,) = evaluator.observe(state, ids[-1:])
         state = observed.state
     return ids
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.round import perform
+from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.envelope import ExportKeys
@@ -187,7 +187,7 @@ async def test_one_whose_rounds_do_not_agree_makes_all_go_alone(tools, store, fi
     object.__setattr__(agrees, "rounds_agree", True)
     object.__setattr__(apart, "rounds_agree", False)
     assert first.rounds_agree
-    for second, how in ((agrees, perform), (apart, alone)):
+    for second, how in ((agrees, run_batch), (apart, alone)):
         async with tools.engine_on(store, served=first, others=(second,)) as engine:
             assert engine.runner.perform.func is how
 

@@ -77,7 +77,7 @@ def test_another_models_state_is_refused(served, learned, tools):
 def test_a_kind_that_the_model_has_no_more_is_refused_like_another_model(served, learned):
     """Without its rule a state means nothing."""
     value = Snapshots(Models(served)).pack(KEY, 3, learned)
-    rule = replace(served.calibrated.default, kind="output_bias", coordinates=256)
+    rule = replace(served.calibrated.default, kind="output_bias", num_fast_weights=256)
     other = replace(served, calibrated=replace(served.calibrated, choices=(rule,)))
     with pytest.raises(ModelMismatch, match="kind of fast weights"):
         Snapshots(Models(other)).open(KEY, 3, value)

@@ -8,7 +8,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 from typer.testing import CliRunner
 
-from rlstm_client.cli.main import build
+from rlstm_client.cli.commands import build
 from rlstm_server.errors import StartupError
 from rlstm_server.store.base import Limits
 from rlstm_server.store.in_redis import RedisStore

@@ -1,5 +1,5 @@
-"""The command `rlstm`. `main.py` is the place to start reading."""
+"""The command `rlstm`. `commands.py` is the place to start reading."""
 
-from rlstm_client.cli.main import main
+from rlstm_client.cli.commands import main
 
 __all__ = ["main"]

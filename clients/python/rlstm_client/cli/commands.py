@@ -1,21 +1,24 @@
-"""Every command of `rlstm` by name, loaded only when it is run.
+"""The command line: one word, `rlstm`, and its subcommands, each loaded only when it is run.
 
-`rlstm --help` lists this table and imports none of it. The commands of the other packages, and what scores
+`rlstm --help` lists the table and imports none of it. The commands of the other packages, and what scores
 without a server, are found by their entry points; what they need comes with an extra of the distribution.
 """
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rlstm_client._call import Call
-from rlstm_client.cli.exits import CommandError, Exit
+from rlstm_client.cli.exits import EXIT_CODES, CommandError, Exit, one_line_errors
+
+if TYPE_CHECKING:
+    from rlstm_client._calls import Call
 
 T = TypeVar("T")
 
@@ -66,8 +69,8 @@ COMMANDS = (
     Command(name="tune", help="Search a recipe's settings.", extra="training"),
     Command(name="report", help="Compare training runs on one page.", extra="training"),
     Command(name="bench", help="Measure speed and quality on this machine.", parts=BENCHES),
-    Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.score:score"),
-    Command(name="generate", help="Continue a text.", target="rlstm_client.cli.generate:generate"),
+    Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.text:score_app"),
+    Command(name="generate", help="Continue a text.", target="rlstm_client.cli.text:generate_app"),
     Command(name="session", help="Keep streams and learn from them.", target="rlstm_client.cli.session:app"),
 )
 
@@ -125,7 +128,7 @@ def run(command: Command, arguments: Sequence[str]) -> None:
     _behind(command).main(args=list(arguments), prog_name=f"rlstm {command.name.replace('.', ' ')}")
 
 
-def act_locally(name: str, model: str, call: Call[T]) -> T:
+def act_locally(name: str, model: str, call: "Call[T]") -> T:
     """Have a call answered without a server.
 
     The entry point ``name`` of the group ``rlstm.local`` takes the model's name or path and the body of the
@@ -179,3 +182,40 @@ def _app_of(function: Callable[..., Any]) -> typer.Typer:
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command()(function)
     return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            sys.stdout.write(f"rlstm {version(DISTRIBUTION)}\n")
+        except PackageNotFoundError:
+            sys.stdout.write("rlstm (not installed)\n")
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Language models that go on learning as they read."""
+
+
+def build() -> typer.Typer:
+    """Put the command line together."""
+    app = typer.Typer(
+        cls=CompletingGroup,
+        callback=_root,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help: rich's renderer would cost a tenth of a second at each start
+        epilog=EXIT_CODES,
+    )
+    add_to(app)
+    return app
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    with one_line_errors():
+        build()()

@@ -1,11 +1,18 @@
 """How `rlstm` ends: its exit codes, and the one line that it says about an error."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
-from rlstm_client.errors import AppendProgress, NoAnswerError, RequestError, RLSTMError
+from rlstm_client.errors import (
+    AppendProgress,
+    NoAnswerError,
+    RequestError,
+    RLSTMError,
+    ScoresNotStoredError,
+)
 
 
 class Exit(IntEnum):
@@ -16,12 +23,13 @@ class Exit(IntEnum):
     USAGE = 2  # wrong arguments, an unreadable file, text that is not text
     NO_ANSWER = 3  # no connection, or it broke off
     MISSING = 4  # a part that is not installed
+    NOT_STORED = 5  # done at an earlier time, and the scores of then are no longer stored
     INTERRUPTED = 130
 
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 refused by the server, 2 wrong usage or input, 3 no answer from the server, "
-    "4 a part is not installed, 130 interrupted."
+    "4 a part is not installed, 5 done before and the scores are no longer stored, 130 interrupted."
 )
 
 
@@ -42,6 +50,12 @@ def one_line_errors() -> Iterator[None]:
         _leave(str(error) + _progress(error), error.code)
     except RLSTMError as error:
         _leave(str(error) + _progress(error), _code(error))
+    except BrokenPipeError:
+        _drop_output()
+        sys.exit(Exit.REFUSED)
+    except OSError as error:
+        _drop_output()
+        _leave(f"{error.filename or 'the output'}: {error.strerror or error}", Exit.USAGE)
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
 
@@ -62,9 +76,16 @@ def _leave(message: str, code: Exit) -> None:
     sys.exit(code)
 
 
+def _drop_output() -> None:
+    """Have nothing more written to what cannot be written to, as the interpreter would at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def _code(error: RLSTMError) -> Exit:
     if isinstance(error, RequestError):
         return Exit.USAGE
+    if isinstance(error, ScoresNotStoredError):
+        return Exit.NOT_STORED
     return Exit.NO_ANSWER if isinstance(error, NoAnswerError) else Exit.REFUSED
 
 

@@ -4,25 +4,75 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlstm_client._read import to_json
+from rlstm_client import EventStream, Session
 from rlstm_client.models import (
     Adaptation,
     Ancestor,
     AppendResult,
+    Columns,
+    Generation,
     Ranking,
-    ScoredItem,
+    ScoreResult,
     SessionInfo,
-    Snapshot,
+    SessionPage,
+    SnapshotList,
+    TokenEvent,
     Totals,
+    to_json,
 )
 
 _MOST_TOKEN_CHARACTERS = 24
+
+
+class Scored(NamedTuple):
+    """A text, and what was found of it."""
+
+    result: ScoreResult
+    text: str
+
+
+class Ranked(NamedTuple):
+    """Candidates, and their ranking."""
+
+    ranking: Ranking
+    texts: Sequence[str]
+
+
+def show(answer: object, *, as_json: bool) -> None:
+    """Print what a command answers: as one JSON object, or for people."""
+    told = answer.created if isinstance(answer, Session) else answer
+    told = told[0] if isinstance(told, Scored | Ranked) else told
+    if as_json and told is not None and not isinstance(told, str):
+        print_json(told)
+        return
+    match answer:
+        case Session():
+            write(answer.id + "\n")
+        case str():
+            write(answer + "\n")
+        case Generation():
+            write(answer.text + "\n")
+        case EventStream():
+            for event in answer:
+                write(event.text if isinstance(event, TokenEvent) else "\n")
+        case Scored():
+            _print_scores(*answer)
+        case Ranked():
+            _print_ranking(*answer)
+        case AppendResult():
+            _print_append(answer)
+        case SessionInfo():
+            _print_session(answer)
+        case SessionPage():
+            _print_sessions(answer)
+        case SnapshotList():
+            _print_snapshots(answer)
 
 
 def print_json(value: Any) -> None:
@@ -63,8 +113,9 @@ def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
     Console().print(table)
 
 
-def print_scores(item: ScoredItem, text: str, unit: str) -> None:
+def _print_scores(result: ScoreResult, text: str) -> None:
     """Print the sums of one text, and its tokens and words where they were asked for."""
+    item, unit = result.items[0], result.unit
     if item.ids:
         print_table("", *_token_rows(item, text, unit))
     if item.words:
@@ -83,9 +134,9 @@ def print_line(answer: AppendResult, text: str, *, as_json: bool) -> None:
         write(f"{shown}  {text.rstrip()}\n")
 
 
-def print_append(answer: AppendResult, unit: str) -> None:
+def _print_append(answer: AppendResult) -> None:
     """Print what an append did."""
-    totals = _total_pairs(answer.totals, unit) if answer.totals is not None else []
+    totals = _total_pairs(answer.totals, answer.unit) if answer.totals is not None else []
     print_pairs(
         [
             *totals,
@@ -100,7 +151,7 @@ def print_append(answer: AppendResult, unit: str) -> None:
     )
 
 
-def print_session(info: SessionInfo) -> None:
+def _print_session(info: SessionInfo) -> None:
     """Print a session."""
     totals = info.totals
     print_pairs(
@@ -128,33 +179,26 @@ def print_session(info: SessionInfo) -> None:
     )
 
 
-def print_snapshots(snapshots: Iterable[Snapshot]) -> None:
+def _print_snapshots(listed: SnapshotList) -> None:
     """Print one line a named snapshot."""
     rows = [
         (each.name, each.version, each.position, each.totals.gain, _moment(each.created_at))
-        for each in snapshots
+        for each in listed.snapshots
     ]
     print_table("", ("name", "version", "position", "bits saved", "taken"), rows)
 
 
-def print_sessions(sessions: Iterable[SessionInfo]) -> None:
+def _print_sessions(page: SessionPage) -> None:
     """Print one line a session."""
     rows = [
-        (
-            info.id,
-            info.name or "",
-            info.version,
-            info.position,
-            info.totals.gain,
-            _moment(info.expires_at),
-        )
-        for info in sessions
+        (each.id, each.name or "", each.version, each.position, each.totals.gain, _moment(each.expires_at))
+        for each in page.sessions
     ]
     print_table("", ("id", "name", "version", "position", "bits saved", "expires"), rows)
 
 
-def print_ranking(ranking: Ranking, texts: Sequence[str]) -> None:
-    """Print the candidates, the best first; what a session without a static row does not have is left out."""
+def _print_ranking(ranking: Ranking, texts: Sequence[str]) -> None:
+    """Print the candidates, the best first, in the columns that the session has."""
     columns: dict[str, list[Any]] = {
         "rank": [each.rank for each in ranking.candidates],
         "static rank": [each.static_rank for each in ranking.candidates],
@@ -168,7 +212,7 @@ def print_ranking(ranking: Ranking, texts: Sequence[str]) -> None:
     print_table("", tuple(given), sorted(zip(*given.values(), strict=True)))
 
 
-def _token_rows(item: ScoredItem, text: str, unit: str) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+def _token_rows(item: Columns, text: str, unit: str) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
     columns: dict[str, Iterable[Any]] = {
         "token": [_token(text[start:end]) for start, end in zip(item.starts, item.ends, strict=True)],
         "id": item.ids,
@@ -199,12 +243,12 @@ def _adaptation(given: Adaptation | None) -> str | None:
     if given is None:
         return None
     parts = [
-        f"{given.kind} of {given.coordinates:,}",
+        f"{given.kind} of {given.num_fast_weights:,}",
         "1 expert" if given.experts == 1 else f"{given.experts} experts",
     ]
     if given.rates:
         parts.append("rates " + ", ".join(f"{rate:.3g}" for rate in given.rates))
-    return "; ".join([*parts, *([] if given.static else ["no static row"])])
+    return "; ".join([*parts, *([] if given.static else ["no frozen baseline"])])
 
 
 def _ancestor(given: Ancestor | None) -> str | None:

@@ -1,0 +1,187 @@
+"""What carries the calls of the asyncio client: sent again where that is safe."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rlstm_client import _http
+from rlstm_client._calls import DEFAULT_RETRIES, EVENTS, OCTETS, Call, Retries, answer, still_open
+from rlstm_client._events import EventReader
+from rlstm_client._http import ArrivingFile
+from rlstm_client.errors import RLSTMError
+from rlstm_client.models import Event
+
+T = TypeVar("T")
+
+
+class AsyncConnection:
+    """Sends calls to one server.
+
+    url        where the server is; it may end in a path
+    api_key    sent as a bearer token
+    timeout    seconds without a sign of the server; the default waits long, since learning takes its time
+    retries    how often a call is repeated; what could be done twice never is
+    transport  carries requests in place of the network, for tests: one of the HTTP library's
+    sleep, chance    the clock and the random source of the waits between attempts
+
+    Every method raises an `RLSTMError`; the module `errors` draws the tree.
+    """
+
+    def __init__(
+        self,
+        url: str = _http.DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        timeout: float | None = _http.DEFAULT_TIMEOUT,
+        retries: Retries = DEFAULT_RETRIES,
+        transport: Any = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._http = _http.make(_http.AsyncHTTP, url, api_key, timeout, transport)
+        self._timeout = timeout
+        self._retries = retries
+        self._sleep = sleep
+        self._chance = chance
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def _send(self, call: Call[T]) -> T:
+        """Send a call and return its typed answer."""
+        attempt, is_open = 1, False
+        while True:
+            try:
+                return await self._exchange(call)
+            except RLSTMError as error:
+                is_open = still_open(error, is_open)
+                await self._pause(call, error, attempt)
+            attempt += 1
+
+    async def _download(self, call: Call[Any], file: ArrivingFile) -> None:
+        """Send a call and write its answer as it comes; what had come before a repeat is dropped."""
+        attempt = 1
+        while True:
+            file.restart()
+            try:
+                async with aclosing(self._chunks(call, OCTETS)) as chunks:
+                    async for chunk in chunks:
+                        await asyncio.to_thread(file.partial.write, chunk)
+                return
+            except RLSTMError as error:
+                await self._pause(call, error, attempt)
+            attempt += 1
+
+    async def _stream(self, call: Call[Any]) -> "AsyncEventStream":
+        """Send a call and return its events.
+
+        It is repeated while no event has come, and afterwards goes on where the server keeps the text.
+        """
+        events = AsyncEventStream(self, call)
+        await events._begin()
+        return events
+
+    async def _pause(self, call: Call[Any], error: RLSTMError, attempt: int) -> None:
+        """Wait before the next attempt; raise the error when there is none."""
+        wait = self._retries.wait(call, error, attempt, self._chance())
+        if wait is None:
+            raise error
+        await self._sleep(wait)
+
+    async def _exchange(self, call: Call[T]) -> T:
+        try:
+            response = await self._http.send(_http.request(self._http, call))
+        except _http.FAILURES as error:
+            raise _http.no_answer(error, call, self._http) from error
+        return answer(call, _http.reply(response))
+
+    async def _chunks(self, call: Call[Any], media_type: str) -> AsyncGenerator[bytes, None]:
+        """Send a call and yield the bytes of its stream as they come."""
+        response: _http.Response | None = None
+        try:
+            response = await self._http.send(_http.request(self._http, call), stream=True)
+            if not _http.is_stream(response, media_type):
+                await response.aread()
+                raise _http.no_stream(call, response, media_type)
+            async for chunk in response.aiter_bytes():
+                yield chunk
+        except _http.FAILURES as error:
+            raise _http.no_answer(error, call, self._http) from error
+        finally:
+            if response is not None:
+                await response.aclose()
+
+
+class AsyncEventStream(AsyncIterator[Event]):
+    """The events of one generation. Close it, or leave its ``async with``, to end the generation early."""
+
+    def __init__(self, connection: AsyncConnection, call: Call[Any]) -> None:
+        self._events = _read(connection, EventReader(call))
+        self._first: Event | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        first, self._first = self._first, None
+        return first if first is not None else await anext(self._events)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; the server then stops."""
+        self._first = None
+        await self._events.aclose()
+
+    async def _begin(self) -> None:
+        """Wait for the first event: what is refused is refused at once."""
+        self._first = await anext(self._events)
+
+
+async def _read(connection: AsyncConnection, reader: EventReader) -> AsyncGenerator[Event, None]:
+    attempt = 1
+    while True:
+        reader.reconnected()
+        try:
+            async with aclosing(connection._chunks(reader.call, EVENTS)) as chunks:
+                async for chunk in chunks:
+                    for event in reader.feed(chunk):
+                        attempt = 1
+                        yield event
+            reader.finish()
+            return
+        except RLSTMError as error:
+            if reader.complete:
+                return
+            if not reader.goes_on:
+                raise
+            await connection._pause(reader.call, error, attempt)
+        attempt += 1
+
+
+async def each(texts: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
+    """Iterate over texts of either kind."""
+    if isinstance(texts, AsyncIterable):
+        async for text in texts:
+            yield text
+    else:
+        for text in texts:
+            yield text

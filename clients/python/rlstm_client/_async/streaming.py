@@ -1,0 +1,188 @@
+"""Continuous text over a WebSocket, for the asyncio client."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from typing import Any, Self
+
+from rlstm_client import _http, _sockets
+from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, PieceBuffer, telling
+from rlstm_client._async.connection import AsyncConnection, each
+from rlstm_client._sockets import AsyncFeeder, AsyncSocket
+from rlstm_client.errors import RLSTMError
+from rlstm_client.models import AppendResult
+
+
+class AsyncTextStream(AsyncIterator[AppendResult]):
+    """Sends texts as they come, beside what iterates over the answers: one to each frame.
+
+    After a cut it goes on over a new connection; every frame takes effect once. Close it, leave its
+    ``async with`` block, or let it go, to end it early: frames that are under way may still take effect.
+    """
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        session_id: str,
+        texts: Iterable[str] | AsyncIterable[str],
+        *,
+        final: bool,
+        **options: Any,
+    ) -> None:
+        self._exchange = _Exchange(connection, Frames(session_id, **options), texts, final)
+        self._answers = self._exchange.answers()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AppendResult:
+        return await anext(self._answers)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the stream."""
+        self._exchange.leave()
+        await self._answers.aclose()
+
+
+class _Exchange:
+    """What reads and what sends share. Nothing in it holds the stream, so that one that is let go ends."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        frames: Frames,
+        texts: Iterable[str] | AsyncIterable[str],
+        final: bool,
+    ) -> None:
+        self._connection = connection
+        self._frames = frames
+        self._silence = _sockets.Silence(connection._timeout)
+        self._texts = texts
+        self._final = final
+        self._room = asyncio.Semaphore(WINDOW)
+        self._lock = asyncio.Lock()
+        self._socket: AsyncSocket | None = None
+        self._sending_over = self._left = False
+        self._fault: BaseException | None = None
+
+    def leave(self) -> None:
+        """Have nothing more sent."""
+        self._left = True
+        self._room.release()
+
+    # ---- what reads ---------------------------------------------------------------------------------------
+
+    async def answers(self) -> AsyncGenerator[AppendResult, None]:
+        """Connect, have the texts sent, and yield the answers."""
+        attempt = 1
+        feeder: AsyncFeeder | None = None
+        try:
+            with telling(self._frames.progress):
+                await self._open(attempt)
+                feeder = AsyncFeeder(self._feed)
+                while not self._is_over():
+                    try:
+                        answer = await self._receive()
+                    except RLSTMError as error:
+                        await self._wait(error, attempt)
+                        attempt += 1
+                        await self._open(attempt)
+                        continue
+                    if answer is not None:
+                        attempt = 1
+                        self._room.release()
+                        yield answer
+                if self._fault is not None:
+                    raise self._fault
+        finally:
+            if not _sockets.interpreter_ends():
+                self.leave()
+                if feeder is not None:
+                    await feeder.stop()
+                if self._socket is not None:
+                    await self._socket.close()
+
+    def _is_over(self) -> bool:
+        return self._sending_over and not self._frames.unacknowledged
+
+    async def _receive(self) -> AppendResult | None:
+        if self._socket is None:
+            raise RuntimeError("the stream has no connection")
+        try:
+            message = await self._socket.receive(self._silence.seconds)
+        except TimeoutError:
+            self._silence.check(self._frames.call, under_way=bool(self._frames.unacknowledged))
+            return None
+        except _sockets.FAILURES as error:
+            if self._is_over():
+                return None
+            raise self._failure(error) from error
+        self._silence.end()
+        return self._frames.take(message)
+
+    def _failure(self, error: Exception) -> RLSTMError:
+        return _sockets.failure(error, self._frames.call, under_way=bool(self._frames.unacknowledged))
+
+    async def _open(self, attempt: int) -> None:
+        """Connect, again where that can help, and send what was not acknowledged."""
+        while True:
+            try:
+                await self._connect()
+            except _sockets.FAILURES as error:
+                await self._wait(self._failure(error), attempt)
+                attempt += 1
+            else:
+                return
+
+    async def _connect(self) -> None:
+        async with self._lock:
+            if self._socket is not None:
+                await self._socket.close()
+            self._socket = await AsyncSocket.open(_http.websocket(self._connection._http, self._frames.call))
+            self._silence.end()
+            for frame in self._frames.unacknowledged:
+                await self._socket.send(frame)
+
+    async def _wait(self, error: RLSTMError, attempt: int) -> None:
+        await self._connection._pause(self._frames.call, error, attempt)
+
+    # ---- what sends ---------------------------------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        buffer = PieceBuffer(1, hold_last=self._final, piece_bytes=FRAME_BYTES)
+        try:
+            async for text in each(self._texts):
+                for piece in buffer.feed(text):
+                    await self._send(piece)
+                if self._left:
+                    return
+            for piece, last in buffer.finish():
+                await self._send(piece, final=self._final and last)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # raised where the answers are read
+            self._fault = error
+        async with self._lock:
+            self._sending_over = True
+            if not self._frames.unacknowledged and self._socket is not None:
+                await self._socket.close()  # what reads waits for an answer that will not come
+
+    async def _send(self, piece: str, *, final: bool = False) -> None:
+        await self._room.acquire()
+        async with self._lock:
+            if self._left:
+                self._room.release()  # for the next piece, which shall not wait either
+                return
+            if not self._frames.unacknowledged:
+                self._silence.end()
+            frame = self._frames.make(piece, final=final)
+            if self._socket is not None:
+                try:
+                    await self._socket.send(frame)
+                except Exception:  # what reads notices, and sends it again
+                    await self._socket.close()

@@ -1,0 +1,187 @@
+# Written by unasync.py from _async/streaming.py. Do not edit.
+"""Continuous text over a WebSocket, for the blocking client."""
+
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, Self
+
+from rlstm_client import _http, _sockets
+from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, PieceBuffer, telling
+from rlstm_client._sockets import Feeder, Socket
+from rlstm_client._sync.connection import Connection
+from rlstm_client.errors import RLSTMError
+from rlstm_client.models import AppendResult
+
+
+class TextStream(Iterator[AppendResult]):
+    """Sends texts as they come, beside what iterates over the answers: one to each frame.
+
+    After a cut it goes on over a new connection; every frame takes effect once. Close it, leave its
+    ``with`` block, or let it go, to end it early: frames that are under way may still take effect.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        session_id: str,
+        texts: Iterable[str],
+        *,
+        final: bool,
+        **options: Any,
+    ) -> None:
+        self._exchange = _Exchange(connection, Frames(session_id, **options), texts, final)
+        self._answers = self._exchange.answers()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> AppendResult:
+        return next(self._answers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the stream."""
+        self._exchange.leave()
+        self._answers.close()
+
+
+class _Exchange:
+    """What reads and what sends share. Nothing in it holds the stream, so that one that is let go ends."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        frames: Frames,
+        texts: Iterable[str],
+        final: bool,
+    ) -> None:
+        self._connection = connection
+        self._frames = frames
+        self._silence = _sockets.Silence(connection._timeout)
+        self._texts = texts
+        self._final = final
+        self._room = threading.Semaphore(WINDOW)
+        self._lock = threading.Lock()
+        self._socket: Socket | None = None
+        self._sending_over = self._left = False
+        self._fault: BaseException | None = None
+
+    def leave(self) -> None:
+        """Have nothing more sent."""
+        self._left = True
+        self._room.release()
+
+    # ---- what reads ---------------------------------------------------------------------------------------
+
+    def answers(self) -> Generator[AppendResult, None, None]:
+        """Connect, have the texts sent, and yield the answers."""
+        attempt = 1
+        feeder: Feeder | None = None
+        try:
+            with telling(self._frames.progress):
+                self._open(attempt)
+                feeder = Feeder(self._feed)
+                while not self._is_over():
+                    try:
+                        answer = self._receive()
+                    except RLSTMError as error:
+                        self._wait(error, attempt)
+                        attempt += 1
+                        self._open(attempt)
+                        continue
+                    if answer is not None:
+                        attempt = 1
+                        self._room.release()
+                        yield answer
+                if self._fault is not None:
+                    raise self._fault
+        finally:
+            if not _sockets.interpreter_ends():
+                self.leave()
+                if feeder is not None:
+                    feeder.stop()
+                if self._socket is not None:
+                    self._socket.close()
+
+    def _is_over(self) -> bool:
+        return self._sending_over and not self._frames.unacknowledged
+
+    def _receive(self) -> AppendResult | None:
+        if self._socket is None:
+            raise RuntimeError("the stream has no connection")
+        try:
+            message = self._socket.receive(self._silence.seconds)
+        except TimeoutError:
+            self._silence.check(self._frames.call, under_way=bool(self._frames.unacknowledged))
+            return None
+        except _sockets.FAILURES as error:
+            if self._is_over():
+                return None
+            raise self._failure(error) from error
+        self._silence.end()
+        return self._frames.take(message)
+
+    def _failure(self, error: Exception) -> RLSTMError:
+        return _sockets.failure(error, self._frames.call, under_way=bool(self._frames.unacknowledged))
+
+    def _open(self, attempt: int) -> None:
+        """Connect, again where that can help, and send what was not acknowledged."""
+        while True:
+            try:
+                self._connect()
+            except _sockets.FAILURES as error:
+                self._wait(self._failure(error), attempt)
+                attempt += 1
+            else:
+                return
+
+    def _connect(self) -> None:
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = Socket.open(_http.websocket(self._connection._http, self._frames.call))
+            self._silence.end()
+            for frame in self._frames.unacknowledged:
+                self._socket.send(frame)
+
+    def _wait(self, error: RLSTMError, attempt: int) -> None:
+        self._connection._pause(self._frames.call, error, attempt)
+
+    # ---- what sends ---------------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        buffer = PieceBuffer(1, hold_last=self._final, piece_bytes=FRAME_BYTES)
+        try:
+            for text in self._texts:
+                for piece in buffer.feed(text):
+                    self._send(piece)
+                if self._left:
+                    return
+            for piece, last in buffer.finish():
+                self._send(piece, final=self._final and last)
+        except BaseException as error:  # raised where the answers are read
+            self._fault = error
+        with self._lock:
+            self._sending_over = True
+            if not self._frames.unacknowledged and self._socket is not None:
+                self._socket.close()  # what reads waits for an answer that will not come
+
+    def _send(self, piece: str, *, final: bool = False) -> None:
+        self._room.acquire()
+        with self._lock:
+            if self._left:
+                self._room.release()  # for the next piece, which shall not wait either
+                return
+            if not self._frames.unacknowledged:
+                self._silence.end()
+            frame = self._frames.make(piece, final=final)
+            if self._socket is not None:
+                try:
+                    self._socket.send(frame)
+                except Exception:  # what reads notices, and sends it again
+                    self._socket.close()

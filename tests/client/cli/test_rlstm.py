@@ -1,0 +1,267 @@
+"""`rlstm score`, `generate` and `session …` against the real application."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+from tests.client.conftest import Network
+from tests.client.test_faults import without_scores
+
+from rlstm_client import Client, Retries, _appends
+from rlstm_client.cli import commands, inputs, main
+
+Run = Callable[..., tuple[Any, str, str]]
+
+
+@pytest.fixture
+def rlstm(
+    url: str, network: Network, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """Run a command line against the server: exit code, stdout, stderr."""
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("RLSTM_URL", url)
+    given: Any = {"transport": network, "sleep": lambda _: None, "retries": Retries(attempts=2)}
+    monkeypatch.setattr(inputs, "Client", partial(Client, **given))
+
+    def run(*arguments: str) -> tuple[Any, str, str]:
+        monkeypatch.setattr("sys.argv", ["rlstm", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def session(rlstm: Run) -> Callable[..., str]:
+    """Run `rlstm session …`, and give what it prints; it has to end like this."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        ended, out, err = rlstm("session", *arguments)
+        assert ended == code, err
+        return out or err
+
+    return run
+
+
+def told(network: Network) -> Any:
+    """The body of the last request."""
+    return json.loads(network.requests[-1].content)
+
+
+@contextmanager
+def piped(monkeypatch: pytest.MonkeyPatch, *parts: bytes) -> Iterator[TextIO]:
+    """Have these come through standard input, one after the other."""
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(writer, "wb", buffering=0) as pipe:
+            for part in parts:
+                pipe.write(part)
+
+    source = threading.Thread(target=write)
+    source.start()
+    with os.fdopen(reader) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield stdin
+    source.join()
+
+
+def test_score(rlstm: Run, network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums in bits; with ``--json`` the server's answer, with what was asked for; a key from outside."""
+    monkeypatch.setenv("RLSTM_API_KEY", "secret-key")
+    code, out, _ = rlstm("score", "abc")
+    assert (code, "bits per byte" in out, "log-probability (bits)" in out) == (0, True, True)
+    assert network.requests[0].headers["authorization"] == "Bearer secret-key"
+
+    code, out, _ = rlstm("score", "abc", "--json", "--tokens", "--unit", "nats", "--context", "x", "--adapt")
+    assert (code, json.loads(out)["items"][0]["ids"]) == (0, [97, 98, 99])
+    asked = {"text": "abc", "context": "x", "unit": "nats", "scores": "tokens", "adapt": True}
+    assert told(network) == asked
+
+
+def test_options_of_learning(rlstm: Run, network: Network) -> None:
+    """They make the adaptation object, which implies that the model adapts."""
+    options = ("--kind", "output_bias", "--fast-weights", "256", "--experts", "4", "--rate-scale", "0.5")
+    assert rlstm("score", "abc", *options)[0] == 0
+    asked = {"kind": "output_bias", "num_fast_weights": 256, "experts": 4, "rate_scale": 0.5}
+    assert told(network)["adaptation"] == asked
+    assert rlstm("score", "abc", "--kind", "no-kind")[0] == 2
+
+
+def test_a_refusal(rlstm: Run, network: Network) -> None:
+    """The server's sentence is the message, and the exit code says that it was the server's."""
+    network.refuse(413, "too_large")
+    code, out, err = rlstm("score", "abc")
+    request = network.requests[0].headers["x-request-id"]
+    assert (code, out, err) == (1, "", f"rlstm: refused: too_large (413, request {request})\n")
+
+
+def test_generate(rlstm: Run) -> None:
+    """The text as it comes, or the whole answer as JSON: the same by the same seed."""
+    options = ("generate", "a", "--seed", "4", "--max-tokens", "5")
+    code, out, _ = rlstm(*options)
+    assert (code, out) == (0, json.loads(rlstm(*options, "--json")[1])["text"] + "\n")
+
+
+def test_without_a_server(rlstm: Run, network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--local`` gives a model the body that a server would get; what it raises is the one line."""
+    asked: list[Any] = []
+
+    def act(model: str, body: Any) -> Any:
+        asked.append((model, body))
+        if model == "none":
+            raise ValueError("none: no such checkpoint")
+        return {
+            "text": "t",
+            "items": [{"totals": {"logprob": -1, "tokens": 1, "bytes": 1, "bits_per_byte": 8.0}}],
+        }
+
+    monkeypatch.setattr(commands, "load", lambda group, name, extra: act)
+    assert "8.0000" in rlstm("score", "a", "--local", "tiny")[1]
+    assert rlstm("generate", "a", "--local", "tiny")[1] == "t\n"
+    assert asked[0] == ("tiny", {"text": "a", "unit": "bits", "scores": "totals"})
+    assert asked[1] == ("tiny", {"prompt": "a"})
+    assert rlstm("score", "a", "--local", "none") == (1, "", "rlstm: none: no such checkpoint\n")
+    assert network.requests == []
+
+
+def test_a_life(session: Any, network: Network, tmp_path: Path) -> None:
+    """Create prints the bare id; the other commands take it from there, to the end."""
+    file = tmp_path / "text"
+    file.write_bytes("é".encode() * 50)
+    options = ("--kind", "output_bias", "--experts", "2", "--rate-scale", "0.5")
+    made = session("create", "--name", "life", *options, "--metadata", "a=b=c", "--key", "k").strip()
+    assert told(network) == {
+        "name": "life",
+        "adaptation": {"kind": "output_bias", "experts": 2, "rate_scale": 0.5},
+        "metadata": {"a": "b=c"},
+    }
+    appended = json.loads(session("append", made, "--file", str(file), "--json"))
+    assert (appended["version"], appended["totals"]["bytes"]) == (1, 100)
+    more = session("append", made, "more")
+    assert all(said in more for said in ("gain (bits)", "weights of the experts", "position"))
+    assert "output_bias of 256; 2 experts; rates 0, " in session("info", made)
+    assert json.loads(session("list", "--name", "life", "--json"))["sessions"][0]["id"] == made
+    assert made in session("list")
+    assert session("generate", made, "--commit", "-n", "3").endswith("\n")
+    assert json.loads(session("info", made, "--json"))["position"] == 107
+    assert "off" in session("set", made, "--no-learning", "--ttl", "60")
+    assert told(network) == {"ttl_seconds": 60.0, "learning": False}
+    assert made in session("reset", made, "--what", "recurrent")
+    assert session("delete", made) == f"deleted {made}\n"
+    assert "the session is gone" in session("info", made, code=1)
+    session("delete", session("create", "--no-static").strip())
+    assert json.loads(network.requests[-2].content) == {"adaptation": {"static": False}}
+
+
+def test_copies(session: Any, tmp_path: Path) -> None:
+    """Versions are named and gone back to; forks and imports print their ids."""
+    made, file = session("create").strip(), tmp_path / "session.rlstm"
+    session("append", made, "abc")
+    assert "here" in session("snapshot", made, "here")
+    session("append", made, "def", "--if-match", "1")
+    assert json.loads(session("snapshots", made, "--json"))["snapshots"][0]["position"] == 3
+    assert json.loads(session("restore", made, "here", "--json"))["position"] == 3
+    fork = session("fork", made, "--snapshot", "here", "--name", "cli-twin").strip()
+    assert json.loads(session("info", fork, "--json"))["position"] == 3
+    assert str(file) in session("export", made, str(file))
+    copy = session("import", str(file)).strip()
+    assert json.loads(session("info", copy, "--json"))["position"] == 3
+    assert session("snapshot", made, "here", "--drop") == "dropped here\n"
+    assert "snapshot" in session("restore", made, "here", code=1)
+    assert session("delete", made, fork, copy).count("deleted") == 3
+
+
+def test_ranking(session: Any, network: Network, tmp_path: Path) -> None:
+    """Candidates come from the arguments or, one a line, from a file; the best stands first."""
+    file = tmp_path / "texts"
+    file.write_text("12 monkeys\nq\n")
+    made = session("create").strip()
+    table = session("score", made, "--file", str(file))
+    ranked = json.loads(session("score", made, "12 monkeys", "q", "--json", "--length", "0.5"))
+    assert table.index(" q ") < table.index("12 monkeys")
+    assert [each["rank"] for each in ranked["candidates"]] == [2, 1]
+    assert told(network)["weights"] == {"lm": 1.0, "length": 0.5}
+
+
+def test_an_append_that_fails_says_how_far_it_came(
+    session: Any, network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the session, and what may be, is in the message."""
+    monkeypatch.setattr(_appends, "PIECE_BYTES", 64)
+    made = session("create").strip()
+    network.let_pass()
+    network.refuse(500, "internal_error")
+    said = session("append", made, "a" * 70, code=1)
+    assert "; the first 64 characters are in the session\n" in said
+    network.refuse(504, "outcome_unknown", applied="unknown")
+    network.refuse(500, "internal_error", applied="unknown")
+    assert "; whether the next 3 are is not known" in session("append", made, "abc", code=1)
+
+
+def test_text_that_is_no_text(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a file it is found before the first piece is sent; of a pipe it is said what was appended."""
+    made, file = session("create").strip(), tmp_path / "text"
+    file.write_bytes(b"x" * 200_000 + b"\xff")
+    assert "not UTF-8 text (byte 200,000)" in session("append", made, "--file", str(file), code=2)
+    with piped(monkeypatch, b"x" * 100, b"\xff"):
+        said = session("append", made, code=2)
+    position = json.loads(session("info", made, "--json"))["position"]
+    told = f"; the first {position:,} characters are in the session" if position else ""
+    assert said == f"rlstm: standard input is not UTF-8 text (byte 100){told}\n"
+
+
+def test_an_interrupted_append_says_how_far_it_came(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is no secret of the session's."""
+
+    def typed(*_: Any) -> Iterator[str]:
+        yield "abc"
+        raise KeyboardInterrupt
+
+    made = session("create").strip()
+    monkeypatch.setattr(inputs, "text_as_it_comes", typed)
+    said = session("append", made, code=130)
+    assert said == "rlstm: interrupted; the first 3 characters are in the session\n"
+
+
+def test_an_append_with_a_key(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated it takes effect once, from standard input too; a version may be asked for."""
+    made = session("create").strip()
+    for _ in range(2):
+        with piped(monkeypatch, b"a" * 50, b"b" * 30):
+            session("append", made, "--key", "mine")
+    assert "version 1" in session("append", made, "c", "--if-match", "0", code=1)
+    assert json.loads(session("append", made, "c", "--if-match", "1", "--json"))["position"] == 81
+    assert "the text is empty" in session("append", made, "", code=2)
+
+
+def test_no_number_is_printed_for_scores_that_are_no_longer_stored(session: Any, network: Network) -> None:
+    """Its own exit code, a sentence, and nothing on standard output."""
+    made = session("create").strip()
+    session("append", made, "abc", "--key", "k")
+    network.faults.append(without_scores)
+    said = session("append", made, "abc", "--key", "k", "--json", code=5)
+    assert said.startswith("rlstm: applied; its scores are no longer stored")
+
+
+def test_lines_as_they_come(url: str, session: Any) -> None:
+    """Each is appended and printed with what it cost; a full disk is one line, and no reason to wait."""
+    made = session("create").strip()
+    command = [Path(sys.executable).with_name("rlstm"), "session", "stream", made, "--url", url]
+    options: Any = {"input": b"one\ntwo\n", "stderr": subprocess.PIPE, "timeout": 60}
+    done = subprocess.run(command, stdout=subprocess.PIPE, **options)
+    assert (done.returncode, [line.split()[-1] for line in done.stdout.splitlines()]) == (0, [b"one", b"two"])
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, **options)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert b"No space left on device" in done.stderr

@@ -1,0 +1,255 @@
+"""Calls as values: what is sent, how answers are read, and when a call is sent again."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlstm_client import _calls, errors
+from rlstm_client._calls import Call, Reply, Retries, answer, encode, repeatable, still_open
+from rlstm_client.errors import NotFoundError, RequestError, UnreadableAnswerError
+from rlstm_client.models import Health, ServerInfo
+
+JSON_TYPE = {"content-type": "application/json"}
+READ = _calls.get("/info", ServerInfo)
+WORK = _calls.score("a", {})
+CHANGE = _calls.append("s", {"text": "a"}, {})
+KEPT = _calls.generate_in_session("s", {"commit": True})
+
+
+def call(**parts: Any) -> Call[Any]:
+    return Call(**({"method": "POST", "path": "/x", "read": lambda data: data} | parts))
+
+
+def reply(status: int, content: bytes, headers: dict[str, str] | None = None) -> Reply:
+    return Reply(status=status, headers=JSON_TYPE if headers is None else headers, content=content)
+
+
+def test_members_that_are_none_are_not_sent() -> None:
+    """The server's defaults hold for what the caller left out; falsehoods are sent."""
+    body = encode({"a": None, "b": False, "c": 0, "d": "", "e": (1, 2), "f": {"g": None}})
+
+    assert json.loads(body) == {"b": False, "c": 0, "d": "", "e": [1, 2], "f": {"g": None}}
+
+
+def test_text_travels_as_utf8() -> None:
+    """One character of text is not six of escapes."""
+    assert encode({"text": "é🙂"}) == '{"text": "é🙂"}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("a\ud83d", "D83D"), (float("nan"), "no JSON form"), (float("inf"), "no JSON form"), ({1, 2}, "set")],
+)
+def test_what_no_json_can_carry(value: Any, said: str) -> None:
+    """Half a surrogate pair, NaN and the like are refused before anything is sent."""
+    with pytest.raises(RequestError, match=said):
+        encode({"value": value})
+
+
+def test_headers() -> None:
+    """A body has its type, every call its request id, and a key makes it safe to repeat."""
+    keyed = call(content=b"{}", headers={"Idempotency-Key": "k"})
+
+    assert keyed.all_headers["Content-Type"] == "application/json"
+    assert keyed.all_headers["X-Request-Id"] == keyed.request_id
+    assert "Content-Type" not in call().all_headers
+    assert (keyed.keyed, call().keyed) == (True, False)
+    assert call().request_id != call().request_id
+
+
+def test_answers_that_are_no_errors() -> None:
+    """JSON is parsed, plain text stays text, and 204 is nothing."""
+    assert answer(call(), reply(200, b'{"a": 1}')) == {"a": 1}
+    assert answer(call(), reply(200, b"up 1\n", {"content-type": "text/plain"})) == "up 1\n"
+    assert answer(call(), reply(204, b"", {})) is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [reply(200, b"{"), reply(200, b"\xff"), reply(302, b"{}"), reply(101, b""), reply(200, b"[" * 100_000)],
+)
+def test_answers_that_cannot_be_read(bad: Reply) -> None:
+    """Broken JSON or a redirect is an error of its own that keeps status and request id."""
+    made = call()
+    with pytest.raises(UnreadableAnswerError) as caught:
+        answer(made, bad)
+
+    assert (caught.value.status, caught.value.request_id) == (bad.status, made.request_id)
+
+
+def test_a_refusal_is_raised() -> None:
+    """A status of 400 or more is the typed error of its document."""
+    with pytest.raises(NotFoundError):
+        answer(call(), reply(404, b'{"type": "urn:rlstm:problem:not_found"}'))
+
+
+@pytest.mark.parametrize(
+    ("made", "method", "path", "body"),
+    [
+        (_calls.score("a", {"unit": "bits"}), "POST", "/score", {"text": "a", "unit": "bits"}),
+        (_calls.score(None, {"items": ({"text": "a"},)}), "POST", "/score", {"items": [{"text": "a"}]}),
+        (
+            _calls.generate("", {"seed": 0}, stream=True),
+            "POST",
+            "/generate",
+            {"prompt": "", "stream": True, "seed": 0},
+        ),
+        (_calls.get("/health/live", Health), "GET", "/health/live", None),
+        (CHANGE, "POST", "/sessions/s/append", {"text": "a"}),
+        (
+            _calls.score_candidates("s", ["a", {"id": "x", "text": "b"}], {"unit": None}),
+            "POST",
+            "/sessions/s/score",
+            {"candidates": [{"text": "a"}, {"id": "x", "text": "b"}]},
+        ),
+        (KEPT, "POST", "/sessions/s/generate", {"commit": True}),
+        (_calls.delete(_calls.snapshot_path("s", "n")), "DELETE", "/sessions/s/snapshots/n", None),
+    ],
+)
+def test_what_is_sent(made: Call[Any], method: str, path: str, body: Any) -> None:
+    """Method, path and body of each kind of call; headers are in none of the bodies."""
+    assert (made.method, made.path, json.loads(made.content or b"null")) == (method, path, body)
+
+
+def test_what_changes_a_session_carries_a_key_and_the_version_expected() -> None:
+    """Each call has a key of its own, or the caller's; If-Match is the version in quotes."""
+    own = _calls.append("s", {"text": "a"}, {"idempotency_key": "mine", "if_match": 0})
+
+    assert own.headers == {"Idempotency-Key": "mine", "If-Match": '"0"'}
+    assert (
+        CHANGE.headers["Idempotency-Key"] != _calls.append("s", {"text": "a"}, {}).headers["Idempotency-Key"]
+    )
+    assert [made.keyed for made in (READ, WORK, CHANGE, KEPT, _calls.create({}))] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
+    assert [made.changes for made in (READ, _calls.delete("/x"), CHANGE)] == [False, True, True]
+
+
+@pytest.mark.parametrize("option", [{"if_match": 0}, {"idempotency_key": "k"}])
+def test_what_is_of_a_kept_text_only_is_not_dropped(option: dict[str, Any]) -> None:
+    """Who asks for a version, or for once, of a text that is not kept is told that neither holds."""
+    with pytest.raises(RequestError, match="commit"):
+        _calls.generate_in_session("s", option)
+    assert _calls.generate_in_session("s", {"commit": True, **option}).keyed
+
+
+@pytest.mark.parametrize("session_id", ["", "..", "a/b", "a b", "é", "a" * 129, "a\n"])
+def test_an_id_that_is_none(session_id: str) -> None:
+    """No id can change the path, and the error says what was wrong."""
+    with pytest.raises(RequestError, match="is not a session id"):
+        _calls.session_path(session_id)
+
+
+@pytest.mark.parametrize("key", ["", "a b", "é", "a" * 256, "a\nb"])
+def test_a_key_that_no_header_can_carry(key: str) -> None:
+    """A key is visible ASCII."""
+    with pytest.raises(RequestError, match="idempotency key"):
+        _calls.append("s", {"text": "a"}, {"idempotency_key": key})
+
+
+def test_a_misspelt_option_is_refused() -> None:
+    """An option that does not exist is an error here, not a field that the server has to refuse."""
+    with pytest.raises(TypeError, match=r"'tempreature'; there are .*temperature"):
+        _calls.generate("a", {"tempreature": 1})
+
+
+def test_a_stream_of_several_choices() -> None:
+    """The reader of a stream knows how many ends to wait for."""
+    assert (_calls.generate("a", {"n": 3}).choices, _calls.generate("a", {}).choices) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [
+        (errors.CannotConnectError("x"), [READ, WORK, CHANGE]),
+        (errors.ConnectionLostError("x", applied="unknown"), [READ, WORK, CHANGE]),
+        (errors.StreamInterruptedError("x", applied="unknown"), [READ, WORK, CHANGE]),
+        (errors.TimedOutError("x", applied="unknown"), [READ, CHANGE]),
+        (errors.OutcomeUnknownError("x", applied="unknown"), [READ, WORK, CHANGE]),
+        (errors.InFlightError("x"), [READ, WORK, CHANGE]),
+        (errors.GatewayError("x", applied="unknown"), [READ, WORK, CHANGE]),
+        (errors.QuotaError("x", retry_after=1), [READ, WORK, CHANGE]),
+        (errors.OverloadedError("x", retry_after=1), [READ, WORK, CHANGE]),
+        (errors.ConflictError("x", retry_after=1), [READ, WORK, CHANGE]),
+        (errors.OverloadedError("x"), []),
+        (errors.QuotaError("x"), []),
+        (errors.DurabilityError("x", applied="yes", retry_after=1), []),
+        (errors.ConflictError("x"), []),
+        (errors.SessionExistsError("x"), []),
+        (errors.VersionMismatchError("x"), []),
+        (errors.InternalError("x"), []),
+        (errors.UnreadableAnswerError("x"), []),
+        (errors.RequestError("x"), []),
+    ],
+)
+def test_what_is_repeated(error: errors.RLSTMError, calls: list[Call[Any]]) -> None:
+    """Only what may go better next time, and only where it cannot happen twice."""
+    assert [call for call in (READ, WORK, CHANGE) if repeatable(call, error)] == calls
+
+
+@pytest.mark.parametrize("error_class", list(errors.error_classes()))
+def test_what_was_applied_is_never_repeated(error_class: type[errors.APIError]) -> None:
+    """An error that says ``applied: yes`` is told to the caller, whatever its kind."""
+    assert not repeatable(CHANGE, error_class("x", applied="yes", retry_after=0))
+
+
+@pytest.mark.parametrize(
+    "error_class",
+    [
+        errors.DrainingError,
+        errors.OverloadedError,
+        errors.StoreUnavailableError,
+        errors.SlowConsumerError,
+        errors.OutcomeUnknownError,
+    ],
+)
+def test_a_kept_text_goes_on_after_an_interruption(error_class: type[errors.APIError]) -> None:
+    """Part of it is applied, and the same call brings the rest; of a text that is not kept it would not."""
+    assert repeatable(KEPT, error_class("x", applied="yes"))
+    assert not repeatable(_calls.generate_in_session("s", {}), error_class("x", applied="yes"))
+
+
+def test_the_wait_doubles_and_is_spread() -> None:
+    """Backoff doubles up to its bound; chance spreads it over the upper half."""
+    retries = Retries(attempts=9, first_wait_s=1.0, longest_wait_s=6.0)
+    lost = errors.ConnectionLostError("x")
+
+    assert [retries.wait(WORK, lost, n, 0.0) for n in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 3.0]
+    assert [retries.wait(WORK, lost, n, 1.0) for n in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, 6.0]
+
+
+@given(st.integers(1, 8), st.floats(0, 1, exclude_max=True), st.none() | st.floats(0, 100))
+def test_the_wait_is_bounded(attempt: int, chance: float, retry_after: float | None) -> None:
+    """A wait is never shorter than the server asked for, and never longer than the bound and a half."""
+    retries = Retries(attempts=6)
+    wait = retries.wait(WORK, errors.OverloadedError("x", retry_after=retry_after), attempt, chance)
+
+    if attempt >= 6 or retry_after is None or retry_after > retries.longest_wait_s:
+        assert wait is None
+    else:
+        assert wait is not None
+        assert retry_after <= wait <= 1.5 * retries.longest_wait_s
+
+
+def test_one_attempt_is_one_attempt() -> None:
+    """``attempts=1`` sends everything once."""
+    assert Retries(attempts=1).wait(READ, errors.CannotConnectError("x"), 1, 0.0) is None
+
+
+def test_a_lost_answer_is_not_forgotten_over_attempts_that_reach_no_server() -> None:
+    """Only a server that answers can say that nothing was applied."""
+    lost, refused = errors.ConnectionLostError("x", applied="unknown"), errors.CannotConnectError("x")
+    assert not still_open(errors.CannotConnectError("x"), False)
+    assert still_open(lost, False)
+    assert still_open(refused, True)
+    assert refused.applied == "unknown"
+    known = errors.OverloadedError("x")
+    assert not still_open(known, True)
+    assert known.applied == "no"
