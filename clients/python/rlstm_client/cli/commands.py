@@ -44,7 +44,6 @@ class Command:
 
 
 BENCHES = (
-    Command(name="serve", help="What a server does for many sessions at once.", extra="server"),
     Command(name="adapt", help="What learning saves, by each rule of a model.", extra="training"),
     Command(name="peers", help="Learning and scoring beside how others do it.", extra="training"),
     Command(name="train", help="How fast training is.", extra="training"),
@@ -58,7 +57,6 @@ STORES = (
 
 COMMANDS = (
     Command(name="serve", help="Serve a model and its sessions over HTTP.", extra="server"),
-    Command(name="doctor", help="Say whether a server would start here, and what to do.", extra="server"),
     Command(name="models", help="List the models that are here.", extra="server"),
     Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
     Command(name="probe", help="Measure a service from outside, for Prometheus.", extra="server"),

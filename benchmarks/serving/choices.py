@@ -1,4 +1,4 @@
-"""What ``rlstm bench serve`` is asked for, in the words of the engine. What cannot be is wrong usage."""
+"""What `python -m benchmarks.serve` is asked for, in the words of the engine. What cannot be is wrong usage."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""What ``rlstm bench serve`` found, as a plot: throughput and latency by the number of sessions."""
+"""What ``python -m benchmarks.serve`` found, as a plot: throughput and latency by the number of sessions."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from rlstm_server.bench.serving import Figures
+from benchmarks.serving.measure import Figures
 
 WAYS = {"engine": "C0", "http": "C1"}
 

@@ -1,4 +1,4 @@
-"""``rlstm bench serve``: how much a server does for many sessions at once, and how long it lets them wait."""
+"""`python -m benchmarks.serve`: what a server does for many sessions at once, and how long they wait."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +11,8 @@ import torch
 import typer
 from rich.console import Console
 
-from rlstm_model.adaptation.calibration_file import CalibrationError
-from rlstm_model.adaptation.thread_pool import single_threaded_products
-from rlstm_model.checkpoint import CheckpointError, load
-from rlstm_server.bench.capacity import WARM, Resident, measure_resident
-from rlstm_server.bench.load import Plan
-from rlstm_server.bench.process import NoServer, running
-from rlstm_server.bench.serve_choices import (
+from benchmarks.serving.capacity import WARM, Resident, measure_resident
+from benchmarks.serving.choices import (
     asked_of,
     cache_bytes,
     check_memory,
@@ -25,9 +20,14 @@ from rlstm_server.bench.serve_choices import (
     queued_jobs,
     scores_named,
 )
-from rlstm_server.bench.serve_results import Results
-from rlstm_server.bench.serving import Conditions, Figures, run, through_engine, through_http
-from rlstm_server.bench.targets import RequestFailed
+from benchmarks.serving.load import Plan
+from benchmarks.serving.measure import Conditions, Figures, run, through_engine, through_http
+from benchmarks.serving.process import NoServer, running
+from benchmarks.serving.results import Results
+from benchmarks.serving.targets import RequestFailed
+from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.thread_pool import single_threaded_products
+from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.engine.runner import ROWS
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import ServerError
@@ -84,7 +84,7 @@ def _leave(error: Exception, code: int) -> None:
 
 
 @command
-def bench_serve(
+def serve(
     model: Model = "bytes-small",
     sessions: Sessions = None,
     text_bytes: TextBytes = 2_000,
@@ -172,3 +172,7 @@ def _resident(
     room = cache_bytes(served, under.asked, sessions + WARM)
     with running({**settings, "cache_bytes": room, "durability": "fsync"}) as server:
         return run(measure_resident(server, served, under.asked, sessions))
+
+
+if __name__ == "__main__":
+    typer.run(serve)

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
 from rlstm_client.cli.commands import build
-from rlstm_server.bench.probe import TOKENS, Probe
+from rlstm_server.probe import TOKENS, Probe
 
 GAP_SECONDS = 0.003
 

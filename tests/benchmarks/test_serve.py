@@ -1,4 +1,4 @@
-"""`rlstm bench serve` on a model of no size."""
+"""`python -m benchmarks.serve` on a model of no size."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rlstm_server.bench import serve_choices
-from rlstm_server.bench.serve_cli import bench_serve
+from benchmarks.serve import serve
+from benchmarks.serving import choices as serve_choices
 
 QUICK = ["--bytes", 24, "--seconds", 0, "--threads", 1, "--rule", "output_bias"]
 
@@ -16,7 +16,7 @@ QUICK = ["--bytes", 24, "--seconds", 0, "--threads", 1, "--rule", "output_bias"]
 def bench(tiny_checkpoint):
     """Types the command."""
     app = typer.Typer()
-    app.command()(bench_serve)
+    app.command()(serve)
     return lambda *words: CliRunner().invoke(app, [str(word) for word in (tiny_checkpoint, *QUICK, *words)])
 
 
@@ -97,7 +97,7 @@ def test_more_than_the_machine_can_hold_is_refused(bench, monkeypatch):
 def test_a_model_that_is_not_there_is_one_line():
     """Exit code 2, no traceback."""
     app = typer.Typer()
-    app.command()(bench_serve)
+    app.command()(serve)
     done = CliRunner().invoke(app, ["/no/such/model"])
     assert done.exit_code == 2
     assert done.stderr.startswith("rlstm: ")

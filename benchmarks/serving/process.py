@@ -18,7 +18,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from rlstm_server.bench.load import Rounds
+from benchmarks.serving.load import Rounds
 from rlstm_server.settings import PREFIX
 
 ADDRESS: Final = re.compile(r"http://\S+:\d+")

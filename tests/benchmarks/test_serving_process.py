@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from rlstm_server.bench.load import Rounds
-from rlstm_server.bench.process import NoServer, rounds_of, running
+from benchmarks.serving.load import Rounds
+from benchmarks.serving.process import NoServer, rounds_of, running
 from rlstm_server.metrics import Metrics
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import orjson
 
-from rlstm_server.bench.load import Rounds
+from benchmarks.serving.load import Rounds
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.runner import Rounds as DeviceRounds

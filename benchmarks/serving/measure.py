@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar
 import httpx
 import uvicorn
 
-from rlstm_server.bench.load import Append, Measured, Plan, Rounds, measure
-from rlstm_server.bench.process import TENANTS, Server, rounds_of
-from rlstm_server.bench.targets import EngineTarget, HttpTarget, TimedRounds
+from benchmarks.serving.load import Append, Measured, Plan, Rounds, measure
+from benchmarks.serving.process import TENANTS, Server, rounds_of
+from benchmarks.serving.targets import EngineTarget, HttpTarget, TimedRounds
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.runner import SWITCH_SECONDS

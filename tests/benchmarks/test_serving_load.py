@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from rlstm_server.bench.load import SHORT_BYTES, Plan, Rounds, measure, prose
+from benchmarks.serving.load import SHORT_BYTES, Plan, Rounds, measure, prose
 
 
 class Clockwork:

@@ -1,4 +1,4 @@
-"""`rlstm doctor` where all is well, and where one thing after the other is not."""
+"""`rlstm serve --check` where all is well, and where one thing after the other is not."""
 
 import asyncio
 import json
@@ -15,9 +15,9 @@ from redis import Redis
 from typer.testing import CliRunner
 
 from rlstm_model.checkpoint import ADAPTATION, WEIGHTS
-from rlstm_server.doctor import machine
-from rlstm_server.doctor.command import doctor
-from rlstm_server.doctor.finding import Finding
+from rlstm_server import check
+from rlstm_server.check import Finding
+from rlstm_server.cli import serve
 from rlstm_server.store.embedded import EmbeddedValkey
 
 NO_STORE = ("--durability", "memory")
@@ -30,10 +30,10 @@ def examine(tiny_checkpoint, tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("RLSTM_")]:
         monkeypatch.delenv(name)
     app = typer.Typer()
-    app.command()(doctor)
+    app.command()(serve)
 
     def run(*words, model=tiny_checkpoint, **variables):
-        usual = [str(model), "--data-dir", str(tmp_path / "data"), "--port", "0", "--json"]
+        usual = [str(model), "--data-dir", str(tmp_path / "data"), "--port", "0", "--check", "--json"]
         done = CliRunner().invoke(app, [*usual, *map(str, words)], env=variables)
         assert done.stderr == "", done.stderr
         told = json.loads(done.stdout)
@@ -62,8 +62,8 @@ def test_lines_for_people(tiny_checkpoint, monkeypatch):
     """Status, name, what was seen and what to do, on one line a check; exit code 1 where one fails."""
     monkeypatch.setenv("RLSTM_MODEL", "/no/such/model")
     app = typer.Typer()
-    app.command()(doctor)
-    done = CliRunner().invoke(app, [*NO_STORE, "--port", "0"])
+    app.command()(serve)
+    done = CliRunner().invoke(app, [*NO_STORE, "--port", "0", "--check"])
 
     lines = {line[6:18].strip(): line for line in done.stdout.splitlines()}
     assert done.exit_code == 1
@@ -77,9 +77,9 @@ def test_lines_for_people(tiny_checkpoint, monkeypatch):
 def test_floors_are_those_of_the_package(examine, monkeypatch):
     """A package that is too old and one that is missing are both named, with the command that mends it."""
     old, gone = {"torch": "1.0", "optuna": "1.0"}, {"redis"}
-    known = machine._installed
+    known = check._installed
     monkeypatch.setattr(
-        machine, "_installed", lambda name: None if name in gone else old.get(name) or known(name)
+        check, "_installed", lambda name: None if name in gone else old.get(name) or known(name)
     )
     code, found = examine(*NO_STORE)
 
@@ -93,7 +93,7 @@ def test_floors_are_those_of_the_package(examine, monkeypatch):
 
 def test_an_old_python(examine, monkeypatch):
     """As the package asks for in its metadata."""
-    monkeypatch.setattr(machine.platform, "python_version", lambda: "3.8.1")
+    monkeypatch.setattr(check.platform, "python_version", lambda: "3.8.1")
     code, found = examine(*NO_STORE)
 
     assert (code, found["python"].status) == (1, "fail")
@@ -163,13 +163,13 @@ def test_a_data_folder_that_is_a_file(examine, tmp_path):
 def test_how_full_the_disk_is(free, status, tmp_path, monkeypatch):
     """Little room is a warning, none a failure."""
     monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(2**41, 2**41 - free, free))
-    assert machine.check_folder(tmp_path / "new").status == status
+    assert check._check_folder(tmp_path / "new").status == status
 
 
 def test_a_clock_before_the_installation(monkeypatch):
     """Sessions would live too long."""
-    monkeypatch.setattr(machine.time, "time", lambda: 1e9)
-    assert machine.check_clock().status == "warn"
+    monkeypatch.setattr(check.time, "time", lambda: 1e9)
+    assert check._check_clock().status == "warn"
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import httpx
 
+from benchmarks.serving.load import AT_ONCE, each
+from benchmarks.serving.process import Server
+from benchmarks.serving.targets import HttpTarget
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_server.bench.load import AT_ONCE, each
-from rlstm_server.bench.process import Server
-from rlstm_server.bench.targets import HttpTarget
 from rlstm_server.engine.runner import IDLE_SECONDS
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.schemas import AdaptationRequest

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from rlstm_server.bench.load import Append, Measured, Plan, Rounds
-from rlstm_server.bench.serving import Conditions, Figures, quantile, through_engine
+from benchmarks.serving.load import Append, Measured, Plan, Rounds
+from benchmarks.serving.measure import Conditions, Figures, quantile, through_engine
 from rlstm_server.engine.runner import LIGHT
 from rlstm_server.schemas import AdaptationRequest
 

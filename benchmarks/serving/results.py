@@ -1,4 +1,4 @@
-"""What ``rlstm bench serve`` found: as tables, as JSON, and as a plot."""
+"""What ``python -m benchmarks.serve`` found: as tables, as JSON, and as a plot."""
 
 import json
 import sys
@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rlstm_server.bench.capacity import Resident
-from rlstm_server.bench.serving import Conditions, Figures
+from benchmarks.serving.capacity import Resident
+from benchmarks.serving.measure import Conditions, Figures
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.schemas import AdaptationChoice
 
@@ -91,7 +91,7 @@ class Results:
     def save_plot(self, path: Path) -> None:
         """Write the plot. Raises typer.BadParameter when it cannot be written."""
         # Its library is no part of a server.
-        from rlstm_server.bench.serve_plot import save_plot
+        from benchmarks.serving.plot import save_plot
 
         try:
             save_plot(self.title, self.found, path)
