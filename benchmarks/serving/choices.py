@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.serve` is asked for, in the words of the engine. What cannot be is wrong usage."""
+"""What `python -m benchmarks.serve` is asked for, in the engine's words. What cannot be is wrong usage."""
 
 import importlib.util
 import os

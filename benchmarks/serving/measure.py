@@ -21,7 +21,8 @@ from rlstm_server.engine.runner import SWITCH_SECONDS
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationRequest, EngineLimits, ScoreDetail
-from rlstm_server.store.in_memory import MemoryStore
+from rlstm_server.store.embedded import EmbeddedValkey
+from rlstm_server.store.redis_store import RedisStore
 
 Way = Literal["engine", "http"]
 Result = TypeVar("Result")
@@ -113,9 +114,13 @@ def through_http(server: Server, under: Conditions, plan: Plan) -> Figures:
 
 
 async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measured:
+    valkey = EmbeddedValkey(None)
+    await valkey.start()
+    store = RedisStore(valkey.url, durability="memory", allow_weaker=True, shared=False)
+    await store.check()
     engine = Engine(
         Models(served),
-        MemoryStore(),
+        store,
         Metrics(),
         limits=EngineLimits(queued_jobs=under.queued_jobs),
         cache_bytes=under.cache_bytes,
@@ -132,6 +137,8 @@ async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measure
         return await measure(crowd, stranger, plan, timed.read)
     finally:
         await engine.close()
+        await store.close()
+        await valkey.stop()
 
 
 async def _http(server: Server, under: Conditions, plan: Plan) -> Measured:

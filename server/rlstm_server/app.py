@@ -25,7 +25,6 @@ from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.export_keys import find_keys
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
@@ -34,8 +33,7 @@ from rlstm_server.schemas import EngineLimits
 from rlstm_server.settings import Limits, Settings
 from rlstm_server.store.base import SessionStore
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_memory import MemoryStore
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -147,7 +145,6 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
             cache_bytes=settings.cache_bytes,
             rows=settings.rows,
             threads=settings.threads or usual_threads,
-            export_keys=await asyncio.to_thread(find_keys, settings, kept=where == EMBEDDED),
         )
         engine.start()
         stack.push_async_callback(engine.close)
@@ -173,13 +170,13 @@ async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[Sessio
             install=settings.install_functions,
         )
         return shared, "redis"
-    if settings.durability == "memory":
-        return MemoryStore(), "memory"
-    embedded = EmbeddedValkey(settings.data_dir)
+    in_memory = settings.durability == "memory"
+    embedded = EmbeddedValkey(None if in_memory else settings.data_dir)
     await embedded.start()
     stack.push_async_callback(embedded.stop)
-    _keep(stack, embedded.supervise())
-    return RedisStore(embedded.url, shared=False), EMBEDDED
+    store = RedisStore(embedded.url, durability=settings.durability, allow_weaker=in_memory, shared=False)
+    _keep(stack, embedded.supervise(store.check))
+    return store, "memory" if in_memory else EMBEDDED
 
 
 def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
@@ -201,5 +198,6 @@ def _engine_limits(limits: Limits) -> EngineLimits:
         candidates=limits.candidates,
         max_tokens=limits.generate_tokens,
         queued_jobs=limits.queued_jobs,
+        state_bytes=limits.state_bytes,
         reader_seconds=limits.send_seconds,
     )

@@ -25,7 +25,6 @@
     │   ├── SessionExists          409
     │   ├── SnapshotExists         409
     │   ├── ModelMismatch          409
-    │   ├── ExportDisabled         409
     │   └── VersionMismatch        412
     ├── SlowConsumer               408
     ├── Unavailable                503  try again later
@@ -182,7 +181,7 @@ class IdempotencyMismatch(InputError, status=422, title="The key was used with a
 
 
 class ImportRejected(InputError, status=422, title="The file cannot be imported"):
-    """The bytes are no whole export of a session of a model that is served here."""
+    """The bytes are no exported session of a model that is served here."""
 
 
 class UpgradeRequired(InputError, status=426, title="This is reached over a WebSocket"):
@@ -286,15 +285,6 @@ class SnapshotExists(SessionError, status=409, title="The snapshot's name is tak
 
 class ModelMismatch(SessionError, status=409, title="The session belongs to another model"):
     """The stored state belongs to another model, vocabulary or calibration."""
-
-
-class ExportDisabled(SessionError, status=409, title="The server signs no exports"):
-    """Files are signed, and this server was given no key for that."""
-
-    def __init__(
-        self, detail: str = "this server has no key to sign exports with: RLSTM_EXPORT_KEY is not set"
-    ) -> None:
-        super().__init__(detail)
 
 
 class VersionMismatch(

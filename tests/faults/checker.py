@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import httpx
+from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
 from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import SessionKey
-from rlstm_server.store.in_memory import MemoryStore
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 from .replay import Replay, probe, state_bytes
 

@@ -228,8 +228,9 @@ def _count_on_signal(folder):
 
 def keep_logs():
     """Have a replica keep every state as base and log, with a snapshot every few operations."""
-    from rlstm_server.engine import snapshot, snapshotter
     from rlstm_server.engine.snapshot_policy import SnapshotPolicy
+
+    from rlstm_server.engine import snapshot, snapshotter
 
     snapshot.INLINE_BYTES = 1
     snapshotter.SnapshotPolicy = lambda: SnapshotPolicy(most_records=8)

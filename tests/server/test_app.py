@@ -3,6 +3,7 @@ import shutil
 import httpx
 import pytest
 import torch
+from tests.memory_store import MemoryStore
 
 from rlstm_model.checkpoint import load
 from rlstm_server.api.auth import ALL_SCOPES, SCOPES
@@ -11,7 +12,6 @@ from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
-from rlstm_server.store.in_memory import MemoryStore
 
 
 def routes(app):

@@ -57,6 +57,7 @@ class Terminal(io.StringIO):
     """Where a person reads."""
 
     def isatty(self):
+        """It is one."""
         return True
 
 

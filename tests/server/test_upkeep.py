@@ -1,12 +1,13 @@
 import asyncio
 import math
 
+from tests.memory_store import MemoryStore
+
 from rlstm_server import upkeep
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.errors import StoreUnavailable
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import Usage
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Store(MemoryStore):

@@ -40,7 +40,7 @@ export interface Ancestor {
   readonly snapshot: string | null;
 }
 
-/** What an append did. A repeat gets the columns as long as they are stored. */
+/** What an append did. */
 export interface AppendAnswer {
   readonly version: number;
   readonly position: number;
@@ -77,6 +77,8 @@ export interface AppendAnswer {
   readonly pending: number;
   readonly totals?: Totals;
   readonly expires_at: number | null;
+  /** False of a repeat whose columns are no longer stored; the text was applied. Default: true. */
+  readonly scores_stored: boolean;
 }
 
 /** The next piece of the session's stream: scored with the weights as they are, then learned from. */
@@ -159,8 +161,6 @@ export interface ChangeAnswer {
   readonly learning: boolean;
   /** Of a fork or an import: where its history began. */
   readonly forked_from: Ancestor | null;
-  /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. Default: false. */
-  readonly approx: boolean;
   /** As it was called where the session was last changed; null, as are the fingerprints, for a session of an older server. */
   readonly model: string | null;
   /** Of the model's weights and vocabulary. */
@@ -225,8 +225,6 @@ export interface CreatedSession {
   readonly learning: boolean;
   /** Of a fork or an import: where its history began. */
   readonly forked_from: Ancestor | null;
-  /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. Default: false. */
-  readonly approx: boolean;
   /** As it was called where the session was last changed; null, as are the fingerprints, for a session of an older server. */
   readonly model: string | null;
   /** Of the model's weights and vocabulary. */
@@ -558,6 +556,8 @@ export interface ScoresFrame {
   readonly pending: number;
   readonly totals?: Totals;
   readonly expires_at: number | null;
+  /** False of a repeat whose columns are no longer stored; the text was applied. Default: true. */
+  readonly scores_stored: boolean;
 }
 
 /** How to continue the session's text, and whether the session keeps it. */
@@ -615,8 +615,6 @@ export interface SessionInfo {
   readonly learning: boolean;
   /** Of a fork or an import: where its history began. */
   readonly forked_from: Ancestor | null;
-  /** Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit. Default: false. */
-  readonly approx: boolean;
   /** As it was called where the session was last changed; null, as are the fingerprints, for a session of an older server. */
   readonly model: string | null;
   /** Of the model's weights and vocabulary. */
@@ -954,7 +952,7 @@ export interface Operations {
     answer: undefined;
     event: never;
   };
-  /** Give the session as a signed file, which this server's tenant can import again. */
+  /** Give the session as a safetensors file, which can be imported again where its model is served. */
   "GET /sessions/{session_id}/export": {
     parameters: {
       /** The id that the server gave the session. */

@@ -2,18 +2,29 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine import answers, requests
-from rlstm_server.engine.description import SessionCopy, session_info
-from rlstm_server.engine.named_snapshots import NamedSnapshots
-from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.description import SessionCopy, SessionFacts, info_of, session_info
+from rlstm_server.engine.learning import Tally
+from rlstm_server.engine.queue import Task
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.staged import Change, Changed, Staged
-from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.snapshots import NamedSnapshots
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.text import Place
+from rlstm_server.engine.transaction import Change, Changed, Staged
 from rlstm_server.errors import InvalidField
-from rlstm_server.schemas import ChangeAnswer, ResetRequest, RestoreRequest, SessionInfo, UpdateRequest
+from rlstm_server.schemas import (
+    ChangeAnswer,
+    ResetRequest,
+    ResetScope,
+    RestoreRequest,
+    SessionInfo,
+    UpdateRequest,
+)
 from rlstm_server.store.base import new_operation_id
 
 Plan = Callable[[SessionCopy], Awaitable[Steps[Any, Staged[SessionInfo]]]]
@@ -25,14 +36,13 @@ class Changes:
     """Changes that are answered with the session as it is then."""
 
     sessions: Sessions
-    staging: Staging
     snapshots: NamedSnapshots
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
         """Forget fast weights, recurrent state, or both."""
 
         async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
-            return self.staging.reset(copy, request.what)
+            return _staged(copy, partial(reset, copy.state, request.what), copy.facts)
 
         return await self._perform(request, "reset", plan, scope=request.what)
 
@@ -45,15 +55,13 @@ class Changes:
 
         async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
             facts = copy.facts
-            return self.staging.update(
-                copy,
-                replace(
-                    facts,
-                    ttl_ms=facts.ttl_ms if ttl_seconds is None else int(ttl_seconds * 1000),
-                    metadata=facts.metadata if metadata is None else metadata,
-                    learning=facts.learning if learning is None else learning,
-                ),
+            facts = replace(
+                facts,
+                ttl_ms=facts.ttl_ms if ttl_seconds is None else int(ttl_seconds * 1000),
+                metadata=facts.metadata if metadata is None else metadata,
+                learning=facts.learning if learning is None else learning,
             )
+            return _staged(copy, lambda: copy.state, facts)
 
         return await self._perform(
             request, "update", plan, ttl_seconds=ttl_seconds, metadata=metadata, learning=learning
@@ -63,8 +71,8 @@ class Changes:
         """Go back to a named snapshot. Raises NotFound when there is none of this name."""
 
         async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
-            state, version = await self.snapshots.open(copy.key, request.snapshot, request.caller)
-            return self.staging.restore(copy, state, version)
+            state, _ = await self.snapshots.open(copy.key, request.snapshot, request.caller)
+            return _staged(copy, lambda: state, copy.facts)
 
         return await self._perform(request, "restore", plan, snapshot=request.snapshot)
 
@@ -78,11 +86,11 @@ class Changes:
             if_match=request.if_match,
         )
 
-        async def work(operation: Operation[ChangeAnswer]) -> ChangeAnswer:
-            changed = await self.sessions.change(operation, change, plan)
+        async def work(task: Task[ChangeAnswer]) -> ChangeAnswer:
+            changed = await self.sessions.change(task, change, plan)
             return ChangeAnswer(
                 info=await self._info(change, changed),
-                durability=self.staging.durability,
+                durability=self.sessions.store.durability,
                 replayed=changed.staged is None,
             )
 
@@ -95,8 +103,35 @@ class Changes:
             raise ValueError("a change is either staged or a replay")
         head = await self.sessions.store.load_head(change.key, with_state=False)
         present = session_info(change.key.session_id, head)
-        if changed.replay.answer is not None:
-            stored = answers.session_info(changed.replay.answer, present)
-            return replace(stored, expires_at=present.expires_at)
-        stored = answers.session_info(changed.replay.summary, present)
-        return replace(stored, expires_at=present.expires_at, metadata=present.metadata)
+        stored = answers.read_session(changed.replay.summary)
+        details = changed.replay.details
+        # Metadata of long ago are stored no longer; the present ones are the best that is known.
+        metadata = present.metadata if details is None else answers.parse(details or b"{}")
+        return replace(stored, expires_at=present.expires_at, metadata=metadata)
+
+
+def reset(state: SessionState, scope: ResetScope) -> SessionState:
+    """Forget fast weights, recurrent state, or both; position and sums go on."""
+    recurrent, fast_weights = scope in ("recurrent", "both"), scope in ("fast_weights", "both")
+    return replace(
+        state,
+        adapted=state.evaluator.reset(state.adapted, fast_weights=fast_weights, recurrent=recurrent),
+        place=_past_unread(state.place) if recurrent else state.place,
+        watch=LossGuard() if fast_weights else state.watch,
+    ).measured()
+
+
+def _past_unread(place: Place) -> Place:
+    """The place behind text that will never become tokens."""
+    skipped = len(place.pending) + (1 if place.unfinished else 0)
+    return Place(characters=place.characters + skipped)
+
+
+def _staged(
+    copy: SessionCopy, compute: Callable[[], SessionState], facts: SessionFacts
+) -> Steps[Any, Staged[SessionInfo]]:
+    """A change without scores: its answer is the session afterwards, to expire when the store says."""
+    yield from ()
+    state = compute()
+    info = replace(info_of(replace(copy, state=state, facts=facts), 0), version=copy.position.version + 1)
+    return Staged(state, info, answers.store_session(info), Tally(), facts)

@@ -28,7 +28,7 @@ from rlstm_server.engine.models import Models
 from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.scoring import ROWS_OF_REQUEST, score_text
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.steps import Ask, Steps, performed, together
 from rlstm_server.engine.stops import StopStrings
 from rlstm_server.engine.text import START, Piece, read_passage

@@ -16,25 +16,20 @@ from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends
 from rlstm_server.engine.cache import SessionCache
-from rlstm_server.engine.cache_check import CacheCheck
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.completions import Completions
 from rlstm_server.engine.copies import Copies
 from rlstm_server.engine.creation import Creator
-from rlstm_server.engine.ending import end_session
-from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.holdings import Holdings
-from rlstm_server.engine.loading import Loader
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.named_snapshots import NamedSnapshots
 from rlstm_server.engine.numerics import alone
 from rlstm_server.engine.queries import Queries
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.runner import ROWS, Runner
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.snapshot import Snapshots
-from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.snapshots import NamedSnapshots
+from rlstm_server.engine.state import States
 from rlstm_server.engine.streams import SessionStreams
 from rlstm_server.errors import Draining, ServerError
 from rlstm_server.metrics import Memory, Metrics
@@ -88,12 +83,10 @@ class Engine:
         cache_bytes: int = CACHE_BYTES,
         rows: int = ROWS,
         threads: int = 1,
-        export_keys: ExportKeys | None = None,
     ) -> None:
         """`rows` are those of a round: more of them share each product, fewer make rounds shorter.
 
-        `threads` of a CPU share the batches of a round. Without `export_keys` no session leaves or comes as a
-        file.
+        `threads` of a CPU share the batches of a round.
         """
         self.limits = limits or EngineLimits()
         self._thread_pool = ThreadPool(threads) if models.device.type == "cpu" and threads > 1 else None
@@ -112,26 +105,23 @@ class Engine:
         self.models = models
         self._metrics = metrics
         self._store = MeteredStore(store, metrics)
-        snapshots = Snapshots(models)
         tier: Memory = "host" if models.device.type == "cpu" else "device"
-        cache = SessionCache(cache_bytes, metrics, self.runner.slots, tier)
-        self._cache_check = CacheCheck(self._store, cache)
+        cache = SessionCache(cache_bytes, metrics, tier)
         self.sessions = Sessions(
             store=self._store,
             cache=cache,
-            loader=Loader(self._store, cache, snapshots, self.runner, metrics),
+            states=States(models, self.limits.state_bytes),
             runner=self.runner,
             metrics=metrics,
             queued_operations=self.limits.queued_operations_per_session,
         )
-        self._staging = Staging(self._store)
-        self._appends = Appends(self.sessions, self._staging, self.limits)
+        self._appends = Appends(self.sessions, self.limits)
         holdings = Holdings(self._store, models)
-        self._creator = Creator(self.sessions, models, self._staging, self._appends, holdings, TTL_SECONDS)
+        self._creator = Creator(self.sessions, models, self._appends, holdings, TTL_SECONDS)
         self._snapshots = NamedSnapshots(self.sessions, holdings)
-        self._changes = Changes(self.sessions, self._staging, self._snapshots)
-        self._copies = Copies(self.sessions, self._creator, self._snapshots, export_keys)
-        self._streams = SessionStreams(self.sessions, self._staging, self.limits)
+        self._changes = Changes(self.sessions, self._snapshots)
+        self._copies = Copies(self.sessions, self._creator, self._snapshots)
+        self._streams = SessionStreams(self.sessions, self.limits)
         self._queries = Queries(self.sessions, models, self.limits)
         self._completions = Completions(models, self.runner, self.limits, metrics)
         self._draining = False
@@ -139,15 +129,13 @@ class Engine:
     # ---- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the device thread, and the look after copies of sessions that have ended elsewhere."""
+        """Start the device thread."""
         self.runner.start()
-        self._cache_check.start()
 
     async def drain(self, seconds: float) -> None:
         """Take no new work, and give what is under way so long; what is left ends with Draining."""
         self._draining = True
         self._metrics.draining.set(1)
-        await self._cache_check.close()
         await asyncio.gather(self.sessions.drain(seconds), self.runner.drain(seconds))
 
     async def close(self, drain_seconds: float = 0.0) -> None:
@@ -288,4 +276,4 @@ class Engine:
 
     async def delete(self, tenant: str, session: str) -> None:
         """End a session for good."""
-        await end_session(self.sessions, requests.session_key(tenant, session))
+        await self.sessions.delete(requests.session_key(tenant, session))

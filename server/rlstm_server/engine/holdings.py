@@ -136,7 +136,7 @@ class Holdings:
 
     async def _named_bytes(self, key: SessionKey) -> int:
         try:
-            return sum(snapshot.state.size for snapshot in await self.store.named_snapshots(key))
+            return sum(snapshot.state_bytes for snapshot in await self.store.named_snapshots(key))
         except (Gone, NotFound, StateCorrupt):
             return 0
 

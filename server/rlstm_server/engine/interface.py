@@ -115,12 +115,12 @@ class EngineInterface(Protocol):
         """
 
     async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
-        """Write a session as a signed file. Raises ExportDisabled, NotFound, Gone, VersionMismatch."""
+        """Write a session as a file. Raises NotFound, Gone, VersionMismatch."""
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
         """Make a session of a file that was exported for the same tenant, by a model that is served here.
 
-        Raises ExportDisabled, ImportRejected for whatever is wrong with the file, SessionExists, StoreFull.
+        Raises ImportRejected for whatever is wrong with the file, SessionExists, StoreFull.
         """
 
     async def delete(self, tenant: str, session: str) -> None:

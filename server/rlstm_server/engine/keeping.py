@@ -16,12 +16,11 @@ from rlstm_server.engine import answers
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.generation import Continuation, continue_text
 from rlstm_server.engine.learning import Reading, Tally, read_piece
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.staged import Staged
-from rlstm_server.engine.staging import Staging, reading_record
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.stops import Released, StopStrings
 from rlstm_server.engine.text import read_passage
+from rlstm_server.engine.transaction import Staged
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.schemas import FinishReason, GenerationEvent, GenerationSettings, Passage
 from rlstm_server.store.base import MAX_SUMMARY_BYTES
@@ -82,7 +81,7 @@ def read_pending(state: SessionState, *, learn: bool) -> Steps[Any, Reading | No
     return (yield from read_piece(state, piece, learn=learn))
 
 
-def keep_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps[Any, Staged[Chunk]]:
+def keep_chunk(progress: Progress, copy: SessionCopy) -> Steps[Any, Staged[Chunk]]:
     """Write the next chunk of a text and read it into the session."""
     pending = yield from read_pending(copy.state, learn=copy.facts.learning)
     state = copy.state if pending is None else pending.state
@@ -99,16 +98,8 @@ def keep_chunk(staging: Staging, progress: Progress, copy: SessionCopy) -> Steps
         finish_reason=text.finish_reason if len(tokens) == len(released) else None,
         position=state.adapted.position,
     )
-    stored = _write(chunk)
-    return staging.stage(
-        copy,
-        state,
-        record=reading_record("generate", *(reading.record for reading in readings)),
-        answer=chunk,
-        stored=stored,
-        summary=stored,
-        tally=reduce(Tally.followed_by, (reading.tally for reading in readings), Tally()),
-    )
+    tally = reduce(Tally.followed_by, (reading.tally for reading in readings), Tally())
+    return Staged(state, chunk, answers.Stored(_write(chunk), b""), tally, copy.facts)
 
 
 def continue_session(progress: Progress, copy: SessionCopy) -> Steps[GenerationEvent, int]:

@@ -4,17 +4,16 @@ Sums are taken in float64.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, NonFiniteState, ObservedChunk
-from rlstm_model.adaptation.loss_guard import GuardedSegment, LossGuard
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.scoring import TokenScores
-from rlstm_server.engine.record import Guarded, ReadingRecord
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.text import Piece
 from rlstm_server.errors import StateCorrupt
@@ -108,13 +107,12 @@ class Tally:
 
 
 class Reading(NamedTuple):
-    """A piece was read: the state after it, its scores, how it is counted, and how it can be read again."""
+    """A piece was read: the state after it, its scores, and how it is counted."""
 
     state: SessionState
     columns: Columns
     totals: Totals
     tally: Tally
-    record: ReadingRecord
 
 
 @dataclass
@@ -128,10 +126,8 @@ class _Parts:
     guards: tuple[str, ...] = ()
     gradient_norms: tuple[float, ...] = ()
     norm_ratio: float | None = None
-    count: int = 0
-    guarded: dict[int, Guarded] = field(default_factory=dict)
 
-    def add(self, part: ObservedChunk, guarded: Guarded) -> None:
+    def add(self, part: ObservedChunk) -> None:
         self.scores.append(part.scores)
         self.static.append(part.static_logprobs)
         self.updates += part.updates
@@ -140,9 +136,6 @@ class _Parts:
         self.gradient_norms += part.gradient_norms
         if part.norm_ratio is not None:
             self.norm_ratio = part.norm_ratio
-        if guarded != Guarded():
-            self.guarded[self.count] = guarded
-        self.count += 1
 
     @property
     def all_scores(self) -> TokenScores | None:
@@ -170,64 +163,42 @@ def read_piece(
     sums = state.totals if own else _add(state.totals, totals)
     sums = replace(sums, updates=sums.updates + tally.updates, guards=sums.guards + len(tally.guards))
     after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
-    record = ReadingRecord(ids=columns.ids, learn=learn, guarded=parts.guarded)
-    return Reading(after, columns, totals, tally, record)
-
-
-def read_again(state: SessionState, record: ReadingRecord) -> Steps[Any, SessionState]:
-    """Read what was read before, with the guards doing what they did then; place and sums stay as they are.
-
-    Raises StateCorrupt when that cannot be done.
-    """
-    _, adapted, watch = yield from _read(state, record.ids, learn=record.learn, known=record.guarded)
-    return replace(state, adapted=adapted, watch=watch)
+    return Reading(after, columns, totals, tally)
 
 
 def _read(
-    state: SessionState,
-    ids: Sequence[int],
-    *,
-    learn: bool,
-    top: int = 0,
-    known: Mapping[int, Guarded] | None = None,
+    state: SessionState, ids: Sequence[int], *, learn: bool, top: int = 0
 ) -> Steps[Any, tuple[_Parts, AdaptedState, LossGuard]]:
-    """Read tokens, a segment a round. `known` is what guards did, in the parts where they did anything."""
+    """Read tokens, a segment a round."""
     evaluator = state.evaluator
     parts, adapted, watch, done = _Parts(), state.adapted, state.watch, 0
     try:
         while done < len(ids):
-            own = None if known is None else known.get(parts.count, Guarded())
             part = evaluator.chunk(
-                adapted,
-                ids[done : done + evaluator.config.segment],
-                learn=learn and watch.learns,
-                top=top,
-                decided=None if own is None else own.decisions,
+                adapted, ids[done : done + evaluator.config.segment], learn=learn and watch.learns, top=top
             )
-            observed = yield from performed(part)
-            lost = None if own is None else own.reset
-            observed, seen = _watched(evaluator, watch, observed, learn=learn, lost=lost)
-            parts.add(observed, Guarded(decisions=observed.decisions, reset=seen.lost))
-            watch, adapted, done = seen.watch, observed.state, done + len(part.ids)
+            observed, watch = _watched(evaluator, watch, (yield from performed(part)), learn=learn)
+            parts.add(observed)
+            adapted, done = observed.state, done + len(part.ids)
     except NonFiniteState as error:
         raise StateCorrupt("the session's state holds values that are not finite") from error
     return parts, adapted, watch
 
 
 def _watched(
-    evaluator: DynamicEvaluator, watch: LossGuard, part: ObservedChunk, *, learn: bool, lost: bool | None
-) -> tuple[ObservedChunk, GuardedSegment]:
+    evaluator: DynamicEvaluator, watch: LossGuard, part: ObservedChunk, *, learn: bool
+) -> tuple[ObservedChunk, LossGuard]:
     """A part under the watch over a single expert, where the static row reads beside one."""
     if part.static_logprobs is None or part.state.expert_config.experts > 1:
-        return part, GuardedSegment(watch)
+        return part, watch
     ends = part.state.position % evaluator.config.segment == 0
-    seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends, lost=lost)
+    seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends)
     if seen.lost:
         state = evaluator.reset(part.state, fast_weights=True, recurrent=False)
         part = replace(part, state=state, guards=(*part.guards, "reset"))
     elif seen.frozen and learn:
         part = replace(part, guards=(*part.guards, "frozen"))
-    return part, seen
+    return part, seen.watch
 
 
 def _steps_of(part: ObservedChunk) -> int:

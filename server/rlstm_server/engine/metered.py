@@ -15,7 +15,6 @@ from rlstm_server.store.base import (
     CreationReplayed,
     Durability,
     Head,
-    LogRecord,
     Mismatch,
     NamedSnapshot,
     Page,
@@ -23,7 +22,6 @@ from rlstm_server.store.base import (
     Replayed,
     SessionKey,
     SessionStore,
-    SnapshotRef,
     Stale,
     Usage,
 )
@@ -75,29 +73,15 @@ class MeteredStore:
         call = self.store.recall_creation(tenant, operation_id, body_hash)
         return await self._measured("recall_creation", call)
 
-    async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
-        """Fetch the first records above a version."""
-        return await self._measured("read_log", self.store.read_log(key, after=after, limit=limit))
-
-    async def put_snapshot(self, key: SessionKey, state: bytes, *, brought: bool = False) -> SnapshotRef:
-        """Write a state beside the session."""
-        return await self._measured("put_snapshot", self.store.put_snapshot(key, state, brought=brought))
-
-    async def get_snapshot(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
-        """Read a state that was put."""
-        return await self._measured("get_snapshot", self.store.get_snapshot(key, snapshot))
-
-    async def keep_snapshot(self, key: SessionKey, position: Position, snapshot: SnapshotRef) -> bool:
-        """Make a snapshot the session's base."""
-        call = self.store.keep_snapshot(key, position, snapshot)
-        return await self._measured("keep_snapshot", call)
-
     async def name_snapshot(
-        self, key: SessionKey, name: str, position: Position, info: bytes, snapshot: SnapshotRef
+        self, key: SessionKey, name: str, position: Position, info: bytes
     ) -> NamedSnapshot | Stale:
-        """Give the head's state a name."""
-        call = self.store.name_snapshot(key, name, position, info, snapshot)
-        return await self._measured("name_snapshot", call)
+        """Keep a copy of the head's state under a name."""
+        return await self._measured("name_snapshot", self.store.name_snapshot(key, name, position, info))
+
+    async def read_snapshot(self, key: SessionKey, name: str) -> tuple[NamedSnapshot, bytes]:
+        """Fetch a named snapshot and its state."""
+        return await self._measured("read_snapshot", self.store.read_snapshot(key, name))
 
     async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
         """Fetch all named snapshots of a session."""

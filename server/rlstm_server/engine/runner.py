@@ -24,7 +24,6 @@ from rlstm_server.engine.backlog import Backlog, Paced
 from rlstm_server.engine.job import Job, Ran, Result
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.scheduler import Outcome, Plan, Scheduler
-from rlstm_server.engine.slots import Slots
 from rlstm_server.engine.steps import Event, Steps, census
 from rlstm_server.errors import Draining, InternalError
 from rlstm_server.metrics import Metrics, Phase
@@ -41,9 +40,6 @@ of one that was read, for which they need not wait until all others have learned
 
 SWITCH_SECONDS: Final = 0.0005
 """How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
-
-IDLE_SECONDS: Final = 1.0
-"""How long an idle thread lets memory that nobody uses any more lie before it is zeroed."""
 
 PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "turn": "generate", "learn": "update"}
 """What passes are counted as."""
@@ -80,7 +76,6 @@ class Runner:
     perform: Perform = run_batch
     padding: Counter[PassKind] = field(default_factory=Counter)
     limits: EngineLimits = field(default_factory=EngineLimits)
-    slots: Slots = field(default_factory=Slots)
     rounds: Rounds = field(default_factory=Rounds)
     _jobs: dict[int, Job] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -159,12 +154,11 @@ class Runner:
             await asyncio.wait(futures, timeout=seconds)
 
     def check(self) -> None:
-        """Raise ValueError unless the books of scheduler and slots balance and every job is known here."""
+        """Raise ValueError unless the scheduler's books balance and every job is known here."""
         with self._wake:
             self._scheduler.check()
             if self._scheduler.active != len(self._jobs):
                 raise ValueError(f"{len(self._jobs)} jobs for {self._scheduler.active} in the scheduler")
-        self.slots.check()
 
     @property
     def active(self) -> int:
@@ -217,7 +211,6 @@ class Runner:
         while (plan := self._next_plan()) is not None:
             self._learn(plan, self._execute(plan))
         self._refuse_rest()
-        self.slots.wipe()
         self._digests.append(weights_digest(self.models))
 
     def _next_plan(self) -> Plan | None:
@@ -227,10 +220,8 @@ class Runner:
                 discarded, self._discarded = self._discarded, []
                 plan = None if self._closing else self._scheduler.schedule()
                 if plan is None and not discarded and not self._closing:
-                    self._wake.wait(IDLE_SECONDS)
+                    self._wake.wait()
             _discard(discarded)
-            # Here no work is under way that could read what is zeroed.
-            self.slots.wipe()
             if plan is not None or self._closing:
                 return plan
 

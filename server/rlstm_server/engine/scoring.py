@@ -12,7 +12,7 @@ from rlstm_model.adaptation.evaluator import Cursor
 from rlstm_model.adaptation.reader import CHUNK, Reader
 from rlstm_server.engine.learning import Tally, columns_of, read_piece, totals_of
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.steps import Steps, performed, together
 from rlstm_server.engine.text import Piece
 from rlstm_server.errors import StateCorrupt

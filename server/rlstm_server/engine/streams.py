@@ -14,9 +14,8 @@ from rlstm_server.engine.backlog import Backlog
 from rlstm_server.engine.billing import billed, paid
 from rlstm_server.engine.keeping import CHUNK, Progress, continue_session
 from rlstm_server.engine.marks import Mark, read_mark
-from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.queue import Task
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.writing import Writer
 from rlstm_server.errors import InFlight, InvalidField, ServerError
 from rlstm_server.schemas import EndEvent, EngineLimits, GenerationEvent, SessionGenerate
@@ -30,7 +29,7 @@ than those written, a repeat of the request would not be known from its first ch
 class _Running(NamedTuple):
     """A text that is being written for a reader, and what he asked for."""
 
-    operation: Operation[None]
+    task: Task[None]
     digest: bytes
 
 
@@ -39,7 +38,6 @@ class SessionStreams:
     """Streams of events from sessions."""
 
     sessions: Sessions
-    staging: Staging
     limits: EngineLimits
     _running: dict[tuple[SessionKey, str], _Running] = field(default_factory=dict)
 
@@ -84,12 +82,12 @@ class SessionStreams:
         after = _after(request)
         backlog: Backlog[GenerationEvent] = Backlog(self.limits)
         operation_id, seed = request.key or new_operation_id(), _seed(request)
-        writer = Writer(self.sessions, self.staging, key, request, operation_id, seed, after, backlog)
+        writer = Writer(self.sessions, key, request, operation_id, seed, after, backlog)
         if after is not None:
             await self._take_over(writer)
-        operation = self.sessions.enqueue(key, writer.operation_id, writer.work)
-        self._note(writer, operation)
-        operation.task.add_done_callback(lambda _: backlog.end())
+        task = self.sessions.enqueue(key, writer.operation_id, writer.work)
+        self._note(writer, task)
+        task.task.add_done_callback(lambda _: backlog.end())
         try:
             shown = 0
             while (event := await backlog.take()) is not None:
@@ -97,12 +95,12 @@ class SessionStreams:
                     await self._check_alive(key)  # what waits was committed long ago
                 shown += 1
                 yield event
-            await operation.wait()
+            await task.wait()
         except ServerError as error:
             writer.explain(error)
             raise
         finally:
-            operation.abandon()
+            task.abandon()
 
     async def _check_alive(self, key: SessionKey) -> None:
         """Raise Gone where the session was deleted or has expired: nobody reads on from it."""
@@ -112,13 +110,13 @@ class SessionStreams:
         """End the same text where it is still written for a reader whose connection is lost, unnoticed."""
         running = self._running.get((writer.key, writer.operation_id))
         if running is not None and running.digest == writer.digest(0):
-            running.operation.abandon(partial(InFlight, "the text goes on in a newer request"))
-            await asyncio.wait({running.operation.task})
+            running.task.abandon(partial(InFlight, "the text goes on in a newer request"))
+            await asyncio.wait({running.task.task})
 
-    def _note(self, writer: Writer, operation: Operation[None]) -> None:
+    def _note(self, writer: Writer, task: Task[None]) -> None:
         place = (writer.key, writer.operation_id)
-        self._running[place] = _Running(operation, writer.digest(0))
-        operation.task.add_done_callback(lambda _: self._running.pop(place, None))
+        self._running[place] = _Running(task, writer.digest(0))
+        task.task.add_done_callback(lambda _: self._running.pop(place, None))
 
 
 def _after(request: SessionGenerate) -> Mark | None:

@@ -16,12 +16,11 @@ from rlstm_server.engine.backlog import Backlog
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.keeping import Chunk, Progress, keep_chunk, read_chunk
 from rlstm_server.engine.marks import Mark
-from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.queue import Task
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.staged import Change, Staged
-from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.transaction import Change, Staged
 from rlstm_server.errors import Conflict, Draining, ModelMismatch, ServerError
 from rlstm_server.schemas import EndEvent, EngineIdentity, GenerationEvent, SessionGenerate, TokenEvent
 from rlstm_server.store.base import Replayed, SessionKey
@@ -39,7 +38,6 @@ class Writer:
     """Writes the text of one request. `after` is what its reader has already, None for nothing."""
 
     sessions: Sessions
-    staging: Staging
     key: SessionKey
     request: SessionGenerate
     operation_id: str
@@ -50,8 +48,8 @@ class Writer:
     _served: ServedModel | None = None
     _repeats: bool = False
 
-    async def work(self, operation: Operation[None]) -> None:
-        """Write chunk after chunk until the text is complete; the operation holds the session's turn."""
+    async def work(self, task: Task[None]) -> None:
+        """Write chunk after chunk until the text is complete; the task holds the session's turn."""
         progress = Progress(
             settings=self.request.settings, seed=self.seed, learn=self.request.learn_from_output
         )
@@ -59,7 +57,7 @@ class Writer:
         for number in itertools.count(self._skip_to(progress)):
             if self.sessions.draining:
                 raise Draining("the server is shutting down")
-            kept = await self._chunk(operation, progress, number)
+            kept = await self._chunk(task, progress, number)
             events: list[GenerationEvent] = [*self._tokens(kept.chunk, progress.kept, number)]
             progress.add(kept.chunk)
             if kept.chunk.finish_reason is not None:
@@ -68,7 +66,7 @@ class Writer:
             self.backlog.put(events)
             if kept.chunk.finish_reason is not None:
                 return
-            operation.check()  # nobody to wait for: the reader may have left during the commit
+            task.check()  # nobody to wait for: the reader may have left during the commit
             await self.backlog.wait_for_reader()
 
     def explain(self, error: ServerError) -> None:
@@ -84,7 +82,7 @@ class Writer:
         progress.kept = self.after.first
         return self.after.chunk
 
-    async def _chunk(self, operation: Operation[None], progress: Progress, number: int) -> _Kept:
+    async def _chunk(self, task: Task[None], progress: Progress, number: int) -> _Kept:
         change = Change(
             key=self.key,
             operation_id=f"{self.operation_id}#{number}",
@@ -98,20 +96,18 @@ class Writer:
             if self.after is not None and number <= self.after.chunk:
                 raise Conflict("the session does not remember this text any more")
             self._repeats = False
-            written = await self._written(operation, change, progress)
+            written = await self._written(task, change, progress)
             if isinstance(written, Chunk):
                 return _Kept(written, stored=False)
             stored = written
         self._repeats = True
         self.version = stored.version
-        return _Kept(read_chunk(stored.answer or stored.summary), stored=True)
+        return _Kept(read_chunk(stored.summary), stored=True)
 
-    async def _written(
-        self, operation: Operation[None], change: Change, progress: Progress
-    ) -> Chunk | Replayed:
+    async def _written(self, task: Task[None], change: Change, progress: Progress) -> Chunk | Replayed:
         """Write a chunk; what is stored of it, where another replica with this request was faster."""
         try:
-            changed = await self.sessions.change(operation, change, partial(self._plan, progress))
+            changed = await self.sessions.change(task, change, partial(self._plan, progress))
         except Conflict:
             stored = await self.sessions.recall(change)
             if stored is None:
@@ -128,7 +124,7 @@ class Writer:
         if self.version is not None and copy.position.version != self.version:
             raise Conflict("the session was changed since the text broke off")
         self._served = copy.state.served
-        return keep_chunk(self.staging, progress, copy)
+        return keep_chunk(progress, copy)
 
     def digest(self, number: int) -> bytes:
         """What tells this request, and one chunk of it, from another with the same key."""
@@ -178,7 +174,7 @@ class Writer:
             seed=progress.seed,
             version=self.version,
             position=kept.chunk.position,
-            durability=self.staging.durability,
+            durability=self.sessions.store.durability,
             replayed=kept.stored,
             identity=await self._identity(),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -145,10 +145,6 @@ class SessionInfo(Answer):
     forked_from: Annotated[
         Ancestor | None, Field(description="Of a fork or an import: where its history began.")
     ] = None
-    approx: Annotated[
-        bool,
-        Field(description="Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit."),
-    ] = False
     model: Annotated[
         str | None,
         Field(
@@ -182,7 +178,7 @@ class AppendRequest(Given, Request):
 
 @dataclass(frozen=True, kw_only=True)
 class AppendAnswer(Answer):
-    """What an append did. A repeat gets the columns as long as they are stored."""
+    """What an append did."""
 
     version: int
     position: int
@@ -200,6 +196,12 @@ class AppendAnswer(Answer):
     pending: int
     totals: Annotated[Totals | None, OPTIONAL]
     expires_at: float | None
+    scores_stored: Annotated[
+        bool,
+        Field(
+            description="False of a repeat whose columns are no longer stored; the text was applied."
+        ),
+    ] = True
     timings: Annotated[Timings, HIDDEN]
 
     @property
@@ -465,9 +467,8 @@ class ImportRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedSession:
-    """A session as a file: the version it shows, its size, and its bytes in pieces, to be read once."""
+    """A session as a file, and the version that it shows."""
 
     session: str
     version: int
-    size: int
-    pieces: Iterator[bytes]
+    data: bytes

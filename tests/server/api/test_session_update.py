@@ -1,8 +1,7 @@
 """PATCH /sessions/{id}: time to live, metadata, learning."""
 
 import pytest
-
-from rlstm_server.store.in_memory import MemoryStore
+from tests.memory_store import MemoryStore
 
 TEXT = "It was the best of times, it was the worst times"
 """A whole number of segments, so that nothing waits to be learned from."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.memory_store import MemoryStore
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.adaptation.batch_step import run_batch
@@ -19,7 +20,7 @@ from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import (
     AdaptationRequest,
@@ -32,7 +33,6 @@ from rlstm_server.schemas import (
     GenerateRequest,
     ScoreItem,
 )
-from rlstm_server.store.in_memory import MemoryStore
 
 SEGMENT = 5
 

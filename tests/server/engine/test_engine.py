@@ -75,7 +75,10 @@ async def test_the_first_text_is_appended_at_once(engine, tools):
 async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
     """Its state is written whole each time; the error names the kind, and both numbers."""
     async with tools.engine_on(store, limits=EngineLimits(state_bytes=4_000)) as engine:
-        with pytest.raises(TooLarge, match=r"full of [\d,]+ with 4 experts: [\d,]+ given, at most 4,000"):
+        with pytest.raises(
+            TooLarge,
+            match=r"full of [\d,]+ with 4 experts.*RLSTM_LIMITS__STATE_BYTES.*: [\d,]+ given, at most 4,000",
+        ):
             await tools.Talk.begin(engine, adaptation=AdaptationRequest(experts=4))
         page = await engine.list_sessions("acme", 10, None)
 

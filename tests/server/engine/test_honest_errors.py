@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_server.engine.quotas import Allowance, Caller, TokenBucket
 from rlstm_server.errors import (
@@ -19,7 +20,6 @@ from rlstm_server.errors import (
 )
 from rlstm_server.schemas import Call, CreateSession
 from rlstm_server.store.base import Replayed, SessionKey
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Fickle(MemoryStore):
@@ -290,7 +290,9 @@ async def test_a_replay_of_another_operation_that_leads_to_the_same_place_is_not
 
     async def earlier(call, commit):
         first = commit.expects.version
-        return Replayed(version=first, answer=None, summary=commit.summary, current=commit.position)
+        return Replayed(
+            version=first, summary=commit.summary, details=commit.details, current=commit.position
+        )
 
     async with tools.engine_on(store) as engine:
         talk = await tools.Talk.begin(engine)

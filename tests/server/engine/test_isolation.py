@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_model.state import State
 from rlstm_model.vocab import ByteVocab
@@ -13,7 +14,6 @@ from rlstm_server.errors import Overloaded, StateCorrupt, TooLarge
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationRequest, Call, CreateSession
 from rlstm_server.store.base import SessionKey
-from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
 

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_server.engine.keeping import CHUNK
 from rlstm_server.errors import Conflict, StoreUnavailable
@@ -15,7 +16,6 @@ from rlstm_server.schemas import (
     EngineLimits,
     SessionGenerate,
 )
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Counting(MemoryStore):

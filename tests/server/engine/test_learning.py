@@ -11,7 +11,7 @@ from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import Tally, read_piece
 from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationChoice, Passage, Totals

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.memory_store import MemoryStore
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.numerics import alone
 from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
@@ -25,7 +25,6 @@ from rlstm_server.schemas import (
     ScoreRequest,
     SessionGenerate,
 )
-from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat, and the dog ran. "
 NOTED = ("model", "fingerprint", "adaptation_fingerprint")
@@ -81,19 +80,18 @@ async def test_each_gets_what_it_would_get_alone(tools, first, request, beside):
 
 async def test_a_session_keeps_its_model(tools, store, first, other):
     """Loaded by another server, forked, exported, imported: by what it was computed with, not by a name."""
-    keys = ExportKeys((b"k" * 32,))
-    async with tools.engine_on(store, served=first, others=(other,), export_keys=keys) as engine:
+    async with tools.engine_on(store, served=first, others=(other,)) as engine:
         talk = await tools.Talk.begin(engine, model="other")
         await talk.append(TEXT)
         probe = await talk.probe()
     renamed = replace(other, name="renamed")
-    async with tools.engine_on(store, served=renamed, others=(first,), export_keys=keys) as engine:
+    async with tools.engine_on(store, served=renamed, others=(first,)) as engine:
         there = talk.at(engine)
         assert await there.probe() == probe
         assert ((await there.info()).model, (await there.info()).fingerprint) == ("other", "f1")
         fork = await engine.fork(ForkRequest().by(Call(caller=talk.caller, session=talk.session)))
         exported = await engine.export(talk.caller, talk.session)
-        data = b"".join(exported.pieces)
+        data = exported.data
         brought = await engine.import_session(ImportRequest(caller=talk.caller, data=data))
         for made in (fork, brought):
             assert made.identity == renamed.identity

@@ -4,13 +4,13 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_server.engine.keeping import CHUNK
 from rlstm_server.engine.streams import KEPT_TOKENS
 from rlstm_server.errors import Conflict, Draining, Gone, InFlight, InvalidField, SlowConsumer, TooLarge
 from rlstm_server.schemas import Call, EndEvent, EngineLimits, SessionGenerate
 from rlstm_server.store.base import Limits
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Counting(MemoryStore):
@@ -54,7 +54,7 @@ def ids(tokens):
 
 async def settled(engine):
     """Wait until a text that was left is no longer written."""
-    operations = [operation.task for operation in engine.sessions._operations]
+    operations = [operation.task for operation in engine.sessions._tasks]
     if operations:
         await asyncio.wait(operations)
 

@@ -12,7 +12,7 @@ from rlstm_server.schemas import (
     SessionGenerate,
 )
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 
 @pytest.fixture

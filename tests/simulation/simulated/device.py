@@ -218,7 +218,7 @@ class Device:
             self._due = True
             self._loop.call_later(ROUND_SECONDS, self._round)
 
-    def wait(self, seconds: float) -> Any:
+    def wait(self, seconds: float | None = None) -> Any:
         """Where the thread would wait, the round is over."""
         raise _Idle
 
@@ -228,7 +228,6 @@ class Device:
         try:
             plan = runner._next_plan()
         except _Idle:
-            runner.slots.wipe()
             return
         if plan is None:
             runner._refuse_rest()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import httpx
 import pytest
 import pytest_asyncio
+from tests.memory_store import MemoryStore
 
 from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
@@ -15,7 +16,6 @@ from rlstm_server.app import create_app
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.settings import Settings
-from rlstm_server.store.in_memory import MemoryStore
 
 BOS = 10
 

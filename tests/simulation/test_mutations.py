@@ -1,12 +1,12 @@
 """The simulation notices faults: each of these would break a promise, and each is caught by some seed."""
 
 import pytest
-from simulated import sabotage
+from simulated import mutations
 from simulated.run import run
 from simulated.seeds import collected_seldom
 
 SEEDS = 2_000
-QUICK = (sabotage.no_operation_ids, sabotage.acknowledged_before_commit, sabotage.cache_kept_after_stale)
+QUICK = (mutations.no_operation_ids, mutations.acknowledged_before_commit, mutations.cache_kept_after_stale)
 
 
 def caught(fault, seeds):
@@ -26,7 +26,7 @@ def test_a_fault_is_noticed_at_once(fault):
 
 @pytest.mark.faults
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("fault", sabotage.SABOTAGES, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", mutations.MUTATIONS, ids=lambda fault: fault.__name__)
 def test_a_fault_is_noticed(fault):
     found = caught(fault, SEEDS)
     print(f"\n{fault.__name__}: seed {found[0]} says {found[1]}" if found else "")

@@ -9,16 +9,16 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+from tests.memory_store import History, MemoryStore
+
+from rlstm_server.engine import session
 from rlstm_server.engine.cache import SessionCache
-from rlstm_server.engine.committing import Committer
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.session import Sessions
 from rlstm_server.errors import Gone, NotFound
-from rlstm_server.store.base import Commit, CommitOutcome, Committed, SessionKey, new_operation_id
-from rlstm_server.store.history import History
-from rlstm_server.store.in_memory import MemoryStore
+from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, SessionKey, new_operation_id
 
-Sabotage = Callable[[], AbstractContextManager[None]]
+Mutation = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
@@ -61,13 +61,13 @@ def acknowledged_before_commit() -> AbstractContextManager[None]:
     """The server answers while its commit is on its way."""
 
     def wrong(commit_now: Any) -> Any:
-        async def soon(self: Committer, commit: Commit) -> CommitOutcome:
-            asyncio.ensure_future(commit_now(self, commit)).add_done_callback(_look_away)
+        async def soon(commit: Commit, *others: Any) -> CommitOutcome:
+            asyncio.ensure_future(commit_now(commit, *others)).add_done_callback(_look_away)
             return Committed(position=commit.position, expires_at_ms=0)
 
         return soon
 
-    return _patched(Committer, "commit", wrong)
+    return _patched(session, "commit_until_known", wrong)
 
 
 def _look_away(task: "asyncio.Task[Any]") -> None:
@@ -84,32 +84,32 @@ def resent_under_a_fresh_id() -> AbstractContextManager[None]:
     """A commit that nobody answered is sent again as another operation."""
 
     def wrong(commit_now: Any) -> Any:
-        async def send(self: Committer, commit: Commit) -> CommitOutcome:
-            right, sent = self.store.commit, 0
+        async def send(commit: Commit, store: Any, cache: Any) -> CommitOutcome:
+            right, sent = store.commit, 0
 
             async def again(own: Commit) -> CommitOutcome:
                 nonlocal sent
                 sent += 1
                 return await right(own if sent == 1 else replace(own, operation_id=new_operation_id()))
 
-            object.__setattr__(self.store, "commit", again)
+            object.__setattr__(store, "commit", again)
             try:
-                return await commit_now(self, commit)
+                return await commit_now(commit, store, cache)
             finally:
-                object.__setattr__(self.store, "commit", right)
+                object.__setattr__(store, "commit", right)
 
         return send
 
-    return _patched(Committer, "commit", wrong)
+    return _patched(session, "commit_until_known", wrong)
 
 
 def swapped_before_commit() -> AbstractContextManager[None]:
     """The new state takes the old one's place before it is committed."""
 
     def wrong(commit_of: Any) -> Any:
-        async def early(self: Sessions, change: Any, copy: SessionCopy, written: Any) -> Commit:
-            self.cache.put(replace(copy, state=written.staged.state))
-            return await commit_of(self, change, copy, written)
+        def early(self: Sessions, change: Any, copy: SessionCopy, result: Any) -> Commit:
+            self.cache.put(replace(copy, state=result.staged.state))
+            return commit_of(self, change, copy, result)
 
         return early
 
@@ -131,16 +131,34 @@ def no_tombstones() -> AbstractContextManager[None]:
     return _patched(MemoryStore, "_living", wrong)
 
 
-def snapshot_kept_unseen() -> AbstractContextManager[None]:
-    """The store makes any snapshot the base, wherever it claims to be."""
+def any_snapshot_named() -> AbstractContextManager[None]:
+    """The store names its present state, whatever state was meant."""
 
-    def wrong(can_keep: Any) -> Any:
-        return lambda self, position: True
+    def wrong(name_snapshot: Any) -> Any:
+        async def name(self: MemoryStore, key: SessionKey, called: str, _: Any, info: bytes) -> Any:
+            return await name_snapshot(self, key, called, self._living(key).head.position, info)
 
-    return _patched(History, "can_keep", wrong)
+        return name
+
+    return _patched(MemoryStore, "name_snapshot", wrong)
 
 
-SABOTAGES: Final[tuple[Sabotage, ...]] = (
+def stale_details() -> AbstractContextManager[None]:
+    """A repeat is given the details of the newest operation, whichever it repeats."""
+
+    def wrong(known: Any) -> Any:
+        def newest(self: History, *asked: Any) -> Any:
+            found = known(self, *asked)
+            if isinstance(found, Replayed) and self.details and found.details:
+                return replace(found, details=[*self.details.values()][-1])
+            return found
+
+        return newest
+
+    return _patched(History, "known", wrong)
+
+
+MUTATIONS: Final[tuple[Mutation, ...]] = (
     no_chain_check,
     no_operation_ids,
     acknowledged_before_commit,
@@ -148,5 +166,6 @@ SABOTAGES: Final[tuple[Sabotage, ...]] = (
     resent_under_a_fresh_id,
     swapped_before_commit,
     no_tombstones,
-    snapshot_kept_unseen,
+    any_snapshot_named,
+    stale_details,
 )

@@ -1,7 +1,6 @@
 """RedisStore: sessions in Redis 7 or Valkey, shared by any number of replicas.
 
-functions.lua does everything that must be atomic; this file, and those of creations and snapshots, only speak
-to it. No reply is large: a state in one piece has a limit, and logs and snapshots are read piece by piece.
+functions.lua does everything that must be atomic; this file, and that of creations, only speak to it.
 """
 
 import logging
@@ -15,14 +14,14 @@ from rlstm_server.errors import (
     InternalError,
     InvalidField,
     NotFound,
+    SnapshotExists,
     StateCorrupt,
     StoreFull,
     StoreUnavailable,
+    TooLarge,
 )
 from rlstm_server.logs import LOGGER
 from rlstm_server.store.base import (
-    CHAIN_BYTES,
-    Base,
     Commit,
     CommitOutcome,
     Committed,
@@ -33,7 +32,6 @@ from rlstm_server.store.base import (
     Head,
     Limits,
     Listed,
-    LogRecord,
     Mismatch,
     Moved,
     NamedSnapshot,
@@ -41,14 +39,13 @@ from rlstm_server.store.base import (
     Position,
     Replayed,
     SessionKey,
-    SnapshotDue,
-    SnapshotRef,
     Stale,
     Usage,
-    first_position,
-    next_position,
+    check_info,
+    check_name,
+    read_cursor,
+    write_cursor,
 )
-from rlstm_server.store.cursor import read_cursor, write_cursor
 from rlstm_server.store.redis_check import (
     check_functions,
     check_settings,
@@ -59,8 +56,6 @@ from rlstm_server.store.redis_check import (
 from rlstm_server.store.redis_creation import RedisCreations
 from rlstm_server.store.redis_functions import LIBRARY, RedisFunctions, tenant_key
 from rlstm_server.store.redis_link import RedisLink, Replicas, Reply
-from rlstm_server.store.redis_server import Argument
-from rlstm_server.store.redis_snapshots import RedisSnapshots, read, written
 
 _TENANTS: Final = "rlstm:tenants"
 
@@ -92,8 +87,7 @@ class RedisStore:
         self._link = RedisLink(url, timeout_s=timeout_s, connections=connections)
         self._limits = limits or Limits()
         self._functions = RedisFunctions(self._link)
-        self._creations = RedisCreations(self._link, self._functions, self._limits)
-        self._snapshots = RedisSnapshots(self._link, self._functions, self._limits)
+        self._creations = RedisCreations(self._functions, self._limits)
         self._wanted = durability
         self._allow_weaker = allow_weaker
         self._install = install
@@ -146,33 +140,28 @@ class RedisStore:
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation, in one round trip."""
         limits = self._limits
-        arguments: tuple[Argument, ...] = (
+        arguments = (
             commit.operation_id.encode(),
             commit.body_hash.hex(),
             "" if commit.if_match is None else commit.if_match,
             commit.expects.version,
             commit.expects.chain,
             commit.position.chain,
-            commit.record,
             commit.info,
-            commit.state if isinstance(commit.state, bytes) else b"",
-            written(commit.state),
+            commit.state,
             commit.ttl_ms,
-            commit.answer,
             commit.summary,
+            commit.details,
             limits.operations,
             limits.operation_age_ms,
-            limits.answers,
-            limits.answer_bytes,
-            limits.log_records,
-            limits.log_bytes,
+            limits.details_bytes,
             limits.tombstone_ms,
         )
         try:
             reply = await self._functions.session("commit", commit.key, *arguments, changes=True)
         except StoreFull:
             # "not applied" would be a lie if an earlier try of the same operation was
-            reply = await self._recall(commit.key, commit.operation_id, commit.body_hash, changes=True)
+            reply = await self._recall(commit.key, commit.operation_id, commit.body_hash)
             if reply.content[0] == b"UNKNOWN":
                 raise
         if reply.content[0] == b"OK" and reply.content[3] == b"1":
@@ -183,7 +172,7 @@ class RedisStore:
         self, key: SessionKey, operation_id: str, body_hash: bytes
     ) -> Replayed | Mismatch | None:
         """Ask for an operation, in one round trip."""
-        reply = await self._recall(key, operation_id, body_hash, changes=True)
+        reply = await self._recall(key, operation_id, body_hash)
         return None if reply.content[0] == b"UNKNOWN" else _known(reply.content)
 
     async def recall_creation(
@@ -192,42 +181,57 @@ class RedisStore:
         """Ask for a creation, and finish it if it was not."""
         return await self._creations.recall(tenant, operation_id, body_hash)
 
-    async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
-        """Return the records kept with a version above `after`, oldest first, some at a time."""
-        records, is_cut = await self._read_log(key, after, limit)
-        while is_cut and len(records) < limit:
-            last = records[-1].version
-            more, is_cut = await self._read_log(key, last, limit - len(records))
-            # behind a gap: what lay between was dropped meanwhile, and so was what came before
-            records = more if more and more[0].version > last + 1 else [*records, *more]
-        return records
-
-    async def put_snapshot(self, key: SessionKey, state: bytes, *, brought: bool = False) -> SnapshotRef:
-        """Write a state in chunks, if there is room for all of it."""
-        await self._admit(self._limits.import_below if brought else 1.0, more=len(state))
-        return await self._snapshots.put(key, state)
-
-    async def get_snapshot(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
-        """Read a state, chunk by chunk."""
-        return await self._snapshots.get(key, snapshot)
-
-    async def keep_snapshot(self, key: SessionKey, position: Position, snapshot: SnapshotRef) -> bool:
-        """Move the base forward, in one round trip."""
-        return await self._snapshots.keep(key, position, snapshot)
-
     async def name_snapshot(
-        self, key: SessionKey, name: str, position: Position, info: bytes, snapshot: SnapshotRef
+        self, key: SessionKey, name: str, position: Position, info: bytes
     ) -> NamedSnapshot | Stale:
-        """Give the present state a name, in one round trip."""
-        return await self._snapshots.name(key, name, position, info, snapshot)
+        """Copy the present state, in the store, in one round trip."""
+        check_name(name)
+        check_info(info)
+        await self._admit(self._limits.import_below)
+        reply = await self._functions.session(
+            "name_snapshot",
+            key,
+            name.encode(),
+            position.version,
+            position.chain,
+            position.chain.hex(),
+            info,
+            self._limits.named_snapshots,
+            self._limits.tombstone_ms,
+            changes=True,
+        )
+        fields = reply.content
+        match fields[0]:
+            case b"STALE":
+                return Stale(current=Position(int(fields[1]), fields[2]))
+            case b"EXISTS":
+                raise SnapshotExists("another version of the session has a snapshot of this name")
+            case b"FULL":
+                raise TooLarge("named snapshots", int(fields[1]), self._limits.named_snapshots)
+        return _named(name, fields[1], fields[2])
 
     async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
-        """Return all that have a name."""
-        return await self._snapshots.named(key)
+        """Return all named snapshots, oldest version first."""
+        reply = await self._functions.session("named", key, self._limits.tombstone_ms, changes=False)
+        rows = zip(reply.content[1::3], reply.content[2::3], reply.content[3::3], strict=True)
+        found = [_named(name.decode(), entry, size) for name, entry, size in rows]
+        return sorted(found, key=lambda one: (one.version, one.created_at_ms, one.name))
+
+    async def read_snapshot(self, key: SessionKey, name: str) -> tuple[NamedSnapshot, bytes]:
+        """Return a named snapshot and its state, in one round trip."""
+        reply = await self._functions.session(
+            "read_snapshot", key, name.encode(), self._limits.tombstone_ms, changes=False
+        )
+        if reply.content[0] == b"NO_SNAPSHOT":
+            raise NotFound("the session has no such snapshot")
+        _, entry, state = reply.content
+        return _named(name, entry, len(state)), state
 
     async def drop_snapshot(self, key: SessionKey, name: str) -> None:
-        """Remove one that has a name."""
-        await self._snapshots.drop(key, name)
+        """Remove a named snapshot."""
+        await self._functions.session(
+            "drop_snapshot", key, name.encode(), self._limits.tombstone_ms, changes=True
+        )
 
     async def delete(self, key: SessionKey) -> None:
         """End the session, then remove the hints that lead to it; should that fail, the sweep does."""
@@ -288,35 +292,21 @@ class RedisStore:
         reply = await self._link.call("SMEMBERS", _TENANTS, changes=False)
         return [tenant.decode() for tenant in reply.content]
 
-    async def _admit(self, share: float, more: int = 0) -> None:
+    async def _admit(self, share: float) -> None:
         usage = await self.usage()
-        if usage.max_bytes and usage.used_bytes + more > share * usage.max_bytes:
+        if usage.max_bytes and usage.used_bytes > share * usage.max_bytes:
             raise StoreFull("the store has no room for this; live sessions stay as they are")
 
-    async def _read_log(self, key: SessionKey, after: int, limit: int) -> tuple[Sequence[LogRecord], bool]:
-        """Return a chunk of the log, and whether more may follow."""
-        limits = self._limits
-        reply = await self._functions.session(
-            "read_log", key, after, limit, limits.chunk_bytes, limits.tombstone_ms, changes=False
-        )
-        _, is_cut, version, chain, *fields = reply.content
-        rows = [fields[start : start + 5] for start in range(0, len(fields), 5)]
-        head = Position(int(version), chain)
-        check_log(rows, first_position(key), head, is_end=is_cut == b"0" and len(rows) < limit)
-        records = [LogRecord(version=int(v), operation_id=o.decode(), record=r) for v, o, r, _, _ in rows]
-        return records, is_cut == b"1"
-
-    async def _recall(self, key: SessionKey, operation_id: str, body_hash: bytes, *, changes: bool) -> Reply:
-        """Ask for an operation; `changes` if a try of our own may be what is found."""
+    async def _recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Reply:
+        """Ask for an operation; wait for replicas as a change does: it may find a try of our own."""
         return await self._functions.session(
             "recall",
             key,
             operation_id.encode(),
             body_hash.hex(),
             self._limits.operation_age_ms,
-            self._limits.answers,
             self._limits.tombstone_ms,
-            changes=changes,
+            changes=True,
         )
 
     async def _listed(self, key: SessionKey) -> Listed | None:
@@ -330,24 +320,21 @@ class RedisStore:
         return Listed(session_id=key.session_id, head=head)
 
     async def _sweep(self, tenant: str, at_once: int) -> int:
-        """Bury all that are due; one that cannot be looked at now is passed by."""
-        buried = 0
+        """End all that are due; one that cannot be looked at now is passed by."""
+        ended = 0
         while True:
             due = (await self._functions.tenant("due", tenant, at_once, changes=False)).content[1:]
             passed_by = 0
             for session_id in due:
                 try:
-                    buried += await self._bury_if_due(SessionKey(tenant, session_id.decode()))
+                    ended += await self._end_if_due(SessionKey(tenant, session_id.decode()))
                 except InternalError:
                     passed_by += 1
             if len(due) < at_once or passed_by:
-                return buried
+                return ended
 
-    async def _bury_if_due(self, key: SessionKey) -> bool:
-        reply = await self._functions.session_or_absence(
-            "load", key, self._limits.tombstone_ms, 0, "", b"", changes=False
-        )
-        fields = reply.content
+    async def _end_if_due(self, key: SessionKey) -> bool:
+        fields = await self._creations.look_at(key)
         if fields[0] in (b"OK", b"FORM"):
             await self._reindex(key, fields[4] if fields[0] == b"OK" else fields[1])
             return False
@@ -357,22 +344,6 @@ class RedisStore:
     async def _reindex(self, key: SessionKey, expires_at_ms: bytes) -> None:
         with suppress(StoreUnavailable):  # a hint: the sweeper comes later than it could
             await self._functions.tenant("reindex", key.tenant, key.session_id, expires_at_ms, changes=False)
-
-
-def check_log(rows: Sequence[Sequence[bytes]], first: Position, head: Position, *, is_end: bool) -> None:
-    """Follow the running hash through a piece of a log, from version 0 and to the head if it reaches them.
-
-    Raises errors.StateCorrupt if a record was changed, left out, or belongs to another history.
-    """
-    at: Position | None = None
-    for version, _, record, before, after in rows:
-        expected = first if int(version) == 1 else at
-        found = Position(int(version) - 1, before) if len(before) == CHAIN_BYTES else None
-        at = next_position(found, record) if found else None
-        if at is None or at.chain != after or expected not in (None, found):
-            raise StateCorrupt("a stored record is damaged, or not of this session")
-    if at and at != head and (is_end or at.version == head.version):
-        raise StateCorrupt("the stored records do not lead to the session's version")
 
 
 def _usage(info: bytes) -> Usage:
@@ -386,13 +357,13 @@ def _usage(info: bytes) -> Usage:
 
 
 def _head(reply: Sequence[Any]) -> Head:
-    _, version, chain, created_at, expires_at, ttl, name, info, *bases = reply
+    _, version, chain, created_at, expires_at, ttl, name, info, *state = reply
     try:
         return Head(
             position=Position(int(version), chain),
             name=name.decode() or None,
             info=info,
-            base=_base(*bases) if bases else None,
+            state=state[0] if state else None,
             created_at_ms=int(created_at),
             expires_at_ms=int(expires_at),
             ttl_ms=int(ttl),
@@ -401,12 +372,18 @@ def _head(reply: Sequence[Any]) -> Head:
         raise StateCorrupt("the session's head in the store cannot be read") from error
 
 
-def _base(version: bytes, snapshot: bytes, state: bytes, *previous: bytes) -> Base:
-    return Base(
-        version=int(version),
-        state=read(snapshot) if snapshot else state,
-        previous=_base(*previous) if previous else None,
-    )
+def _named(name: str, entry: bytes, state_bytes: int) -> NamedSnapshot:
+    try:
+        version, created_at, _, info = entry.split(b"|", 3)
+        return NamedSnapshot(
+            name=name,
+            version=int(version),
+            created_at_ms=int(created_at),
+            info=info,
+            state_bytes=int(state_bytes),
+        )
+    except ValueError as error:
+        raise StateCorrupt("a named snapshot in the store cannot be read") from error
 
 
 def _commit_outcome(commit: Commit, reply: Reply) -> CommitOutcome:
@@ -416,19 +393,12 @@ def _commit_outcome(commit: Commit, reply: Reply) -> CommitOutcome:
             return Committed(position=commit.position, expires_at_ms=int(fields[2]))
         case b"REPLAY" | b"MISMATCH":
             known = _known(fields)
-            here = commit.position
-            if (
-                reply.resent
-                and isinstance(known, Replayed)
-                and (known.version, known.current) == (here.version, here)
-            ):
+            if reply.resent and isinstance(known, Replayed) and known.is_of(commit):
                 # our first try was applied, only its reply was lost
-                return Committed(position=here, expires_at_ms=int(fields[7]))
+                return Committed(position=commit.position, expires_at_ms=int(fields[7]))
             return known
         case b"MOVED":
             return Moved(current=int(fields[1]))
-        case b"SNAPSHOT_DUE":
-            return SnapshotDue()
         case _:
             return Stale(current=Position(int(fields[1]), fields[2]))
 
@@ -439,7 +409,7 @@ def _known(fields: Sequence[Any]) -> Replayed | Mismatch:
     try:
         return Replayed(
             version=int(fields[1]),
-            answer=fields[3] if fields[2] == b"1" else None,
+            details=fields[3] if fields[2] == b"1" else None,
             summary=fields[4],
             current=Position(int(fields[5]), fields[6]),
         )

@@ -4,35 +4,35 @@ import asyncio
 
 import pytest
 
-from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.queue import Task
 from rlstm_server.errors import Draining, NotFound
 
 
 async def test_the_waiter_gets_the_result_or_the_error():
     """Result and error arrive as they are."""
 
-    async def good(operation):
+    async def good(task):
         return 7
 
-    async def bad(operation):
+    async def bad(task):
         raise NotFound
 
-    assert await Operation(good).wait() == 7
+    assert await Task(good).wait() == 7
     with pytest.raises(NotFound):
-        await Operation(bad).wait()
+        await Task(bad).wait()
 
 
 async def test_work_outside_a_commit_stops_with_its_waiter():
     """Cancelling the wait cancels the work."""
     stopped = asyncio.Event()
 
-    async def work(operation):
+    async def work(task):
         try:
             await asyncio.sleep(60)
         finally:
             stopped.set()
 
-    waiter = asyncio.ensure_future(Operation(work).wait())
+    waiter = asyncio.ensure_future(Task(work).wait())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     waiter.cancel()
@@ -48,32 +48,32 @@ async def test_a_commit_is_not_interrupted_and_nothing_follows_it():
         await opened.wait()
         log.append("committed")
 
-    async def work(operation):
-        await operation.commit(commit())
-        operation.check()
+    async def work(task):
+        await task.commit(commit())
+        task.check()
         log.append("went on")
 
-    operation = Operation(work)
-    waiter = asyncio.ensure_future(operation.wait())
+    task = Task(work)
+    waiter = asyncio.ensure_future(task.wait())
     await entered.wait()
     waiter.cancel()
     await asyncio.sleep(0)
     opened.set()
-    await asyncio.wait([operation.task])
+    await asyncio.wait([task.task])
 
     assert log == ["committed"]
-    assert operation.task.cancelled()
+    assert task.task.cancelled()
 
 
-async def test_a_refused_operation_tells_its_waiter_why():
+async def test_a_refused_task_tells_its_waiter_why():
     """Abandoned with a refusal, the waiter gets that and not a cancellation."""
 
-    async def work(operation):
+    async def work(task):
         await asyncio.sleep(60)
 
-    operation = Operation(work)
-    waiter = asyncio.ensure_future(operation.wait())
+    task = Task(work)
+    waiter = asyncio.ensure_future(task.wait())
     await asyncio.sleep(0)
-    operation.abandon(lambda: Draining("going down"))
+    task.abandon(lambda: Draining("going down"))
     with pytest.raises(Draining):
         await waiter

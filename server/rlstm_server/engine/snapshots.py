@@ -2,20 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlstm_server.engine import requests
-from rlstm_server.engine.description import describe
 from rlstm_server.engine.holdings import Holdings
-from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.session import REDOS, Sessions
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import (
     Conflict,
     IdempotencyMismatch,
-    NotFound,
     SnapshotExists,
     StateCorrupt,
     VersionMismatch,
@@ -35,10 +33,10 @@ class NamedSnapshots:
         """Name the present version. See EngineInterface.take_snapshot."""
         key = requests.session_key(request.caller.tenant, request.session)
 
-        async def work(operation: Operation[SnapshotAnswer]) -> SnapshotAnswer:
+        async def work(task: Task[SnapshotAnswer]) -> SnapshotAnswer:
             for _ in range(1 + REDOS):
-                operation.check()
-                answer = await self._try(key, request, operation)
+                task.check()
+                answer = await self._try(key, request, task)
                 if answer is not None:
                     return answer
             raise Conflict("other servers changed the session at the same time", retry_after=1)
@@ -54,28 +52,15 @@ class NamedSnapshots:
         await self.sessions.store.drop_snapshot(key, name)
 
     async def open(self, key: SessionKey, name: str, caller: Caller) -> tuple[SessionState, int]:
-        """Return the state of one, its memory in the session's name, and its version.
+        """Return the state of one, and its version.
 
-        Raises NotFound when there is none of this name, or none any more; StateCorrupt, ModelMismatch, Gone.
+        Raises NotFound when there is none of this name, StateCorrupt, ModelMismatch, Gone.
         """
-        snapshot = await self._find(key, name)
-        try:
-            state = await self.sessions.open_snapshot(key, snapshot.state, snapshot.version, caller)
-        except StateCorrupt:
-            if await self._find(key, name) == snapshot:
-                raise
-            raise Conflict("the snapshot was replaced while it was read", retry_after=1) from None
-        self.sessions.cache.slots.own(key, state)
-        return state, snapshot.version
-
-    async def _find(self, key: SessionKey, name: str) -> NamedSnapshot:
-        for snapshot in await self.sessions.store.named_snapshots(key):
-            if snapshot.name == name:
-                return snapshot
-        raise NotFound("the session has no such snapshot")
+        snapshot, value = await self.sessions.store.read_snapshot(key, name)
+        return await self.sessions.open(key, snapshot.version, value, caller), snapshot.version
 
     async def _try(
-        self, key: SessionKey, request: SnapshotRequest, operation: Operation[SnapshotAnswer]
+        self, key: SessionKey, request: SnapshotRequest, task: Task[SnapshotAnswer]
     ) -> SnapshotAnswer | None:
         """Name the version that is the newest now; None when that was overtaken."""
         copy = await self.sessions.read(key, request.caller)
@@ -83,14 +68,11 @@ class NamedSnapshots:
             return self._answer(known, replayed=True)
         if request.if_match not in (None, copy.position.version):
             raise VersionMismatch(request.if_match or 0, copy.position.version)
-        info = json.loads(describe(copy.state, copy.facts, copy.state.stored_bytes))
-        info = json.dumps({**info, "key": request.key}).encode()
-        store = self.sessions.store
-        async with self.holdings.room(request.caller, copy.state.stored_bytes, sessions=0):
-            reference = await self.sessions.save(copy)
-            named = await operation.commit(
-                store.name_snapshot(key, request.name, copy.position, info, reference)
-            )
+        totals = asdict(copy.state.totals)
+        info = {"position": copy.state.adapted.position, "totals": totals, "key": request.key}
+        store, written = self.sessions.store, json.dumps(info).encode()
+        async with self.holdings.room(request.caller, copy.state.nbytes, sessions=0):
+            named = await task.commit(store.name_snapshot(key, request.name, copy.position, written))
         if not isinstance(named, NamedSnapshot):
             self.sessions.cache.drop(key)
             return None
@@ -128,7 +110,7 @@ def _read(snapshot: NamedSnapshot) -> SessionSnapshot:
             version=snapshot.version,
             position=info["position"],
             created_at=snapshot.created_at_ms / 1000,
-            state_bytes=info["state_bytes"],
+            state_bytes=snapshot.state_bytes,
             totals=SessionTotals(**info["totals"]),
         )
     except (KeyError, TypeError) as error:
