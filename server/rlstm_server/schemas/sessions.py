@@ -198,9 +198,7 @@ class AppendAnswer(Answer):
     expires_at: float | None
     scores_stored: Annotated[
         bool,
-        Field(
-            description="False of a repeat whose columns are no longer stored; the text was applied."
-        ),
+        Field(description="False of a repeat whose columns are no longer stored; the text was applied."),
     ] = True
     timings: Annotated[Timings, HIDDEN]
 

@@ -34,7 +34,7 @@ RAW = [
     ("an array", "/score", b"[]", 422, "invalid_field"),
     ("a number", "/score", b"1", 422, "invalid_field"),
     ("null", "/score", b"null", 422, "invalid_field"),
-    ("too many bytes", "/score", b'{"text":"' + b"x" * (8 * 2**20) + b'"}', 413, "too_large"),
+    ("too many bytes", "/score", b'{"text":"' + b"x" * (4 * 2**20) + b'"}', 413, "too_large"),
 ]  # fmt: skip
 
 LEARNING = [
