@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import shutil
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -67,9 +66,7 @@ class Finding:
 
 def check(**options: object) -> Iterator[Finding]:
     """Check one thing after the other with these options of `rlstm serve`: first what needs no settings."""
-    yield _check_python()
-    yield from _check_packages()
-    yield _check_clock()
+    yield _check_packages()
     try:
         settings = load_settings(**options)
     except StartupError as error:
@@ -90,24 +87,20 @@ def _check_with(settings: Settings) -> Iterator[Finding]:
     yield from _check_models(settings)
 
 
-def _check_python() -> Finding:
-    """Whether this Python is one that the package asks for."""
-    wanted = distribution(DISTRIBUTION).metadata["Requires-Python"]
-    here = platform.python_version()
-    if SpecifierSet(wanted).contains(here, prereleases=True):
-        return Finding("python", "ok", here)
-    return Finding("python", "fail", f"{here}, but {wanted} is needed", "make another environment")
-
-
-def _check_packages() -> Iterable[Finding]:
-    """Whether what a server needs is installed in the versions that the package asks for, and what trains."""
-    yield _packages(_requirements("server"), missing="fail", extra="server")
-    training = _requirements("training")
-    if any(_installed(name) is None for name in training):
-        advice = f"to train, pip install '{DISTRIBUTION}[training]'"
-        yield Finding("training", "warn", "what trains models is not installed", advice)
-    else:
-        yield _packages(training, missing="warn", extra="training")
+def _check_packages() -> Finding:
+    """Whether what a server needs is installed in the versions that the package asks for."""
+    asked, faults = _requirements("server"), []
+    for name, wanted in sorted(asked.items()):
+        here = _installed(name)
+        if here is None:
+            faults.append(f"{name} is missing ({wanted})")
+        elif not wanted.contains(here, prereleases=True):
+            faults.append(f"{name} is {here}, not {wanted}")
+    if faults:
+        advice = f"pip install --upgrade '{DISTRIBUTION}[server]'"
+        return Finding("packages", "fail", "; ".join(faults), advice)
+    said = f"{DISTRIBUTION} {version(DISTRIBUTION)} and the {len(asked)} that it needs"
+    return Finding("packages", "ok", said)
 
 
 def _requirements(extra: str) -> Mapping[str, SpecifierSet]:
@@ -118,21 +111,6 @@ def _requirements(extra: str) -> Mapping[str, SpecifierSet]:
         for each in asked
         if each.marker is None or each.marker.evaluate({"extra": extra})
     }
-
-
-def _packages(asked: Mapping[str, SpecifierSet], *, missing: str, extra: str) -> Finding:
-    faults = []
-    for name, wanted in sorted(asked.items()):
-        here = _installed(name)
-        if here is None:
-            faults.append(f"{name} is missing ({wanted})")
-        elif not wanted.contains(here, prereleases=True):
-            faults.append(f"{name} is {here}, not {wanted}")
-    name = "packages" if extra == "server" else extra
-    if faults:
-        advice = f"pip install --upgrade '{DISTRIBUTION}[{extra}]'"
-        return Finding(name, "fail" if missing == "fail" else "warn", "; ".join(faults), advice)
-    return Finding(name, "ok", f"{DISTRIBUTION} {version(DISTRIBUTION)} and the {len(asked)} that it needs")
 
 
 def _installed(name: str) -> str | None:
@@ -208,16 +186,6 @@ def _check_folder(folder: Path) -> Finding:
 def _nearest(folder: Path) -> Path:
     """Give the folder, or the nearest above it that is there."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-
-
-def _check_clock() -> Finding:
-    """Whether the clock is not before what is installed: sessions expire by it."""
-    installed = Path(str(distribution(DISTRIBUTION).locate_file(""))).stat().st_mtime
-    now = time.time()
-    said = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
-    if now < installed - 60:
-        return Finding("clock", "warn", f"{said} is before the installation", "set it: sessions expire by it")
-    return Finding("clock", "ok", said)
 
 
 def _check_keys(settings: Settings) -> Finding:

@@ -1,39 +1,4 @@
-"""Every error the server can answer with, drawn as one tree, and the one table of them.
-
-    ServerError
-    ├── InputError                 the request is wrong; nothing happened
-    │   ├── InvalidJson            400
-    │   ├── InvalidText            400
-    │   ├── InvalidToken           400
-    │   ├── MethodNotAllowed       405
-    │   ├── ReceiveTimeout         408
-    │   ├── TooLarge               413  and BodyTooLarge
-    │   ├── UnsupportedMediaType   415
-    │   ├── InvalidField           422
-    │   ├── IdempotencyMismatch    422
-    │   ├── ImportRejected         422
-    │   └── UpgradeRequired        426
-    ├── AccessError
-    │   ├── Unauthorized           401
-    │   ├── Forbidden              403
-    │   └── RateLimited            429
-    ├── SessionError               what a session, or its absence, says
-    │   ├── NotFound               404  and ModelNotFound
-    │   ├── Gone                   410  SessionDeleted, SessionExpired
-    │   ├── Conflict               409
-    │   ├── InFlight               409
-    │   ├── SessionExists          409
-    │   ├── SnapshotExists         409
-    │   ├── ModelMismatch          409
-    │   └── VersionMismatch        412
-    ├── SlowConsumer               408
-    ├── Unavailable                503  try again later
-    │   ├── Overloaded, Draining, StoreUnavailable, StoreFull
-    │   └── DurabilityNotReached        committed, but no replica confirmed it
-    ├── OutcomeUnknown             504
-    ├── InternalFault              500  ours
-    │   ├── StateCorrupt, InternalError
-    └── StartupError               the process refuses to start; never answered over HTTP
+"""Every error the server can answer with: one tree of classes, which is the one table of them.
 
 An error has one name: `VersionMismatch` is `version_mismatch` in a problem document, under `/v1` and in the
 logs, and `VersionMismatchError` in the clients. A new one is a class with a status here, and its row in the
