@@ -1,1 +1,1 @@
-"""Measurements of speed and quality, run as `python -m benchmarks.NAME` from a checkout."""
+"""Benchmarks of this project, each run as `python -m benchmarks.NAME`: they are not part of the wheel."""

@@ -25,11 +25,11 @@ from benchmarks.serving.measure import Conditions, Figures, run, through_engine,
 from benchmarks.serving.process import NoServer, running
 from benchmarks.serving.results import Results
 from benchmarks.serving.targets import RequestFailed
-from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.adaptation.thread_pool import single_threaded_products
 from rlstm_model.checkpoint import CheckpointError, load
-from rlstm_server.engine.runner import ROWS
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
+from rlstm_server.engine.worker import ROWS
 from rlstm_server.errors import ServerError
 from rlstm_server.schemas import AdaptationRequest
 

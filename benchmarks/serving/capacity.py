@@ -13,7 +13,7 @@ from benchmarks.serving.load import AT_ONCE, each
 from benchmarks.serving.process import Server
 from benchmarks.serving.targets import HttpTarget
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas import AdaptationRequest
 
 OBJECTS: Final = 11_000

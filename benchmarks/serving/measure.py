@@ -14,12 +14,10 @@ import uvicorn
 
 from benchmarks.serving.load import Append, Measured, Plan, Rounds, measure
 from benchmarks.serving.process import TENANTS, Server, rounds_of
-from benchmarks.serving.targets import EngineTarget, HttpTarget, TimedRounds
+from benchmarks.serving.targets import EngineTarget, HttpTarget, TimedMetrics
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.runner import SWITCH_SECONDS
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.metrics import Metrics
+from rlstm_server.engine.models import Models, ServedModel
+from rlstm_server.engine.worker import SWITCH_SECONDS
 from rlstm_server.schemas import AdaptationRequest, EngineLimits, ScoreDetail
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_store import RedisStore
@@ -118,16 +116,16 @@ async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measure
     await valkey.start()
     store = RedisStore(valkey.url, durability="memory", allow_weaker=True, shared=False)
     await store.check()
+    timed = TimedMetrics()
     engine = Engine(
         Models(served),
         store,
-        Metrics(),
+        timed,
         limits=EngineLimits(queued_jobs=under.queued_jobs),
         cache_bytes=under.cache_bytes,
         rows=under.rows,
         threads=under.threads,
     )
-    timed = TimedRounds.of(engine.runner)
     engine.start()
     try:
         crowd, stranger = (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -25,7 +26,7 @@ from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.metered import metered
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
 from rlstm_server.models_loading import load_models
@@ -54,16 +55,7 @@ def create_app(
     closed with the application.
     Entering the lifespan raises StartupError when something that the settings name is not there.
     """
-    routers = [
-        score.router(),
-        generate.router(),
-        sessions.router(),
-        stream.router(),
-        operations.router(),
-        page.router(),
-        completions.router(),
-        openai_models.router(),
-    ]
+    routers = _routers()
     endpoints = _endpoints(routers)
     metrics = Metrics(endpoints=endpoints)
     ring = load_keys(settings)
@@ -101,7 +93,17 @@ def create_app(
     return app
 
 
-def _endpoints(routers: list[APIRouter]) -> list[str]:
+@cache
+def _routers() -> tuple[APIRouter, ...]:
+    """Give all routes. They are built once: that takes most of the time that an application takes to make."""
+    modules = (
+        *(score, generate, sessions, stream, operations, page),
+        *(completions, openai_models),
+    )
+    return tuple(module.router() for module in modules)
+
+
+def _endpoints(routers: Sequence[APIRouter]) -> list[str]:
     """List every route as `METHOD /template`: the closed set of the metrics' endpoint label."""
     endpoints = []
     for route in (route for router in routers for route in router.routes):
@@ -154,7 +156,7 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
         )
         for facts in builds(models):
             metrics.describe_build(**facts)
-        for work in upkeep.all_of(MeteredStore(store, metrics), metrics):
+        for work in upkeep.all_of(metered(store, metrics), metrics):
             _keep(stack, work)
         yield
 

@@ -22,7 +22,7 @@ import torch
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
+from rlstm_model.adaptation.calibration import CalibrationError, load_calibration
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.api.auth import load_keys
 from rlstm_server.engine.models import check_apart
@@ -36,7 +36,7 @@ from rlstm_server.store.redis_check import (
     find_concerns,
     read_servers,
 )
-from rlstm_server.store.redis_link import RedisLink
+from rlstm_server.store.redis_client import RedisLink
 
 DISTRIBUTION: Final = "mogrifier-rlstm"
 LITTLE_ROOM: Final = 2**30

@@ -31,7 +31,7 @@ from rlstm_server.api.dependencies import Services
 from rlstm_server.api.stream import FRAME_BYTES
 from rlstm_server.app import EMBEDDED, create_app
 from rlstm_server.check import check as check_all
-from rlstm_server.engine.runner import SWITCH_SECONDS
+from rlstm_server.engine.worker import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
 from rlstm_server.logs import catch_stray_faults, configure_logs
 from rlstm_server.settings import Settings, load_settings

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.checkpoint import CheckpointError, load
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import ModelSetting, Settings
 

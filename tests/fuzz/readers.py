@@ -11,9 +11,9 @@ from tests.fuzz.worlds import KEY
 
 from rlstm_server.api import bodies, dependencies
 from rlstm_server.engine.answers import encode_session, read_append, read_session, store_append
-from rlstm_server.engine.marks import Mark, read_mark
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.state import MAGIC, States
+from rlstm_server.engine.stream import EventId, read_event_id
 from rlstm_server.errors import InvalidField, InvalidText, ModelMismatch, StateCorrupt
 from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
 from rlstm_server.store.base import read_cursor, write_cursor
@@ -50,7 +50,7 @@ class Reader:
 
 def of_requests():
     """Readers of headers, parameters and bodies."""
-    mark = Mark(index=5, chunk=1, first=3).write(KEY.session_id, "k")
+    mark = EventId(index=5, chunk=1, first=3).write(KEY.session_id, "k")
     cursor = write_cursor(1_700_000_000_000, KEY.session_id)
     values, queries = tuple(HEADER_VALUES.values()), tuple(text.encode() for text in QUERY_VALUES.values())
     kinds = tuple(kind for _, kind in BODIES.values() if kind)
@@ -84,7 +84,7 @@ def of_requests():
         Reader(
             name="last-event-id",
             seeds=(mark.encode(), *values),
-            read=lambda data: read_mark(_header(data), KEY.session_id, "k"),
+            read=lambda data: read_event_id(_header(data), KEY.session_id, "k"),
             refusals=named,
         ),
         Reader(

@@ -23,7 +23,7 @@ from rlstm_server.api.limits import OPEN_PATHS
 from rlstm_server.api.page import page_files
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import trace_of
-from rlstm_server.engine.quotas import UNLIMITED, Allowance, TokenBucket
+from rlstm_server.engine.quotas import UNLIMITED, Quota, TokenBucket
 from rlstm_server.errors import Forbidden, NotFound, ServerError, StartupError, Unauthorized
 from rlstm_server.settings import Settings, is_loopback
 
@@ -86,9 +86,9 @@ class Quotas(BaseModel):
         """Start counting requests."""
         return _bucket("requests", self.requests_per_second)
 
-    def allowance(self) -> Allowance:
+    def quota(self) -> Quota:
         """Start counting everything else."""
-        return Allowance(
+        return Quota(
             tokens=_bucket("tokens", self.tokens_per_second),
             learned=_bucket("tokens learned from", self.learned_tokens_per_second),
             generated=_bucket("tokens generated", self.generated_tokens_per_second),
@@ -122,7 +122,7 @@ class Principal:
     key_id: str | None = None
     scopes: frozenset[ScopeName] = ALL_SCOPES
     requests: TokenBucket | None = None
-    allowance: Allowance = UNLIMITED
+    quota: Quota = UNLIMITED
 
     def require(self, *scopes: ScopeName) -> None:
         """Raise Forbidden unless the key has one of these scopes; none asks for nothing."""
@@ -156,7 +156,7 @@ def _principal(record: KeyRecord) -> Principal:
         key_id=record.sha256[:KEY_ID_DIGITS],
         scopes=frozenset(record.scopes),
         requests=record.quotas.requests(),
-        allowance=record.quotas.allowance(),
+        quota=record.quotas.quota(),
     )
 
 

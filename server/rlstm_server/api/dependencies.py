@@ -79,7 +79,7 @@ def caller_of(connection: HTTPConnection) -> Caller:
         tenant=principal.tenant,
         request_id=trace.request_id,
         endpoint=services_of(connection).metrics.endpoint(endpoint_of(connection.scope)),
-        allowance=principal.allowance,
+        quota=principal.quota,
     )
 
 

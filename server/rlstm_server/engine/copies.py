@@ -11,7 +11,7 @@ from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.session import Sessions, single
+from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.engine.state import SessionState, Unreadable, read, write
 from rlstm_server.errors import ImportRejected, InputError, ModelMismatch, ServerError
@@ -40,7 +40,7 @@ class Copies:
     snapshots: NamedSnapshots
 
     async def fork(self, request: ForkRequest) -> CreatedSession:
-        """Copy a session. See EngineInterface.fork."""
+        """Copy a session. See Engine.fork."""
         requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds, metadata=request.metadata)
         source = requests.session_key(request.caller.tenant, request.session)
         body_hash = requests.request_digest(
@@ -62,14 +62,14 @@ class Copies:
 
         return await self.sessions.start(work).wait()
 
-    async def export(self, caller: Caller, session: str, min_version: int | None) -> ExportedSession:
-        """Write a session as a file. See EngineInterface.export."""
+    async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
+        """Write a session as a file. See Engine.export."""
         copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
-        ran = await self.sessions.runner.run(single(write_file, copy), caller)
-        return ExportedSession(session=session, version=copy.position.version, data=ran.result)
+        data = await self.sessions.worker.call(caller, write_file, copy)
+        return ExportedSession(session=session, version=copy.position.version, data=data)
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
-        """Make a session of a file. See EngineInterface.import_session."""
+        """Make a session of a file. See Engine.import_session."""
         requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds)
         size = len(request.data)
         digest = await requests.off_loop(size, lambda: hashlib.sha256(request.data).hexdigest())
@@ -81,10 +81,9 @@ class Copies:
         )
 
         async def work(task: Task[CreatedSession]) -> CreatedSession:
-            ran = await self.sessions.runner.run(
-                single(read_file, request.data, self.creator.models), request.caller
+            found = await self.sessions.worker.call(
+                request.caller, read_file, request.data, self.creator.models
             )
-            found = ran.result
             self.creator.check_size(found.state.served, found.state.choice)
             facts = self.creator.facts(request.name, request.ttl_seconds, found.metadata)
             facts = replace(facts, learning=found.learning, forked_from=found.ancestor)

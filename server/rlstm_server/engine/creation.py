@@ -7,16 +7,13 @@ from functools import partial
 from typing import Any, Final
 
 from rlstm_server.engine import answers, requests
-from rlstm_server.engine.appends import Appends
+from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.description import SessionCopy, SessionFacts, describe, info_of, session_info
-from rlstm_server.engine.holdings import Holdings
-from rlstm_server.engine.models import Models
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.queue import Task
-from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.quotas import Caller, StorageQuota
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionState, check_size
-from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import read_passage
 from rlstm_server.errors import (
     Gone,
@@ -75,12 +72,12 @@ class Creator:
 
     sessions: Sessions
     models: Models
-    appends: Appends
-    holdings: Holdings
+    changes: Changes
+    quota: StorageQuota
     default_ttl_seconds: float
 
     async def perform(self, request: CreateSession) -> CreatedSession:
-        """Make a session. See EngineInterface.create_session."""
+        """Make a session. See Engine.create_session."""
         requests.check_create(request)
         operation_id = request.key or new_operation_id()
         body_hash = creation_digest(request)
@@ -91,13 +88,13 @@ class Creator:
             except ServerError as error:
                 # A server with other models, or another first one, may have made it.
                 return await self.made_before(error, request.caller, request.key, body_hash, task)
-            ran = await self.sessions.runner.run(_started(served, choice), request.caller)
+            state = await self.sessions.worker.call(request.caller, SessionState.before_text, served, choice)
             new = NewSession(
                 caller=request.caller,
                 key=SessionKey(request.caller.tenant, new_session_id()),
                 operation_id=operation_id,
                 body_hash=body_hash,
-                state=ran.result,
+                state=state,
                 facts=self.facts(request.name, request.ttl_seconds, request.metadata),
                 repeatable=request.key is not None,
             )
@@ -121,7 +118,7 @@ class Creator:
 
     def check_size(self, served: ServedModel, choice: AdaptationChoice) -> None:
         """Raise TooLarge for a session whose state could become too large to be kept."""
-        check_size(served.state_bytes(choice) + OVERHEAD_BYTES, self.appends.limits.state_bytes, choice)
+        check_size(served.state_bytes(choice) + OVERHEAD_BYTES, self.changes.limits.state_bytes, choice)
 
     async def make(self, new: NewSession, task: Task[CreatedSession]) -> CreatedSession:
         """Make a session of any origin, or find the one that the same request made before.
@@ -130,7 +127,7 @@ class Creator:
         Gone.
         """
         try:
-            async with self.holdings.room(
+            async with self.quota.reserve(
                 new.caller, new.state.served.state_bytes(new.state.choice), sessions=1
             ):
                 return await self._make(new, task)
@@ -191,7 +188,7 @@ class Creator:
         """Refuse a first text that cannot be appended, before the session is made."""
         if request.first is not None:
             piece = read_passage(served.vocab, request.first, "", final=False)
-            requests.check_append(piece, self.appends.limits)
+            requests.check_append(piece, self.changes.limits)
 
     def _settle(self, copy: SessionCopy, outcome: Created) -> CreatedSession:
         self.sessions.metrics.sessions_created.inc()
@@ -252,7 +249,7 @@ class Creator:
         call = Call(caller=request.caller, session=session, key=operation_id + FIRST)
         append = AppendRequest(text=request.text, tokens=request.tokens, scores=request.scores).by(call)
         try:
-            return await self.appends.perform(append)
+            return await self.changes.append(append)
         except ServerError as error:
             if error.applied != "yes":
                 await self._give_up(
@@ -271,12 +268,6 @@ class Creator:
             return
         except ServerError:
             error.applied = "unknown"
-
-
-def _started(served: ServedModel, choice: AdaptationChoice) -> Steps[Any, SessionState]:
-    """The state of a new session, made on the device thread."""
-    yield from ()
-    return SessionState.before_text(served, choice)
 
 
 def creation_digest(request: CreateSession) -> bytes:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.state import SessionState
-from rlstm_server.errors import StateCorrupt
+from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
 from rlstm_server.schemas import AdaptationChoice, Ancestor, SessionInfo, SessionTotals
-from rlstm_server.store.base import Head, Position, SessionKey
+from rlstm_server.store.base import Head, Listed, Position, SessionKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,19 @@ def session_info(session_id: str, head: Head) -> SessionInfo:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorrupt("the session's description lacks a field") from error
+
+
+def most_bytes(models: Models, listed: Listed) -> int:
+    """What a session's state may come to; of a damaged description nobody can say."""
+    try:
+        info = session_info(listed.session_id, listed.head)
+    except StateCorrupt:
+        return 0
+    try:
+        served = models.with_identity(info.fingerprint, info.adaptation_fingerprint)
+        return max(info.state_bytes, served.state_bytes(info.adaptation))
+    except (InvalidField, ModelMismatch):  # of a model that is not served here, or a calibration that was
+        return info.state_bytes
 
 
 def adaptation_choice(fields: Mapping[str, Any]) -> AdaptationChoice:

@@ -16,13 +16,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from rlstm_server.engine.description import SessionCopy, describe, session_facts
-from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.queue import SessionQueues, Task
 from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.state import SessionState, States
-from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.transaction import Change, Changed, Sealed, Staged, commit_until_known, sealed
+from rlstm_server.engine.worker import Job, Worker
 from rlstm_server.errors import (
     Conflict,
     Gone,
@@ -43,6 +41,7 @@ from rlstm_server.store.base import (
     Moved,
     Replayed,
     SessionKey,
+    SessionStore,
     Stale,
 )
 
@@ -68,9 +67,9 @@ class _Tried(NamedTuple, Generic[Answer]):
 class Sessions(SessionQueues):
     """All sessions, as this replica sees them: queues, copies, and the way to and from the store."""
 
-    store: MeteredStore
+    store: SessionStore
     states: States
-    runner: Runner
+    worker: Worker
     _loads: "WeakValueDictionary[SessionKey, asyncio.Lock]" = field(default_factory=WeakValueDictionary)
 
     # ---- reading ------------------------------------------------------------------------------------------
@@ -85,7 +84,7 @@ class Sessions(SessionQueues):
     async def open(self, key: SessionKey, version: int, value: bytes, caller: Caller) -> SessionState:
         """The state in stored bytes. Raises StateCorrupt, ModelMismatch."""
         try:
-            return (await self.runner.run(single(self.states.open, key, version, value), caller)).result
+            return await self.worker.call(caller, self.states.open, key, version, value)
         except ServerError as error:
             self._count_failure(error)
             raise
@@ -93,7 +92,7 @@ class Sessions(SessionQueues):
     async def seal(self, key: SessionKey, state: SessionState) -> bytes:
         """The state of a new session as it will be stored. Raises StateCorrupt, TooLarge."""
         caller = Caller(tenant=key.tenant, request_id="")  # so that it has the tenant's share of the device
-        return (await self.runner.run(single(self.states.seal, key, 0, state), caller)).result
+        return await self.worker.call(caller, self.states.seal, key, 0, state)
 
     @contextmanager
     def distrusting(self, key: SessionKey) -> Iterator[None]:
@@ -146,7 +145,7 @@ class Sessions(SessionQueues):
         self,
         task: Task[Any],
         change: Change,
-        compute: Callable[[SessionCopy], Awaitable[Steps[Any, Staged[Answer]]]],
+        compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
     ) -> Changed[Answer]:
         """Compute a change on a staged state and commit it; the caller holds the session's turn.
 
@@ -179,16 +178,18 @@ class Sessions(SessionQueues):
         self,
         task: Task[Any],
         change: Change,
-        compute: Callable[[SessionCopy], Awaitable[Steps[Any, Staged[Answer]]]],
+        compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
     ) -> "_Tried[Answer]":
         copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
-        steps = sealed(self.states, copy, await compute(copy))
+        job = partial(sealed, self.states, copy, await compute(copy))
         with self.distrusting(change.key):
-            ran = await self.runner.run(steps, change.caller, copy.state.adapted.expert_config.rows)
+            ran = await self.worker.run(job, change.caller, copy.state.adapted.expert_config.rows)
         commit = self._commit_of(change, copy, ran.result)
         began = time.perf_counter()
         outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
-        timings = Timings(queue=ran.queue, compute=ran.compute, store=time.perf_counter() - began)
+        timings = Timings(
+            queue=ran.queue_seconds, compute=ran.compute_seconds, store=time.perf_counter() - began
+        )
         return _Tried(copy, ran.result.staged, commit, outcome, timings)
 
     def _commit_of(self, change: Change, copy: SessionCopy, result: Sealed[Any]) -> Commit:
@@ -253,7 +254,7 @@ class Sessions(SessionQueues):
         return Changed(None, known, None, None, timings)
 
     def _count_commit(self, staged: Staged[Any], timings: Timings) -> None:
-        staged.tally.count(self.metrics)
+        staged.usage.count(self.metrics)
         self.metrics.commit_seconds.observe(timings.store)
         self.metrics.state_bytes.observe(staged.state.nbytes)
         adapted = staged.state.adapted
@@ -286,9 +287,3 @@ class Sessions(SessionQueues):
         self.end(key, partial(Gone, "deleted"))
         if live:
             self.metrics.sessions_ended.labels("closed").inc()
-
-
-def single(work: Callable[..., Answer], *arguments: Any) -> Steps[Any, Answer]:
-    """Do something on the device thread, which alone touches tensors, between two batch steps."""
-    yield from ()
-    return work(*arguments)

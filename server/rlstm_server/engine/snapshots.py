@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlstm_server.engine import requests
-from rlstm_server.engine.holdings import Holdings
 from rlstm_server.engine.queue import Task
-from rlstm_server.engine.quotas import Caller
+from rlstm_server.engine.quotas import Caller, StorageQuota
 from rlstm_server.engine.session import REDOS, Sessions
 from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import (
@@ -27,10 +26,10 @@ class NamedSnapshots:
     """Names versions of sessions, and opens them again."""
 
     sessions: Sessions
-    holdings: Holdings
+    quota: StorageQuota
 
     async def name(self, request: SnapshotRequest) -> SnapshotAnswer:
-        """Name the present version. See EngineInterface.take_snapshot."""
+        """Name the present version. See Engine.take_snapshot."""
         key = requests.session_key(request.caller.tenant, request.session)
 
         async def work(task: Task[SnapshotAnswer]) -> SnapshotAnswer:
@@ -71,7 +70,7 @@ class NamedSnapshots:
         totals = asdict(copy.state.totals)
         info = {"position": copy.state.adapted.position, "totals": totals, "key": request.key}
         store, written = self.sessions.store, json.dumps(info).encode()
-        async with self.holdings.room(request.caller, copy.state.nbytes, sessions=0):
+        async with self.quota.reserve(request.caller, copy.state.nbytes, sessions=0):
             named = await task.commit(store.name_snapshot(key, request.name, copy.position, written))
         if not isinstance(named, NamedSnapshot):
             self.sessions.cache.drop(key)

@@ -22,12 +22,18 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr, TypeAdapter, Valid
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from rlstm_model.adaptation.adapted_state import ExpertConfig, StateSchema, is_finite
-from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, NonFiniteState, StateMismatch
+from rlstm_model.adaptation.adapted_state import (
+    AdaptedState,
+    ExpertConfig,
+    NonFiniteState,
+    StateMismatch,
+    StateSchema,
+    is_finite,
+)
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.vocab import InvalidToken
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.text import START, Place
 from rlstm_server.errors import InvalidField, StateCorrupt, TooLarge
 from rlstm_server.schemas import AdaptationChoice, SessionTotals

@@ -5,20 +5,19 @@ A commit whose outcome the store left open is sent again, under the same operati
 
 import time
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from rlstm_server.engine.answers import Stored
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.description import SessionCopy, SessionFacts
-from rlstm_server.engine.learning import Tally
-from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.queue import COMMIT_SECONDS
 from rlstm_server.engine.quotas import Caller
+from rlstm_server.engine.reading import TokenUsage
 from rlstm_server.engine.state import SessionState, States
-from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.worker import Job
 from rlstm_server.errors import Gone, NotFound, OutcomeUnknown, ServerError, StoreFull, StoreUnavailable
 from rlstm_server.schemas import Timings
-from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, SessionKey
+from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, SessionKey, SessionStore
 
 TRIES: Final = 3
 
@@ -43,7 +42,7 @@ class Staged(NamedTuple, Generic[Answer]):
     state: SessionState
     answer: Answer
     stored: Stored
-    tally: Tally
+    usage: TokenUsage
     facts: SessionFacts
 
 
@@ -64,24 +63,20 @@ class Changed(NamedTuple, Generic[Answer]):
     timings: Timings
 
     @property
-    def version(self) -> int:
-        """The version that the change made."""
-        if self.replay is not None:
-            return self.replay.version
-        if self.copy is None:
+    def known(self) -> Replayed:
+        """What the store remembers of a change that took effect earlier."""
+        if self.replay is None:
             raise ValueError("a change is either staged or a replay")
-        return self.copy.position.version
+        return self.replay
 
 
-def sealed(
-    states: States, copy: SessionCopy, steps: Steps[Any, Staged[Answer]]
-) -> Steps[Any, Sealed[Answer]]:
+async def sealed(states: States, copy: SessionCopy, job: Job[Staged[Answer]]) -> Sealed[Answer]:
     """Compute a change, and seal its state. Raises StateCorrupt where that is not finite, TooLarge."""
-    staged = yield from steps
+    staged = await job()
     return Sealed(staged, states.seal(copy.key, copy.position.version + 1, staged.state))
 
 
-async def commit_until_known(commit: Commit, store: MeteredStore, cache: SessionCache) -> CommitOutcome:
+async def commit_until_known(commit: Commit, store: SessionStore, cache: SessionCache) -> CommitOutcome:
     """Commit; where the store leaves open whether that happened, ask again with the same operation id.
 
     A session of which more is known than its copy says leaves the cache.
@@ -109,7 +104,7 @@ async def commit_until_known(commit: Commit, store: MeteredStore, cache: Session
     raise unknown or OutcomeUnknown("the store did not say whether the change took effect")
 
 
-async def _own(commit: Commit, outcome: CommitOutcome, store: MeteredStore) -> CommitOutcome:
+async def _own(commit: Commit, outcome: CommitOutcome, store: SessionStore) -> CommitOutcome:
     """After a commit of unknown outcome, a replay of exactly this commit is that commit."""
     if not isinstance(outcome, Replayed) or not outcome.is_of(commit):
         return outcome

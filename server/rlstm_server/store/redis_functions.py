@@ -4,8 +4,7 @@ from typing import Final
 
 from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.store.base import SessionKey
-from rlstm_server.store.redis_link import Link, Reply
-from rlstm_server.store.redis_server import Argument
+from rlstm_server.store.redis_client import Argument, RedisLink, Reply
 
 LIBRARY: Final = "rlstm_v3"
 """Releases whose functions differ have libraries of their own, side by side on one server."""
@@ -26,7 +25,7 @@ def tenant_key(tenant: str, part: str) -> str:
 class RedisFunctions:
     """The functions of the library, over `link`. Each has the same effect once or twice."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RedisLink) -> None:
         self._link = link
 
     async def session(self, name: str, key: SessionKey, *arguments: Argument, changes: bool) -> Reply:

@@ -53,9 +53,9 @@ from rlstm_server.store.redis_check import (
     find_concerns,
     read_servers,
 )
+from rlstm_server.store.redis_client import RedisLink, Replicas, Reply
 from rlstm_server.store.redis_creation import RedisCreations
 from rlstm_server.store.redis_functions import LIBRARY, RedisFunctions, tenant_key
-from rlstm_server.store.redis_link import RedisLink, Replicas, Reply
 
 _TENANTS: Final = "rlstm:tenants"
 

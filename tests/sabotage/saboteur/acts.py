@@ -15,11 +15,11 @@ from simulated import mutations as simulated
 from tests.memory_store import History
 
 from rlstm_server.api import auth, document, limits
-from rlstm_server.engine import copies, holdings, session, state, transaction
+from rlstm_server.engine import copies, quotas, session, state, transaction
 from rlstm_server.engine.quotas import TokenBucket
 from rlstm_server.store import redis_address, redis_check
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.redis_server import RedisServer
+from rlstm_server.store.redis_client import RedisServer
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
@@ -222,8 +222,8 @@ def anothers_state_committed() -> AbstractContextManager[Any]:
     """A change commits what another session's change has come to."""
     sealed, last = transaction.sealed, []
 
-    def swapped(states: Any, copy: Any, steps: Any) -> Iterator[Any]:
-        own = yield from sealed(states, copy, steps)
+    async def swapped(states: Any, copy: Any, job: Any) -> Any:
+        own = await sealed(states, copy, job)
         last.append((copy.key, own.staged.state))
         for key, other in reversed(last[:-1]):
             if key != copy.key:
@@ -255,4 +255,4 @@ def no_rates() -> AbstractContextManager[Any]:
 @noticed_by("server/api/test_quotas.py::test_a_tenant_keeps_so_many_sessions")
 def no_limit_of_what_is_kept() -> AbstractContextManager[Any]:
     """A tenant may keep as much as it likes."""
-    return mock.patch.object(holdings, "_within", return_value=None)
+    return mock.patch.object(quotas, "_within", return_value=None)

@@ -17,9 +17,8 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.models import Models
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.state import SessionState
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import (
@@ -175,12 +174,12 @@ class Talk:
         return Talk(engine, self.session, self.caller.tenant)
 
 
-def finish(steps):
+def finish(coroutine):
     """The result of a job that is alone."""
-    sent = None
+    results = None
     while True:
         try:
-            sent = run_batch(steps.send(sent).works)
+            results = run_batch(coroutine.send(results))
         except StopIteration as stop:
             return stop.value
 

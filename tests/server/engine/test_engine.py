@@ -3,7 +3,7 @@
 import pytest
 
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.interface import EngineInterface
+from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import (
     Draining,
     Gone,
@@ -332,7 +332,7 @@ async def test_a_draining_engine_is_not_ready(store, tools):
 
 async def test_the_engine_is_the_interface(engine):
     """Everything that the HTTP layer may ask for is there."""
-    names = {name for name in vars(EngineInterface) if not name.startswith("_")}
+    names = {name for name in vars(Engine) if not name.startswith("_")}
 
     assert names <= {name for name in dir(engine) if not name.startswith("_")}
     assert engine.models.default.identity.numerics.startswith("torch")

@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.memory_store import MemoryStore
 
-from rlstm_server.engine.quotas import Allowance, Caller, TokenBucket
+from rlstm_server.engine.quotas import Caller, Quota, TokenBucket
 from rlstm_server.errors import (
     Draining,
     Gone,
@@ -93,7 +93,7 @@ def over_quota(talk):
     """Let nothing be left of what the key may use up."""
     tokens = TokenBucket("tokens", 1.0)
     tokens.use(1_000)
-    talk.caller = Caller(tenant="acme", request_id="r", allowance=Allowance(tokens=tokens))
+    talk.caller = Caller(tenant="acme", request_id="r", quota=Quota(tokens=tokens))
 
 
 REFUSALS = {
@@ -102,7 +102,7 @@ REFUSALS = {
     "a device that is busy": (
         Overloaded,
         True,
-        lambda talk: setattr(talk.engine.runner._scheduler, "capacity", 0),
+        lambda talk: setattr(talk.engine.worker._scheduler, "capacity", 0),
     ),
     "a quota": (RateLimited, True, over_quota),
     "a state that is damaged": (StateCorrupt, True, lambda talk: on_load(talk, corrupt)),

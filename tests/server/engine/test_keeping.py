@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 from tests.memory_store import MemoryStore
 
-from rlstm_server.engine.keeping import CHUNK
+from rlstm_server.engine.stream import CHUNK
 from rlstm_server.errors import Conflict, StoreUnavailable
 from rlstm_server.schemas import (
     Call,

@@ -131,8 +131,8 @@ async def test_a_repeat_gets_the_first_answer(store, tools):
 async def test_a_repeat_gets_the_same_answer_whole(engine, tools):
     """However long the append, and whatever came after it, within the bound of what is stored."""
     talk = await tools.Talk.begin(engine)
-    first = [await talk.append(TEXT * n, key=f"k{n}") for n in range(1, 12)]
-    again = [await talk.append(TEXT * n, key=f"k{n}") for n in range(1, 12)]
+    first = [await talk.append(TEXT * n, key=f"k{n}") for n in range(1, 6)]
+    again = [await talk.append(TEXT * n, key=f"k{n}") for n in range(1, 6)]
 
     assert all(one.replayed and one.scores_stored for one in again)
     assert [one.columns for one in again] == [one.columns for one in first]

@@ -12,7 +12,7 @@ from rlstm_client.cli.commands import build
 from rlstm_server.errors import StartupError
 from rlstm_server.store.base import Limits
 from rlstm_server.store.redis_check import find_concerns
-from rlstm_server.store.redis_link import RedisLink
+from rlstm_server.store.redis_client import RedisLink
 from rlstm_server.store.redis_store import RedisStore
 
 from . import servers

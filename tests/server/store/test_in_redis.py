@@ -283,7 +283,8 @@ async def test_a_cancelled_call_leaves_no_reply_to_the_next(embedded_url, build)
     assert {True, False} == set(served)
     assert all(await asyncio.gather(*(load(n % 8, 20) for n in range(50))))
     [server] = await store._link._topology.primaries()
-    assert len(server._idle) == len(server._open) <= 4
+    assert not server.pool._in_use_connections
+    assert sum(count for count, _ in server.pool.get_connection_count()) <= 4
     await store.close()
 
 

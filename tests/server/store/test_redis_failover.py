@@ -15,7 +15,7 @@ from rlstm_server.errors import (
     StartupError,
     StoreUnavailable,
 )
-from rlstm_server.store.redis_link import RedisLink
+from rlstm_server.store.redis_client import RedisLink
 from rlstm_server.store.redis_store import RedisStore
 
 from . import servers

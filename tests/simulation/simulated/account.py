@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from rlstm_model.adaptation.loss_guard import LossGuard
-from rlstm_server.engine.keeping import read_chunk
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.state import SessionState, States
+from rlstm_server.engine.stream import Chunk
 from rlstm_server.schemas import AppendRequest
 from rlstm_server.store.base import MAX_STATE_BYTES, Commit, SessionKey
 from simulated.device import VOCAB, fold_of, served
@@ -119,7 +119,7 @@ class Account:
                 ids = VOCAB.encode(request.passage.text).ids
                 fold, scores = fold.after(ids, learn=learning and request.learn)
             case "generate":
-                ids = [token.id for token in read_chunk(commit.summary).tokens]
+                ids = [token.id for token in Chunk.read(commit.summary).tokens]
                 fold, scores = fold.after(ids, learn=learning and request.learn_from_output)
             case "reset":
                 fold = fold.reset(

@@ -74,7 +74,7 @@ class Watch:
                         self._crashed_calling(attempt, names, call)
             elif "Lock.acquire" in names:
                 self.row("crash-queued")
-            elif "Runner.run" in names:
+            elif "Worker.run" in names:
                 self._crashed_computing(attempt, names, computed=_is_ready(task))
             elif names and names[-1] == "Task.wait" and _is_ready(task):
                 self.row("crash-untold")

@@ -79,9 +79,9 @@ class Replica:
             limits=self._limits,
             cache_bytes=self._cache_bytes,
         )
-        engine.runner.perform = run_batch
+        engine.worker.run_batch = run_batch
         engine.sessions._tasks = _InOrder()
-        engine.runner._wake = Device(engine.runner, self._loop, partial(self._computed, self.host))
+        engine.worker._wake = Device(engine.worker, self._loop, partial(self._computed, self.host))
         return engine
 
     def crash(self) -> None:

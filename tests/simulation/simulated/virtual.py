@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rlstm_server.engine import keeping
+from rlstm_server.engine import stream
 from simulated.loop import HOST, SimulatedLoop
 from simulated.storage import EPOCH_MS
 
@@ -31,8 +31,8 @@ def virtual(loop: SimulatedLoop, draw: random.Random) -> Iterator[None]:
         (secrets, "token_hex"): lambda size=32: draw.randbytes(size).hex(),
         (secrets, "token_bytes"): lambda size=32: draw.randbytes(size),
         (secrets, "randbits"): draw.getrandbits,
-        (keeping, "CHUNK"): 3,
-        (keeping, "MAX_TOKENS"): 6,
+        (stream, "CHUNK"): 3,
+        (stream, "MAX_TOKENS"): 6,
     }
     real = {place: getattr(*place) for place in replaced}
     try:

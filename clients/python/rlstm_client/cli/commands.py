@@ -43,13 +43,6 @@ class Command:
     parts: tuple["Command", ...] = ()
 
 
-BENCHES = (
-    Command(name="adapt", help="What learning saves, by each rule of a model.", extra="training"),
-    Command(name="peers", help="Learning and scoring beside how others do it.", extra="training"),
-    Command(name="train", help="How fast training is.", extra="training"),
-    Command(name="gpu", help="Minutes on one GPU: what is learned, beside an LSTM.", extra="training"),
-)
-
 STORES = (
     Command(name="install", help="Install the function library on a shared store.", extra="server"),
     Command(name="check", help="Say whether a store keeps what sessions are promised.", extra="server"),
@@ -66,7 +59,6 @@ COMMANDS = (
     Command(name="corpora", help="Say which published corpora are here; fetch others.", extra="training"),
     Command(name="tune", help="Search a recipe's settings.", extra="training"),
     Command(name="report", help="Compare training runs on one page.", extra="training"),
-    Command(name="bench", help="Measure speed and quality on this machine.", parts=BENCHES),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.text:score_app"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.text:generate_app"),
     Command(name="session", help="Keep streams and learn from them.", target="rlstm_client.cli.session:app"),

@@ -18,8 +18,8 @@ from rlstm_server.api.answers import BODY, answers, json_response
 from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import HeldDep, Services, ServicesDep
 from rlstm_server.api.openai.schemas import Documented, envelopes
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.requests import off_loop
-from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.text import Piece, read_passage
 from rlstm_server.errors import InvalidField, ModelNotFound
 from rlstm_server.schemas import AdaptationRequest, Ids, Passage, Strict, column
