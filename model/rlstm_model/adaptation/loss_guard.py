@@ -1,8 +1,8 @@
 """The guard of a single expert: what a mixture does by itself, one that learns alone has to be told.
 
 A mixture with a frozen baseline loses next to nothing to it, whatever the text (docs/adaptation.md §4). One
-expert alone may lose without end, so where the baseline reads along its losses are compared with the baseline's,
-segment by segment, since it was last ahead:
+expert alone may lose without end, so where the baseline reads along its losses are compared with the
+baseline's, segment by segment, since it was last ahead:
 
     excess <- max(0, excess + (its loss - the baseline's))
 
