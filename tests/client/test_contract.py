@@ -229,9 +229,8 @@ def test_every_method_says_what_it_does(kind: type[Any], name: str) -> None:
 
 def test_the_server_has_no_error_that_the_clients_do_not_know() -> None:
     """Both tables: every slug of the server is a type here with the same status, and the other way round."""
-    problems = pytest.importorskip("rlstm_server.api.problems")
-    kinds = [*problems.KINDS.values(), problems.METHOD_NOT_ALLOWED, problems.EXPIRED]
+    server = pytest.importorskip("rlstm_server.errors")
 
-    assert {kind.slug: kind.status for kind in kinds} == {
+    assert {code: error.status for code, error in server.TABLE.items()} == {
         each.type: each.status for each in errors.error_classes() if each.type
     }

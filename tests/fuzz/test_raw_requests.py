@@ -96,7 +96,7 @@ async def listening(model):
     """A server on a port of its own."""
     settings = Settings(model=str(model), limits={"receive_seconds": 0.5, "idle_seconds": 1})
     app = create_app(settings, store=MemoryStore())
-    config = _uvicorn_config(app, settings, app.state.metrics)
+    config = _uvicorn_config(app, settings)
     config.load()
     made = partial(config.http_protocol_class, config=config, server_state=ServerState(), app_state={})
     async with app.router.lifespan_context(app):
@@ -146,6 +146,7 @@ async def test_bytes_that_no_client_sends(tiny_checkpoint, ears):
             or C in heard.lower()
             or (
                 status >= 400
+                and body != b"Invalid HTTP request received."  # uvicorn's own, where there is no request
                 and (
                     b"application/problem+json" not in head
                     or json.loads(body.split(b"HTTP/1.1")[0])["status"] != status
