@@ -1,11 +1,45 @@
 """Copies of sessions in memory: an LRU by bytes. Nothing lives only here, so dropping a copy is free."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from rlstm_server.engine.description import SessionCopy
+from rlstm_server.engine.state import SessionState
 from rlstm_server.metrics import Memory, Metrics
-from rlstm_server.store.base import SessionKey
+from rlstm_server.schemas import Ancestor
+from rlstm_server.store.base import Position, SessionKey
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionFacts:
+    """What was said when the session was made, or since: it does not depend on the text.
+
+    learning     whether appends may learn
+    forked_from  of a fork, or of an import: where its history began
+    """
+
+    name: str | None
+    created_at_ms: int
+    ttl_ms: int
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    learning: bool = True
+    forked_from: Ancestor | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SessionCopy:
+    """One replica's copy of a session, and whose it is and at which place of its history."""
+
+    key: SessionKey
+    position: Position
+    state: SessionState
+    facts: SessionFacts
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the copy keeps in memory, but for small change."""
+        return self.state.nbytes
 
 
 @dataclass(eq=False)

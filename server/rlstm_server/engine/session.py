@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from rlstm_server.engine.description import SessionCopy, describe, session_facts
+from rlstm_server.engine.answers import info_of, session_facts, write_session
+from rlstm_server.engine.cache import SessionCopy
 from rlstm_server.engine.queue import SessionQueues, Task
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.state import SessionState, States
@@ -194,13 +195,14 @@ class Sessions(SessionQueues):
 
     def _commit_of(self, change: Change, copy: SessionCopy, result: Sealed[Any]) -> Commit:
         staged = result.staged
+        after = SessionCopy(key=copy.key, position=copy.position, state=staged.state, facts=staged.facts)
         return Commit(
             key=change.key,
             operation_id=change.operation_id,
             body_hash=change.body_hash,
             if_match=change.if_match,
             expects=copy.position,
-            info=describe(staged.state, staged.facts),
+            info=write_session(info_of(after)),
             state=result.state,
             ttl_ms=staged.facts.ttl_ms,
             summary=staged.stored.summary,

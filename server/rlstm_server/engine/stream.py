@@ -23,7 +23,7 @@ import orjson
 
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.buffer import Buffer
-from rlstm_server.engine.description import SessionCopy
+from rlstm_server.engine.cache import SessionCopy
 from rlstm_server.engine.generate import Continuation, Released, StopStrings, charged
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from rlstm_server.engine.answers import Stored
-from rlstm_server.engine.cache import SessionCache
-from rlstm_server.engine.description import SessionCopy, SessionFacts
+from rlstm_server.engine.cache import SessionCache, SessionCopy, SessionFacts
 from rlstm_server.engine.queue import COMMIT_SECONDS
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.reading import TokenUsage
