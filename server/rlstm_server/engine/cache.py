@@ -1,11 +1,40 @@
 """Copies of sessions in memory: an LRU by bytes. Nothing lives only here, so dropping a copy is free."""
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from rlstm_server.engine.description import SessionCopy
+from rlstm_server.engine.state import SessionState
 from rlstm_server.metrics import Memory, Metrics
-from rlstm_server.store.base import SessionKey
+from rlstm_server.schemas import Ancestor
+from rlstm_server.store.base import Position, SessionKey
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionFacts:
+    """What was said when the session was made, or since: it does not depend on the text.
+
+    learning     whether appends may learn
+    forked_from  of a fork, or of an import: where its history began
+    """
+
+    name: str | None
+    created_at_ms: int
+    ttl_ms: int
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    learning: bool = True
+    forked_from: Ancestor | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SessionCopy:
+    """One replica's copy of a session, and whose it is and at which place of its history."""
+
+    key: SessionKey
+    position: Position
+    state: SessionState
+    facts: SessionFacts
 
 
 @dataclass(eq=False)
@@ -39,9 +68,9 @@ class SessionCache:
         A copy larger than the whole cache is not kept.
         """
         self._remove(copy.key)
-        if copy.nbytes <= self.max_bytes:
+        if copy.state.nbytes <= self.max_bytes:
             self._copies[copy.key] = copy
-            self._bytes += copy.nbytes
+            self._bytes += copy.state.nbytes
         while self._bytes > self.max_bytes:
             self._remove(next(iter(self._copies)))
             self.metrics.evictions.labels(self.tier).inc()
@@ -57,11 +86,10 @@ class SessionCache:
         for key, copy in self._copies.items():
             if copy.key != key:
                 raise ValueError("a copy is filed under another session's key")
-        total = sum(copy.nbytes for copy in self._copies.values())
+        total = sum(copy.state.nbytes for copy in self._copies.values())
         if total != self._bytes:
             raise ValueError(f"the copies have {total} bytes, the books say {self._bytes}")
 
     def _remove(self, key: SessionKey) -> None:
         copy = self._copies.pop(key, None)
-        if copy is not None:
-            self._bytes -= copy.nbytes
+        self._bytes -= 0 if copy is None else copy.state.nbytes

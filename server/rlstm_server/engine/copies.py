@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rlstm_server.engine import requests
+from rlstm_server.engine.cache import SessionCopy
 from rlstm_server.engine.creation import Creator, NewSession
-from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Caller

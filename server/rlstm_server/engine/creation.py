@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, Final
 
 from rlstm_server.engine import answers, requests
+from rlstm_server.engine.cache import SessionCopy, SessionFacts
 from rlstm_server.engine.changes import Changes
-from rlstm_server.engine.description import SessionCopy, SessionFacts, describe, info_of, session_info
+from rlstm_server.engine.description import describe, info_of, session_info
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Caller, StorageQuota

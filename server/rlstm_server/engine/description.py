@@ -1,49 +1,19 @@
-"""What is said of a session beside its tensors: the facts of its creation, and its description in the store.
+"""What the store says of a session beside its state: its description.
 
 A head carries the description as JSON, so that a listing shows a session without opening its state.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
+from rlstm_server.engine.cache import SessionCopy, SessionFacts
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
 from rlstm_server.schemas import AdaptationChoice, Ancestor, SessionInfo, SessionTotals
-from rlstm_server.store.base import Head, Listed, Position, SessionKey
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionFacts:
-    """What was said when the session was made, or since: it does not depend on the text.
-
-    learning     whether appends may learn
-    forked_from  of a fork, or of an import: where its history began
-    """
-
-    name: str | None
-    created_at_ms: int
-    ttl_ms: int
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    learning: bool = True
-    forked_from: Ancestor | None = None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SessionCopy:
-    """One replica's copy of a session, and whose it is and at which place of its history."""
-
-    key: SessionKey
-    position: Position
-    state: SessionState
-    facts: SessionFacts
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the copy keeps in memory, but for small change."""
-        return self.state.nbytes
+from rlstm_server.store.base import Head, Listed
 
 
 def describe(state: SessionState, facts: SessionFacts) -> bytes:

@@ -12,7 +12,7 @@ from rlstm_model.adaptation.adapted_state import Cursor
 from rlstm_model.adaptation.batch_items import Reader, ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.evaluator import CHUNK
 from rlstm_server.engine import requests
-from rlstm_server.engine.description import SessionCopy
+from rlstm_server.engine.cache import SessionCopy
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import TokenUsage, columns_of, read_piece, totals_of

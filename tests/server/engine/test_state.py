@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import copies
-from rlstm_server.engine.description import SessionCopy, SessionFacts
+from rlstm_server.engine.cache import SessionCopy, SessionFacts
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.reading import read_piece
 from rlstm_server.engine.requests import MAX_METADATA_BYTES, MAX_PENDING, check_metadata
