@@ -8,7 +8,7 @@
 import type { Call } from "./call.js";
 import { checkText, encode } from "./call.js";
 import { type AppendProgress, RequestError } from "./errors.js";
-import type { AppendOut, TotalsOut } from "./schema.js";
+import type { AppendAnswer, Totals } from "./schema.js";
 import { sha256 } from "./sha256.js";
 import { call, checkedKey, type Options } from "./wire.js";
 
@@ -113,12 +113,12 @@ function bytes(text: string): number {
  */
 export class AppendPlan {
   readonly #pieces: readonly (string | readonly number[])[];
-  readonly #answers: AppendOut[] = [];
+  readonly #answers: AppendAnswer[] = [];
   readonly #sessionId: string;
   readonly #text: string | readonly number[];
   readonly #options: AppendOptions;
   #whole: string | undefined;
-  #onItsWay: Call<AppendOut> | undefined;
+  #onItsWay: Call<AppendAnswer> | undefined;
 
   constructor(sessionId: string, text: string | readonly number[], options: AppendOptions) {
     this.#pieces = typeof text === "string" ? cut(text) : cutTokens(text);
@@ -137,7 +137,7 @@ export class AppendPlan {
   }
 
   /** The call of the next piece; undefined when all are answered. */
-  next(): Call<AppendOut> | undefined {
+  next(): Call<AppendAnswer> | undefined {
     const index = this.#answers.length;
     const piece = this.#pieces[index];
     if (piece === undefined) {
@@ -155,7 +155,7 @@ export class AppendPlan {
   }
 
   /** Take the answer of the call that came last. */
-  add(answer: AppendOut): void {
+  add(answer: AppendAnswer): void {
     this.#answers.push(answer);
     this.#onItsWay = undefined;
   }
@@ -173,7 +173,7 @@ export class AppendPlan {
   }
 
   /** The answers so far as one. */
-  get result(): AppendOut {
+  get result(): AppendAnswer {
     return combine(this.#answers);
   }
 
@@ -212,7 +212,7 @@ export function tell(error: unknown, progress: AppendProgress): unknown {
 }
 
 /** One answer for the pieces of a text: columns joined, totals summed, the rest as at the end. */
-export function combine(answers: readonly AppendOut[]): AppendOut {
+export function combine(answers: readonly AppendAnswer[]): AppendAnswer {
   const last = answers.at(-1);
   if (last === undefined) {
     throw new TypeError("there are no answers to combine");
@@ -231,7 +231,7 @@ export function combine(answers: readonly AppendOut[]): AppendOut {
   const totals = answers.map((answer) => answer.totals);
   return {
     ...last,
-    ...(Object.fromEntries(columns) as Partial<AppendOut>),
+    ...(Object.fromEntries(columns) as Partial<AppendAnswer>),
     replayed: answers.some((answer) => answer.replayed),
     updates: sum(answers.map((answer) => answer.updates)),
     guards,
@@ -239,7 +239,7 @@ export function combine(answers: readonly AppendOut[]): AppendOut {
   };
 }
 
-function summed(parts: readonly TotalsOut[]): TotalsOut {
+function summed(parts: readonly Totals[]): Totals {
   return {
     logprob: sum(parts.map((part) => part.logprob)),
     static_logprob: sumOfAll(parts.map((part) => part.static_logprob)),
@@ -266,13 +266,13 @@ function all<T>(values: readonly (T | null | undefined)[]): values is readonly T
   return values.every((value) => value !== null && value !== undefined);
 }
 
-function perByte(parts: readonly TotalsOut[], name: "bits_per_byte" | "static_bits_per_byte"): number | null {
+function perByte(parts: readonly Totals[], name: "bits_per_byte" | "static_bits_per_byte"): number | null {
   const bytes = sum(parts.map((part) => part.bytes));
   const weighted = sumOfAll(parts.map((part) => (part[name] === null ? null : part[name] * part.bytes)));
   return bytes > 0 && weighted !== null ? weighted / bytes : null;
 }
 
-function perplexity(parts: readonly TotalsOut[]): number | null {
+function perplexity(parts: readonly Totals[]): number | null {
   const tokens = sum(parts.map((part) => part.tokens));
   const logs = sumOfAll(parts.map((part) => (part.perplexity ? part.tokens * Math.log(part.perplexity) : null)));
   return tokens > 0 && logs !== null ? Math.exp(logs / tokens) : null;

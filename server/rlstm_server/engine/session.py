@@ -33,7 +33,7 @@ from rlstm_server.errors import (
     StateCorrupt,
     StoreFull,
     StoreUnavailable,
-    VersionMoved,
+    VersionMismatch,
 )
 from rlstm_server.schemas import Timings
 from rlstm_server.store.base import (
@@ -114,10 +114,10 @@ class Sessions(SessionQueues):
     # ---- reading ------------------------------------------------------------------------------------------
 
     async def read(self, key: SessionKey, caller: Caller, min_version: int | None = None) -> SessionCopy:
-        """The newest state, as the store says. Raises NotFound, Gone, VersionMoved below `min_version`."""
+        """The newest state, as the store says. Raises NotFound, Gone, VersionMismatch below `min_version`."""
         copy = await self._load(key, caller, self.cache.get(key))
         if min_version is not None and copy.position.version < min_version:
-            raise VersionMoved(min_version, copy.position.version)
+            raise VersionMismatch(min_version, copy.position.version)
         return copy
 
     async def open(self, key: SessionKey, version: int, value: bytes, caller: Caller) -> SessionState:
@@ -188,7 +188,7 @@ class Sessions(SessionQueues):
     ) -> Changed[Answer]:
         """Compute a change on a staged state and commit it; the caller holds the session's turn.
 
-        Raises Conflict when other replicas were faster each time, VersionMoved, IdempotencyMismatch,
+        Raises Conflict when other replicas were faster each time, VersionMismatch, IdempotencyMismatch,
         NotFound, Gone, and whatever `compute` raises.
         """
         for _ in range(1 + REDOS if change.redo else 1):
@@ -238,7 +238,7 @@ class Sessions(SessionQueues):
             case Moved():
                 if copy.position.version != outcome.current:
                     self.cache.drop(change.key)
-                raise VersionMoved(change.if_match or 0, outcome.current)
+                raise VersionMismatch(change.if_match or 0, outcome.current)
             case Stale():
                 return None
 
