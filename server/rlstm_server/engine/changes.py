@@ -11,8 +11,8 @@ from typing import Any
 
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine import answers, requests
+from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.cache import SessionCopy, SessionFacts
-from rlstm_server.engine.description import info_of, session_info
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Charge, charging
 from rlstm_server.engine.reading import TokenUsage, read_piece
@@ -211,7 +211,7 @@ async def _stage(
 ) -> Staged[SessionInfo]:
     """A change without scores: its answer is the session afterwards, to expire when the store says."""
     state = compute()
-    info = replace(info_of(replace(copy, state=state, facts=facts), 0), version=copy.position.version + 1)
+    info = replace(info_of(replace(copy, state=state, facts=facts)), version=copy.position.version + 1)
     return Staged(state, facts, TokenUsage(), info, *answers.store_session(info))
 
 

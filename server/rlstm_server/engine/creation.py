@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, Final
 
 from rlstm_server.engine import answers, requests
+from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.cache import SessionCopy, SessionFacts
 from rlstm_server.engine.changes import Changes
-from rlstm_server.engine.description import describe, info_of, session_info
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Caller, StorageQuota
@@ -40,6 +40,7 @@ from rlstm_server.store.base import (
     Creation,
     CreationReplayed,
     Mismatch,
+    Position,
     SessionKey,
     new_operation_id,
     new_session_id,
@@ -156,22 +157,21 @@ class Creator:
         return await self._repeated(caller.tenant, outcome, task)
 
     async def _make(self, new: NewSession, task: Task[CreatedSession]) -> CreatedSession:
+        facts = new.facts
+        copy = SessionCopy(key=new.key, position=Position.first(new.key), state=new.state, facts=facts)
+        described = answers.write_session(info_of(copy, facts.created_at_ms + facts.ttl_ms))
         creation = Creation(
             key=new.key,
             operation_id=new.operation_id,
             body_hash=new.body_hash,
-            name=new.facts.name,
-            info=describe(new.state, new.facts),
+            name=facts.name,
+            info=described,
             state=await self.sessions.seal(new.key, new.state),
-            ttl_ms=new.facts.ttl_ms,
-            answer=b"{}",
+            ttl_ms=facts.ttl_ms,
+            answer=described,
             brought=new.brought,
         )
-        copy = SessionCopy(key=new.key, position=creation.position, state=new.state, facts=new.facts)
-        expected = info_of(copy, new.facts.created_at_ms + new.facts.ttl_ms)
-        outcome = await task.commit(
-            self.sessions.store.create(replace(creation, answer=answers.encode_session(expected)))
-        )
+        outcome = await task.commit(self.sessions.store.create(creation))
         if not isinstance(outcome, Created):
             return await self._repeated(new.key.tenant, outcome, task)
         task.took_effect = True

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlstm_server.engine import requests
-from rlstm_server.engine.description import session_info
+from rlstm_server.engine.answers import session_info
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.errors import Gone, NotFound, StateCorrupt, VersionMismatch

@@ -15,12 +15,12 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.passes import PassKind
 from rlstm_model.adaptation.thread_pool import ThreadPool
+from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.completions import Completions
 from rlstm_server.engine.copies import Copies
 from rlstm_server.engine.creation import Creator
-from rlstm_server.engine.description import most_bytes
 from rlstm_server.engine.directory import Directory
 from rlstm_server.engine.metered import metered
 from rlstm_server.engine.models import Models

@@ -176,7 +176,7 @@ def _watched(
         part = replace(part, state=state, guards=(*part.guards, "reset"))
     elif seen.frozen and learn:
         part = replace(part, guards=(*part.guards, "frozen"))
-    return part, seen.watch
+    return part, seen.guard
 
 
 def columns_of(

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from rlstm_server.engine.answers import info_of, session_facts, write_session
 from rlstm_server.engine.cache import SessionCache, SessionCopy, SessionFacts
-from rlstm_server.engine.description import describe, session_facts
 from rlstm_server.engine.queue import COMMIT_SECONDS, SessionQueues, Task
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.reading import TokenUsage
@@ -243,13 +243,14 @@ class Sessions(SessionQueues):
                 return None
 
     def _commit_of(self, change: Change, copy: SessionCopy, staged: Staged[Any]) -> Commit:
+        after = SessionCopy(key=copy.key, position=copy.position, state=staged.state, facts=staged.facts)
         return Commit(
             key=change.key,
             operation_id=change.operation_id,
             body_hash=change.body_hash,
             if_match=change.if_match,
             expects=copy.position,
-            info=describe(staged.state, staged.facts),
+            info=write_session(info_of(after)),
             state=staged.sealed,
             ttl_ms=staged.facts.ttl_ms,
             summary=staged.summary,

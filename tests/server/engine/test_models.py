@@ -10,7 +10,7 @@ from tests.memory_store import MemoryStore
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.description import most_bytes
+from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.numerics import alone

@@ -24,21 +24,21 @@ from rlstm_server.store.redis_client import RedisServer
 Patch = Callable[[], AbstractContextManager[Any]]
 
 
-class Act(NamedTuple):
+class Mutant(NamedTuple):
     """A fault, and the test that must notice it."""
 
     test: str
     patch: Patch
 
 
-ACTS: Final[dict[str, Act]] = {}
+MUTANTS: Final[dict[str, Mutant]] = {}
 
 
 def noticed_by(test: str) -> Callable[[Patch], Patch]:
     """Enter a fault under its name."""
 
     def enter(patch: Patch) -> Patch:
-        ACTS[patch.__name__] = Act(f"tests/{test}", patch)
+        MUTANTS[patch.__name__] = Mutant(f"tests/{test}", patch)
         return patch
 
     return enter

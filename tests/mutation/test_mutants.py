@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from saboteur.acts import ACTS
+from mutants.table import MUTANTS
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (Path(__file__).parent, ROOT / "tests" / "simulation")
@@ -44,40 +44,38 @@ def says(case, path):
 
 
 @pytest.fixture
-def acts():
+def mutants():
     """The faults to put in: four of them where `RLSTM_FAULTS=short` asks for little, else all."""
     short = os.environ.get("RLSTM_FAULTS") == "short"
-    return {name: ACTS[name] for name in (SHORT if short else ACTS)}
+    return {name: MUTANTS[name] for name in (SHORT if short else MUTANTS)}
 
 
-@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
-def test_every_sabotage_fits_the_server_and_names_a_test(act):
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_every_mutant_fits_the_server_and_names_a_test(mutant):
     """What it replaces is there, and so is the test."""
-    path, name = act.test.split("::")
-    with act.patch():
+    path, name = mutant.test.split("::")
+    with mutant.patch():
         assert f"def {name.split('[')[0]}(" in (ROOT / path).read_text()
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_every_sabotage_is_caught(acts, tmp_path):
+def test_every_mutant_is_caught(mutants, tmp_path):
     """The test named for it fails by an assertion of its own, in every case; without the fault it passes."""
-    ended, _, printed = run(tmp_path / "whole.xml", *(act.test for act in acts.values()))
+    ended, _, printed = run(tmp_path / "whole.xml", *(mutant.test for mutant in mutants.values()))
     assert ended == 0, printed
 
     def put_in(name):
-        test = acts[name].test
-        ended, cases, printed = run(
-            tmp_path / f"{name}.xml", "-p", "saboteur.plugin", "--sabotage", name, test
-        )
+        test = mutants[name].test
+        ended, cases, printed = run(tmp_path / f"{name}.xml", "-p", "mutants.plugin", "--mutant", name, test)
         said = [says(case, re.escape(test.split("::")[0])) for case in cases]
         return name, said[0] if ended == 1 and said and all(said) else None, printed
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        outcomes = list(pool.map(put_in, acts))
+        outcomes = list(pool.map(put_in, mutants))
     told = {name: said for name, said, _ in outcomes if said is not None}
     missed = {name: printed for name, said, printed in outcomes if said is None}
-    print(f"\n{len(told)}/{len(acts)} sabotages caught")
+    print(f"\n{len(told)}/{len(mutants)} mutants caught")
     for name, words in told.items():
-        print(f"  {name:28} {acts[name].test}\n{'':31}{words[:110]}")
+        print(f"  {name:28} {mutants[name].test}\n{'':31}{words[:110]}")
     assert missed == {}

@@ -1,4 +1,4 @@
-"""What is sabotaged, and by what, are packages beside the tests."""
+"""The mutants, and those of the simulation, are packages beside the tests."""
 
 import sys
 from pathlib import Path
