@@ -1,9 +1,10 @@
 # One word an act. Everything is made in .venv; nothing else on the machine is touched.
 PYTHON ?= python3
 BIN := .venv/bin
+ADD := $(BIN)/pip install --quiet --disable-pip-version-check --editable
 INSTALLED := .venv/.installed
 
-.PHONY: all install check format test slow faults soak gpu harness node page jobs docs stack serve demo bench
+.PHONY: all install check format test slow fuzz faults soak gpu harness node page jobs docs stack golden serve demo bench
 
 all: check test
 
@@ -11,7 +12,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	$(ADD) '.[all,dev]'
 	@touch $(INSTALLED)
 
 check: $(INSTALLED)
@@ -31,9 +32,16 @@ test: $(INSTALLED)
 
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow --timeout 3600
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m hypothesis --hypothesis-profile long --timeout 3600
+
+# Requests made from the OpenAPI document, of the extra `fuzz`.
+fuzz: $(INSTALLED)
+	$(ADD) '.[fuzz]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'fuzz and not faults'
 
 # All of it takes hours; RLSTM_FAULTS=short makes few faults of those kinds that need processes, in minutes.
 faults: $(INSTALLED)
+	$(ADD) '.[fuzz]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter short,$(RLSTM_FAULTS)),tests/faults tests/sabotage) \
 	  -m faults --timeout 3600 --capture no
 
@@ -52,24 +60,30 @@ stack: $(INSTALLED)
 node: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m node --timeout 300
 
-# The page, in a browser. Needs chromium, and npm's registry for axe-core.
+# The page, in a browser, by the extra `browser`. Needs chromium, and npm's registry for axe-core.
 page: $(INSTALLED)
+	$(ADD) '.[browser]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m page --timeout 300 --capture no
 
 # Others' clients, of the extra `harness` (550 MB), against a server.
 harness: $(INSTALLED)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[harness]'
+	$(ADD) '.[harness]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m harness --timeout 600
 
 # The site, into site/; then what its pages tell people to type is typed.
 docs: $(INSTALLED)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(ADD) '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m docs --timeout 1800 --capture no
 
 # The examples of clients/python/examples, with the shipped model.
 jobs: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m jobs --capture no
+
+# What this commit answers and computes, held against what was recorded.
+golden: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden.record .golden
+	$(BIN)/python -m tests.golden.compare tests/golden/recorded.json.xz .golden
 
 serve: $(INSTALLED)
 	$(BIN)/rlstm serve

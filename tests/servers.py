@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -59,3 +60,14 @@ def clean_environment(**variables):
     """Give this environment without settings of ours, plus `variables`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RLSTM_")}
     return kept | {"OMP_NUM_THREADS": "1"} | variables
+
+
+@contextmanager
+def serving(folder, *arguments, **variables):
+    """A server whose log, and whose data unless the variables say otherwise, are in `folder`."""
+    environment = clean_environment(**({"RLSTM_DATA_DIR": str(folder / "data")} | variables))
+    server = Server(["--port", "0", *map(str, arguments)], environment, folder / "log")
+    try:
+        yield server
+    finally:
+        server.close()

@@ -12,15 +12,10 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from hypothesis import settings
 
 from rlstm_client import AsyncClient, Client, Retries
 from rlstm_server.app import create_app
 from rlstm_server.settings import Settings
-
-# A busy machine is no fault of the example; examples are not kept between runs.
-settings.register_profile("client", deadline=None, database=None)
-settings.load_profile("client")
 
 Forward = Callable[[], httpx.Response]
 Fault = Callable[[httpx.Request, Forward], httpx.Response]

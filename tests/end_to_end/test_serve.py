@@ -18,22 +18,34 @@ def store_pid(data_dir):
 
 
 def test_a_session_outlives_its_server(start, tmp_path):
-    """After kill -9 and a restart it is at the version last acknowledged and scores the same."""
-    probe = {"candidates": [{"text": "the best of"}]}
+    """After kill -9 it is where it was last acknowledged, restored too; its file outlives its deletion."""
+    probe, text = {"candidates": [{"text": "the best of"}]}, "It was the best of times. "
+
+    def probed(client, session):
+        return client.post(f"/sessions/{session}/score", json=probe).json()
+
     with start(data_dir=tmp_path) as server, server.client() as client:
         assert f"(store: embedded in {tmp_path}" in server.greeting
         assert client.get("/info").json()["store"] == "embedded"  # where it is, is nobody's business
-        session = client.post("/sessions", json={"text": "It was the best of times. " * 4}).json()["id"]
-        appended = client.post(f"/sessions/{session}/append", json={"text": "It was the "}).json()
-        before = client.post(f"/sessions/{session}/score", json=probe).json()
+        session = client.post("/sessions", json={"text": text * 4}).json()["id"]
+        client.post(f"/sessions/{session}/snapshots", json={"name": "here"})
+        before = probed(client, session)
+        client.post(f"/sessions/{session}/append", json={"text": "Another text altogether; " * 40})
+        assert probed(client, session)["candidates"] != before["candidates"]
+        restored = client.post(f"/sessions/{session}/restore", json={"snapshot": "here"}).json()
+        exported = client.get(f"/sessions/{session}/export").content
         server.end(signal.SIGKILL)
     with start(data_dir=tmp_path) as server, server.client() as client:
-        after = client.post(f"/sessions/{session}/score", json=probe).json()
-        assert after == before
-        assert after["version"] == appended["version"]
-        assert appended["durability"] == "fsync"
-        more = client.post(f"/sessions/{session}/append", json={"text": "worst"})
-        assert more.json()["version"] == appended["version"] + 1
+        after = probed(client, session)
+        assert after["candidates"] == before["candidates"]
+        assert after["version"] == restored["version"]
+        more = client.post(f"/sessions/{session}/append", json={"text": "worst"}).json()
+        assert (more["version"], more["durability"]) == (restored["version"] + 1, "fsync")
+        assert client.delete(f"/sessions/{session}").status_code == 204
+        octets = {"content-type": "application/octet-stream"}
+        made = client.post("/sessions/import", content=exported, headers=octets)
+        assert made.status_code == 201, made.text
+        assert probed(client, made.json()["id"])["candidates"] == before["candidates"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

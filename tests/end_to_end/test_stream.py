@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from rlstm_client import AsyncClient, Client, Retries
-from rlstm_client.errors import IdempotencyMismatchError, NotFoundError, RequestError, SessionDeletedError
+from rlstm_client.errors import NotFoundError, RequestError, SessionDeletedError
 from rlstm_server.api.frame_shapes import FrameOut
 
 from .cuts import CuttingProxy
@@ -281,17 +281,6 @@ def test_a_stream_can_be_left(client):
     position = session.info().position
     session.append("b")
     assert session.info().position > position
-
-
-def test_another_text_under_a_key_of_the_stream_is_refused(server, client):
-    """The error is the one of appends, on the stream's side as well."""
-    session = client.sessions.create()
-    with opened(server, session.id, "?stream=one") as socket:
-        told(socket)
-        socket.send('{"seq": 1, "text": "a"}')
-        told(socket)
-    with pytest.raises(IdempotencyMismatchError):
-        session.append("b", idempotency_key="stream:one:1")
 
 
 def test_lines_from_a_pipe_are_scored_as_they_come(server, client, rlstm):

@@ -5,14 +5,18 @@ import hashlib
 import json
 
 import pytest
-import schemathesis
-from schemathesis.config import SchemathesisConfig
-from schemathesis.engine import events, from_schema
-from schemathesis.python.asgi import shutdown_lifespans
 
 from rlstm_server.app import create_app
 from rlstm_server.settings import Settings
 from rlstm_server.store.in_memory import MemoryStore
+
+schemathesis = pytest.importorskip("schemathesis", reason="the extra `fuzz` is not installed")
+
+from schemathesis.config import SchemathesisConfig  # noqa: E402
+from schemathesis.engine import events, from_schema  # noqa: E402
+from schemathesis.python.asgi import shutdown_lifespans  # noqa: E402
+
+pytestmark = pytest.mark.fuzz
 
 KEY = "a key that is right"
 LIMITS = {"failed_logins": 2**20, "generate_tokens": 64}

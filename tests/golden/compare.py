@@ -7,6 +7,7 @@ Numbers must be equal to the last bit where both were recorded on one numeric id
 import argparse
 import hashlib
 import json
+import lzma
 import math
 import sys
 from collections.abc import Iterator
@@ -38,10 +39,6 @@ def _digest(value: Any) -> str:
 
 def differences(old: Any, new: Any, *, exact: bool, path: str = "") -> Iterator[Difference]:
     """Each place where two nests differ, with both sides."""
-    if isinstance(old, dict) and isinstance(new, list) and "digest" in old:
-        new = compact(new)
-    if isinstance(new, dict) and isinstance(old, list) and "digest" in new:
-        old = compact(old)
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
             if name == "digest" and not exact:
@@ -87,9 +84,23 @@ def by_name(exchanges: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def load(folder: Path) -> dict[str, Any]:
+def save(place: Path, parts: dict[str, Any]) -> None:
+    """Write a recording: whole into a folder, compact into a file."""
+    if place.suffix == ".xz":
+        place.write_bytes(lzma.compress(json.dumps(compact(parts)).encode(), preset=9))
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    for name, value in parts.items():
+        (place / f"{name}.json").write_text(json.dumps(value, indent=1) + "\n")
+
+
+def load(place: Path, *, compacted: bool) -> dict[str, Any]:
     """A recording by its parts."""
-    parts = {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+    if place.suffix == ".xz":
+        parts = json.loads(lzma.decompress(place.read_bytes()))
+    else:
+        parts = {file.stem: json.loads(file.read_text()) for file in sorted(place.glob("*.json"))}
+    parts = compact(parts) if compacted else parts
     if "exchanges" in parts:
         parts["exchanges"] = by_name(parts["exchanges"])
     return parts
@@ -104,7 +115,8 @@ def main() -> int:
     parser.add_argument("--part", action="append", help="only this part (openapi, exchanges, library ...)")
     parser.add_argument("--most", type=int, default=400, help="print at most so many differences a part")
     chosen = parser.parse_args()
-    old, new = load(chosen.old), load(chosen.new)
+    compacted = ".xz" in {chosen.old.suffix, chosen.new.suffix}
+    old, new = (load(place, compacted=compacted) for place in (chosen.old, chosen.new))
     same = old.get("identity") == new.get("identity")
     exact = same and not chosen.near
     print("numbers:", "to the last bit" if exact else f"within {NEAR}")

@@ -1,13 +1,12 @@
 """`python -m tests.golden.record OUT`: record what this commit answers and computes, for later commits.
 
-OUT gets one JSON file a part: `openapi`, `exchanges` (requests and answers of real servers), `library` and
+OUT gets a JSON file a part: `openapi`, `exchanges` (requests and answers of real servers), `library` and
 `commands` (scores, learning, generation), `training` and `calibration`. The code is reached only through
 `rlstm`, HTTP and `rlstm_model.load`, so that the same script records other commits: run it with the Python
 of the commit's environment.
 """
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.golden import checkpoints, exchanges, numbers
-from tests.golden.compare import compact
+from tests.golden.compare import save
 from tests.servers import RLSTM, clean_environment
 
 PARTS = ("training", "library", "commands", "openapi", "exchanges")
@@ -50,21 +49,18 @@ def _processor() -> str:
 def main() -> None:
     """Record the chosen parts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("out", type=Path, help="a folder, or one compact file, .json.xz")
     parser.add_argument("--part", action="append", choices=PARTS, help="only these (default: all)")
     parser.add_argument(
         "--models", type=Path, help="folder of checkpoints of an earlier recording, in place of new ones"
     )
     parser.add_argument("--keep-models", type=Path, help="leave the checkpoints made in this folder")
-    parser.add_argument("--compact", action="store_true", help="digests and sums for long lists")
     chosen = parser.parse_args()
-    parts = chosen.part or PARTS
-    chosen.out.mkdir(parents=True, exist_ok=True)
+    parts, recorded = chosen.part or PARTS, dict[str, Any]()
 
     def write(name: str, value: Any) -> None:
-        value = compact(value) if chosen.compact else value
-        text = json.dumps(value, ensure_ascii=not chosen.compact, indent=None if chosen.compact else 1)
-        (chosen.out / f"{name}.json").write_text(text + "\n")
+        recorded[name] = value
+        save(chosen.out, recorded)
         print(name, "recorded", flush=True)
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import settings
 
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import DropoutRates, sample_masks
@@ -13,10 +12,6 @@ from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
 from rlstm_model.walk import Group, GroupMasks, GroupState
 from rlstm_model.window import read_window
-
-# A first call into torch can take longer than hypothesis' deadline; examples are not kept between runs.
-settings.register_profile("model", deadline=None, database=None)
-settings.load_profile("model")
 
 
 def _random_model(*, seed=0, scale=0.7, dtype=torch.float64, **shape):

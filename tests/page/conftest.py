@@ -1,12 +1,13 @@
 """Chromium without a window, and a server of a small model for it to visit."""
 
 import shutil
+from contextlib import contextmanager
 
 import pytest
 from tests.page.visits import PATIENCE_MS, Visit
+from tests.servers import serving
 
-from rlstm_server.bench.process import running
-
+KEY = "the-key-of-the-page"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -23,9 +24,23 @@ def browser():
 
 
 @pytest.fixture(scope="session")
-def served(tiny_checkpoint):
-    """A server with keys, in a process of its own."""
-    with running({"model": tiny_checkpoint, "durability": "memory"}) as server:
+def serve(tmp_path_factory):
+    """Give what runs a server with a key, of these models."""
+
+    @contextmanager
+    def running(*models):
+        folder = tmp_path_factory.mktemp("server")
+        with serving(folder, *models, "--durability", "memory", RLSTM_API_KEYS=KEY) as server:
+            assert server.url, server.errors()
+            yield server
+
+    return running
+
+
+@pytest.fixture(scope="session")
+def served(serve, tiny_checkpoint):
+    """A server of one model."""
+    with serve(tiny_checkpoint) as server:
         yield server
 
 
@@ -34,10 +49,10 @@ def visited(browser, served):
     """Give what opens a browser's page, not yet anywhere; whatever it complained of fails the test."""
     contexts, visits = [], []
 
-    def visit(*, width=1280, height=800, **options):
+    def visit(*, server=served, width=1280, height=800, **options):
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         context.set_default_timeout(PATIENCE_MS)
-        visit = Visit(context.new_page(), served.url, served.keys[0])
+        visit = Visit(context.new_page(), server.url, KEY)
         visit.watch(context)
         contexts.append(context)
         visits.append(visit)

@@ -200,3 +200,27 @@ def test_what_was_sent_keeps_its_place_when_another_session_is_opened(visit):
     visit.page.locator(f"[data-id='{first}'] .open").click()
     visit.page.get_by_role("heading", name=first[:8]).wait_for()
     assert visit.text == "first. "
+
+
+def test_a_session_of_the_chosen_model(visited, serve, tiny_checkpoint):
+    """Its rules are offered with it; what is open says whose it is. Of one model nothing is asked."""
+    visit = visited()
+    visit.enter()
+    visit.page.get_by_role("button", name="New session").click()
+    assert not visit.page.get_by_label("Model").is_visible()
+    with serve(tiny_checkpoint, "bytes-small") as server:
+        visit = visited(server=server)
+        visit.enter()
+        visit.read("here. ")
+        assert visit.info()["model"] == "tiny"
+        visit.page.get_by_role("button", name="New session").click()
+        dialog = visit.page.get_by_role("dialog")
+        rules = dialog.get_by_label("Learns by").locator("option")
+        before = rules.all_text_contents()
+        dialog.get_by_label("Model").select_option("bytes-small")
+        assert rules.all_text_contents() != before
+        dialog.get_by_role("button", name="Create").click()
+        visit.page.get_by_text("bytes-small on cpu").wait_for()
+        visit.read("there. ")
+        info = visit.info()
+        assert (info["model"], info["adaptation"]["kind"]) == ("bytes-small", "subspace")

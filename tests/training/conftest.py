@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import settings
 
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.config import ModelConfig
@@ -17,10 +16,6 @@ from rlstm_model.language_model import LanguageModel
 from rlstm_training.batches import Texts
 from rlstm_training.config import Recipe, Source
 from rlstm_training.corpora import ENVIRONMENT
-
-# A first call into torch can take longer than hypothesis' deadline; examples are not kept between runs.
-settings.register_profile("training", deadline=None, database=None)
-settings.load_profile("training")
 
 
 def _words(count, seed):

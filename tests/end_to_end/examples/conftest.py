@@ -54,14 +54,6 @@ def run(rlstm, heeds_ctrl_c):
 
 
 @pytest.fixture(scope="session")
-def server(start):
-    """One small server for all quick tests of the examples."""
-    with start("--durability", "memory") as one:
-        assert one.url, one.errors()
-        yield one
-
-
-@pytest.fixture(scope="session")
 def shipped(start):
     """One server of the shipped model."""
     with start("--durability", "memory", model="bytes-small") as one:

@@ -42,14 +42,6 @@ def offline(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(start):
-    """One server for a module's tests."""
-    with start("--durability", "memory") as one:
-        assert one.url, one.errors()
-        yield one
-
-
-@pytest.fixture(scope="module")
 def drive(rlstm, server, offline):
     """Give what has the harness's client do a list of calls; gives the results of each."""
 
