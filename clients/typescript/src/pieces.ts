@@ -7,7 +7,7 @@
 
 import type { Call } from "./call.js";
 import { checkText, encode } from "./call.js";
-import { type AppendProgress, RequestError } from "./errors.js";
+import { type AppendProgress, RequestError, ScoresNotStoredError, UnreadableAnswerError } from "./errors.js";
 import type { AppendOut, TotalsOut } from "./schema.js";
 import { sha256 } from "./sha256.js";
 import { call, checkedKey, type Options } from "./wire.js";
@@ -16,6 +16,8 @@ export const PIECE_BYTES = 4096;
 /** How many of a session's keys a server knows again: what has more pieces cannot be repeated as a whole. */
 const REMEMBERED_KEYS = 1024;
 const APPEND = "POST /sessions/{session_id}/append";
+/** An answer, marked where it is of a repeat whose scores are no longer stored. */
+type Answer = AppendOut & { readonly scores_stored?: boolean };
 const COLUMNS = ["ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends"] as const;
 
 /** Of `append`. */
@@ -113,7 +115,7 @@ function bytes(text: string): number {
  */
 export class AppendPlan {
   readonly #pieces: readonly (string | readonly number[])[];
-  readonly #answers: AppendOut[] = [];
+  readonly #answers: Answer[] = [];
   readonly #sessionId: string;
   readonly #text: string | readonly number[];
   readonly #options: AppendOptions;
@@ -156,7 +158,7 @@ export class AppendPlan {
 
   /** Take the answer of the call that came last. */
   add(answer: AppendOut): void {
-    this.#answers.push(answer);
+    this.#answers.push(marked(answer, this.#options.scores));
     this.#onItsWay = undefined;
   }
 
@@ -164,7 +166,7 @@ export class AppendPlan {
   progress(): AppendProgress {
     const done = this.#answers.length;
     return {
-      answer: done > 0 ? this.result : null,
+      answer: done > 0 ? combine(this.#answers) : null,
       length: this.#pieces.slice(0, done).reduce((sum, piece) => sum + piece.length, 0),
       piece: (this.#onItsWay && this.#pieces[done]) ?? null,
       key: this.#onItsWay?.headers["idempotency-key"] ?? null,
@@ -172,9 +174,9 @@ export class AppendPlan {
     };
   }
 
-  /** The answers so far as one. */
+  /** The answers as one; throws where of a part, which was appended before, the scores are not known. */
   get result(): AppendOut {
-    return combine(this.#answers);
+    return withScores(combine(this.#answers));
   }
 
   #version(): number | undefined {
@@ -211,8 +213,44 @@ export function tell(error: unknown, progress: AppendProgress): unknown {
   return error instanceof Error && Object.isExtensible(error) ? Object.assign(error, { progress }) : error;
 }
 
-/** One answer for the pieces of a text: columns joined, totals summed, the rest as at the end. */
-export function combine(answers: readonly AppendOut[]): AppendOut {
+/** The answer, marked if it came without the scores that were asked for: only a repeat may. */
+export function marked(answer: AppendOut, scores: AppendOptions["scores"]): Answer {
+  const tokens = answer.totals?.tokens;
+  const columns = checkColumns(answer);
+  const complete = scores === "none" || tokens === 0 || (scores === "totals" ? tokens !== undefined : columns > 0);
+  if (!complete && !answer.replayed) {
+    throw new UnreadableAnswerError("the answer lacks the scores that were asked for", { applied: "unknown" });
+  }
+  const { scores_stored = true } = answer as Answer;
+  return scores_stored === complete ? answer : { ...answer, scores_stored: complete };
+}
+
+/** An answer that has its scores; of one that has none the error says what is known. */
+export function withScores<T extends object>(answer: T): T {
+  const { scores_stored, version, position } = answer as Partial<Answer>;
+  if (scores_stored === false) {
+    const facts = { version, position };
+    throw new ScoresNotStoredError("applied; its scores are no longer stored", { applied: "yes", facts });
+  }
+  return answer;
+}
+
+/** How many columns there are; throws where they are not as long as the tokens that they stand for. */
+function checkColumns(answer: AppendOut): number {
+  const lengths = COLUMNS.map((name) => answer[name]?.length ?? 0).filter((length) => length > 0);
+  const tokens = answer.totals?.tokens ?? lengths[0];
+  if (lengths.some((length) => length !== tokens)) {
+    throw new UnreadableAnswerError(`the columns of ${tokens} tokens have other lengths`, { applied: "unknown" });
+  }
+  return lengths.length;
+}
+
+/**
+ * One answer for the pieces of a text: columns joined, totals summed, the rest as at the end.
+ *
+ * Where the scores of a piece are no longer stored those of the text are not known.
+ */
+export function combine(answers: readonly Answer[]): Answer {
   const last = answers.at(-1);
   if (last === undefined) {
     throw new TypeError("there are no answers to combine");
@@ -220,23 +258,27 @@ export function combine(answers: readonly AppendOut[]): AppendOut {
   if (answers.length === 1) {
     return last;
   }
+  const stored = answers.every((answer) => answer.scores_stored !== false);
   const columns = COLUMNS.filter((name) => last[name] != null).map((name) => [
     name,
-    answers.flatMap((answer) => answer[name] ?? []),
+    stored ? answers.flatMap((answer) => answer[name] ?? []) : null,
   ]);
   const guards: Record<string, number> = {};
   for (const [name, count] of answers.flatMap((answer) => Object.entries(answer.guards))) {
     guards[name] = (guards[name] ?? 0) + count;
   }
   const totals = answers.map((answer) => answer.totals);
-  return {
+  const whole = {
     ...last,
     ...(Object.fromEntries(columns) as Partial<AppendOut>),
     replayed: answers.some((answer) => answer.replayed),
     updates: sum(answers.map((answer) => answer.updates)),
     guards,
-    ...(all(totals) ? { totals: summed(totals) } : {}),
+    ...(all(totals) && stored ? { totals: summed(totals) } : {}),
+    ...(stored ? {} : { totals: null, scores_stored: false }),
   };
+  checkColumns(whole);
+  return whole;
 }
 
 function summed(parts: readonly TotalsOut[]): TotalsOut {
