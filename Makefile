@@ -4,7 +4,7 @@ BIN := .venv/bin
 ADD := $(BIN)/pip install --quiet --disable-pip-version-check --editable
 INSTALLED := .venv/.installed
 
-.PHONY: all install check format test slow fuzz faults soak gpu harness node page jobs docs stack golden serve demo bench
+.PHONY: all install check format test slow fuzz faults soak gpu harness node page jobs docs stack golden serve demo bench bench-gpu
 
 all: check test
 
@@ -92,5 +92,10 @@ demo: $(INSTALLED)
 	$(BIN)/python clients/python/examples/demo.py $(FILE)
 
 bench: $(INSTALLED)
-	$(BIN)/rlstm bench peers
+	$(BIN)/python -m benchmarks.peers
+	$(BIN)/python -m benchmarks.train
+	$(BIN)/python -m benchmarks.adapt
 	$(BIN)/python -m pytest tests/end_to_end/examples -m bench --capture no
+
+bench-gpu: $(INSTALLED)
+	$(BIN)/python -m benchmarks.gpu

@@ -34,7 +34,7 @@ for user in ADMIN RLSTM REPLICA SENTINEL; do
 done
 
 # Keys of the servers: for people, for Prometheus, for the probe.
-for key in api_key metrics_key probe_key rlstm_export_key grafana_password; do
+for key in api_key metrics_key probe_key grafana_password; do
     draw >"$folder/$key"
 done
 cat >"$folder/api_keys.json" <<END

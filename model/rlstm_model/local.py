@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.calibration_file import load_calibration
-from rlstm_model.adaptation.evaluator import AdaptedState, Cursor, DynamicEvaluator
-from rlstm_model.adaptation.reader import NextToken, frozen_next
+from rlstm_model.adaptation.adapted_state import AdaptedState, Cursor
+from rlstm_model.adaptation.batch_items import NextToken
+from rlstm_model.adaptation.calibration import load_calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_next, next_token
 from rlstm_model.checkpoint import Checkpoint, CheckpointError
 from rlstm_model.sampling import SamplingConfig, sample, uniform
 from rlstm_model.scoring import TextScores, TokenScores, score, score_text
@@ -102,7 +103,12 @@ class Stream:
         """Continue the stream in pieces of text; the stream itself stays as it is."""
         reader = self._evaluator.reader(self.state)
         return _continue(
-            reader.next, reader.cursor, self._vocab, max_tokens, sampling or SamplingConfig(), seed
+            lambda cursor: next_token(reader, cursor),
+            reader.cursor,
+            self._vocab,
+            max_tokens,
+            sampling or SamplingConfig(),
+            seed,
         )
 
 

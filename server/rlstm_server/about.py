@@ -10,8 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from rlstm_model.adaptation.adapted_state import EXPERT_RATES
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits
 from rlstm_server.settings import Limits
 

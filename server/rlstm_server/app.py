@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -36,8 +37,7 @@ from rlstm_server.api.openai import completions, logprob, vocabulary
 from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.export_keys import find_keys
-from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.metered import metered
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
 from rlstm_server.models_loading import load_models
@@ -45,8 +45,7 @@ from rlstm_server.schemas import EngineLimits
 from rlstm_server.settings import Limits, Settings
 from rlstm_server.store.base import SessionStore
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_memory import MemoryStore
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -67,20 +66,7 @@ def create_app(
     closed with the application.
     Entering the lifespan raises StartupError when something that the settings name is not there.
     """
-    routers = [
-        score.router(),
-        generate.router(),
-        sessions.router(),
-        snapshots.router(),
-        copies.router(),
-        stream.router(),
-        operations.router(),
-        page.router(),
-        completions.router(),
-        openai_models.router(),
-        logprob.router(),
-        vocabulary.router(),
-    ]
+    routers = _routers()
     endpoints = _endpoints(routers)
     metrics = Metrics(endpoints=endpoints)
     ring = load_keys(settings)
@@ -118,7 +104,17 @@ def create_app(
     return app
 
 
-def _endpoints(routers: list[APIRouter]) -> list[str]:
+@cache
+def _routers() -> tuple[APIRouter, ...]:
+    """Give all routes. They are built once: that takes most of the time that an application takes to make."""
+    modules = (
+        *(score, generate, sessions, snapshots, copies, stream, operations, page),
+        *(completions, openai_models, logprob, vocabulary),
+    )
+    return tuple(module.router() for module in modules)
+
+
+def _endpoints(routers: Sequence[APIRouter]) -> list[str]:
     """List every route as `METHOD /template`: the closed set of the metrics' endpoint label."""
     endpoints = []
     for route in (route for router in routers for route in router.routes):
@@ -162,7 +158,6 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
             cache_bytes=settings.cache_bytes,
             rows=settings.rows,
             threads=settings.threads or usual_threads,
-            export_keys=await asyncio.to_thread(find_keys, settings, kept=where == EMBEDDED),
         )
         engine.start()
         stack.push_async_callback(engine.close)
@@ -172,7 +167,7 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
         )
         for facts in builds(models):
             metrics.describe_build(**facts)
-        for work in upkeep.all_of(MeteredStore(store, metrics), metrics):
+        for work in upkeep.all_of(metered(store, metrics), metrics):
             _keep(stack, work)
         yield
 
@@ -188,13 +183,13 @@ async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[Sessio
             install=settings.install_functions,
         )
         return shared, "redis"
-    if settings.durability == "memory":
-        return MemoryStore(), "memory"
-    embedded = EmbeddedValkey(settings.data_dir)
+    in_memory = settings.durability == "memory"
+    embedded = EmbeddedValkey(None if in_memory else settings.data_dir)
     await embedded.start()
     stack.push_async_callback(embedded.stop)
-    _keep(stack, embedded.supervise())
-    return RedisStore(embedded.url, shared=False), EMBEDDED
+    store = RedisStore(embedded.url, durability=settings.durability, allow_weaker=in_memory, shared=False)
+    _keep(stack, embedded.supervise(store.check))
+    return store, "memory" if in_memory else EMBEDDED
 
 
 def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
@@ -216,5 +211,6 @@ def _engine_limits(limits: Limits) -> EngineLimits:
         candidates=limits.candidates,
         max_tokens=limits.generate_tokens,
         queued_jobs=limits.queued_jobs,
+        state_bytes=limits.state_bytes,
         reader_seconds=limits.send_seconds,
     )

@@ -29,7 +29,7 @@ from rlstm_server.api.connections import protocol
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.stream import FRAME_BYTES
 from rlstm_server.app import EMBEDDED, create_app
-from rlstm_server.engine.runner import SWITCH_SECONDS
+from rlstm_server.engine.worker import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
 from rlstm_server.logs import catch_stray_faults, configure_logs
 from rlstm_server.metrics import Metrics

@@ -6,7 +6,7 @@
     │   ├── InvalidTokens          400  ids outside the vocabulary
     │   ├── InvalidField           422  a field is wrong, unknown, missing or empty
     │   ├── IdempotencyMismatch    422  the key was used with another body
-    │   ├── ImportRejected         422  the file is no export that this server can take
+    │   ├── ImportRejected         422  the file is no session that this server can take
     │   ├── UpgradeRequired        426  a WebSocket was expected
     │   └── TooLarge               413  over a limit; both numbers are named
     │       └── BodyTooLarge            the request itself, in bytes
@@ -23,7 +23,6 @@
     │   ├── SessionExists          409  the name is taken
     │   ├── SnapshotExists         409  the session has a snapshot of this name and another version
     │   ├── ModelMismatch          409  the state belongs to another model or calibration
-    │   ├── ExportDisabled         409  the server has no key to sign exports with
     │   └── VersionMoved           412  If-Match or min_version does not fit the current version
     ├── Unavailable                503  try again later
     │   ├── Overloaded                  a queue is full
@@ -115,7 +114,7 @@ class IdempotencyMismatch(InputError):
 
 
 class ImportRejected(InputError):
-    """The bytes are no whole, signed export of a session of this tenant and this model."""
+    """The bytes are no exported session of a model that is served here."""
 
     code = "import_rejected"
 
@@ -238,17 +237,6 @@ class ModelMismatch(SessionError):
     """The stored state belongs to another model, vocabulary or calibration."""
 
     code = "model_mismatch"
-
-
-class ExportDisabled(SessionError):
-    """Files are signed, and this server was given no key for that."""
-
-    code = "export_disabled"
-
-    def __init__(
-        self, detail: str = "this server has no key to sign exports with: RLSTM_EXPORT_KEY is not set"
-    ) -> None:
-        super().__init__(detail)
 
 
 class VersionMoved(SessionError):

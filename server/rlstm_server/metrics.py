@@ -40,12 +40,9 @@ STORE_OPERATIONS = (
     "commit",
     "recall",
     "recall_creation",
-    "read_log",
-    "put_snapshot",
-    "get_snapshot",
-    "keep_snapshot",
     "name_snapshot",
     "named_snapshots",
+    "read_snapshot",
     "drop_snapshot",
     "delete",
     "find",
@@ -219,10 +216,7 @@ class Metrics:
         self.sessions_created = self._counter("sessions_created", "Sessions created")
         self.sessions_ended = self._counter("sessions_ended", "Sessions ended", reason=ENDINGS)
         self.evictions = self._counter(
-            "session_evictions",
-            "Cached copies dropped",
-            tier=MEMORIES,
-            reason=("lru", "gone", "moved"),
+            "session_evictions", "Cached copies dropped to make room", tier=MEMORIES
         )
         self.state_bytes = self._histogram(
             "session_state_bytes", "State of a session at a commit", STATE_BYTES
@@ -248,14 +242,6 @@ class Metrics:
             "States refused",
             reason=("missing", "checksum", "schema", "nonfinite", "model_mismatch"),
         )
-        self.snapshot_corrupt = self._counter("snapshot_corrupt", "Bases found damaged")
-        self.snapshots = self._counter(
-            "snapshots", "Bases written in the background", outcome=("kept", "late", "failed")
-        )
-        self.log_replays = self._counter(
-            "log_replays", "Logs done again", outcome=("exact", "approx", "differs")
-        )
-        self.log_replay_seconds = self._histogram("log_replay_seconds", "Doing a log again", STEP_SECONDS)
         self.replays = self._counter(
             "idempotent_replays", "Keys seen again", result=("replayed", "body_mismatch", "in_flight")
         )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from rlstm_model.adaptation.calibration_file import CalibrationError
-from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
-from rlstm_server.engine.guarded import guard_weights
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
+from rlstm_model.adaptation.calibration import CalibrationError
+from rlstm_model.checkpoint import CheckpointError, load
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import ModelSetting, Settings
 
@@ -30,10 +28,4 @@ def _device(settings: Settings) -> torch.device:
 
 
 def _served(setting: ModelSetting, device: torch.device) -> ServedModel:
-    return ServedModel.of(_guarded(load(setting.place, device), device), setting.name)
-
-
-def _guarded(checkpoint: Checkpoint, device: torch.device) -> Checkpoint:
-    if device.type == "cpu":
-        guard_weights(checkpoint.model)
-    return checkpoint
+    return ServedModel.of(load(setting.place, device), setting.name)

@@ -67,7 +67,14 @@ class Limits(BaseModel):
         default=8 * 2**20, ge=1024, le=2**30, description="One request body, counted as received."
     )
     import_bytes: int = Field(
-        default=128 * 2**20, ge=1024, le=2**30, description="One exported session, counted as received."
+        default=32 * 2**20, ge=1024, le=2**30, description="One exported session, counted as received."
+    )
+    state_bytes: int = Field(
+        default=2 * 2**20,
+        ge=2**17,
+        le=16 * 2**20,
+        description="A session's state, which every commit writes whole: each commit of 16 MiB holds up all"
+        " others by some 50 ms, and takes so much of the store's log.",
     )
     requests_bytes: int = Field(
         default=2**30,
@@ -173,11 +180,6 @@ class Settings(BaseSettings):
         description="Addresses or networks of proxies, comma separated: what they say in `X-Forwarded-For` is"
         " where a request comes from.",
     )
-    export_key: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
-        default=(),
-        description="What exported sessions are signed with: keys, comma separated. The first signs, all are"
-        " accepted. An embedded store has one of its own if unset.",
-    )
     otel: bool = Field(
         default=False,
         description="Trace requests by OpenTelemetry; its own variables OTEL_* say where to, and how many.",
@@ -219,7 +221,7 @@ class Settings(BaseSettings):
     )
     limits: Limits = Limits()
 
-    @field_validator("model", "api_keys", "export_key", "trusted_proxies", mode="before")
+    @field_validator("model", "api_keys", "trusted_proxies", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return listed(value) if isinstance(value, str) else value
@@ -231,13 +233,6 @@ class Settings(BaseSettings):
             secret = key.get_secret_value()
             if len(secret) < 8 or not secret.isascii() or not secret.isprintable() or " " in secret:
                 raise ValueError("a key is at least 8 printable ASCII characters without spaces")
-        return keys
-
-    @field_validator("export_key")
-    @classmethod
-    def _refuse_short_export_keys(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
-        if any(len(key.get_secret_value()) < 32 for key in keys):
-            raise ValueError("a key to sign with is at least 32 characters without a comma")
         return keys
 
     @field_validator("workers")

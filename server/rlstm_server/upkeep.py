@@ -10,10 +10,10 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.errors import ServerError
 from rlstm_server.logs import LOGGER
 from rlstm_server.metrics import Metrics
+from rlstm_server.store.base import SessionStore
 
 LAG_SECONDS = 0.1
 """How often the event loop's lateness is measured."""
@@ -25,7 +25,7 @@ SWEEP_SECONDS = 30.0
 """How often expired sessions are buried."""
 
 
-def all_of(store: MeteredStore, metrics: Metrics) -> list[Coroutine[Any, Any, None]]:
+def all_of(store: SessionStore, metrics: Metrics) -> list[Coroutine[Any, Any, None]]:
     """Give all of it, each to be run until it is cancelled."""
     return [watch_lag(metrics), watch_store(store, metrics), sweep(store, metrics)]
 
@@ -39,7 +39,7 @@ async def watch_lag(metrics: Metrics) -> None:
         metrics.loop_lag_seconds.observe(max(0.0, loop.time() - due))
 
 
-async def watch_store(store: MeteredStore, metrics: Metrics) -> None:
+async def watch_store(store: SessionStore, metrics: Metrics) -> None:
     """Ask the store how many sessions it has and how full it is."""
     while True:
         try:
@@ -54,7 +54,7 @@ async def watch_store(store: MeteredStore, metrics: Metrics) -> None:
         await asyncio.sleep(STORE_SECONDS)
 
 
-async def sweep(store: MeteredStore, metrics: Metrics) -> None:
+async def sweep(store: SessionStore, metrics: Metrics) -> None:
     """Bury expired sessions now and then; one that is not buried yet is refused all the same."""
     while True:
         await asyncio.sleep(SWEEP_SECONDS)

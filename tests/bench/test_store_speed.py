@@ -9,7 +9,7 @@ import pytest
 
 from rlstm_server.store.base import Commit, Creation, Position, SessionKey, new_operation_id, new_session_id
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 SNAPSHOT_BYTES = 64 << 20
 SECONDS = 5.0
@@ -17,7 +17,7 @@ SECONDS = 5.0
 PUT_AND_READ = f"""
 import asyncio, secrets, sys, time
 from rlstm_server.store.base import SessionKey, new_session_id
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 async def main():
     store = RedisStore(sys.argv[1])

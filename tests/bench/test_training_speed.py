@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlstm_training.bench.speed import Workload, measure
+from benchmarks.train import Workload, measure
 
 # Of the rate of one large product.
 LEAST_OF_SGEMM = {256: 0.45, 512: 0.55}
@@ -17,7 +17,7 @@ def test_the_rlstm_trains_near_the_machines_rate(hidden):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rows = measure(Workload(hidden=hidden, window=16), seconds=60)
+        rows = measure(Workload(hidden=hidden, window=16), 60, torch.device("cpu"))
     finally:
         torch.set_num_threads(threads)
     for row in rows:

@@ -403,8 +403,8 @@ def test_a_file_that_breaks_off_is_fetched_again(
     network.answer(*[stream(b"part", cut=True, **OCTETS) for _ in range(4)])
     with pytest.raises(errors.ConnectionLostError):
         session.export(to)
-    network.refuse(409, "export_disabled")
-    with pytest.raises(errors.ExportDisabledError):
+    network.refuse(409, "model_mismatch")
+    with pytest.raises(errors.ModelMismatchError):
         session.export(to)
     network.answer(httpx.Response(200, headers={"content-type": "text/html"}, content=b"hi"))
     with pytest.raises(errors.UnreadableAnswerError):

@@ -42,7 +42,7 @@ def test_the_file_is_valid():
 def test_every_file_that_is_mounted_is_there():
     """Settings are those of deploy, secrets what secrets.sh draws; each is used."""
     drawn = set(re.findall(r"\$folder/([a-z_.]+)", (DEPLOY / "secrets.sh").read_text()))
-    drawn |= {"api_key", "metrics_key", "probe_key", "rlstm_export_key", "grafana_password"}
+    drawn |= {"api_key", "metrics_key", "probe_key", "grafana_password"}
     used = {
         kind: {name for each in SERVICES.values() for name in sources(each, kind)}
         for kind in ("configs", "secrets")
@@ -106,7 +106,7 @@ def test_servers_read_their_secrets_where_they_are():
     for service in REPLICAS.values():
         mounted = sources(service, "secrets")
         assert service["environment"][SECRETS_DIR] == "/run/secrets"
-        assert set(mounted) == {"rlstm_redis_url", "rlstm_export_key", "api_keys.json"}
+        assert set(mounted) == {"rlstm_redis_url", "api_keys.json"}
         assert service["environment"]["RLSTM_API_KEYS_FILE"] == mounted["api_keys.json"]
     assert sources(SERVICES["install"], "secrets") == {"admin_redis_url": "rlstm_redis_url"}
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import random
-import sys
-from contextlib import asynccontextmanager
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -38,36 +36,8 @@ async def read_all(client, texts):
     return await asyncio.gather(*(one(pieces) for pieces in texts))
 
 
-WATCH = """
-import sys, threading, time, httpx
-over = threading.Event()
-threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
-slowest, asked = 0.0, 0
-with httpx.Client(base_url=sys.argv[1], timeout=30) as client:
-    while not over.wait(0.02):
-        began = time.perf_counter()
-        client.get("/health/live").raise_for_status()
-        slowest, asked = max(slowest, time.perf_counter() - began), asked + 1
-print(slowest, asked)
-"""
-
-
-@asynccontextmanager
-async def watched_health(url):
-    """Ask `/health/live` from another process: gives the slowest answer in seconds, and how many came."""
-    watch = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WATCH, url, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    figures = []
-    try:
-        yield figures
-    finally:
-        printed, _ = await asyncio.wait_for(watch.communicate(b""), 30)  # its input ends: so does it
-        figures += [float(word) for word in printed.split()]
-
-
 async def test_sixty_four_sessions_at_once(start):
-    """Each gets the scores it gets alone, nothing is lost, health answers, and `/metrics` counts exactly."""
+    """Each gets the scores it gets alone, nothing is lost, and `/metrics` counts exactly."""
     dice = random.Random(5)
     texts = [
         ["".join(dice.choices("the quick brown fox\n", k=dice.randint(1, 60))) for _ in range(APPENDS)]
@@ -75,18 +45,12 @@ async def test_sixty_four_sessions_at_once(start):
     ]
     with start() as server:
         async with AsyncClient(server.url) as client:
-            async with watched_health(server.url) as figures:
-                together = await read_all(client, texts)
+            together = await read_all(client, texts)
             metrics = samples(await client.metrics())
             some = dice.sample(range(SESSIONS), 8)
             alone = [(await read_all(client, [texts[index]]))[0] for index in some]
-    slowest, asked = figures
-    beside = f"{asked:.0f} answers beside {SESSIONS} sessions"
-    print(f"health/live: {beside}, the slowest after {slowest * 1000:.0f} ms")
     answers = [answer for session in together for answer in session]
 
-    assert asked > 0
-    assert slowest < 1.0  # a figure is printed; a loaded machine must not turn the test red
     assert [session[-1].position for session in together] == [len("".join(pieces)) for pieces in texts]
     for index, expected in zip(some, alone, strict=True):
         for found, wanted in zip(together[index], expected, strict=True):

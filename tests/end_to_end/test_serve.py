@@ -4,8 +4,6 @@ import json
 import signal
 import socket
 import subprocess
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -61,29 +59,6 @@ def test_a_signal_ends_everything(start, tmp_path, number):
         assert store_pid(tmp_path) is None
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])), timeout=1)
-
-
-def test_a_stream_ends_with_a_reason_when_its_server_does(start):
-    """The reader of an endless text is told `draining` at a boundary, and the process exits in time."""
-    received = []
-    with start("--durability", "memory", RLSTM_LIMITS__DRAIN_SECONDS="1") as server:
-
-        def read():
-            body = {"max_tokens": 65_536, "stream": True}
-            with server.client() as client, client.stream("POST", "/generate", json=body) as answer:
-                received.extend(answer.iter_text())
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        while not received:
-            time.sleep(0.02)
-        code, seconds = server.end()
-        reader.join(10)
-        assert code == 0
-        assert seconds < 10
-    text = "".join(received)
-    assert "event: error" in text
-    assert "urn:rlstm:problem:draining" in text
 
 
 def refusal(start, *arguments, **variables):

@@ -1,7 +1,9 @@
-"""The verdict: what clients were told, held against the log and the state that a store is left with.
+"""The verdict: what clients were told, held against what a store is left with.
 
-Each log is done again, undisturbed, on a fresh server with a store in memory: every answer that a client was
-given, every read, the probe and every byte of the state must come out the same.
+The store still knows which operations each session has applied, and the session's chain proves that it was
+these, each once and in this order. They are done again, as they were asked for, on a server that nobody
+disturbs: every answer that a client was given, every read, the probe and every byte of the state must come
+out the same.
 """
 
 import asyncio
@@ -9,17 +11,21 @@ import json
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import httpx
+from redis import Redis
+from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.settings import Settings
-from rlstm_server.store.base import SessionKey
-from rlstm_server.store.in_memory import MemoryStore
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.base import Position, SessionKey
+from rlstm_server.store.redis_functions import session_key
+from rlstm_server.store.redis_store import RedisStore
 
-from .replay import Replay, probe, state_bytes
+from .load import PROBE
 
 TENANT = "default"
 AT_ONCE = 8
@@ -28,12 +34,12 @@ PAGE = 500
 
 @dataclass
 class Verdict:
-    """What is wrong with what is left, one sentence each."""
+    """What is wrong with what is left, one sentence each; `states` are those that nothing leads to."""
 
     acknowledged: int
     lost: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
-    digests: list[str] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -41,13 +47,22 @@ class Verdict:
         """The line that a run is known by."""
         return (
             f"{self.acknowledged:,} acknowledged, {len(self.lost)} lost, {len(self.twice)} twice,"
-            f" {len(self.digests)} digest mismatches"
+            f" {len(self.states)} other states"
         )
 
     @property
     def faults(self):
         """Everything, for a test to find empty."""
-        return self.lost + self.twice + self.digests + self.wrong
+        return self.lost + self.twice + self.states + self.wrong
+
+
+class Applied(NamedTuple):
+    """An operation that the store says it has applied."""
+
+    id: str
+    version: int
+    body_hash: bytes
+    summary: dict
 
 
 @asynccontextmanager
@@ -66,15 +81,16 @@ async def judge(history, url, checkpoint):
     """Give the verdict over the store at `url`."""
     store, verdict = RedisStore(url), Verdict(history.acknowledged, wrong=list(history.wrong))
     async with application(checkpoint, store) as left, application(checkpoint, MemoryStore()) as fresh:
-        judging = _Judging(history, verdict, store, left, fresh)
-        await judging.check_creations()
-        turns = asyncio.Semaphore(AT_ONCE)
+        with Redis.from_url(url, protocol=2) as admin:
+            judging = _Judging(history, verdict, store, admin, left, fresh)
+            await judging.check_creations()
+            turns = asyncio.Semaphore(AT_ONCE)
 
-        async def check(told):
-            async with turns:
-                await judging.check_session(told)
+            async def check(told):
+                async with turns:
+                    await judging.check_session(told)
 
-        await asyncio.gather(*(check(told) for told in history.sessions.values()))
+            await asyncio.gather(*(check(told) for told in history.sessions.values()))
     return verdict
 
 
@@ -84,10 +100,10 @@ class _Judging:
 
     history: object
     verdict: Verdict
-    store: object
-    left: object
-    fresh: object
-    _logs: dict = field(default_factory=dict)
+    store: RedisStore
+    admin: Redis
+    left: httpx.AsyncClient
+    fresh: httpx.AsyncClient
 
     async def check_creations(self):
         """No creation made two sessions, and none is there that nobody asked for."""
@@ -108,29 +124,40 @@ class _Judging:
 
     async def check_session(self, told):
         """Hold one session against all that was said of it."""
+        key = SessionKey(TENANT, told.id)
         try:
-            head = await self.store.load_head(SessionKey(TENANT, told.id), with_state=False)
+            head = await self.store.load_head(key, with_state=False)
         except (Gone, NotFound) as end:
             self._check_end(told, end)
             return
         if told.deleted:
             self.verdict.lost.append(f"the end of {told.id}: it is there")
-        log = await self._log(told)
-        if [record.version for record in log] != list(range(1, head.version + 1)):
-            self.verdict.lost.append(f"records of {told.id}: {len(log)} of {head.version} are there")
+        applied = self._applied(told)
+        self._check_operations(told, applied)
+        at = Position.first(key)
+        for operation in applied:
+            at = at.after(operation.id, operation.body_hash)
+        if at != head.position:
+            self.verdict.twice.append(f"the {len(applied)} operations of {told.id} lead elsewhere")
             return
-        self._check_operations(told, log)
         await self._check_snapshots(told)
-        await self._check_replay(told, log)
+        await self._check_again(told, applied)
 
-    async def _log(self, told):
-        """The records of a session, oldest first."""
-        if told.id not in self._logs:
-            log, key = [], SessionKey(TENANT, told.id)
-            while records := await self.store.read_log(key, after=log[-1].version if log else 0, limit=PAGE):
-                log += records
-            self._logs[told.id] = log
-        return self._logs[told.id]
+    def _applied(self, told):
+        """What the store says was done to a session, in its order."""
+        found = []
+        for name, entry in self.admin.hgetall(session_key(SessionKey(TENANT, told.id), "ops")).items():
+            if name.startswith(b"o:"):
+                version, _, body_hash, _, summary = entry.split(b"|", 4)
+                found.append(
+                    Applied(
+                        name[2:].decode(),
+                        int(version),
+                        bytes.fromhex(body_hash.decode()),
+                        json.loads(summary),
+                    )
+                )
+        return sorted(found, key=lambda one: one.version)
 
     def _check_end(self, told, end):
         if not told.deleting:
@@ -138,42 +165,30 @@ class _Judging:
         elif told.deleted and not isinstance(end, Gone):
             self.verdict.lost.append(f"the tombstone of {told.id}")
 
-    def _check_operations(self, told, log):
-        """Every acknowledged key has its record at its version, every record its key, and no key two."""
-        found = {}
-        for record in log:
-            if found.setdefault(record.operation_id, record) is not record:
-                self.verdict.twice.append(f"{record.operation_id} is in the log of {told.id} twice")
+    def _check_operations(self, told, applied):
+        """Every acknowledged key was applied at its version, and nothing that nobody asked for."""
+        found = {one.id: one for one in applied}
         for asked in told.asked.values():
             if asked.kind == "generate":
                 self._check_generated(asked, found)
-            else:
-                self._check_record(told, asked, found.get(asked.key))
+                continue
+            done = found.get(asked.key)
+            if asked.outcome == "acknowledged" and (done is None or done.version != asked.version):
+                where = "not there" if done is None else f"at version {done.version}"
+                self.verdict.lost.append(f"{asked.key}, acknowledged at version {asked.version}, is {where}")
+            if asked.outcome == "refused" and done is not None:
+                self.verdict.wrong.append(f"{asked.key} was said not to be applied, and is at {done.version}")
         for name in found:
             key = name.partition("#")[0]
             if key not in told.asked and key not in self.history.creations:
-                self.verdict.wrong.append(f"nobody asked for {name} in the log of {told.id}")
-
-    def _check_record(self, told, asked, record):
-        if asked.outcome == "acknowledged" and (record is None or record.version != asked.version):
-            where = "not in the log" if record is None else f"at version {record.version}"
-            self.verdict.lost.append(f"{asked.key}, acknowledged at version {asked.version}, is {where}")
-        if record is None:
-            return
-        if asked.outcome == "refused":
-            self.verdict.wrong.append(f"{asked.key} was said not to be applied, and is at {record.version}")
-        content = json.loads(record.record)
-        if asked.kind == "append" and _ids(content) != list(asked.body["text"].encode()):
-            self.verdict.wrong.append(f"the record of {asked.key} is of another text")
-        if asked.kind == "restore" and content["of"] != told.snapshots[asked.body["snapshot"]]:
-            self.verdict.wrong.append(f"the record of {asked.key} is of another snapshot")
+                self.verdict.wrong.append(f"nobody asked for {name} in {told.id}")
 
     def _check_generated(self, asked, found):
         """The chunks of a kept text are what its reader was shown, whole once it was acknowledged."""
         kept, number, last = [], 0, None
-        while (record := found.get(f"{asked.key}#{number}")) is not None:
-            kept += _ids(json.loads(record.record))
-            number, last = number + 1, record.version
+        while (done := found.get(f"{asked.key}#{number}")) is not None:
+            kept += _tokens(done)
+            number, last = number + 1, done.version
         if asked.outcome == "acknowledged" and (kept, last) != (asked.reply["ids"], asked.version):
             self.verdict.lost.append(
                 f"text of {asked.key}: {len(kept)} of {len(asked.reply['ids'])} tokens kept"
@@ -190,42 +205,118 @@ class _Judging:
             if found.get(name) != version:
                 self.verdict.lost.append(f"the snapshot {name} of {told.id}")
 
-    async def _check_replay(self, told, log):
-        """The undisturbed replay gives each answer, each read, the probe and the state, to the last bit."""
-        replay = await self._begin_again(told)
+    async def _check_again(self, told, applied):
+        """Done again, undisturbed, each answer, each read, the probe and the state are to the last bit."""
+        again = await self._begin_again(told, applied)
         answers = {asked.version: asked for asked in told.acknowledged("append")}
         reads = {}
         for read in told.reads:
             reads.setdefault(read.version, set()).add(read.logprob)
-        for version in range(len(log) + 1):
+        for version in range(len(applied) + 1):
             if version:
-                logprobs = await replay.do(log[version - 1])
+                logprobs = await again.do(told, applied[version - 1])
                 asked = answers.get(version)
                 if asked is not None and asked.reply.get("logprobs", logprobs) != logprobs:
-                    self.verdict.wrong.append(f"the answer to {asked.key} has other scores than its replay")
-            if version in reads and reads[version] != {await probe(self.fresh, replay.session)}:
-                self.verdict.wrong.append(
-                    f"a read of {told.id} at {version} has other scores than its replay"
-                )
+                    self.verdict.wrong.append(f"the answer to {asked.key} has other scores than again")
+            if version in reads and reads[version] != {await probe(self.fresh, again.session)}:
+                self.verdict.wrong.append(f"a read of {told.id} at {version} has other scores than again")
         try:
             left = await state_bytes(self.left, told.id), await probe(self.left, told.id)
         except StateCorrupt as damage:
-            self.verdict.digests.append(f"{told.id} cannot be read: {damage}")
+            self.verdict.states.append(f"{told.id} cannot be read: {damage}")
             return
-        if left != (await state_bytes(self.fresh, replay.session), await probe(self.fresh, replay.session)):
-            self.verdict.digests.append(f"{told.id} at version {len(log)} is not what its log makes of it")
+        if left != (await state_bytes(self.fresh, again.session), await probe(self.fresh, again.session)):
+            self.verdict.states.append(f"{told.id} at version {len(applied)} is not what its history makes")
 
-    async def _begin_again(self, told):
-        """A session that stands where `told` began: of a fork, after its parent's first records."""
-        wanted = {json.loads(record.record).get("of") for record in await self._log(told)}
+    async def _begin_again(self, told, applied):
+        """A session that stands where `told` began: of a fork, after its parent's first operations."""
+        asked = (told.asked.get(one.id) for one in applied)
+        wanted = {
+            told.snapshots[one.body["snapshot"]] for one in asked if one is not None and one.kind == "restore"
+        }
         if told.parent is None:
-            return await Replay.begin(self.fresh, told.creation["adaptation"], wanted)
+            return await Again.begin(self.fresh, told.creation["adaptation"], wanted)
         parent, version = told.parent
-        before = await self._begin_again(parent)
-        for record in (await self._log(parent))[:version]:
-            await before.do(record)
+        theirs = self._applied(parent)
+        before = await self._begin_again(parent, theirs)
+        for operation in theirs[:version]:
+            await before.do(parent, operation)
         return await before.fork(wanted)
 
 
-def _ids(content):
-    return [token for reading in content["readings"] for token in reading["ids"]]
+class Again:
+    """A session of `client` to which operations are done again; versions in `wanted` are named on the way."""
+
+    def __init__(self, client, session, wanted):
+        self._client = client
+        self.session = session
+        self._wanted = wanted
+
+    @classmethod
+    async def begin(cls, client, adaptation, wanted):
+        """Begin with a new session."""
+        made = await _post(client, "/sessions", {"adaptation": adaptation})
+        return await cls(client, made["id"], wanted)._arrived(0)
+
+    async def fork(self, wanted):
+        """Begin where this one stands."""
+        made = await _post(self._client, f"/sessions/{self.session}/fork", {})
+        return await Again(self._client, made["id"], wanted)._arrived(0)
+
+    async def do(self, told, operation):
+        """Do what was asked for; gives the scores of what was read."""
+        path = f"/sessions/{self.session}"
+        key, _, part = operation.id.partition("#")
+        asked = told.asked.get(operation.id) or told.asked.get(key)
+        kind = "append" if part == "first" else asked.kind
+        body, logprobs = told.creation if asked is None else asked.body, []
+        match kind:
+            case "append":
+                text = {"text": body["text"], "learn": body.get("learn", True)}
+                logprobs = (await _post(self._client, f"{path}/append", text))["logprobs"]
+            case "generate" if ids := _tokens(operation):
+                text = {"tokens": ids, "learn": body["learn_from_output"]}
+                logprobs = (await _post(self._client, f"{path}/append", text))["logprobs"]
+            case "reset":
+                await _post(self._client, f"{path}/reset", body)
+            case "restore":
+                named = {"snapshot": f"v{told.snapshots[body['snapshot']]}"}
+                await _post(self._client, f"{path}/restore", named)
+            case "update":
+                await _post(self._client, path, body, method="PATCH")
+        await self._arrived(operation.version)
+        return logprobs
+
+    async def _arrived(self, version):
+        if version in self._wanted:
+            await _post(self._client, f"/sessions/{self.session}/snapshots", {"name": f"v{version}"})
+        return self
+
+
+async def probe(client, session):
+    """The log-probability of a fixed text after a session's present state."""
+    answer = await _post(client, f"/sessions/{session}/score", {"candidates": [{"text": PROBE}]})
+    return answer["candidates"][0]["logprob"]
+
+
+async def state_bytes(client, session):
+    """Everything that a session's scores depend on, whichever session it is, as bytes."""
+    caller = Caller(tenant=TENANT, request_id="", endpoint="")
+    copy = await client.engine.sessions.read(SessionKey(TENANT, session), caller)
+    adapted = copy.state.adapted
+    tensors = [
+        (name, tensor.contiguous().cpu().numpy().tobytes()) for name, tensor in adapted.tensors().items()
+    ]
+    return json.dumps(adapted.header(), sort_keys=True), sorted(tensors)
+
+
+def _tokens(operation):
+    """The ids of a chunk that was kept."""
+    return [token[0] for token in operation.summary["tokens"]]
+
+
+async def _post(client, path, body, method="POST"):
+    answer = await client.request(method, path, json=body)
+    if answer.status_code >= 300:
+        raise AssertionError(f"an operation could not be done again: {answer.text}")
+    return answer.json()

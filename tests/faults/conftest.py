@@ -74,7 +74,6 @@ def serve(context, tiny_checkpoint, tmp_path):
 
     kind       of the store: `valkey` (the packaged one) or `redis` (the system's)
     address    where replicas look for the store, if not where it is
-    prepare    what each replica does to itself before it serves
     """
 
     @asynccontextmanager
@@ -84,7 +83,6 @@ def serve(context, tiny_checkpoint, tmp_path):
         seats=3,
         seed=7,
         address=None,
-        prepare=None,
         environment=None,
         settings=None,
         **options,
@@ -100,7 +98,7 @@ def serve(context, tiny_checkpoint, tmp_path):
                 "threads": 1,
                 "redis_url": address or store.url,
             } | (settings or {})
-            async with replicas.running(context, tmp_path, chosen, seats, prepare=prepare) as fleet:
+            async with replicas.running(context, tmp_path, chosen, seats) as fleet:
                 yield Service(store, fleet, Nemesis(fleet, store, seed), History())
         finally:
             store.close()

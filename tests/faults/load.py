@@ -149,7 +149,7 @@ class Clients:
 
     async def _delete(self, dice, told):
         if told.forked:
-            # What a fork began with is in the log of its parent, for the checker to read.
+            # What a fork began with is in the history of its parent, for the checker to read.
             await self._append(dice, told)
             return
         told.deleting = True
@@ -216,9 +216,8 @@ class Clients:
             self.history.wrong.append(f"{asked.key} was given more than it asked for")
 
     def _check_text(self, asked, document):
-        """An answer is of its request's text; only that of an old repeat may leave it out."""
-        columns = document.get("ids", None if document["replayed"] else [])
-        if columns is not None and columns != list(asked.body["text"].encode()):
+        """An answer is of its request's text, or says that its scores are no longer stored."""
+        if document["scores_stored"] and document.get("ids") != list(asked.body["text"].encode()):
             self.history.wrong.append(f"the answer to {asked.key} is of another text")
 
     # ---- what changes nothing -----------------------------------------------------------------------------

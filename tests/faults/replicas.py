@@ -99,11 +99,10 @@ class Replica:
 class Replicas:
     """All replicas of one service: `seats` of them, each on an address of its own."""
 
-    def __init__(self, context, folder, settings, seats, *, prepare=None):
+    def __init__(self, context, folder, settings, seats):
         self._context = context
         self._folder = folder
         self._settings = settings
-        self._prepare = prepare
         self._started = 0
         self.seats = [None] * seats
 
@@ -125,7 +124,7 @@ class Replicas:
         receive, send = self._context.Pipe(duplex=False)
         process = self._context.Process(
             target=_serve,
-            args=(self._settings, self._prepare, send, str(log), str(self._folder)),
+            args=(self._settings, send, str(log), str(self._folder)),
             daemon=True,
         )
         process.start()
@@ -156,10 +155,10 @@ class Replicas:
 
 
 @asynccontextmanager
-async def running(context, folder, settings, seats, *, prepare=None):
+async def running(context, folder, settings, seats):
     """Give replicas on all seats; killed at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    replicas = Replicas(context, folder, settings, seats, prepare=prepare)
+    replicas = Replicas(context, folder, settings, seats)
     try:
         await asyncio.gather(*(replicas.start(seat) for seat in range(seats)))
         yield replicas
@@ -176,7 +175,7 @@ def _first_line(receive):
     return line
 
 
-def _serve(settings, prepare, greetings, log, folder):
+def _serve(settings, greetings, log, folder):
     """What a forked replica runs: `rlstm serve` from its settings on."""
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
@@ -193,8 +192,6 @@ def _serve(settings, prepare, greetings, log, folder):
     from rlstm_server.logs import configure_logs
     from rlstm_server.settings import load_settings
 
-    if prepare is not None:
-        prepare()
     _count_on_signal(folder)
     try:
         chosen = load_settings(**settings)
@@ -224,12 +221,3 @@ def _count_on_signal(folder):
         partial.replace(path)
 
     signal.signal(signal.SIGUSR1, count)
-
-
-def keep_logs():
-    """Have a replica keep every state as base and log, with a snapshot every few operations."""
-    from rlstm_server.engine import snapshot, snapshotter
-    from rlstm_server.engine.snapshot_policy import SnapshotPolicy
-
-    snapshot.INLINE_BYTES = 1
-    snapshotter.SnapshotPolicy = lambda: SnapshotPolicy(most_records=8)

@@ -1,7 +1,7 @@
 """The checker itself: it has nothing to say of a run without a fault, and something once that is forged."""
 
 import asyncio
-import json
+import hashlib
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from rlstm_server.store.sealing import MAGIC, Seal, seal
+from rlstm_server.engine.state import MAGIC
 
 from .checker import judge
 from .history import Asked
@@ -70,10 +70,9 @@ def keep_what_was_ended(scene):
     told.deleting = told.deleted = True
 
 
-def lose_a_log(scene):
-    """Remove a log from the store."""
-    with scene.key(scene.some("append")[0], "log") as (admin, key):
-        admin.delete(key)
+def lose_a_snapshot(scene):
+    """Say that a version was given a name."""
+    scene.some("append")[0].snapshots["never"] = 1
 
 
 def lose_a_session(scene):
@@ -86,14 +85,14 @@ def lose_a_session(scene):
 
 
 def do_it_again(scene):
-    """Have a text in a session twice, as an operation that was committed under its key two times."""
+    """Have a text in a session twice, under a key of its own, and nothing left that says so."""
     told, asked = scene.some("append")
     scene.ask(f"/sessions/{told.id}/append", asked.body)
-    with scene.key(told, "log") as (admin, key):
-        *records, (last, record) = admin.xrange(key)
-        admin.delete(key)
-        for version, fields in (*records, (last, {**record, b"operation": asked.key.encode()})):
-            admin.xadd(key, fields, id=version)
+    with scene.key(told, "ops") as (admin, key):
+        version = admin.hget(key.replace(b":ops", b":head"), "version")
+        for name, entry in admin.hgetall(key).items():
+            if name.startswith(b"o:") and entry.startswith(version + b"|"):
+                admin.hdel(key, name)
 
 
 def create_it_again(scene):
@@ -102,32 +101,31 @@ def create_it_again(scene):
     scene.ask("/sessions", {"metadata": told.creation["metadata"]})
 
 
-# ---- digests -----------------------------------------------------------------------------------------------
+# ---- states ------------------------------------------------------------------------------------------------
 
 
 def damage_a_state(scene):
-    """Flip a byte of a stored state, and of the one before it that would help out."""
-    with scene.key(scene.some("append")[0], "head") as (admin, key):
-        for name, value in _states(admin, key):
-            admin.hset(key, name, value[:-4] + bytes([value[-4] ^ 1]) + value[-3:])
+    """Flip a byte of a stored state."""
+    _change_state(scene, lambda value: _flipped(value))
 
 
 def change_a_state(scene):
     """Flip a byte of a stored state, and seal it as if it had been computed so."""
+
+    def changed(value):
+        content = _flipped(value)[len(MAGIC) + 32 :]
+        return MAGIC + hashlib.blake2b(content, digest_size=32).digest() + content
+
+    _change_state(scene, changed)
+
+
+def _flipped(value):
+    return value[:-4] + bytes([value[-4] ^ 1]) + value[-3:]
+
+
+def _change_state(scene, change):
     with scene.key(scene.some("append")[0], "head") as (admin, key):
-        for name, value in _states(admin, key):
-            length = int.from_bytes(value[len(MAGIC) : len(MAGIC) + 4], "little")
-            start = len(MAGIC) + 4
-            header = json.loads(value[start : start + length])
-            payload = value[-header.pop("length") :]
-            changed = payload[:-4] + bytes([payload[-4] ^ 1]) + payload[-3:]
-            admin.hset(key, name, seal(Seal(**header), changed))
-
-
-def _states(admin, key):
-    states = {name: admin.hget(key, name) for name in ("base_state", "previous_state")}
-    assert states["base_state"]
-    return [(name, value) for name, value in states.items() if value]
+        admin.hset(key, "state", change(admin.hget(key, "state")))
 
 
 # ---- wrong -------------------------------------------------------------------------------------------------
@@ -149,11 +147,11 @@ TAMPERINGS = {
         move,
         change_a_text,
         keep_what_was_ended,
-        lose_a_log,
+        lose_a_snapshot,
         lose_a_session,
     ),
     "twice": (do_it_again, create_it_again),
-    "digests": (damage_a_state, change_a_state),
+    "states": (damage_a_state, change_a_state),
     "wrong": (deny, change_a_score),
 }
 

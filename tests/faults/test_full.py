@@ -9,7 +9,6 @@ from tests.server.store.servers import Server, program
 from .checker import judge
 from .load import Clients
 from .proxy import FaultProxy
-from .replicas import keep_logs
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -100,13 +99,12 @@ async def full_at(client, service, proxy, change, number):
     return filling.full
 
 
-@pytest.mark.parametrize("prepare", [None, keep_logs], ids=["inline", "log"])
-async def test_no_call_is_half_done_when_the_store_fills_up(serve, free_port, prepare):
+async def test_no_call_is_half_done_when_the_store_fills_up(serve, free_port):
     """Full before the first, the second, ... request of every change: done whole, or 503 `store_full`."""
     met = 0
     async with (
         FaultProxy(free_port) as proxy,
-        serve(port=free_port, address=proxy.url, seats=1, prepare=prepare) as service,
+        serve(port=free_port, address=proxy.url, seats=1) as service,
         httpx.AsyncClient(base_url=service.replicas.seats[0].url, timeout=30) as client,
     ):
         for change in CHANGES:

@@ -42,7 +42,7 @@ async def test_no_fault_of_the_network_loses_or_repeats_anything(serve, sizes, t
         print(
             f"{met.total()} network faults: {service.history.acknowledged:,} acknowledged,"
             f" {len(verdict.lost)} lost, {len(verdict.twice)} twice,"
-            f" {len(verdict.digests + verdict.wrong)} wrong replies,"
+            f" {len(verdict.states + verdict.wrong)} wrong replies,"
             f" max outage {service.history.outage_seconds:.1f} s"
         )
 

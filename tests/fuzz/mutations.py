@@ -1,16 +1,13 @@
-"""Valid exports made invalid: where a parser looks, and so that the signature is right again afterwards."""
+"""Valid exports made invalid, where a parser looks."""
 
 import json
 import struct
 
 from tests.fuzz.nasties import VALUES
-from tests.fuzz.worlds import KEYS, SIGNATURE_BYTES
-
-from rlstm_server.engine.envelope import MAGIC
 
 LONGEST = 200_000
-_LENGTH_BYTES = 4
-_TENSORS_LENGTH_BYTES = 8
+_LENGTH_BYTES = 8
+_METADATA = "__metadata__"
 
 SCALARS = (
     None, True, False, 0, 1, -1, 1.0, 0.5, -0.5, 1e308, 5e-324, float("nan"), float("inf"), 2**31, 2**53 + 1,
@@ -21,38 +18,26 @@ FLOATS = (float("nan"), float("inf"), float("-inf"), 1e38, -1e38, 1e-45, 1e6)
 
 
 class Parts:
-    """A file taken apart: two JSON headers, and the bytes behind them."""
+    """A file taken apart: the session's header, the tensors' header, and the bytes behind them."""
 
     def __init__(self, data):
-        start = len(MAGIC) + _LENGTH_BYTES
-        length = int.from_bytes(data[len(MAGIC) : start], "little")
-        tensors = data[start + length : -SIGNATURE_BYTES]
-        self.header = json.loads(data[start : start + length])
-        end = _TENSORS_LENGTH_BYTES + int.from_bytes(tensors[:_TENSORS_LENGTH_BYTES], "little")
-        self.named = json.loads(tensors[_TENSORS_LENGTH_BYTES:end])
-        self.values = tensors[end:]
+        end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+        self.named = json.loads(data[_LENGTH_BYTES:end])
+        self.header = json.loads(self.named.pop(_METADATA)["rlstm"])
+        self.values = data[end:]
 
     def joined(self, draw, *, honest):
-        """The file without its signature; `honest` says that the lengths in it are those of its parts."""
-        named = _text(self.named, draw)
-        tensors = _length(named, 8, draw, honest=honest) + named + self.values
-        if honest and isinstance(self.header, dict):
-            self.header["bytes"] = len(tensors)
-        header = _text(self.header, draw)
-        return MAGIC + _length(header, _LENGTH_BYTES, draw, honest=honest) + header + tensors
+        """The file again; `honest` says that the length in it is that of its header."""
+        named = self.named
+        if isinstance(named, dict) and _METADATA not in named:
+            named = named | {_METADATA: {"rlstm": _text(self.header, draw).decode("latin-1")}}
+        text = _text(named, draw)
+        return _length(text, _LENGTH_BYTES, draw, honest=honest) + text + self.values
 
 
 def mutated(files, draw):
-    """One of the files with something wrong, and mostly the right signature."""
-    body = draw.choice((_by_structure, _by_structure, _by_structure, _by_bytes))(files, draw)[:LONGEST]
-    return body if draw.random() < 0.03 else signed(body)
-
-
-def signed(body):
-    """A file that says anything."""
-    signature = KEYS.sign()
-    signature.update(body)
-    return body + signature.digest()
+    """One of the files with something wrong."""
+    return draw.choice((_by_structure, _by_structure, _by_structure, _by_bytes))(files, draw)[:LONGEST]
 
 
 def _by_structure(files, draw):
@@ -63,7 +48,7 @@ def _by_structure(files, draw):
 
 
 def _by_bytes(files, draw):
-    return scrambled(draw.choice(files)[:-SIGNATURE_BYTES], draw)
+    return scrambled(draw.choice(files), draw)
 
 
 def scrambled(data, draw):
@@ -147,12 +132,6 @@ def change_header(parts, _, draw):
     change_tree(parts.header, draw)
 
 
-def change_state(parts, _, draw):
-    """In the state, where most fields depend on each other."""
-    if isinstance(parts.header, dict) and isinstance(parts.header.get("state"), dict):
-        change_tree(parts.header["state"], draw)
-
-
 def change_layout(parts, _, draw):
     """Anywhere in the tensors' header."""
     change_tree(parts.named, draw)
@@ -221,9 +200,9 @@ def exchange(parts, other, draw):
             parts.header = other.header
         case _:
             own, theirs = parts.header, other.header
-            if isinstance(own, dict) and isinstance(own.get("state"), dict) and own["state"]:
-                name = draw.choice(list(own["state"]))
-                own["state"][name] = theirs["state"].get(name)
+            if isinstance(own, dict) and own:
+                name = draw.choice(list(own))
+                own[name] = theirs.get(name)
 
 
 def change_owner(parts, _, draw):
@@ -234,8 +213,8 @@ def change_owner(parts, _, draw):
 
 CHANGES = (
     change_header,
-    change_state,
-    change_state,
+    change_header,
+    change_header,
     change_layout,
     lie_about_a_tensor,
     add_tensors,

@@ -9,21 +9,16 @@ from tests.fuzz.mutations import change_tree, scrambled
 from tests.fuzz.nasties import BODIES, HEADER_VALUES, QUERY_VALUES, VALUES
 from tests.fuzz.worlds import KEY
 
-from rlstm_model.adaptation.batch_items import Decisions
 from rlstm_server.api import bodies, dependencies
-from rlstm_server.engine.answers import append_answer, encode, encode_session, session_info
-from rlstm_server.engine.marks import Mark, read_mark
+from rlstm_server.engine.answers import encode_session, read_append, read_session, store_append
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.record import Guarded, ReadingRecord, read_record, write_record
-from rlstm_server.engine.snapshot import Snapshots
-from rlstm_server.engine.text import START
+from rlstm_server.engine.state import MAGIC, States
+from rlstm_server.engine.stream import EventId, read_event_id
 from rlstm_server.errors import InvalidField, InvalidText, ModelMismatch, StateCorrupt
 from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
-from rlstm_server.store.cursor import read_cursor, write_cursor
-from rlstm_server.store.sealing import MAGIC, Seal, seal, unseal
+from rlstm_server.store.base import read_cursor, write_cursor
 
-CHECKSUM_BYTES = 32
-LENGTH_BYTES = 4
+FRONT_BYTES = len(MAGIC) + 32
 REFUSED = (StateCorrupt, ModelMismatch)
 
 
@@ -55,7 +50,7 @@ class Reader:
 
 def of_requests():
     """Readers of headers, parameters and bodies."""
-    mark = Mark(index=5, chunk=1, first=3).write(KEY.session_id, "k")
+    mark = EventId(index=5, chunk=1, first=3).write(KEY.session_id, "k")
     cursor = write_cursor(1_700_000_000_000, KEY.session_id)
     values, queries = tuple(HEADER_VALUES.values()), tuple(text.encode() for text in QUERY_VALUES.values())
     kinds = tuple(kind for _, kind in BODIES.values() if kind)
@@ -89,7 +84,7 @@ def of_requests():
         Reader(
             name="last-event-id",
             seeds=(mark.encode(), *values),
-            read=lambda data: read_mark(_header(data), KEY.session_id, "k"),
+            read=lambda data: read_event_id(_header(data), KEY.session_id, "k"),
             refusals=named,
         ),
         Reader(
@@ -115,53 +110,40 @@ def of_requests():
 
 def of_a_store(world):
     """Readers of what lies in a store, where something else may have been put."""
-    snapshots, states = Snapshots(Models(world.served)), world.states
-    own = Seal.of(KEY, 7, fingerprint="f", adaptation_fingerprint="c", numerics=world.served.numerics)
-    packed = tuple(snapshots.pack(KEY, 7, state) for state in states)
-    payloads = tuple(unseal(value, KEY, 7).payload for value in packed)
-    head = _front(payloads[-1])
-    tensors = payloads[-1][LENGTH_BYTES + len(head) :]
+    states = States(Models(world.served), 1 << 24)
+    sealed = tuple(states.seal(KEY, 7, state) for state in world.states)
+    summary, details = store_append(_append_answer())
     return [
         Reader(
-            name="sealed value",
-            seeds=packed,
-            read=lambda data: unseal(_resealed(data), KEY, 7),
-            refusals=REFUSED,
-        ),
-        Reader(
-            name="seal",
-            seeds=(_front(packed[0][len(MAGIC) :]),),
-            read=lambda data: unseal(
-                _resealed(_fronted(MAGIC, data, bytes(CHECKSUM_BYTES) + payloads[0])), KEY, 7
-            ),
-            refusals=REFUSED,
-            tree=True,
-        ),
-        Reader(
             name="state",
-            seeds=payloads,
-            read=lambda data: snapshots.open(KEY, 7, seal(own, data)),
+            seeds=sealed,
+            read=lambda data: states.open(KEY, 7, _resealed(data)),
             refusals=REFUSED,
         ),
         Reader(
             name="state's header",
-            seeds=(head,),
-            read=lambda data: snapshots.open(KEY, 7, seal(own, _fronted(b"", data, tensors))),
+            seeds=(_header_of(sealed[-1]),),
+            read=lambda data: states.open(KEY, 7, _with_header(sealed[-1], data)),
             refusals=REFUSED,
             tree=True,
         ),
-        Reader(name="record", seeds=_records(), read=read_record, refusals=(StateCorrupt,), tree=True),
         Reader(
             name="answer to an append",
-            seeds=(encode(_append_answer()),),
-            read=append_answer,
+            seeds=(summary,),
+            read=lambda data: read_append(data, details),
             refusals=(StateCorrupt,),
             tree=True,
         ),
         Reader(
+            name="columns",
+            seeds=(details,),
+            read=lambda data: read_append(summary, data),
+            refusals=(StateCorrupt,),
+        ),
+        Reader(
             name="answer to a change",
             seeds=(encode_session(_info(world)),),
-            read=lambda data: session_info(data, _info(world)),
+            read=read_session,
             refusals=(StateCorrupt,),
             tree=True,
         ),
@@ -182,34 +164,25 @@ def _header(data):
     return data.decode("latin-1")
 
 
-def _front(data):
-    """What a length stands before."""
-    length = int.from_bytes(data[:LENGTH_BYTES], "little")
-    return data[LENGTH_BYTES : LENGTH_BYTES + length]
-
-
-def _fronted(before, data, after):
-    return b"".join((before, len(data).to_bytes(LENGTH_BYTES, "little"), data, after))
-
-
 def _resealed(data):
     """A sealed value whose checksum is right again, if it still has a place for one."""
-    start = len(MAGIC) + LENGTH_BYTES + int.from_bytes(data[len(MAGIC) :][:LENGTH_BYTES], "little")
-    if len(data) < start + CHECKSUM_BYTES:
-        return data
-    front, payload = data[:start], data[start + CHECKSUM_BYTES :]
-    return front + hashlib.blake2b(front + payload, digest_size=CHECKSUM_BYTES).digest() + payload
+    content = data[FRONT_BYTES:]
+    return MAGIC + hashlib.blake2b(content, digest_size=32).digest() + content
 
 
-def _records():
-    guarded = Guarded(decisions=Decisions(restarted=(True,), scales=(0.5,)), reset=True)
-    reading = ReadingRecord(ids=(1, 2, 3), learn=True, guarded={0: guarded})
-    said = (
-        {"op": "append", "readings": [reading.to_json()]},
-        {"op": "reset", "scope": "both"},
-        {"op": "patch"},
-    )
-    return tuple(write_record(one, START, SessionTotals(), numerics="n", state="0" * 64) for one in said)
+def _header_of(value):
+    """What a sealed value says of itself, as JSON."""
+    end = FRONT_BYTES + 8 + int.from_bytes(value[FRONT_BYTES:][:8], "little")
+    return json.loads(value[FRONT_BYTES + 8 : end])["__metadata__"]["rlstm"].encode()
+
+
+def _with_header(value, header):
+    """A sealed value that says something else of itself."""
+    end = FRONT_BYTES + 8 + int.from_bytes(value[FRONT_BYTES:][:8], "little")
+    named = json.loads(value[FRONT_BYTES + 8 : end])
+    named["__metadata__"]["rlstm"] = header.decode("latin-1")
+    text = json.dumps(named).encode()
+    return _resealed(bytes(FRONT_BYTES) + len(text).to_bytes(8, "little") + text + value[end:])
 
 
 def _append_answer():

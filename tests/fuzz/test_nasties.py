@@ -12,11 +12,11 @@ from tests.fuzz.cases import all_cases, pairs, right
 from tests.fuzz.nasties import CANARY
 from tests.fuzz.surface import Surface
 from tests.fuzz.verdict import faults_of
+from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
 from rlstm_server.logs import JsonFormatter
 from rlstm_server.settings import Settings
-from rlstm_server.store.in_memory import MemoryStore
 
 QUICK = 300
 PAIRS = 6_000

@@ -1,5 +1,6 @@
 """E4: a pickle that would run a program, put wherever bytes are stored or taken: nothing of it ever runs."""
 
+import hashlib
 import io
 import json
 import os
@@ -14,23 +15,19 @@ from pathlib import Path
 import httpx
 import pytest
 from redis import Redis
+from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
-from rlstm_server.engine.envelope import MAGIC as EXPORT
-from rlstm_server.engine.envelope import ExportKeys
+from rlstm_server.engine.state import MAGIC
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_memory import MemoryStore
-from rlstm_server.store.in_redis import RedisStore
 from rlstm_server.store.redis_functions import session_key
-from rlstm_server.store.sealing import MAGIC as SEAL
-from rlstm_server.store.sealing import Seal, seal
+from rlstm_server.store.redis_store import RedisStore
 
-SECRET = "a secret to sign with of 32 characters or more"
 OCTETS = {"content-type": "application/octet-stream"}
 ONCE = {"idempotency-key": "k-1"}
-COMPUTED = (b"expires_at", b"log_bytes", b"previous_snapshot", b"o:k-1")
+COMPUTED = (b"expires_at", b"details_from", b"details_bytes", b"o:k-1")
 """What the store's own functions compute with: they fail there, before any of us sees it."""
 
 
@@ -65,15 +62,15 @@ def bombs(marker):
 
 def armed(value, bomb):
     """A value with the bomb in its place: as it is, and where it was sealed, sealed as rightly."""
-    if not value.startswith(SEAL):
+    if not value.startswith(MAGIC):
         return [bomb]
-    start = len(SEAL) + 4
-    length = int.from_bytes(value[len(SEAL) : start], "little")
-    fields = json.loads(value[start : start + length])
-    fields.pop("length")
-    own = Seal(**fields)
-    head = b'{"kind": "full"}'
-    return [bomb, seal(own, bomb), seal(own, len(head).to_bytes(4, "little") + head + bomb)]
+    header = json.dumps({"__metadata__": {"rlstm": "{}"}}).encode()
+    whole = len(header).to_bytes(8, "little") + header + bomb
+    return [bomb, _sealed(bomb), _sealed(whole)]
+
+
+def _sealed(content):
+    return MAGIC + hashlib.blake2b(content, digest_size=32).digest() + content
 
 
 @pytest.fixture
@@ -103,7 +100,7 @@ async def valkey():
 @asynccontextmanager
 async def served(model, store):
     """A client of a server that keeps no copies: every call reads what is stored."""
-    settings = Settings(model=str(model), cache_bytes=0, export_key=SECRET)
+    settings = Settings(model=str(model), cache_bytes=0)
     app = create_app(settings, store=store)
     transport = httpx.ASGITransport(app)
     async with (
@@ -122,29 +119,13 @@ class Target:
         self.keys = sorted(admin.scan_iter(own.replace("{", "[{]").replace("}", "[}]")))
 
     def places(self):
-        """Every field of every hash, and of every entry of the log."""
+        """Every field of every hash."""
         for key in self.keys:
-            if self.admin.type(key) == b"hash":
-                yield from ((key, name, value) for name, value in self.admin.hgetall(key).items())
-            else:
-                entries = self.admin.xrange(key)
-                yield from (
-                    (key, (at, name), value)
-                    for at, (_, fields) in enumerate(entries)
-                    for name, value in fields.items()
-                )
+            yield from ((key, name, value) for name, value in self.admin.hgetall(key).items())
 
     def put(self, key, name, value):
         """Put another value there."""
-        if not isinstance(name, tuple):
-            self.admin.hset(key, name, value)
-            return
-        at, field = name
-        entries = self.admin.xrange(key)
-        entries[at][1][field] = value
-        self.admin.delete(key)
-        for version, fields in entries:
-            self.admin.xadd(key, fields, id=version)
+        self.admin.hset(key, name, value)
 
 
 async def use(client, session):
@@ -204,7 +185,7 @@ async def test_a_pickle_in_the_store_never_runs(tiny_checkpoint, valkey, marker)
 
 
 async def test_a_pickle_that_is_imported_never_runs(tiny_checkpoint, marker):
-    """As the file, and signed by this very server as its header, its tensors and behind them: 422."""
+    """As the file, and as its header, its tensors and behind them: 422."""
     async with served(tiny_checkpoint, MemoryStore()) as client:
         made = (await client.post("/sessions", json={"text": "before"})).json()["id"]
         whole = (await client.get(f"/sessions/{made}/export")).content
@@ -217,24 +198,13 @@ async def test_a_pickle_that_is_imported_never_runs(tiny_checkpoint, marker):
 
 
 def files_with(bomb, whole):
-    """The bomb as a file, and in every part of an export, with the right signature and lengths."""
-    start = len(EXPORT) + 4
-    length = int.from_bytes(whole[len(EXPORT) : start], "little")
-    header, tensors = json.loads(whole[start : start + length]), whole[start + length : -32]
+    """The bomb as a file, and in every part of an export, with the right lengths."""
+    end = 8 + int.from_bytes(whole[:8], "little")
+    header, tensors = json.loads(whole[8:end]), whole[end:]
 
     def file(text, behind):
-        return sign(EXPORT + len(text).to_bytes(4, "little") + text + behind)
+        return len(text).to_bytes(8, "little") + text + behind
 
-    def headed(behind):
-        return file(json.dumps(header | {"bytes": len(behind)}).encode(), behind)
-
-    sized = len(bomb).to_bytes(8, "little") + bomb
-    yield from (bomb, sign(bomb), sign(EXPORT + bomb), file(bomb, tensors))
-    yield from (headed(bomb), headed(sized), headed(tensors + bomb))
-
-
-def sign(body):
-    """A file that says anything, signed by the server itself."""
-    signature = ExportKeys((SECRET.encode(),)).sign()
-    signature.update(body)
-    return body + signature.digest()
+    said = header | {"__metadata__": {"rlstm": bomb.decode("latin-1")}}
+    yield from (bomb, file(bomb, tensors), file(whole[8:end], bomb), whole + bomb)
+    yield from (file(json.dumps(said).encode(), tensors), file(b"{}", bomb))

@@ -9,12 +9,12 @@ from functools import partial
 import pytest
 from tests.fuzz.nasties import CANARY
 from tests.fuzz.test_nasties import Ears
+from tests.memory_store import MemoryStore
 from uvicorn.server import ServerState
 
 from rlstm_server.app import create_app
 from rlstm_server.cli import _uvicorn_config
 from rlstm_server.settings import Settings
-from rlstm_server.store.in_memory import MemoryStore
 
 C = CANARY.encode()
 HOST = b"host: localhost\r\n"

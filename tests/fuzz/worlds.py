@@ -9,34 +9,30 @@ from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
+from rlstm_server.engine.copies import write_file
 from rlstm_server.engine.description import SessionCopy, SessionFacts
-from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.exports import ExportSpec, write_export
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.models import Models, ServedModel
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import Place
 from rlstm_server.schemas import AdaptationRequest
-from rlstm_server.store.base import SessionKey, first_position
+from rlstm_server.store.base import Position, SessionKey
 
-KEYS = ExportKeys((b"the key of the fuzzer", b"an old one"))
 KEY = SessionKey("acme", "0123456789abcdef")
-SIGNATURE_BYTES = 32
 SEGMENT = 4
 
 
 @dataclass(frozen=True)
 class World:
-    """A served model, states of its sessions, and the files that it exported of them, signatures and all."""
+    """A served model, states of its sessions, and the files that it exported of them."""
 
     served: ServedModel
     states: tuple[SessionState, ...]
     files: tuple[bytes, ...]
 
     @property
-    def spec(self):
+    def models(self):
         """What a file has to fit."""
-        return ExportSpec(tenant=KEY.tenant, models=Models(self.served))
+        return Models(self.served)
 
 
 def served_model(vocab):
@@ -83,9 +79,9 @@ def _world(served):
     states = [_state(served, length, **one) for length in (0, 2, SEGMENT, 11) for one in asked]
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1, metadata={"n": 1, "é": "ü", "x": None})
     copies = [
-        SessionCopy(key=KEY, position=first_position(KEY), state=state, facts=facts) for state in states
+        SessionCopy(key=KEY, position=Position.first(KEY), state=state, facts=facts) for state in states
     ]
-    files = tuple(b"".join(write_export(copy, KEYS).pieces) for copy in copies)
+    files = tuple(write_file(copy) for copy in copies)
     return World(served, tuple(states), files)
 
 

@@ -47,7 +47,7 @@ class Recorder:
             told.setdefault("content-type", "application/json")
         answer = self.client.request(method, path, content=content, headers=told)
         request = {"method": method, "path": masked(path), "headers": told}
-        request["body"] = body if raw is None else f"{len(raw)} bytes"
+        request["body"] = body if raw is None else "<bytes>"
         self.kept.append({"name": name, "request": masked(request), "answer": _answer(answer)})
         return _parsed(answer)
 

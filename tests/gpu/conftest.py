@@ -1,6 +1,6 @@
 """The machines that the suite compares a plain CPU with: a GPU, and what stands for it where there is none.
 
-In miniature a smaller model is read in the wave, a GPU's way of reading, by recordings in place of graphs.
+In miniature a smaller model is read by recordings in place of graphs.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,21 +11,25 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rlstm_model.adaptation.batch_items import Reader
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.capture import Capture, CudaGraphs, Recorded, Run
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
-from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
-from rlstm_model.adaptation.reader import Reader, frozen_reader
-from rlstm_model.adaptation.row_weights import RowFastWeights
-from rlstm_model.adaptation.rows import LearningRows, Rows
-from rlstm_model.adaptation.sparse import SparseFastWeights
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
+from rlstm_model.adaptation.fast_weights import FrozenWeights
+from rlstm_model.adaptation.graphs import (
+    Capture,
+    CudaGraphs,
+    GraphedReading,
+    GraphedWeights,
+    Graphs,
+    Recorded,
+    Run,
+)
+from rlstm_model.adaptation.padded_rows import PaddedRows
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 from rlstm_model.config import ModelConfig
 from rlstm_model.initialisation import initialise
 from rlstm_model.language_model import LanguageModel
-from rlstm_model.stack import Stack
 
 BOS, SEGMENT = 1, 6
 RATE = 0.01
@@ -36,7 +40,6 @@ class Machine:
     """Where the tested way computes, and how large everything is.
 
     unwaiting   a context in which nothing may wait for the device
-    rows        that the figures are of
     """
 
     device: torch.device
@@ -44,7 +47,6 @@ class Machine:
     unwaiting: Callable[[], AbstractContextManager[None]]
     hidden: int
     streams: int
-    rows: tuple[int, ...]
 
     def model(self, dtype: torch.dtype, device: torch.device | None = None) -> LanguageModel:
         """A model with every kind of weight, the same on each device."""
@@ -65,9 +67,9 @@ class Machine:
         evaluator = DynamicEvaluator(model, calibration(model, kind), bos_id=BOS)
         weights = evaluator.fast_weights
         weights = weights.weights if isinstance(weights, GraphedWeights) else weights
-        if not plain and isinstance(weights, RowFastWeights):
+        if not plain and isinstance(weights, SubspaceFastWeights):
             evaluator.fast_weights = GraphedWeights(weights, Graphs(self.capture(), spared=0))
-            evaluator.rows = LearningRows(evaluator.fast_weights)
+            evaluator.rows = replace(evaluator.rows, weights=evaluator.fast_weights)
         return evaluator
 
     def reader(self, dtype: torch.dtype, *, plain: bool = False) -> Reader:
@@ -77,7 +79,7 @@ class Machine:
         if plain:
             return reader
         return replace(
-            reader, rows=Rows(GraphedReading(FrozenWeights(model), Graphs(self.capture(), spared=0)))
+            reader, rows=PaddedRows(GraphedReading(FrozenWeights(model), Graphs(self.capture(), spared=0)))
         )
 
 
@@ -88,7 +90,7 @@ def calibration(model: LanguageModel, kind: str) -> Calibration:
     space = spaces(model, generator).get(kind)
     size = model.config.num_parameters if space is None else space.size
     config = AdaptationConfig(
-        kind="subspace" if kind == "alike" else kind,
+        kind=kind,
         num_fast_weights=size,
         rule="rms",
         rate=RATE,
@@ -104,7 +106,7 @@ def calibration(model: LanguageModel, kind: str) -> Calibration:
 
 
 def spaces(model, generator):
-    """Kinds by name. Layers of the subspace are unlike each other, as chosen fast weights leave them."""
+    """Kinds by name."""
     like, bases = model.embedding.input, {}
     names = [name for name, _ in model.named_parameters() if not name.endswith("bias")]
     for name in names:
@@ -116,14 +118,10 @@ def spaces(model, generator):
         )
         bases[name] = Basis(left, right.mT.contiguous())
     biases = [name for name, _ in model.named_parameters() if name.endswith("bias")]
-    alike = {name: bases[name].leading(3, 3) for name in names}
     half = torch.float16 if like.dtype == torch.float32 else None
-    units = torch.tensor([[0, 3, 7], [1, 2, 5]], device=like.device)
     return {
         "subspace": SubspaceFastWeights(model, bases, biases, storage=half),
-        "alike": SubspaceFastWeights(model, alike, biases),
         "output_bias": SubspaceFastWeights(model, {}, ["embedding.bias"]),
-        "sparse": SparseFastWeights(model, units),
     }
 
 
@@ -146,7 +144,7 @@ def _no_waits() -> Iterator[None]:
 
 def _gpu() -> Machine:
     device = torch.device("cuda")
-    return Machine(device, lambda: CudaGraphs(device), _no_waits, 192, 40, (256, 1024))
+    return Machine(device, lambda: CudaGraphs(device), _no_waits, 192, 40)
 
 
 def _run_again(run: Run) -> Recorded:
@@ -161,14 +159,12 @@ def _run_again(run: Run) -> Recorded:
 
 
 def _miniature() -> Machine:
-    return Machine(torch.device("cpu"), lambda: _run_again, _NoValues, 16, 9, (8, 16))
+    return Machine(torch.device("cpu"), lambda: _run_again, _NoValues, 16, 9)
 
 
 @pytest.fixture(params=["miniature", pytest.param("gpu", marks=pytest.mark.gpu)])
-def machine(request, monkeypatch):
+def machine(request):
     """A GPU, by name; else its miniature."""
     if request.param == "gpu":
         return _gpu()
-    together = lambda stack, time, device, wave=None: len(stack.layers) if time > 1 else 1  # noqa: E731
-    monkeypatch.setattr(Stack, "layers_at_once", together)
     return _miniature()

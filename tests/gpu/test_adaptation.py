@@ -1,30 +1,26 @@
-"""A GPU computes what a CPU does: scores, learning, rounds and mixtures; and how fast it is."""
+"""A GPU computes what a CPU does: scores, learning, batches and mixtures."""
 
 import random
-import time
-from contextlib import nullcontext
 
 import pytest
 import torch
 
-from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
+from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
 from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
-from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.reader import frozen_reader
-from rlstm_model.adaptation.rows import Lesson, Reading
+from rlstm_model.adaptation.padded_rows import RowInput, TrainingInput
 from rlstm_model.state import State
-from rlstm_training.bench.rows import measure
 
 # Torch warns of compilers, and of looking for waits, in words of its own.
 pytestmark = pytest.mark.filterwarnings("default")
 
 BOS, SEGMENT, VOCAB = 1, 6, 64
-KINDS = ["subspace", "alike", "output_bias", "sparse", "full"]
-BY_GRAPHS = ["subspace", "alike", "output_bias", "sparse"]
+KINDS = ["subspace", "output_bias", "full"]
+BY_GRAPHS = ["subspace", "output_bias"]
 # Nats a token, after several steps of learning; gradients relative to the largest of their row.
 NATS = {torch.float32: 2e-3, torch.float64: 1e-9}
-SLOPES = {torch.float32: 1e-3, torch.float64: 1e-9}
-SECONDS_OF_FIGURES = 60.0
+GRADIENTS = {torch.float32: 1e-3, torch.float64: 1e-9}
 
 
 @pytest.fixture(params=[torch.float32, torch.float64], ids=str)
@@ -57,7 +53,7 @@ def test_static_scores(machine, dtype):
     assert_close(*outcomes, NATS[dtype] / 10)
 
 
-def lesson(model, rows, seed=2):
+def training(model, rows, seed=2):
     """Ids, targets, weights and states, the same on each device."""
     generator = torch.Generator().manual_seed(seed)
     like = model.embedding.input
@@ -76,31 +72,31 @@ def test_learning(machine, dtype, kind):
         rows = 2 if kind == "full" else 3 * fast.tile
         generator = torch.Generator().manual_seed(4)
         delta = 0.02 * torch.randn(rows, fast.size, generator=generator)
-        ids, targets, weights, state = lesson(fast.model, rows)
+        ids, targets, weights, state = training(fast.model, rows)
         learned = fast.learn(delta.to(state.h), ids, targets, weights, state)
         outcomes.append((learned.logits_TNV, *learned.state, learned.gradient_NP))
-    *found, slope = outcomes[0]
-    *expected, true_slope = outcomes[1]
+    *found, gradient = outcomes[0]
+    *expected, true_gradient = outcomes[1]
     for one, other in zip(found, expected, strict=True):
         assert_close(one, other, NATS[dtype] / 10)
-    size_N1 = true_slope.abs().amax(1, keepdim=True)
-    assert_close(slope.cpu() / size_N1, true_slope / size_N1, SLOPES[dtype])
+    size_N1 = true_gradient.abs().amax(1, keepdim=True)
+    assert_close(gradient.cpu() / size_N1, true_gradient / size_N1, GRADIENTS[dtype])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rounds_of_mixed_works(machine, dtype, kind):
-    """Streams of all lineups, learning or not, in mid-segment too, beside what is read after them."""
-    outcomes = [list(_rounds(machine.evaluator(kind, dtype, plain=plain))) for plain in (False, True)]
+def test_batches_of_mixed_items(machine, dtype, kind):
+    """Streams of all experts, learning or not, in mid-segment too, beside what is read after them."""
+    outcomes = [list(_batches(machine.evaluator(kind, dtype, plain=plain))) for plain in (False, True)]
     assert any(updates for updates, _ in outcomes[0])
     for (updates, found), (expected_updates, expected) in zip(*outcomes, strict=True):
         assert updates == expected_updates
         assert_close(found, expected, NATS[dtype])
 
 
-def _rounds(evaluator, streams=8):
-    """Of each work in several rounds, the updates and what was computed."""
-    lineups = [{"static": False}, {"experts": 2}, {}, {"experts": 4}]
-    states = [evaluator.start(**lineups[i % 4]) for i in range(streams)]
+def _batches(evaluator, streams=8):
+    """Of each item in several batches, the updates and what was computed."""
+    experts = [{"static": False}, {"experts": 2}, {}, {"experts": 4}]
+    states = [evaluator.start(**experts[i % 4]) for i in range(streams)]
     draw = random.Random(11)
     for _ in range(8):
         parts = []
@@ -142,7 +138,7 @@ def test_graphs_in_any_order_are_the_plain_way(machine, kind):
     draw = random.Random(5)
     for seed in range(30):
         rows, length = plain.tile << draw.randrange(3), draw.choice([SEGMENT, 1, 3])
-        ids, targets, losses, state = lesson(plain.model, rows, seed)
+        ids, targets, losses, state = training(plain.model, rows, seed)
         ids, targets, losses = ids[:length], targets[:length], losses[:length]
         delta = 0.02 * torch.randn(rows, plain.size, generator=torch.Generator().manual_seed(seed))
         delta = None if draw.random() < 0.3 else delta.to(state.h)
@@ -164,42 +160,26 @@ def test_nobody_waits_until_a_step_is_taken(machine, kind):
     """Rows are laid out, read and learned from without a wait: the device is never idle in between."""
     evaluator = machine.evaluator(kind, torch.float32)
     state = evaluator.start(static=False)
-    lessons = [
-        Lesson(Reading((BOS, *text[:-1]), state.now.state), text, [0.1] * SEGMENT)
+    inputs = [
+        TrainingInput(RowInput((BOS, *text[:-1]), state.now.state), text, [0.1] * SEGMENT)
         for text in drawn(machine.streams, SEGMENT)
     ]
     for _ in range(3):
-        evaluator.rows.learn(lessons)
-        evaluator.rows.read([each.reading for each in lessons])
+        evaluator.rows.learn(inputs)
+        evaluator.rows.read([each.read for each in inputs])
     with machine.unwaiting():
-        evaluator.rows.learn(lessons)
-        evaluator.rows.read([each.reading for each in lessons])
+        evaluator.rows.learn(inputs)
+        evaluator.rows.read([each.read for each in inputs])
 
 
 def test_graphs_are_a_gpus_own_way(machine):
-    """Learners and readers use them there, unless they are told not to; a CPU never does."""
+    """Evaluators and readers use them there, unless they are told not to; a CPU never does."""
     on_gpu = machine.device.type == "cuda"
     evaluator = machine.evaluator("subspace", torch.float32)
     model = evaluator.model
     from_rule = machine.calibration(model, "subspace")
-    assert isinstance(Learner(model, from_rule, bos_id=BOS).fast_weights, GraphedWeights) == on_gpu
-    assert not isinstance(Learner(model, from_rule, bos_id=BOS, graphs=False).fast_weights, GraphedWeights)
+    assert isinstance(DynamicEvaluator(model, from_rule, bos_id=BOS).fast_weights, GraphedWeights) == on_gpu
+    assert not isinstance(
+        DynamicEvaluator(model, from_rule, bos_id=BOS, graphs=False).fast_weights, GraphedWeights
+    )
     assert isinstance(frozen_reader(model, BOS).rows.weights, GraphedReading) == on_gpu
-
-
-def test_figures(machine, capsys):
-    """Tokens a second at several numbers of rows, in all ways that there are, printed."""
-    model, on_gpu = machine.model(torch.float32), machine.device.type == "cuda"
-    rule, began = machine.calibration(model, "alike"), time.perf_counter()
-    ways = ("plain", "graphs", "compiled") if on_gpu else ("plain",)
-    seconds = SECONDS_OF_FIGURES / 3 if on_gpu else 0.0
-    figures = measure(model, rule, bos_id=BOS, rows=machine.rows, seconds=seconds, ways=ways)
-    assert len(figures) == len(machine.rows) * (7 if on_gpu else 3)
-    assert all(figure.tokens_per_second > 0 and figure.share > 0 for figure in figures)
-    with capsys.disabled() if on_gpu else nullcontext():
-        print(f"\n{machine.device}, {time.perf_counter() - began:.0f} s")
-        for figure in figures:
-            print(
-                f"{figure.task:9} {figure.rows:5} rows, {figure.way:9} {figure.tokens_per_second:12,.0f} "
-                f"tokens/s, {figure.share:7.2%} of the matrix-product rate"
-            )

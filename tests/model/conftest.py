@@ -10,8 +10,6 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import DropoutRates, sample_masks
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
-from rlstm_model.walk import Group, GroupMasks, GroupState
-from rlstm_model.window import read_window
 
 
 def _random_model(*, seed=0, scale=0.7, dtype=torch.float64, **shape):
@@ -65,33 +63,10 @@ def draw_masks():
     return draw
 
 
-def _beside(name):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def reference():
     """The model in NumPy."""
-    return _beside("reference")
-
-
-@pytest.fixture(scope="session")
-def plain():
-    """The layers in plain torch."""
-    return _beside("plain")
-
-
-@pytest.fixture(scope="session")
-def read_layer():
-    """One layer over a window: h after every token, and the last c."""
-
-    def read(layer, x_TBH, h, c, mask=None):
-        group = Group(layer.cell, "residual", x_TBH.dtype)
-        masks = GroupMasks(None if mask is None else mask[None], None)
-        outputs, last = read_window(group, [layer.weights], x_TBH, GroupState(h[None], c[None]), masks)
-        return outputs, last.c[0]
-
-    return read
+    spec = importlib.util.spec_from_file_location("reference", Path(__file__).with_name("reference.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

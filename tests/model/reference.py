@@ -1,6 +1,6 @@
 """The model, slowly and obviously: float64 NumPy, one batch row and one token at a time.
 
-Written from the equations (mathematics: §1.2) and nothing else; it shares no code with the package.
+Written from the equations (docs/mathematics.md §1.2) and nothing else; it shares no code with the package.
 """
 
 import numpy as np
@@ -48,6 +48,24 @@ def cell_step(config, layer, x, h, c, state_mask):
     return o * np.tanh(c), c
 
 
+def predict(config, weights, e_out, x, temperature=1.0):
+    """The next token's probabilities; a mixture's, component after component."""
+    bias = weights["embedding.bias"]
+    if config.softmax_components == 1:
+        return softmax(temperature * (e_out @ x + bias))
+    mixed = {name.removeprefix("embedding.mixture."): w for name, w in weights.items() if ".mixture." in name}
+    shares = softmax(mixed["weights"] @ x)
+    latents = [
+        np.tanh(matrix @ x + own)
+        for matrix, own in zip(mixed["projection"], mixed["projection_bias"], strict=True)
+    ]
+    parts = [
+        share * softmax(temperature * (e_out @ latent + bias))
+        for share, latent in zip(shares, latents, strict=True)
+    ]
+    return sum(parts)
+
+
 def layers_of(config, weights):
     for index in range(config.num_layers):
         prefix = f"stack.layers.{index}."
@@ -84,5 +102,5 @@ def forward(config, weights, ids_TB, h_LBH, c_LBH, masks):
                 h[index, b], c[index, b] = cell_step(config, layer, x, mogrified_h, c[index, b], state_mask)
                 outputs.append(h[index, b] * masks["cell"][index, t, b])
             features[t, b] = softmax_input(config, outputs) * masks["output"][t, b]
-            probabilities[t, b] = softmax(e_out @ features[t, b] + weights["embedding.bias"])
+            probabilities[t, b] = predict(config, weights, e_out, features[t, b])
     return features, probabilities, h, c

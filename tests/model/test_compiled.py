@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
@@ -68,18 +66,3 @@ def test_compiled_training_gives_the_losses_of_eager_training(random_model, shap
         losses.append(nats)
     assert losses[0][-1] < losses[0][0]
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
-
-
-def test_static_texts_by_a_compiled_step_are_the_static_texts(random_model):
-    """In windows and in single tokens, for two numbers of rows: to 1e-6 in float32."""
-    model = random_model(dtype=torch.float32, mogrifier_rank=2)
-    compiled, plain = FrozenWeights(model, compiled=True), FrozenWeights(model)
-    for rows in (3, 8):
-        ids_TB, state = _text(model, batch=rows), model.initial_state(rows)
-        outcomes = []
-        for weights in (compiled, plain):
-            logits_TBV, after = weights.read(None, ids_TB, state, temperature=0.9)
-            following_BV, after = weights.step(None, ids_TB[0], after)
-            outcomes.append((logits_TBV, following_BV, *after))
-        for found, expected in zip(*outcomes, strict=True):
-            torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)

@@ -48,8 +48,8 @@ def has_outline(visit):
     )
 
 
-def test_everything_by_keyboard(visited):
-    """Once through: key, text, views, tokens, fork, reset, delete; nobody touches a mouse."""
+def test_key_and_text_by_keyboard(visited):
+    """The key, then the text; nobody touches a mouse."""
     visit = visited()
     visit.page.goto(visit.url)
     visit.page.get_by_label("Key", exact=True).wait_for()
@@ -63,15 +63,26 @@ def test_everything_by_keyboard(visited):
     press("Control+Enter")
     visit.wait()
     assert visit.text == TEXT
+
+
+def read_by_keyboard(visit):
+    """Have the text read, past the heat map, in a page just opened."""
+    press = visit.page.keyboard.press
     visit.page.reload()
     visit.page.get_by_text("tiny on cpu").wait_for()
     tab_to(visit, "Skip to the heat map")
     press("Enter")
     visit.page.wait_for_timeout(100)
     tab_to(visit, "Text to read")
-    type_(TEXT)
+    visit.page.keyboard.type(TEXT)
     press("Control+Enter")
     visit.wait()
+
+
+def test_tokens_by_keyboard(visit):
+    """One after the other, line after line, in each view."""
+    press = visit.page.keyboard.press
+    read_by_keyboard(visit)
     for _ in range(TABS):
         press("Shift+Tab")
         if focused(visit) == "Token":
@@ -94,6 +105,12 @@ def test_everything_by_keyboard(visited):
     press("ArrowRight")
     press("ArrowRight")
     assert visit.page.locator("#rows .side").count() == 2 * visit.page.locator("#rows .row").count()
+
+
+def test_sessions_by_keyboard(visit):
+    """Forked, reset and deleted; each question can be left."""
+    press = visit.page.keyboard.press
+    read_by_keyboard(visit)
     source = visit.session
     for verb in ("Fork", "Reset", "Delete"):
         visit.page.locator("li:has([aria-current]) .open").focus()

@@ -13,7 +13,7 @@ from saboteur.acts import ACTS
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (Path(__file__).parent, ROOT / "tests" / "simulation")
-SHORT = ("no_chain_check", "no_operation_ids", "acknowledged_before_commit", "memory_not_zeroed")
+SHORT = ("no_chain_check", "no_operation_ids", "acknowledged_before_commit", "anothers_state_committed")
 AT_ONCE = 2
 ASSERTED = ("AssertionError", "assert ", "Failed: DID NOT RAISE")
 

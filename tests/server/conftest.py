@@ -4,10 +4,10 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
 from rlstm_server.settings import Settings
-from rlstm_server.store.in_memory import MemoryStore
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import Route, WebSocketRoute
-
-from rlstm_server.store.in_memory import MemoryStore
+from tests.memory_store import MemoryStore
 
 UNKNOWN = "0" * 32
 OPEN = {

@@ -3,8 +3,8 @@ import os
 import pytest
 
 from rlstm_server.engine.engine import CACHE_BYTES
-from rlstm_server.engine.runner import ROWS
 from rlstm_server.engine.scheduler import SHARE
+from rlstm_server.engine.worker import ROWS
 from rlstm_server.errors import StartupError
 from rlstm_server.schemas import EngineLimits
 from rlstm_server.settings import Settings, load_settings
@@ -48,9 +48,9 @@ def test_files_of_a_folder_are_settings_too(monkeypatch, tmp_path):
 
 def test_a_file_that_is_wrong_is_named_without_its_content(monkeypatch, tmp_path):
     """As a variable is; and a folder that is not there is no folder without secrets."""
-    (tmp_path / "rlstm_export_key").write_text("canary")
+    (tmp_path / "rlstm_api_keys").write_text("canary")
     monkeypatch.setenv("RLSTM_SECRETS_DIR", str(tmp_path))
-    with pytest.raises(StartupError, match="RLSTM_EXPORT_KEY") as refused:
+    with pytest.raises(StartupError, match="RLSTM_API_KEYS") as refused:
         load_settings()
     assert "canary" not in refused.value.detail
     monkeypatch.setenv("RLSTM_SECRETS_DIR", str(tmp_path / "nowhere"))

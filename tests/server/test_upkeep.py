@@ -1,12 +1,13 @@
 import asyncio
 import math
 
+from tests.memory_store import MemoryStore
+
 from rlstm_server import upkeep
-from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.metered import metered as measured
 from rlstm_server.errors import StoreUnavailable
 from rlstm_server.metrics import Metrics
 from rlstm_server.store.base import Usage
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Store(MemoryStore):
@@ -56,7 +57,7 @@ async def test_the_stores_figures_are_published_and_withdrawn(monkeypatch):
     """As long as it answers; the call that failed is counted."""
     monkeypatch.setattr(upkeep, "STORE_SECONDS", 0.0)
     store, metrics = Store(), Metrics()
-    metered = MeteredStore(store, metrics)
+    metered = measured(store, metrics)
     await run_until(upkeep.watch_store(metered, metrics), lambda: value(metrics, "store_bytes") == 70)
     assert value(metrics, "store_max_bytes") == 100
     assert value(metrics, "store_evicted_keys") == 2
@@ -70,7 +71,7 @@ async def test_expired_sessions_are_buried_again_and_again(monkeypatch):
     """A sweep that fails is not the last one."""
     monkeypatch.setattr(upkeep, "SWEEP_SECONDS", 0.0)
     store, metrics = Store(), Metrics()
-    metered = MeteredStore(store, metrics)
+    metered = measured(store, metrics)
     store.lost = True
     await run_until(upkeep.sweep(metered, metrics), lambda: store.swept >= 2)
     assert value(metrics, "sessions_ended_total", reason="idle_ttl") == 0
@@ -85,7 +86,7 @@ async def test_what_nobody_expected_ends_no_upkeep(monkeypatch, caplog):
     monkeypatch.setattr(upkeep, "SWEEP_SECONDS", 0.0)
     store, metrics = Store(), Metrics()
     store.odd = True
-    await run_until(upkeep.sweep(MeteredStore(store, metrics), metrics), lambda: store.swept >= 2)
+    await run_until(upkeep.sweep(measured(store, metrics), metrics), lambda: store.swept >= 2)
     assert value(metrics, "store_errors_total", op="sweep", reason="other") >= 1
     (kinds,) = {(record.message, record.exc_info[0]) for record in caplog.records}
     assert kinds == ("the sweep failed", LookupError)
@@ -101,7 +102,7 @@ async def test_the_figures_are_asked_for_again_whatever_went_wrong(monkeypatch):
         raise LookupError
 
     monkeypatch.setattr(store, "usage", usage)
-    await run_until(upkeep.watch_store(MeteredStore(store, metrics), metrics), lambda: len(asked) >= 2)
+    await run_until(upkeep.watch_store(measured(store, metrics), metrics), lambda: len(asked) >= 2)
     assert math.isnan(value(metrics, "store_bytes"))
 
 

@@ -15,7 +15,7 @@ from rlstm_model.dropout import DropoutRates
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.batches import Texts
 from rlstm_training.config import Recipe, Source
-from rlstm_training.corpora import ENVIRONMENT
+from rlstm_training.corpora import ENVIRONMENT, SPLITS
 
 
 def _words(count, seed):
@@ -78,19 +78,14 @@ def words():
     return _words
 
 
-@pytest.fixture
-def corpora(tmp_path, monkeypatch):
+def _make_corpora(folder):
     """A corpora folder: ``three`` (a file a split), ``one`` (byte ranges), ``kinds/letter`` and streams."""
-    folder = tmp_path / "corpora"
     folder.mkdir()
     one = _words(600, 1)
     cuts = [0, len(one) - 600, len(one) - 300, len(one)]
-    splits = {n: [a, b] for n, a, b in zip(("train", "valid", "test"), cuts, cuts[1:], strict=False)}
+    splits = {n: [a, b] for n, a, b in zip(SPLITS, cuts, cuts[1:], strict=False)}
     files = [
-        *(
-            _record(folder, f"three/{s}.txt.xz", _words(300, s), "three", s)
-            for s in ("train", "valid", "test")
-        ),
+        *(_record(folder, f"three/{s}.txt.xz", _words(300, s), "three", s) for s in SPLITS),
         _record(folder, "one/one.txt.xz", one, "one", "all", splits=splits),
         _record(folder, "kinds/letter.txt.xz", _words(200, 9), "kinds", "domain"),
     ]
@@ -101,18 +96,40 @@ def corpora(tmp_path, monkeypatch):
     ]
     (folder / "manifest.json").write_text(json.dumps({"format": 1, "files": files}))
     (folder / "streams.json").write_text(json.dumps({"turns": {"about": "", "segments": segments}}))
+    return folder
+
+
+@pytest.fixture
+def corpora(tmp_path, monkeypatch):
+    """A corpora folder of a test's own, see :func:`_make_corpora`."""
+    folder = _make_corpora(tmp_path / "corpora")
     monkeypatch.setenv(ENVIRONMENT, str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_corpora(tmp_path_factory):
+    """The same for all tests, to be read only."""
+    return _make_corpora(tmp_path_factory.mktemp("shared") / "corpora")
+
+
+def _make_own(folder):
+    folder.mkdir()
+    for split in SPLITS:
+        (folder / f"{split}.txt").write_bytes(_words(300, split))
     return folder
 
 
 @pytest.fixture
 def own_folder(tmp_path):
     """A corpus of the user's own."""
-    folder = tmp_path / "own"
-    folder.mkdir()
-    for split in ("train", "valid", "test"):
-        (folder / f"{split}.txt").write_bytes(_words(300, split))
-    return folder
+    return _make_own(tmp_path / "own")
+
+
+@pytest.fixture(scope="session")
+def shared_own(tmp_path_factory):
+    """The same for all tests, to be read only."""
+    return _make_own(tmp_path_factory.mktemp("shared") / "own")
 
 
 @pytest.fixture(scope="session")

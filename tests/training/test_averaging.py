@@ -160,31 +160,6 @@ def test_oracle_e_on_the_scalar_toy_the_average_nears_the_minimum(seed):
     assert math.fsum(one.loss for one in late) / len(late) < mean_raw / 20
 
 
-def test_oracle_e_without_stagnation_the_tails_grow_as_the_run_does():
-    """With all the patience there is only better short means switch: lengths double now and then."""
-    average = make_average(
-        Averaging(kind="two_tailed", patience=10**6), [torch.zeros(1, dtype=torch.float64)]
-    )
-    found, _ = _descend(average, 4000, 20, seed=0)
-    lengths = [one.long_length for one in found]
-    assert max(lengths) > 1000
-    assert found[0].long_length == found[0].short_length == 20
-    assert all(one.short_length <= one.long_length for one in found)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_oracle_e_the_long_tail_is_once_near_the_best_of_all_tails(seed):
-    """By the end some reported average has been nearly as good as the best tail of its moment."""
-    average = make_average(Averaging(kind="two_tailed"), [torch.zeros(1, dtype=torch.float64)])
-    found, iterates = _descend(average, 2000, 20, seed)
-    excess = []
-    for place, one in enumerate(found[10:], 11):
-        tails = [np.mean(iterates[start : place * 20]) ** 2 for start in range(0, place * 20, 20)]
-        excess.append(one.loss - min(tails))
-    raw = math.fsum(one.raw for one in found) / len(found)
-    assert min(excess) < 1e-4 * raw
-
-
 class _Scripted:
     """A two-tailed average of period 1 whose evaluations get losses from a list."""
 
@@ -223,60 +198,6 @@ def test_pitfall_16_equality_switches():
     assert run.lengths == (2, 4)
     found = run.evaluate(5.0, 1.0, 1.0)
     assert (found.length, run.lengths) == (4, (0, 4))
-
-
-def test_raw_weights_that_win_in_the_first_period_restart_both():
-    """An average that has seen one period only and is no better than the raw weights is forgotten."""
-    run = _Scripted()
-    found = run.evaluate(1.0, 1.0, math.nan)
-    assert (found.reported, found.loss, found.length) == ("raw", 1.0, 1)
-    assert run.lengths == (0, 0)
-    assert run.average.tensors() == {}
-    assert run.evaluate(1.0, 0.5, math.nan).length == 2
-
-
-def test_raw_weights_that_win_later_restart_nothing():
-    """They are reported, and a long mean of more than one period goes on."""
-    run = _Scripted()
-    run.evaluate(5.0, 1.0, math.nan)
-    found = run.evaluate(0.5, 2.0, 1.0)
-    assert (found.reported, found.loss) == ("raw", 0.5)
-    assert run.lengths == (2, 4)
-
-
-@pytest.mark.parametrize("patience", [1, 2, 3])
-def test_a_long_mean_that_stagnates_gives_way(patience):
-    """After so many evaluations without a better one the short mean takes over though it is worse."""
-    run = _Scripted(patience=patience)
-    run.evaluate(9.0, 1.0, math.nan)
-    for number in range(1, patience + 1):
-        # The short mean gets better each time, so that it does not stagnate itself.
-        found = run.evaluate(9.0, 8.0 - number, 2.0)
-    assert (found.loss, found.length) == (8.0 - patience, 2 * patience)
-    assert run.lengths == (0, 2 * patience)
-
-
-@pytest.mark.parametrize("patience", [1, 2, 3])
-def test_a_short_mean_that_stagnates_begins_anew(patience):
-    """After so many evaluations without a better one it is emptied; the long mean goes on."""
-    run = _Scripted(patience=patience)
-    run.evaluate(9.0, 5.0, math.nan)
-    for number in range(patience + 1):
-        # The long mean gets better each time, so that it does not stagnate.
-        assert run.lengths[0] == 2 * number
-        run.evaluate(9.0, 8.0, 4.0 - number / 10)
-    assert run.lengths == (0, 2 * (patience + 2))
-
-
-def test_a_mean_takes_its_history_along_when_it_becomes_the_long_one():
-    """It does not get new patience by the switch; the new short mean does."""
-    run = _Scripted(patience=2)
-    run.evaluate(9.0, 5.0, math.nan)
-    run.evaluate(9.0, 3.0, 2.0)
-    run.evaluate(9.0, 4.0, 4.0)  # Equal, so the short mean switches; it was better one evaluation ago.
-    assert run.lengths == (0, 4)
-    found = run.evaluate(9.0, 7.0, 6.0)  # Two without a better one than 3.
-    assert (found.loss, run.lengths) == (7.0, (0, 2))
 
 
 def test_a_period_without_iterates_changes_no_mean():

@@ -1,7 +1,11 @@
+"""Model cards: what hubs read and what made a model; and a run's best weights as a checkpoint."""
+
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from rlstm_model.adaptation.config import AdaptationConfig
@@ -11,17 +15,23 @@ from rlstm_training import cards
 from rlstm_training.cards import (
     calibration_section,
     evaluation_section,
+    export,
     model_card,
-    rewrite_section,
+    rewrite_card,
     with_section,
     without_sections,
 )
-from rlstm_training.config import Source
-from rlstm_training.evaluation.calibrate import Trial, Trials
+from rlstm_training.config import Averaging, Source
+from rlstm_training.corpora.texts import prepare
 from rlstm_training.evaluation.evaluation import Evaluation
 from rlstm_training.evaluation.measurements import Setting
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
-from rlstm_training.evaluation.results import EvaluationSettings, record
+from rlstm_training.evaluation.procedure import Procedure, record
+from rlstm_training.evaluation.search import Trial, Trials
+from rlstm_training.loop import train
+from rlstm_training.reporting import Reporter
+from rlstm_training.run import RunDirectory, RunError
+from rlstm_training.trainer import Trainer
 
 
 def front_matter(card):
@@ -142,7 +152,8 @@ def _result(kind, text, nats, adapted=None, **settings):
     evaluation = Evaluation(
         text=text, tokens=1000, bytes=2000, unknown=0, static_nats=nats, adapted_nats=adapted
     )
-    return record(evaluation, EvaluationSettings(**settings), kind)
+    prefix = settings.pop("prefix", None)
+    return record(evaluation, Procedure(model=None, bos_id=0, **settings).settings(prefix), kind)
 
 
 def test_the_results_table_has_the_published_measure(tmp_path):
@@ -151,7 +162,12 @@ def test_the_results_table_has_the_published_measure(tmp_path):
     sampling = MonteCarlo(samples=20, rates=DropoutRates(input=0.1))
     results = [
         _result(
-            "words", "w test", 1000 * math.log(90), 1000 * math.log(60), temperature=0.96, adaptation=config
+            "words",
+            "w test",
+            1000 * math.log(90),
+            1000 * math.log(60),
+            temperature=0.96,
+            calibration=SimpleNamespace(config=config),
         ),
         _result("bytes", "b", 2000 * math.log(2), prefix=5000, monte_carlo=sampling),
         _result("characters", f"{tmp_path}/own test", 1500 * math.log(2)),
@@ -171,10 +187,88 @@ def test_sections_are_removed_by_how_their_titles_begin():
     assert without_sections(card, "C") == card
 
 
-def test_a_section_is_rewritten_in_the_card_as_it_is_now(tmp_path):
-    """What others wrote into the card since it was loaded stays."""
+def test_a_card_is_rewritten_as_it_is_now(tmp_path):
+    """What others wrote into it since it was loaded stays."""
     checkpoint = SimpleNamespace(folder=tmp_path, card="stale")
-    rewrite_section(checkpoint, "One", "1")
-    (tmp_path / CARD).write_text(with_section((tmp_path / CARD).read_text(), "Two", "2"))
-    rewrite_section(checkpoint, "One", "new")
+    for title, body in (("One", "1"), ("Two", "2"), ("One", "new")):
+        rewrite_card(checkpoint, lambda card, title=title, body=body: with_section(card, title, body))
     assert (tmp_path / CARD).read_text() == "## One\n\nnew\n\n## Two\n\n2\n"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_exported_model_is_the_trained_one(corpora, toy_recipe, tmp_path, dtype):
+    """The checkpoint holds the best weights, rounded to its precision, and its card their results."""
+    recipe = toy_recipe(steps=4)
+    texts, vocab = prepare(recipe)
+    with RunDirectory.open(tmp_path / "run", recipe) as run:
+        model = train(recipe, texts, run, Reporter())
+        export(run, tmp_path / "model", vocab, dtype=dtype)
+        valid = run.metrics()[-1]["valid"]
+    checkpoint = load(tmp_path / "model")
+    assert checkpoint.vocab == vocab
+    for name, weight in checkpoint.model.state_dict().items():
+        assert torch.equal(weight, model.state_dict()[name].to(dtype).float())
+    assert "4 steps" in checkpoint.card
+    assert f"| three/as_is | {valid['three/as_is']:.3f} |" in checkpoint.card
+
+
+def test_a_run_without_checkpoint_cannot_be_exported(corpora, toy_recipe, tmp_path):
+    """There is no model yet, and no folder is made."""
+    with (
+        RunDirectory.open(tmp_path / "run", toy_recipe()) as run,
+        pytest.raises(RunError, match="has no checkpoint yet"),
+    ):
+        export(run, tmp_path / "model", prepare(toy_recipe())[1])
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("kind", ["tail", "two_tailed"])
+def test_pitfall_30_the_averaged_weights_are_exported_where_they_are_the_best(
+    corpora, toy_recipe, tmp_path, kind
+):
+    """The model is the mean of the last iterates before the best evaluation, kept one by one in another run.
+
+    Sessions and dynamic evaluation begin with these weights, not with the raw ones.
+    """
+    recipe = toy_recipe(
+        steps=32,
+        evaluate_every=4,
+        checkpoint_every=9,
+        averaging=Averaging(kind=kind, latest=6),
+        optimizer="adam",
+        beta1=0.0,
+        learning_rate=0.2,
+        decay="constant",
+    )
+    texts, vocab = prepare(recipe)
+    with RunDirectory.open(tmp_path / "run", recipe) as run:
+        train(recipe, texts, run, Reporter())
+        found = min((one for one in run.metrics() if "valid" in one), key=lambda one: one["nats"]["reported"])
+        exported = export(run, tmp_path / "model", vocab).state_dict()
+    assert found["lengths"]["reported"] > 1
+    trainer, iterates = Trainer(replace(recipe, averaging=Averaging()), texts), []
+    while trainer.step < found["step"]:
+        trainer.advance()
+        iterates.append({name: weight.double() for name, weight in trainer.model.state_dict().items()})
+    tail = iterates[-found["lengths"]["reported"] :]
+    for name, weight in load(tmp_path / "model").model.state_dict().items():
+        assert torch.equal(weight, exported[name])
+        mean = torch.stack([iterate[name] for iterate in tail]).mean(0)
+        torch.testing.assert_close(weight.double(), mean, rtol=1e-4, atol=1e-6)
+        assert (weight - iterates[-1][name]).abs().max() > 1e-3
+
+
+def test_the_raw_weights_are_exported_where_they_are_the_best(corpora, toy_recipe, tmp_path):
+    """In a run whose loss falls fast its average lags behind; the newest checkpoint is not the best one."""
+    recipe = toy_recipe(
+        steps=16, evaluate_every=8, averaging=Averaging(kind="two_tailed"), learning_rate=1e-3
+    )
+    texts, vocab = prepare(recipe)
+    with RunDirectory.open(tmp_path / "run", recipe) as run:
+        model = train(recipe, texts, run, Reporter())
+        (*_, last) = (record for record in run.metrics() if "valid" in record)
+        assert last["lengths"]["reported"] == 1
+        assert last["nats"]["long"] > last["nats"]["raw"]
+        exported = export(run, tmp_path / "model", vocab)
+    for name, weight in exported.state_dict().items():
+        assert torch.equal(weight, model.state_dict()[name])

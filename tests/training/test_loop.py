@@ -18,9 +18,9 @@ from rlstm_training.batches import Batches
 from rlstm_training.config import Averaging
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.evaluation.evaluation import striped_loss
-from rlstm_training.loop import _Loop, train
+from rlstm_training.loop import Progress, _Loop, train
 from rlstm_training.objective import language_model_loss
-from rlstm_training.reporting import Silence
+from rlstm_training.reporting import Reporter
 from rlstm_training.run import Diverged, RunDirectory, RunError
 from rlstm_training.trainer import Trainer
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 AVERAGED = Averaging(kind="two_tailed")
 
 
-class _Record(Silence):
+class _Record(Reporter):
     def __init__(self):
         self.heard, self.losses = [], {}
 
@@ -43,7 +43,7 @@ class _Record(Silence):
         self.heard.append(("noticed", message))
 
 
-class _Stop(Silence):
+class _Stop(Reporter):
     """Ends the process, as it were, right after a step, or after something was noticed."""
 
     def __init__(self, at):
@@ -64,7 +64,7 @@ def trained(curve_of):
 
     def train_run(folder, recipe, texts, reporter=None):
         with RunDirectory.open(folder, recipe) as run:
-            return train(recipe, texts, run, reporter or Silence()), curve_of(run)
+            return train(recipe, texts, run, reporter or Reporter()), curve_of(run)
 
     return train_run
 
@@ -95,7 +95,7 @@ def test_a_stopped_run_goes_on_exactly(toy_recipe, toy_texts, tmp_path, trained,
     parts, resumed = trained(tmp_path / "parts", recipe, toy_texts)
     assert resumed == curve
     _assert_same_weights(whole, parts)
-    ends = [RunDirectory(tmp_path / name).load(60)[0] for name in ("whole", "parts")]
+    ends = [RunDirectory(tmp_path / name).load(60).tensors for name in ("whole", "parts")]
     assert ends[0].keys() == ends[1].keys()
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
 
@@ -128,7 +128,7 @@ import json, sys, torch
 from pathlib import Path
 from rlstm_training.config import Recipe
 from rlstm_training.loop import train
-from rlstm_training.reporting import Silence
+from rlstm_training.reporting import Reporter
 from rlstm_training.run import RunDirectory
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.trainer import Trainer
@@ -137,7 +137,7 @@ recipe = Recipe.from_json(json.loads(sys.argv[2]))
 texts, _ = prepare(recipe)
 print("ready", flush=True)
 with RunDirectory.open(Path(sys.argv[1]), recipe) as run:
-    train(recipe, texts, run, Silence())
+    train(recipe, texts, run, Reporter())
 """
 
 
@@ -241,7 +241,7 @@ def diverging(toy_recipe):
 
 
 def _loop_until(run, recipe, texts, step):
-    loop = _Loop(Trainer(recipe, texts), run, Silence())
+    loop = _Loop(Trainer(recipe, texts), run, Reporter())
     loop.resume()
     while loop.trainer.step < step:
         loop.advance()
@@ -250,7 +250,8 @@ def _loop_until(run, recipe, texts, step):
 
 def _assert_gone_back(loop, run, best):
     """All but text, dice and step is that of the best checkpoint; the carried state is empty."""
-    tensors, header = run.load(best)
+    saved = run.load(best)
+    tensors, header = saved.tensors, saved.header
     now = loop.trainer.tensors()
     for name in (name for name in tensors if name.startswith(("model.", "optimizer.", "average."))):
         assert torch.equal(now[name], tensors[name])
@@ -397,3 +398,11 @@ def test_the_best_checkpoint_stays_beside_the_two_newest(
     assert ("started", 55, 60) in reporter.heard
     assert run.saved_steps() == [20, 55, 60]
     assert run.best().step == 20
+
+
+def test_worse_by_more_than_the_margin_is_a_divergence():
+    """The margin itself is not; before the first evaluation there is nothing to be worse than."""
+    progress = Progress().after(10, 2.0)
+    assert not progress.diverged(2.5, 0.5)
+    assert progress.diverged(2.5001, 0.5)
+    assert not Progress().diverged(1e6, 0.5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_training.optimizer import make_optimizer
+from rlstm_training.trainer import make_optimizer
 
 
 def rectification(step: int, beta2: float) -> float | None:

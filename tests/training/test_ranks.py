@@ -12,7 +12,7 @@ from rlstm_training.config import Averaging
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.loop import train
 from rlstm_training.ranks import ALONE, RankError, Ranks, launched_ranks, own_device
-from rlstm_training.reporting import Silence
+from rlstm_training.reporting import Reporter
 from rlstm_training.run import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -26,11 +26,11 @@ from pathlib import Path
 from rlstm_training.config import Recipe
 from rlstm_training.loop import train
 from rlstm_training.ranks import launched_ranks
-from rlstm_training.reporting import Silence
+from rlstm_training.reporting import Reporter
 from rlstm_training.run import RunDirectory
 from rlstm_training.corpora.texts import prepare
 
-class End(Silence):
+class End(Reporter):
     def advanced(self, step, loss):
         if step == job["stop"]:
             os._exit(3)
@@ -89,7 +89,7 @@ def _environment():
 
 
 def _train_alone(folder, recipe, *, stop=0):
-    class End(Silence):
+    class End(Reporter):
         def advanced(self, step, loss):
             if step == stop:
                 raise InterruptedError

@@ -9,8 +9,6 @@ import torch
 
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import DropoutRates
-from rlstm_training.averaging import make_average
-from rlstm_training.batches import Texts
 from rlstm_training.config import Averaging
 from rlstm_training.evaluation.evaluation import striped_loss
 from rlstm_training.recipes import RECIPES
@@ -133,13 +131,6 @@ def test_texts_of_other_rows_are_refused(toy_recipe, toy_texts):
     """Texts and recipe must agree on the batch."""
     with pytest.raises(ValueError, match="the texts have 4 rows, the recipe 3"):
         Trainer(toy_recipe(sources=toy_recipe().sources[:1]), toy_texts)
-
-
-def test_texts_may_come_from_anywhere(toy_recipe):
-    """A run needs ids and rows only, no corpus."""
-    ids = torch.arange(100).numpy() % 7
-    trainer = Trainer(toy_recipe(), Texts(train=[(ids, 4)], valid={}))
-    assert trainer.advance() > 0
 
 
 def test_pitfall_5_every_window_and_row_has_state_masks_of_its_own(toy_recipe, toy_texts):
@@ -268,16 +259,6 @@ def test_pitfall_17_going_back_takes_back_all_but_the_text(toy_recipe, toy_texts
     assert torch.equal(trainer.generator.get_state(), dice)
 
 
-def test_what_was_gone_back_to_is_a_copy(toy_recipe, toy_texts):
-    """Training on from a checkpoint's tensors does not write into them: a run may go back to them again."""
-    trainer = _averaged_trainer(toy_recipe, toy_texts)
-    tensors = {name: tensor.clone() for name, tensor in trainer.tensors().items()}
-    kept = {name: tensor.clone() for name, tensor in tensors.items()}
-    trainer.go_back(tensors, trainer.average.header())
-    trainer.advance()
-    assert all(torch.equal(tensor, kept[name]) for name, tensor in tensors.items())
-
-
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_nothing_changes_when_a_step_is_not_finite(toy_recipe, toy_texts, monkeypatch, what):
     """Loss or gradient: the error names the step; weights, moments, average and state are as before it."""
@@ -333,14 +314,3 @@ def test_a_mixture_of_softmaxes_is_trained(toy_recipe, toy_texts):
     losses = [trainer.advance() for _ in range(60)]
     assert sum(losses[-10:]) / 10 < losses[0] - 1.5
     assert all(weight.grad.any() for weight in trainer.model.embedding.mixture.parameters())
-
-
-def test_the_average_is_the_recipes(toy_recipe, toy_texts):
-    """Its kind and settings, over all weights of the model."""
-    trainer = Trainer(toy_recipe(averaging=Averaging(kind="tail", latest=1, every=3)), toy_texts)
-    expected = make_average(trainer.recipe.averaging, trainer.parameters)
-    assert type(trainer.average) is type(expected)
-    for _ in range(7):
-        trainer.advance()
-    assert trainer.average.header()["length"] == 2
-    assert sum(mean.numel() for mean in trainer.average.long()) == trainer.recipe.model.num_parameters

@@ -31,7 +31,6 @@ def url_and_keys(start, tmp_path_factory):
         "--durability",
         "memory",
         RLSTM_API_KEYS_FILE=str(path),
-        RLSTM_EXPORT_KEY="signed by the tests " * 2,
         RLSTM_LIMITS__QUEUED_JOBS="8",
         RLSTM_LIMITS__PING_SECONDS="0.2",
     ) as server:

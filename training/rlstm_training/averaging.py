@@ -7,7 +7,7 @@ counted in iterates, the weights after every ``every``-th optimiser step.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -36,20 +36,6 @@ class Evaluated:
     long_length: int = 0
 
 
-class RunningMean:
-    """The mean of ``length`` iterates, in storage of its own."""
-
-    def __init__(self, weights: Weights) -> None:
-        self.tensors = [torch.zeros_like(weight) for weight in weights]
-        self.length = 0
-
-    @torch.no_grad()
-    def add(self, weights: Weights) -> None:
-        """One more iterate: mean += (weights - mean) / length."""
-        self.length += 1
-        torch._foreach_lerp_(self.tensors, [weight.detach() for weight in weights], 1.0 / self.length)
-
-
 class Stagnation:
     """Counts the evaluations since the best one."""
 
@@ -57,8 +43,8 @@ class Stagnation:
         self._patience = patience
         self.best, self.since = math.inf, 0
 
-    def hear(self, loss: float) -> None:
-        """One more evaluation."""
+    def add(self, loss: float) -> None:
+        """Count one more evaluation."""
         self.best, self.since = (loss, 0) if loss < self.best else (self.best, self.since + 1)
 
     @property
@@ -67,23 +53,65 @@ class Stagnation:
         return self.since >= self._patience
 
 
-class WeightAverage(Protocol):
-    """What the training loop asks of an average."""
+class RunningMean(Stagnation):
+    """The mean of ``length`` iterates, in storage of its own, and how its evaluations went."""
+
+    def __init__(self, weights: Weights, patience: int) -> None:
+        super().__init__(patience)
+        self.tensors = [torch.zeros_like(weight) for weight in weights]
+        self.length = 0
+
+    @torch.no_grad()
+    def take(self, weights: Weights) -> None:
+        """One more iterate: mean += (weights - mean) / length."""
+        self.length += 1
+        torch._foreach_lerp_(self.tensors, [weight.detach() for weight in weights], 1.0 / self.length)
+
+    def evaluated(self, loss: Loss) -> float:
+        """Its loss; infinite while it is empty."""
+        return loss(self.tensors) if self.length else math.inf
+
+    def emptied(self) -> "RunningMean":
+        """The same storage without iterates or history."""
+        torch._foreach_zero_(self.tensors)
+        self.length, self.best, self.since = 0, math.inf, 0
+        return self
+
+    def header(self) -> list[float]:
+        """All but the tensors, as JSON."""
+        return [self.length, self.best, self.since]
+
+    def restore(self, tensors: Weights | None, header: Sequence[Any]) -> None:
+        """Go on from tensors, if there were any, and header."""
+        # What a run that diverged has left here may be no numbers, and would stay in every later mean.
+        self.emptied()
+        self.length, self.best, self.since = header
+        for kept, tensor in zip(self.tensors, tensors or (), strict=tensors is not None):
+            kept.copy_(tensor)
+
+
+class WeightAverage:
+    """What the training loop asks of an average; by itself, the raw weights alone."""
 
     def update(self, weights: Weights, step: int) -> None:
-        """Hear of the weights after optimiser step ``step`` (the first is 1)."""
+        """Take in the weights after optimiser step ``step`` (the first is 1)."""
 
     def evaluate(self, loss: Loss, weights: Weights, step: int) -> Evaluated:
         """Evaluate the raw ``weights`` and the averages after ``step``, and decide how to go on."""
+        raw = loss(weights)
+        return Evaluated(reported="raw", loss=raw, length=1, raw=raw)
 
     def long(self) -> Weights:
         """The average that is reported as "long"."""
+        return ()
 
     def tensors(self) -> dict[str, Weights]:
         """All tensors, by the name of their average; empty averages have none."""
+        return {}
 
     def header(self) -> dict[str, Any]:
         """All else, as JSON."""
+        return {}
 
     def restore(self, tensors: Mapping[str, Weights], header: Mapping[str, Any]) -> None:
         """Go on from what :meth:`tensors` and :meth:`header` said."""
@@ -93,61 +121,36 @@ def make_average(config: Averaging, weights: Weights) -> WeightAverage:
     """The average of ``config``, empty."""
     match config.kind:
         case "none":
-            return NoAverage()
+            return WeightAverage()
         case "tail":
             return TailAverage(config, weights)
         case "two_tailed":
             return TwoTailedAverage(config, weights)
 
 
-class NoAverage:
-    """The raw weights alone."""
+class TailAverage(WeightAverage):
+    """The mean of all iterates since the raw weights stagnated: the baseline's (docs/mathematics.md §2.11).
 
-    def update(self, weights: Weights, step: int) -> None:
-        """See :class:`WeightAverage`."""
-
-    def evaluate(self, loss: Loss, weights: Weights, step: int) -> Evaluated:
-        """See :class:`WeightAverage`."""
-        raw = loss(weights)
-        return Evaluated(reported="raw", loss=raw, length=1, raw=raw)
-
-    def long(self) -> Weights:
-        """There is none."""
-        return ()
-
-    def tensors(self) -> dict[str, Weights]:
-        """See :class:`WeightAverage`."""
-        return {}
-
-    def header(self) -> dict[str, Any]:
-        """See :class:`WeightAverage`."""
-        return {}
-
-    def restore(self, tensors: Mapping[str, Weights], header: Mapping[str, Any]) -> None:
-        """See :class:`WeightAverage`."""
-
-
-class TailAverage:
-    """The mean of all iterates since the raw weights stagnated: the baseline's (mathematics: §2.11)."""
+    The history that it keeps is that of the raw weights.
+    """
 
     def __init__(self, config: Averaging, weights: Weights) -> None:
         self._config = config
-        self._mean = RunningMean(weights)
-        self._raw = Stagnation(config.patience)
+        self._mean = RunningMean(weights, config.patience)
         self._started = False
 
     def update(self, weights: Weights, step: int) -> None:
         """See :class:`WeightAverage`."""
         self._started = self._started or step >= self._config.latest
         if self._started and step % self._config.every == 0:
-            self._mean.add(weights)
+            self._mean.take(weights)
 
     def evaluate(self, loss: Loss, weights: Weights, step: int) -> Evaluated:
         """See :class:`WeightAverage`. Once it has begun, the average is what is reported."""
         raw, length = loss(weights), self._mean.length
-        long = loss(self._mean.tensors) if length else math.inf
-        self._raw.hear(raw)
-        self._started = self._started or self._raw.stagnates
+        long = self._mean.evaluated(loss)
+        self._mean.add(raw)
+        self._started = self._started or self._mean.stagnates
         if not length:
             return Evaluated(reported="raw", loss=raw, length=1, raw=raw)
         return Evaluated(reported="long", loss=long, length=length, raw=raw, long=long, long_length=length)
@@ -162,50 +165,49 @@ class TailAverage:
 
     def header(self) -> dict[str, Any]:
         """See :class:`WeightAverage`."""
-        return {"started": self._started, "length": self._mean.length, "raw": _counts(self._raw)}
+        return {"started": self._started, "long": self._mean.header()}
 
     def restore(self, tensors: Mapping[str, Weights], header: Mapping[str, Any]) -> None:
         """See :class:`WeightAverage`."""
         self._started = header["started"]
-        _restore_mean(self._mean, tensors.get("long"), header["length"])
-        self._raw.best, self._raw.since = header["raw"]
+        self._mean.restore(tensors.get("long"), header["long"])
 
 
-class TwoTailedAverage:
+class TwoTailedAverage(WeightAverage):
     """Two running means whose lengths adapt, so that one is always near the optimal tail.
 
-    (Melis 2022, Two-Tailed Averaging, algorithms 1 and 2; mathematics: §6.) The short mean replaces the
-    long one as soon as it is no worse, and begins anew. A mean stagnates after ``patience`` evaluations
+    (Melis 2022, Two-Tailed Averaging, algorithms 1 and 2; docs/mathematics.md §6.) The short mean replaces
+    the long one as soon as it is no worse, and begins anew. A mean stagnates after ``patience`` evaluations
     without a better one; its history follows it when it becomes the long one.
     """
 
     def __init__(self, config: Averaging, weights: Weights) -> None:
-        self._config = config
-        self._short, self._long = RunningMean(weights), RunningMean(weights)
-        self._short_history, self._long_history = self._new_history(), self._new_history()
+        self._every = config.every
+        self._short, self._long = (RunningMean(weights, config.patience) for _ in range(2))
         self._iterates = 0
 
     def update(self, weights: Weights, step: int) -> None:
         """See :class:`WeightAverage`."""
-        if step % self._config.every == 0:
+        if step % self._every == 0:
             self._iterates += 1
-            self._short.add(weights)
-            self._long.add(weights)
+            self._short.take(weights)
+            self._long.take(weights)
 
     def evaluate(self, loss: Loss, weights: Weights, step: int) -> Evaluated:
         """See :class:`WeightAverage`."""
-        raw = loss(weights)
-        short = loss(self._short.tensors) if self._short.length else math.inf
+        raw, short = loss(weights), self._short.evaluated(loss)
         # Means of equal length began together, so they are one.
         same = self._short.length == self._long.length
-        long = short if same else loss(self._long.tensors)
+        long = short if same else self._long.evaluated(loss)
         lengths = {"short_length": self._short.length, "long_length": self._long.length}
         best_long = self._switch(short, long)
         length = self._long.length
         period, self._iterates = self._iterates, 0
         averaged = length == 1 or best_long < raw
         if not averaged and length == period:
-            self._restart()
+            # They have seen one period only, and it was no good.
+            self._short.emptied()
+            self._long.emptied()
         return Evaluated(
             reported="long" if averaged else "raw",
             loss=best_long if averaged else raw,
@@ -218,20 +220,14 @@ class TwoTailedAverage:
 
     def _switch(self, short: float, long: float) -> float:
         """Let the short mean take over, or begin anew, where that is due. Returns the long one's loss."""
-        self._short_history.hear(short)
-        self._long_history.hear(long)
-        if self._short.length and (short <= long or self._long_history.stagnates):
-            self._short, self._long = self._emptied(self._long), self._short
-            self._short_history, self._long_history = self._new_history(), self._short_history
+        self._short.add(short)
+        self._long.add(long)
+        if self._short.length and (short <= long or self._long.stagnates):
+            self._short, self._long = self._long.emptied(), self._short
             return short
-        if self._short_history.stagnates:
-            self._short, self._short_history = self._emptied(self._short), self._new_history()
+        if self._short.stagnates:
+            self._short.emptied()
         return long
-
-    def _restart(self) -> None:
-        """Forget both means: they have seen one period only, and it was no good."""
-        self._short, self._long = self._emptied(self._short), self._emptied(self._long)
-        self._short_history, self._long_history = self._new_history(), self._new_history()
 
     def long(self) -> Weights:
         """See :class:`WeightAverage`."""
@@ -245,40 +241,13 @@ class TwoTailedAverage:
     def header(self) -> dict[str, Any]:
         """See :class:`WeightAverage`."""
         return {
-            "short": [self._short.length, *_counts(self._short_history)],
-            "long": [self._long.length, *_counts(self._long_history)],
+            "short": self._short.header(),
+            "long": self._long.header(),
             "iterates": self._iterates,
         }
 
     def restore(self, tensors: Mapping[str, Weights], header: Mapping[str, Any]) -> None:
         """See :class:`WeightAverage`."""
-        for name, mean, history in (
-            ("short", self._short, self._short_history),
-            ("long", self._long, self._long_history),
-        ):
-            length, history.best, history.since = header[name]
-            _restore_mean(mean, tensors.get(name), length)
+        for name, mean in (("short", self._short), ("long", self._long)):
+            mean.restore(tensors.get(name), header[name])
         self._iterates = header["iterates"]
-
-    def _new_history(self) -> Stagnation:
-        return Stagnation(self._config.patience)
-
-    @staticmethod
-    def _emptied(mean: RunningMean) -> RunningMean:
-        torch._foreach_zero_(mean.tensors)
-        mean.length = 0
-        return mean
-
-
-def _counts(history: Stagnation) -> list[float | int]:
-    return [history.best, history.since]
-
-
-def _restore_mean(mean: RunningMean, tensors: Weights | None, length: int) -> None:
-    mean.length = length
-    if tensors is None:
-        # What a run that diverged has left here may be no numbers, and would stay in every later mean.
-        torch._foreach_zero_(mean.tensors)
-        return
-    for kept, tensor in zip(mean.tensors, tensors, strict=True):
-        kept.copy_(tensor)

@@ -1,6 +1,6 @@
 """Batches: rows that each read a text on and on, a window at a time.
 
-"heads" (mathematics: §2.10): each row is a read head that runs through its whole source, again and again.
+"heads" (docs/mathematics.md §2.10): each row is a read head that runs through its source again and again.
 Heads start at equal distances. With jitter the source is taken as lines: all heads are moved by one common
 random number of lines, and each begins each of its rounds up to ``jitter_lines`` lines off its place. A
 round is as long as the source wherever it begins, and it begins and ends at a line's end; so a head's first
@@ -15,6 +15,7 @@ Shape suffixes: T time, B batch rows.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -62,14 +63,7 @@ class Batches:
 
         Raises ValueError when a row's text is shorter than a window, or has no lines to jitter.
         """
-        if batching == "contiguous":
-            if jitter_lines:
-                raise ValueError("jitter_lines: contiguous rows have no jitter, only read heads do")
-            self._heads: list[_Head] = [_Head(piece, 0) for piece in _pieces(sources)]
-        elif jitter_lines:
-            self._heads = _jittered_heads(sources, jitter_lines, eos_id, seed)
-        else:
-            self._heads = [_Head(ids, row * len(ids) // rows) for ids, rows in sources for row in range(rows)]
+        self._heads = _heads(sources, batching, jitter_lines, eos_id, seed)
         for head in self._heads:
             if len(head.ids) <= window:
                 raise ValueError(f"a source of {len(head.ids)} tokens cannot fill a window of {window}")
@@ -87,14 +81,11 @@ class Batches:
 
         All rows move on, whichever are asked for: so every process that shares the rows knows all positions.
         """
-        columns = [self._read(row) for row in range(self.rows)[rows]]
+        places = list(zip(self._heads, self.positions.tolist(), self.rounds.tolist(), strict=True))
+        columns = [head.read(at, round_, self._window + 1) for head, at, round_ in places[rows]]
         text = torch.from_numpy(np.stack(columns, 1).astype(np.int64))
         self._advance()
         return text[:-1], text[1:]
-
-    def _read(self, row: int) -> Ids:
-        """The T + 1 tokens from the row's position on."""
-        return self._heads[row].read(int(self.positions[row]), int(self.rounds[row]), self._window + 1)
 
     def _advance(self) -> None:
         for row, head in enumerate(self._heads):
@@ -107,16 +98,27 @@ class Batches:
                 self.positions[row] = (position + self._window) % len(head.ids)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Head:
-    """A row's text, a ring, and where in it each round begins: always at the same place."""
+    """A row's text, a ring, and where in it each round begins.
 
-    def __init__(self, ids: Ids, home: int) -> None:
-        self.ids = ids
-        self._home = home
+    Without ``line_ends`` always at ``home``; with them at the end of another line near line ``home``.
+    ``number`` tells this head's draws from those of others.
+    """
+
+    ids: Ids
+    home: int = 0
+    line_ends: NDArray[np.int64] | None = None
+    jitter: int = 0
+    seed: int = 0
+    number: int = 0
 
     def beginning(self, round_: int) -> int:
         """The position of the first input of a round."""
-        return self._home
+        if self.line_ends is None:
+            return self.home
+        off = _draw(self.seed, "jitter", self.number, round_, 2 * self.jitter + 1) - self.jitter
+        return int(self.line_ends[(self.home + off) % len(self.line_ends)])
 
     def left(self, position: int, round_: int) -> int:
         """Inputs of a round from ``position`` on; at least one."""
@@ -133,38 +135,29 @@ class _Head:
         return self.ids[places % len(self.ids)]
 
 
-class _JitteredHead(_Head):
-    """Each round begins at the end of another line near the head's home line."""
-
-    def __init__(
-        self, ids: Ids, line_ends: NDArray[np.int64], home: int, *, jitter: int, seed: int, number: int
-    ) -> None:
-        """``home`` counts lines; ``number`` tells this head's draws from those of others."""
-        super().__init__(ids, home)
-        self._line_ends = line_ends
-        self._jitter = jitter
-        self._seed = seed
-        self._number = number
-
-    def beginning(self, round_: int) -> int:
-        """See :class:`_Head`."""
-        off = _draw(self._seed, "jitter", self._number, round_, 2 * self._jitter + 1) - self._jitter
-        return int(self._line_ends[(self._home + off) % len(self._line_ends)])
-
-
-def _jittered_heads(
-    sources: Sequence[tuple[Ids, int]], jitter: int, eos_id: int | None, seed: int
+def _heads(
+    sources: Sequence[tuple[Ids, int]], batching: Batching, jitter: int, eos_id: int | None, seed: int
 ) -> list[_Head]:
+    if batching == "contiguous" and jitter:
+        raise ValueError("jitter_lines: contiguous rows have no jitter, only read heads do")
     heads: list[_Head] = []
     for ids, rows in sources:
-        line_ends = np.flatnonzero(ids == eos_id) if eos_id is not None else np.empty(0, dtype=np.int64)
-        lines = len(line_ends)
-        if not lines:
-            raise ValueError("jitter_lines: a source has no line ends")
-        offset = _draw(seed, "offset", len(heads), 0, lines)
-        for row in range(rows):
-            home, number = offset + row * lines // rows, len(heads)
-            heads.append(_JitteredHead(ids, line_ends, home, jitter=jitter, seed=seed, number=number))
+        # One piece a row and an end, in order: their lengths differ by one at most.
+        starts = [row * len(ids) // rows for row in range(rows + 1)]
+        if batching == "contiguous":
+            heads += [_Head(ids=ids[start:end]) for start, end in pairwise(starts)]
+        elif not jitter:
+            heads += [_Head(ids=ids, home=start) for start in starts[:-1]]
+        else:
+            line_ends = np.flatnonzero(ids == eos_id) if eos_id is not None else np.empty(0, dtype=np.int64)
+            lines = len(line_ends)
+            if not lines:
+                raise ValueError("jitter_lines: a source has no line ends")
+            offset, more = _draw(seed, "offset", len(heads), 0, lines), {"jitter": jitter, "seed": seed}
+            heads += [
+                _Head(ids=ids, home=offset + row * lines // rows, line_ends=line_ends, number=number, **more)
+                for row, number in enumerate(range(len(heads), len(heads) + rows))
+            ]
     return heads
 
 
@@ -177,12 +170,3 @@ def _draw(seed: int, what: Literal["offset", "jitter"], number: int, round_: int
     key = np.array([seed % 2**64, ("offset", "jitter").index(what)], dtype=np.uint64)
     counter = np.array([0, 0, number, round_], dtype=np.uint64)
     return int(np.random.Philox(key=key, counter=counter).random_raw()) % choices
-
-
-def _pieces(sources: Sequence[tuple[Ids, int]]) -> list[Ids]:
-    """Each source cut into one piece a row, in order; their lengths differ by one at most."""
-    return [
-        ids[row * len(ids) // rows : (row + 1) * len(ids) // rows]
-        for ids, rows in sources
-        for row in range(rows)
-    ]

@@ -1,4 +1,4 @@
-"""Model cards: what a checkpoint is, what it was trained on, and what it reaches."""
+"""Model cards: what a checkpoint is, was trained on, and reaches; and how a run becomes a checkpoint."""
 
 import json
 import re
@@ -6,16 +6,44 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError
+import torch
+
+from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError, save
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.vocab import Vocab
 from rlstm_training.atomic import replace_text
 from rlstm_training.config import Recipe
-from rlstm_training.corpora import PUBLISHED, locate
-from rlstm_training.evaluation.calibrate import Trials
-from rlstm_training.evaluation.measurements import Setting
+from rlstm_training.corpora.published import PUBLISHED
+from rlstm_training.corpora.reading import locate
+from rlstm_training.evaluation.search import Trials
+from rlstm_training.run import RunDirectory, RunError
 
 ADAPTATION_TITLE: Final = "Adaptation"
 _SHARE_ALIKE: Final = "CC-BY-SA-3.0"
 _ENGLISH: Final = {*PUBLISHED, "dickens", "enwiki6", "enwiki6-text8", "novels", "tinyshakespeare"}
+
+
+def export(
+    run: RunDirectory, folder: Path, vocab: Vocab, *, dtype: torch.dtype = torch.float32
+) -> LanguageModel:
+    """Write the model of the run's best evaluation to ``folder``, with its card; returns it.
+
+    These are the weights that were reported there: raw, or their average. A run that has not evaluated yet
+    gives its newest weights. The run may be going on in another process. Raises RunError without a
+    checkpoint, CheckpointError when ``folder`` cannot be written.
+    """
+    saved = run.best()
+    if saved is None:
+        raise RunError(f"{run.folder}: has no checkpoint yet")
+    recipe = run.recipe()
+    model = LanguageModel(recipe.model)
+    prefix = "average.long." if saved.header["reported"]["weights"] == "long" else "model."
+    weights = {n.removeprefix(prefix): t for n, t in saved.tensors.items() if n.startswith(prefix)}
+    model.load_state_dict(weights)
+    valid = [each["valid"] for each in run.metrics() if "valid" in each and each["step"] <= saved.step]
+    card = model_card(recipe, steps=saved.step, valid=valid[-1] if valid else {})
+    save(folder, model, vocab, dtype=dtype, card=card)
+    return model
 
 
 def model_card(recipe: Recipe, *, steps: int, valid: Mapping[str, float], folder: Path | None = None) -> str:
@@ -23,7 +51,7 @@ def model_card(recipe: Recipe, *, steps: int, valid: Mapping[str, float], folder
 
     ``valid`` holds bits per token by text, read in stripes. Raises CorpusError for a corpus that is gone.
     """
-    model, corpora = recipe.model, list(dict.fromkeys(source.corpus for source in recipe.sources))
+    model, corpora = recipe.model, recipe.corpora
     data = "".join(_data_row(recipe, corpus, folder) for corpus in corpora)
     results = "".join(f"| {_short(name)} | {bits:.3f} |\n" for name, bits in valid.items())
     mogrifier = f"{model.mogrifier_rounds} mogrifier rounds of rank {model.mogrifier_rank or 'full'}"
@@ -87,24 +115,17 @@ def with_section(card: str, title: str, body: str) -> str:
     return f"{card.rstrip()}\n\n{section}" if card.strip() else section
 
 
-def rewrite_section(checkpoint: Checkpoint, title: str, body: str) -> None:
-    """Replace or add a section of the card beside a checkpoint, as it is now. Raises CheckpointError."""
-    _change(checkpoint, lambda card: with_section(card, title, body))
-
-
 def without_sections(card: str, title: str) -> str:
     """The card without the sections whose titles begin with ``title``."""
     pattern = re.compile(rf"^## {re.escape(title)}.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     return pattern.sub("", card)
 
 
-def remove_sections(checkpoint: Checkpoint, title: str) -> None:
-    """Remove the sections whose titles begin with ``title``. Raises CheckpointError."""
-    _change(checkpoint, lambda card: without_sections(card, title))
+def rewrite_card(checkpoint: Checkpoint, change: Callable[[str], str]) -> None:
+    """Change the card beside a checkpoint as it is now: what others wrote since it was loaded stays.
 
-
-def _change(checkpoint: Checkpoint, change: Callable[[str], str]) -> None:
-    """Rewrite the card beside a checkpoint as it is now: what others wrote since it was loaded stays."""
+    Raises CheckpointError.
+    """
     path = checkpoint.folder / CARD
     try:
         card = path.read_text("utf-8", errors="replace") if path.is_file() else ""
@@ -115,21 +136,18 @@ def _change(checkpoint: Checkpoint, change: Callable[[str], str]) -> None:
 
 def calibration_section(trials: Trials, experts: int) -> str:
     """The table of a rule's search: bits per byte of each held-out text, in a session of so many experts."""
-    names, best = list(trials.static), trials.best.setting
+    best = trials.best.setting
     sessions = f"sessions of {experts} expert{'s' if experts > 1 else ''}"
-    rows = [(("static", "", "", ""), trials.static)]
-    rows += [(_figures(trial.setting), trial.bits_per_byte) for trial in trials.tried]
+    headers, *rows = trials.table()
     lines = [
         f"Rate {best.rate:g}, decay {best.decay:g}, epsilon {best.epsilon:g}, segments of {best.segment}",
         f"tokens: the least regret over held-out texts in {sessions}, one a text. In bits per byte;",
         "*regret* is the part of the possible gain that is missed, its mean over texts: 0 is the best of all",
         "trials on each, 1 as good as static.",
         "",
-        *_table_head(("segment", "rate", "decay", "epsilon", *names, "mean", "regret")),
+        *_table_head(headers),
+        *map(_table_row, rows),
     ]
-    for figures, bits in rows:
-        values = [*(bits[name] for name in names), _mean(bits), trials.regret(bits)]
-        lines.append(_table_row((*figures, *(f"{value:.4f}" for value in values))))
     return "\n".join(lines)
 
 
@@ -180,20 +198,12 @@ def _rule(settings: Mapping[str, Any]) -> str:
     )
 
 
-def _figures(setting: Setting) -> tuple[str, str, str, str]:
-    return (str(setting.segment), f"{setting.rate:g}", f"{setting.decay:g}", f"{setting.epsilon:g}")
-
-
 def _table_head(names: Sequence[str]) -> list[str]:
     return [_table_row(names), _table_row(["---"] * len(names))]
 
 
 def _table_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _mean(values: Mapping[str, float]) -> float:
-    return sum(values.values()) / len(values)
 
 
 def _data_row(recipe: Recipe, corpus: str, folder: Path | None) -> str:

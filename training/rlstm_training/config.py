@@ -42,7 +42,7 @@ class Averaging:
     """Which average of the weights is evaluated and kept beside the raw ones.
 
     kind      "none"; "tail": one mean of all iterates from its start on; "two_tailed": two of
-              adaptive lengths (Melis 2022, Two-Tailed Averaging; mathematics: §6)
+              adaptive lengths (Melis 2022, Two-Tailed Averaging; docs/mathematics.md §6)
     every     optimiser steps between two iterates that enter an average
     patience  evaluations without a better one after which an average stagnates (two_tailed),
               or the raw weights do and the average starts (tail)
@@ -66,7 +66,7 @@ class Recipe:
     """A complete training run.
 
     ``clip_norm`` and ``l2`` belong to the loss as ``loss_scale`` has it: the mean over tokens, or, as in
-    published settings, the mean over rows of the sum over a window's T tokens (mathematics: §2.7),
+    published settings, the mean over rows of the sum over a window's T tokens (docs/mathematics.md §2.7),
     where they are T times as large for the same run.
 
     model                   the model's shape
@@ -138,24 +138,14 @@ class Recipe:
             _refuse_unless_one_of(choices, name, getattr(self, name))
         if not self.sources:
             raise ValueError("sources must name at least one corpus")
-        for name in (
-            "window",
-            "steps",
-            "dropout_samples",
-            "evaluate_every",
-            "validation_tokens",
-            "checkpoint_every",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name, least in _LEAST.items():
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} must be at least {least}, not {getattr(self, name)}")
         for name in ("learning_rate", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if self.batching == "contiguous" and self.jitter_lines:
             raise ValueError("jitter_lines must be 0 where batching is contiguous: only heads jitter")
-        for name in ("jitter_lines", "early_stopping", "divergence_resets", "l2", "divergence_margin"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
         if not 0 <= self.reset_probability <= 1:
             raise ValueError(f"reset_probability must lie in [0, 1], not {self.reset_probability}")
 
@@ -163,6 +153,11 @@ class Recipe:
     def rows(self) -> int:
         """B, the rows of a batch before dropout samples multiply them."""
         return sum(source.rows for source in self.sources)
+
+    @property
+    def corpora(self) -> list[str]:
+        """What its sources read, each once."""
+        return list(dict.fromkeys(source.corpus for source in self.sources))
 
     @property
     def tokens_per_step(self) -> int:
@@ -206,6 +201,11 @@ class Recipe:
             raise ValueError(f"not a recipe of this version: {error}") from error
 
 
+_LEAST = {
+    **dict.fromkeys(("window", "steps", "dropout_samples", "validation_tokens"), 1),
+    **dict.fromkeys(("evaluate_every", "checkpoint_every"), 1),
+    **dict.fromkeys(("jitter_lines", "early_stopping", "divergence_resets", "l2", "divergence_margin"), 0),
+}
 _CHOICES = {
     "vocab": get_args(VocabKind),
     "batching": get_args(Batching),

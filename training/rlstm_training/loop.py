@@ -1,8 +1,14 @@
-"""The training loop: steps, evaluations, checkpoints, going back after a divergence, and the end."""
+"""The training loop: steps, evaluations, checkpoints, going back after a divergence, and the end.
+
+A run has diverged when a loss or gradient is not finite, or when an evaluation is worse than the best one
+by a margin. It then goes back to weights, optimiser and averages of its best checkpoint and on at 0.9 of
+its rate, which compounds. The data position is not taken back, so other batches follow; the carried state
+starts at zero (Melis 2022, §5; docs/mathematics.md §7).
+"""
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,13 +17,47 @@ from rlstm_model.language_model import LanguageModel
 from rlstm_training.averaging import Evaluated
 from rlstm_training.batches import Texts
 from rlstm_training.config import Recipe
-from rlstm_training.divergence import Progress
 from rlstm_training.ranks import ALONE, Ranks
 from rlstm_training.reporting import Reporter
 from rlstm_training.run import Diverged, RunDirectory, RunError
 from rlstm_training.trainer import CPU, Trainer
 
 LOG_EVERY = 50
+SLOWER = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How a run's evaluations have gone so far.
+
+    best_step, best_loss   of the best evaluation, in nats a token; step 0 and infinity before the first
+    since                  evaluations since it
+    resets                 how often the run went back
+    """
+
+    best_step: int = 0
+    best_loss: float = math.inf
+    since: int = 0
+    resets: int = 0
+
+    @property
+    def rate_scale(self) -> float:
+        """What the recipe's learning rate is multiplied by."""
+        return SLOWER**self.resets
+
+    def diverged(self, loss: float, margin: float) -> bool:
+        """Whether an evaluation of ``loss`` shows that the run has gone wrong."""
+        return not math.isfinite(loss) or loss > self.best_loss + margin
+
+    def after(self, step: int, loss: float) -> "Progress":
+        """With one more evaluation."""
+        if loss < self.best_loss:
+            return replace(self, best_step=step, best_loss=loss, since=0)
+        return replace(self, since=self.since + 1)
+
+    def gone_back(self) -> "Progress":
+        """At the best again, more slowly."""
+        return replace(self, since=0, resets=self.resets + 1)
 
 
 @dataclass
@@ -62,7 +102,7 @@ class _Loop:
             for damage in saved.damaged:
                 self._reporter.noticed(f"{damage}; going back to step {saved.step}")
             self.trainer.restore(saved.tensors, saved.header["average"], saved.step)
-            self._progress = Progress.from_json(saved.header["progress"])
+            self._progress = Progress(**saved.header["progress"])
             self._reported = saved.header["reported"]
             self._losses = saved.header["losses"]
             self._clock.before = saved.header["seconds"]
@@ -110,7 +150,6 @@ class _Loop:
             valid={name: _or_none(value) for name, value in bits.items()},
             nats=_nats(found),
             lengths=_lengths(found),
-            seconds=round(self._clock.seconds, 3),
         )
         self._clock.lap()
         self._steps_timed = 0
@@ -137,10 +176,10 @@ class _Loop:
             raise Diverged(
                 f"{self._run.folder}: training diverged again after {progress.resets} resets; {why}"
             )
-        tensors, header = self._run.load(progress.best_step)
-        self.trainer.go_back(tensors, header["average"])
+        best = self._run.load(progress.best_step)
+        self.trainer.go_back(best.tensors, best.header["average"])
         self._progress = progress.gone_back()
-        self._reported = header["reported"]
+        self._reported = best.header["reported"]
         self._losses = []
         reset = {"to_step": progress.best_step, "rate_scale": self._progress.rate_scale, "why": why}
         self._record(step=step, reset=reset)
@@ -157,7 +196,7 @@ class _Loop:
         self._record(loss=sum(losses) / len(losses), rate=rate, tokens_per_second=speed)
 
     def _record(self, **figures: Any) -> None:
-        record = {"step": self.trainer.step, **figures}
+        record = {"step": self.trainer.step, **figures, "seconds": round(self._clock.seconds, 3)}
         if self.trainer.ranks.first:
             self._run.log(record)
         self._reporter.recorded(record)
@@ -169,7 +208,7 @@ class _Loop:
         header = {
             "recipe": self.recipe.name,
             "losses": self._losses,
-            "progress": self._progress.to_json(),
+            "progress": asdict(self._progress),
             "average": self.trainer.average.header(),
             "reported": self._reported,
             "seconds": self._clock.seconds,
@@ -189,7 +228,7 @@ def train(
 ) -> LanguageModel:
     """Run ``recipe`` to its end, from the newest whole checkpoint if there is one.
 
-    Returns the model with its raw last weights; the best ones are in the run (:func:`rlstm_training.export`).
+    Returns the model with its raw last weights; the best ones are in the run.
     Raises RunError when all checkpoints are damaged or the disk refuses; Diverged, which is one, when the run
     diverges for good.
     """

@@ -2,7 +2,7 @@
 
     loss_t = ln D - ln sum_d p_d(w_t)
 
-(Melis 2022, §4; mathematics: §2.8.) The average is taken for every token, over samples that have masks
+(Melis 2022, §4; docs/mathematics.md §2.8.) The average is taken for every token, over samples that have masks
 and carried states of their own; sample d's share of the gradient is its responsibility p_d / sum_d p_d.
 :func:`softmax_loss` is output layer and loss in one, piece by piece: the logits of a window with a large
 vocabulary, and their gradient, would not fit any cache, and moving them costs more than the products.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlstm_model.embedding import Embedding
+from rlstm_model.language_model import Embedding
 
 # Of logits at once: what a CPU's caches hold; on a GPU, enough that starting its kernels takes no time.
 PIECE_BYTES, PIECE_BYTES_ON_GPU = 16 * 2**20, 512 * 2**20
@@ -125,7 +125,7 @@ def add_l2_gradient(weights: Sequence[Tensor], coefficient: float) -> None:
     """Add to each gradient that of ``coefficient / 2`` times the squared norm of all weights.
 
     Biases and embeddings included, and before any clipping: the penalty is a part of the loss
-    (mathematics: §2.7).
+    (docs/mathematics.md §2.7).
     """
     if coefficient == 0.0:
         return

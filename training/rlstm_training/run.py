@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -28,6 +28,7 @@ from torch import Tensor
 from rlstm_training.atomic import partial_of, replace_text
 from rlstm_training.config import Recipe
 
+RECIPE, METRICS = "recipe.json", "metrics.jsonl"
 KEPT_CHECKPOINTS = 2
 
 
@@ -53,7 +54,9 @@ class RunDirectory:
     """One run. :meth:`open` it to begin or to resume; one made plainly only looks, at any process's run."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.tensorboard = folder, folder / "tensorboard"
+        self._recipe_path, self._metrics_path = folder / RECIPE, folder / METRICS
+        self._checkpoints, self._lock_path = folder / "checkpoints", folder / "lock"
         self._lock: TextIO | None = None
 
     @classmethod
@@ -179,11 +182,9 @@ class RunDirectory:
         damaged: list[str] = []
         for step in reversed(self.saved_steps()):
             try:
-                tensors, header = self.load(step)
+                return replace(self.load(step), damaged=tuple(damaged))
             except RunError as error:
                 damaged.append(str(error))
-                continue
-            return Saved(step=step, tensors=tensors, header=header, damaged=tuple(damaged))
         if damaged:
             raise RunError("; ".join(damaged))
         return None
@@ -196,9 +197,7 @@ class RunDirectory:
         newest = self.newest()
         if newest is None or newest.header["best_step"] in (0, newest.step):
             return newest
-        step = newest.header["best_step"]
-        tensors, header = self.load(step)
-        return Saved(step=step, tensors=tensors, header=header)
+        return self.load(newest.header["best_step"])
 
     @property
     def finished(self) -> bool:
@@ -209,16 +208,16 @@ class RunDirectory:
         except (OSError, ValueError):
             return False
 
-    def load(self, step: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and header of a checkpoint. Raises RunError when it is damaged."""
+    def load(self, step: int) -> Saved:
+        """The checkpoint of ``step``. Raises RunError when it is damaged."""
         place = self._checkpoints / str(step)
         weights = place / "run.safetensors"
         try:
             header = self._header(step)
-            if header.get("sha256", "") not in ("", _sha256(weights)):
+            if header["sha256"] != _sha256(weights):
                 raise ValueError("run.safetensors is not what was written")
-            return load_file(weights), header
-        except (OSError, ValueError, SafetensorError) as error:
+            return Saved(step=step, tensors=load_file(weights), header=header)
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise RunError(f"{place}: is damaged ({error})") from error
 
     def _header(self, step: int) -> dict[str, Any]:
@@ -237,27 +236,6 @@ class RunDirectory:
         except BlockingIOError:
             return True
         return False
-
-    @property
-    def tensorboard(self) -> Path:
-        """Where TensorBoard's event files go."""
-        return self.folder / "tensorboard"
-
-    @property
-    def _recipe_path(self) -> Path:
-        return self.folder / "recipe.json"
-
-    @property
-    def _metrics_path(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def _lock_path(self) -> Path:
-        return self.folder / "lock"
-
-    @property
-    def _checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
 
     def _refuse_foreign(self) -> None:
         if self.folder.exists() and not self.folder.is_dir():

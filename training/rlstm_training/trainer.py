@@ -20,7 +20,6 @@ from rlstm_training.batches import Batches, Ids, Texts
 from rlstm_training.config import Recipe
 from rlstm_training.evaluation.evaluation import striped_loss
 from rlstm_training.objective import add_l2_gradient, language_model_loss, repeat_samples
-from rlstm_training.optimizer import make_optimizer
 from rlstm_training.ranks import ALONE, Ranks
 
 CPU = torch.device("cpu")
@@ -207,14 +206,26 @@ class Trainer:
     @contextmanager
     def _using(self, weights: Weights) -> Iterator[None]:
         raw = [parameter.data for parameter in self.parameters]
-        _point(self.parameters, weights)
         try:
+            for parameter, value in zip(self.parameters, weights, strict=True):
+                parameter.data = value.data
             yield
         finally:
-            _point(self.parameters, raw)
+            for parameter, own in zip(self.parameters, raw, strict=True):
+                parameter.data = own
 
     def _names(self) -> list[str]:
         return [name for name, _ in self.model.named_parameters()]
+
+
+def make_optimizer(parameters: Sequence[Tensor], recipe: Recipe) -> torch.optim.Optimizer:
+    """Rectified Adam (Liu et al. 2020; docs/mathematics.md §4) or plain Adam, as torch has them.
+
+    L2 is part of the loss, so there is no weight decay.
+    """
+    kind = torch.optim.RAdam if recipe.optimizer == "radam" else torch.optim.Adam
+    betas = (recipe.beta1, recipe.beta2)
+    return kind(parameters, lr=recipe.learning_rate, betas=betas, eps=recipe.epsilon, foreach=True)
 
 
 def _set_initial_weights(model: LanguageModel, recipe: Recipe, generator: torch.Generator) -> None:
@@ -225,11 +236,6 @@ def _set_initial_weights(model: LanguageModel, recipe: Recipe, generator: torch.
     if start.config != recipe.model:
         raise ValueError(f"start_from: {recipe.start_from} is a model of another shape than the recipe's")
     model.load_state_dict(start.state_dict())
-
-
-def _point(parameters: Sequence[Tensor], values: Weights) -> None:
-    for parameter, value in zip(parameters, values, strict=True):
-        parameter.data = value.data
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -184,10 +184,6 @@ class ConflictError(StateConflictError, type="conflict"):
     """Other replicas changed the session each time the server tried; nothing was applied."""
 
 
-class ExportDisabledError(StateConflictError, type="export_disabled"):
-    """The server has no key to sign exports with."""
-
-
 class InFlightError(StateConflictError, type="in_flight"):
     """An operation with the same idempotency key is still at work."""
 

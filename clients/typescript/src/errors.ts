@@ -168,10 +168,6 @@ export class StateConflictError extends APIError {
 export class ConflictError extends StateConflictError {
   static override readonly type = "conflict";
 }
-/** The server has no key to sign exports with. */
-export class ExportDisabledError extends StateConflictError {
-  static override readonly type = "export_disabled";
-}
 /** An operation with the same idempotency key is still at work. */
 export class InFlightError extends StateConflictError {
   static override readonly type = "in_flight";

@@ -269,7 +269,7 @@ export interface paths {
         };
         /**
          * Export
-         * @description Give the session as a signed file, which this server's tenant can import again.
+         * @description Give the session as a safetensors file, which can be imported again where its model is served.
          */
         readonly get: operations["export_sessions__session_id__export_get"];
         readonly put?: never;
@@ -478,7 +478,7 @@ export interface components {
              * Kind
              * @description What may change: of the checkpoint's rules; default: its first that fits.
              */
-            readonly kind?: ("full" | "subspace" | "sparse" | "output_bias") | null;
+            readonly kind?: ("full" | "subspace" | "output_bias") | null;
             /**
              * Num Fast Weights
              * @description How many numbers that is: likewise.
@@ -512,7 +512,7 @@ export interface components {
              * Kind
              * @enum {string}
              */
-            readonly kind: "full" | "subspace" | "sparse" | "output_bias";
+            readonly kind: "full" | "subspace" | "output_bias";
             /**
              * Num Fast Weights
              * @description Numbers that each expert may change.
@@ -636,6 +636,11 @@ export interface components {
              * @description The key was seen before: this is what happened then.
              */
             readonly replayed: boolean;
+            /**
+             * Scores Stored
+             * @description False of a repeat whose columns are no longer stored: the text was applied all the same.
+             */
+            readonly scores_stored: boolean;
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
@@ -811,11 +816,6 @@ export interface components {
             readonly learning: boolean;
             /** @description Of a fork or an import: where its history began. */
             readonly forked_from: components["schemas"]["AncestorOut"] | null;
-            /**
-             * Approx
-             * @description Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit.
-             */
-            readonly approx: boolean;
             /** Durability */
             readonly durability: string;
             /** Replayed */
@@ -1095,11 +1095,6 @@ export interface components {
             readonly learning: boolean;
             /** @description Of a fork or an import: where its history began. */
             readonly forked_from: components["schemas"]["AncestorOut"] | null;
-            /**
-             * Approx
-             * @description Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit.
-             */
-            readonly approx: boolean;
             /**
              * Numerics
              * @description Equal ids give equal bits. Null where another server made the session, with a model that is not served here.
@@ -1748,6 +1743,11 @@ export interface components {
              */
             readonly replayed: boolean;
             /**
+             * Scores Stored
+             * @description False of a repeat whose columns are no longer stored: the text was applied all the same.
+             */
+            readonly scores_stored: boolean;
+            /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
              * @enum {string}
@@ -1862,11 +1862,6 @@ export interface components {
             readonly learning: boolean;
             /** @description Of a fork or an import: where its history began. */
             readonly forked_from: components["schemas"]["AncestorOut"] | null;
-            /**
-             * Approx
-             * @description Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit.
-             */
-            readonly approx: boolean;
         };
         /**
          * SessionTotalsOut

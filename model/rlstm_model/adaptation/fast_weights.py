@@ -6,7 +6,9 @@ Shape suffixes: T tokens of a segment, N rows, V vocabulary, P fast weights of a
 """
 
 import math
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -90,6 +92,46 @@ class FastWeights(Weights, Protocol):
         """
 
 
+@dataclass(frozen=True)
+class FrozenWeights:
+    """:class:`Weights` without anything to learn: the weights as loaded.
+
+    Those of one model are equal, so that frozen texts are read together, and share batches with others.
+    """
+
+    model: LanguageModel
+    at_once = 256
+
+    @property
+    def tile(self) -> int:
+        """See :class:`Weights`."""
+        return row_tile(self.model)
+
+    def computed(self, rows: int) -> int:
+        """See :class:`Weights`."""
+        return rows
+
+    def zero(self, rows: int) -> Tensor:
+        """Deltas ``[N, 0]``."""
+        return self.model.embedding.input.new_zeros(rows, 0)
+
+    @torch.no_grad()
+    def read(
+        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """Logits ``[T, N, V]`` after each of the ids, and the state after them; deltas add nothing."""
+        features_TNH, after = self.model(ids_TN, state)
+        return self.model.logits(features_TNH, temperature), after
+
+    @torch.no_grad()
+    def step(
+        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """The same for one token a row: logits ``[N, V]``."""
+        features_NH, after = self.model.step(ids_N, state)
+        return self.model.logits(features_NH, temperature), after
+
+
 def softmax_gradient(logits: Tensor, targets: Tensor) -> Tensor:
     """Gradient of each target's loss at the logits ``[.., V]``: p - 1 for the target, p for all others."""
     d_logits = torch.softmax(logits, -1)
@@ -114,7 +156,17 @@ def slow_norm(model: LanguageModel) -> float:
 
 
 def check_precision(model: LanguageModel) -> None:
-    """Raise ValueError for a model in half precision, which would swallow the steps (pitfall 35)."""
+    """Raise ValueError for a model in half precision, which would swallow the steps."""
     dtype = model.embedding.input.dtype
     if dtype.itemsize < 4:
         raise ValueError(f"fast weights need a model in float32 or float64, not {dtype}")
+
+
+def send(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers, or nested lists of them, as a tensor on a device.
+
+    A copy to a GPU from ordinary memory waits until the GPU has done everything before it; from pinned memory
+    nobody waits.
+    """
+    pinned = device.type == "cuda"
+    return torch.tensor(values, dtype=dtype, pin_memory=pinned).to(device, non_blocking=True)

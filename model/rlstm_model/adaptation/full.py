@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.fast_weights import Learned, check_precision, slow_norm, softmax_gradient
-from rlstm_model.embedding import Embedding
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.language_model import Embedding, LanguageModel
 from rlstm_model.state import State
 
 

@@ -1,8 +1,11 @@
-"""Fast weights on a GPU: each act on a segment is a recorded graph, one for each bucket of rows.
+"""Fast weights on a GPU: what is done with a segment is a recorded graph, one for each bucket of rows.
 
-What reads and learns is any other kind of weights; a graph replays its launches. Rows are padded to a power
-of two times the tile, so that there are few graphs, by rows that are none: token 0 from a state of zero, of
-weight zero. A graph is only made for what comes again, and the one that was used longest ago makes room.
+A segment is thousands of small operations, and a GPU is done with each before the next one is launched. So
+they are recorded once, and run at the price of one launch. A recording holds addresses: whoever replays it
+first puts its values where the recorded ones were. What reads and learns is any other kind of weights.
+Rows are padded to a power of two times the tile, so that there are few graphs, by rows that are none: token 0
+from a state of zero, of weight zero. A graph is only made for what comes again, and the one that was used
+longest ago makes room.
 Without one the same is launched on the same buffers: bits depend on the bucket, not on what was there before.
 Shape suffixes: T tokens of a segment, N rows, V vocabulary, P fast weights of a row.
 """
@@ -11,21 +14,68 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.capture import Capture, CudaGraphs, Recorded
-from rlstm_model.adaptation.fast_weights import FastWeights, Learned, Weights
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
-from rlstm_model.adaptation.row_weights import RowFastWeights
+from rlstm_model.adaptation.fast_weights import FastWeights, FrozenWeights, Learned, Weights
+from rlstm_model.adaptation.subspace import SubspaceFastWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
 
+# The first runs of an operation choose and load its kernels, which cannot be recorded.
+_WARM_UPS = 2
+
+Run: TypeAlias = Callable[[], tuple[Tensor, ...]]
+"""Computes from static buffers alone. Nothing in it may ask for a value, or depend on one in Python."""
+
+Capture: TypeAlias = "Callable[[Run], Recorded]"
+"""How a function is recorded: :class:`CudaGraphs`, or what the tests put in its place."""
+
+
+class Recorded(NamedTuple):
+    """``replay`` computes ``results`` anew, in their place, from what is in the buffers now."""
+
+    replay: Callable[[], None]
+    results: tuple[Tensor, ...]
+
+
+class CudaGraphs:
+    """Records CUDA graphs.
+
+    All share a pool of memory. That is safe in any order of replays as long as no two run at once, inputs lie
+    outside the pool, and results are kept by their graph: what else it holds lives no longer than a replay.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, run: Run) -> Recorded:
+        """Record ``run``; what its results are before the first replay is not said. Waits for the device."""
+        with torch.cuda.device(self._device):
+            self._warm_up(run)
+            graph = torch.cuda.CUDAGraph()
+            # What other threads ask of the device meanwhile is no part of the recording, and no error.
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
+            ):
+                results = run()
+        return Recorded(graph.replay, results)
+
+    def _warm_up(self, run: Run) -> None:
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            for _ in range(_WARM_UPS):
+                run()
+        current.wait_stream(self._stream)
+
 
 class Given(NamedTuple):
-    """What an act is done with: deltas ``[N, P]`` (None: all are zero), ids, states, targets and weights."""
+    """What is worked on: deltas ``[N, P]`` (None: all are zero), ids, states, targets and weights."""
 
     delta: Tensor | None
     ids: Tensor
@@ -43,11 +93,11 @@ class Given(NamedTuple):
 # A GPU waits for launches, not for sums: so many rows take hardly longer than a tile.
 _LEAST_ROWS = 256
 
-Act = Callable[[Given, float], tuple[Tensor, ...]]
+Operation = Callable[[Given, float], tuple[Tensor, ...]]
 
 
 class _Key(NamedTuple):
-    """What two acts must share to be one graph; ``own``: whether rows have deltas."""
+    """What two operations must share to be one graph; ``own``: whether rows have deltas."""
 
     name: str
     tokens: int
@@ -56,7 +106,7 @@ class _Key(NamedTuple):
     temperature: float
 
 
-class Room:
+class StaticBuffer:
     """A static buffer, some of whose rows hold values, and the others zeros.
 
     Rows are counted along ``dim``.
@@ -80,9 +130,9 @@ class Room:
 
 
 class Graphs:
-    """Recorded acts, ``limit`` at most, and the buffers that they share: no two are replayed at once.
+    """Recorded operations, ``limit`` at most, and the buffers that they share: no two are replayed at once.
 
-    An act is recorded when it has come ``spared`` times before: a text's odd end may never come again.
+    One is recorded when it has come ``spared`` times before: a text's odd end may never come again.
     """
 
     def __init__(self, capture: Capture, *, limit: int = 64, spared: int = 2) -> None:
@@ -91,19 +141,21 @@ class Graphs:
         self._spared = spared
         self._recorded: OrderedDict[_Key, Recorded] = OrderedDict()
         self._times: OrderedDict[_Key, int] = OrderedDict()
-        self._rooms: dict[tuple[str, torch.Size, torch.dtype], Room] = {}
+        self._buffers: dict[tuple[str, torch.Size, torch.dtype], StaticBuffer] = {}
 
     def __len__(self) -> int:
         return len(self._recorded)
 
-    def run(self, act: Act, name: str, given: Given, rows: int, temperature: float) -> tuple[Tensor, ...]:
+    def run(
+        self, operation: Operation, name: str, given: Given, rows: int, temperature: float
+    ) -> tuple[Tensor, ...]:
         """Results of ``rows`` rows, the given ones first; they last until the next run."""
         key = _Key(name, len(given.ids), rows, given.delta is not None, temperature)
         static = self._laid(given, rows)
         if key not in self._recorded:
             if not self._worth_it(key):
-                return act(static, temperature)
-            self._recorded[key] = self._capture(partial(act, static, temperature))
+                return operation(static, temperature)
+            self._recorded[key] = self._capture(partial(operation, static, temperature))
             # Only now: recording has waited for every replay, so that none is taken away from under way.
             if len(self._recorded) > self._limit:
                 self._recorded.popitem(last=False)
@@ -124,16 +176,20 @@ class Graphs:
         """The same in static buffers."""
         named = given._asdict().items()
         return given._replace(
-            **{name: self._room(name, value, rows).fill(value) for name, value in named if value is not None}
+            **{
+                name: self._buffer(name, value, rows).fill(value)
+                for name, value in named
+                if value is not None
+            }
         )
 
-    def _room(self, name: str, like: Tensor, rows: int) -> Room:
+    def _buffer(self, name: str, like: Tensor, rows: int) -> StaticBuffer:
         dim = 0 if name == "delta" else 1
         shape = torch.Size((*like.shape[:dim], rows, *like.shape[dim + 1 :]))
         key = (name, shape, like.dtype)
-        if key not in self._rooms:
-            self._rooms[key] = Room(like, dim, rows)
-        return self._rooms[key]
+        if key not in self._buffers:
+            self._buffers[key] = StaticBuffer(like, dim, rows)
+        return self._buffers[key]
 
 
 @dataclass(frozen=True, repr=False)
@@ -184,13 +240,13 @@ class GraphedReading:
         logits_1NV, h, c = self._run(self._step, "step", given, temperature)
         return logits_1NV[0], State(h, c)
 
-    def _run(self, act: Act, name: str, given: Given, temperature: float) -> list[Tensor]:
+    def _run(self, operation: Operation, name: str, given: Given, temperature: float) -> list[Tensor]:
         """Results of the given rows: logits and states, to be kept, and what else there is as it lies."""
         rows = given.ids.shape[1]
         padded = self._bucket(rows)
         if padded > self.at_once:
-            return [*act(given, temperature)]
-        logits_TNV, h, c, *own = self.graphs.run(act, name, given, padded, temperature)
+            return [*operation(given, temperature)]
+        logits_TNV, h, c, *own = self.graphs.run(operation, name, given, padded, temperature)
         return [*(kept[:, :rows].clone() for kept in (logits_TNV, h, c)), *(part_N[:rows] for part_N in own)]
 
     def _bucket(self, rows: int) -> int:
@@ -260,7 +316,7 @@ def graphed(weights: FastWeights) -> FastWeights:
     there is Python's to know.
     """
     device = weights.model.embedding.input.device
-    if device.type != "cuda" or not isinstance(weights, RowFastWeights):
+    if device.type != "cuda" or not isinstance(weights, SubspaceFastWeights):
         return weights
     return GraphedWeights(weights, Graphs(CudaGraphs(device)), _LEAST_ROWS)
 

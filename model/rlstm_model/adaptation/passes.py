@@ -1,30 +1,59 @@
-"""The passes of a batch of tasks: all rows without fast weights, all with, and all that learn.
+"""The passes of a batch: all rows without fast weights, all with, and all that learn; and the learning step.
 
-Shape suffixes: T tokens, N rows of a pass, V vocabulary.
+Shape suffixes: T tokens, N rows of a pass, K rows of a stream that learn, V vocabulary, P fast weights.
 """
 
+import math
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.batch_items import BatchItem, ObserveChunk
-from rlstm_model.adaptation.experts import Place, Predictions
-from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.rows import LearningRows, Lesson, Pass, Reading, Rows
-from rlstm_model.adaptation.steps import Stepped, step
-from rlstm_model.adaptation.tasks import Task
+from rlstm_model.adaptation.batch_items import BatchItem, DecodeStep, ObserveChunk
+from rlstm_model.adaptation.padded_rows import (
+    ForwardPass,
+    LearningPass,
+    LearningRows,
+    PaddedRows,
+    RowInput,
+    TrainingInput,
+)
+from rlstm_model.adaptation.predictions import Place, Predictions
+from rlstm_model.adaptation.rules import Steps
 from rlstm_model.state import State
 
-PassKind: TypeAlias = Literal["read", "turn", "learn"]
+PassKind: TypeAlias = Literal["read", "decode", "learn"]
 """A pass reads texts, or one token each to go on from, or learns."""
+
+MAX_BAD_STEPS = 3
+
+
+class Stepped(NamedTuple):
+    """What a step made of a stream.
+
+    delta_KP        after it; the value that there was where no row took it
+    bad_steps       for each row, steps skipped in a row
+    lost            which rows have skipped too many, and must restart
+    updates, guards, gradient_norms, norm_ratio   see
+                    :class:`~rlstm_model.adaptation.batch_items.ObservedChunk`
+    """
+
+    delta_KP: Tensor | None
+    bad_steps: tuple[int, ...]
+    lost: tuple[bool, ...]
+    updates: int
+    guards: tuple[str, ...]
+    gradient_norms: tuple[float, ...]
+    norm_ratio: float | None
 
 
 @dataclass(eq=False)
-class Done:
-    """What the rows of one task gave, in their order.
+class ReadRows:
+    """What the rows of one item gave, in their order.
 
     places   where the predictions of each row are
     states   of some rows after others, views of a whole pass
@@ -35,108 +64,156 @@ class Done:
     states: list[State] = field(default_factory=list)
     stepped: Stepped | None = None
 
-    def add(self, number: int, read: Pass, place: int, rows: int, skipped: int = 0) -> None:
-        """The rows of a reading, by its place in the pass of a number."""
-        first = read.first[place]
-        self.places += [Place(number, row, skipped) for row in range(first, first + rows)]
-        self.states.append(read.states[place])
+    @property
+    def state(self) -> State:
+        """The state of all rows, copied: a view would keep the states of a whole pass alive."""
+        if len(self.states) == 1:
+            return State(self.states[0].h.clone(), self.states[0].c.clone())
+        return State(*(torch.cat(parts, 1) for parts in zip(*self.states, strict=True)))
 
 
 class Passes:
-    """The passes of a batch of works, which are done when it is made.
+    """The passes of a batch of items, which are done when it is made.
 
-    done         for each work
+    done         for each item
     predictions  of all passes
     padding      tokens that were computed for rows that are none, by the kind of pass
     """
 
-    def __init__(self, rows: Rows, works: Sequence[BatchItem], tasks: Sequence[Task], *, turns: bool) -> None:
-        """``turns``: every reading is of a single token."""
-        self.done = [Done() for _ in tasks]
+    def __init__(self, rows: PaddedRows, items: Sequence[BatchItem]) -> None:
+        """Items that are read by the same rows: all of them decode steps, or none."""
+        self.done = [ReadRows() for _ in items]
         self.padding: Counter[PassKind] = Counter()
-        self._kind: PassKind = "turn" if turns else "read"
         self._windows: list[Sequence[Tensor]] = []
-        lessons = _alike(works, tasks)
-        guests = [_guests(learner.rows, parts, tasks) for (learner, _), parts in lessons.items()]
-        plain = {i: task.plain for i, task in enumerate(tasks) if task.plain is not None}
-        for invited in guests:
-            plain = {i: reading for i, reading in plain.items() if i not in invited}
-        own = {i: task.own for i, task in enumerate(tasks) if task.own is not None}
-        riders = _riders(rows, own, plain)
-        way = rows.step if turns else rows.read
-        self._read(way, {i: reading for i, reading in plain.items() if i not in riders})
-        self._read(way, own, riders)
-        for ((learner, _), parts), invited in zip(lessons.items(), guests, strict=True):
-            self._learn(learner, parts, invited)
+        inputs = [item.inputs for item in items]
+        chunks = _by_length(items)
+        guests = [_guests(rows.weights.tile, own) for own in chunks]
+        invited = {i for each in guests for i in each}
+        frozen = {
+            i: one.frozen for i, one in enumerate(inputs) if one.frozen is not None and i not in invited
+        }
+        own = {i: one.own for i, one in enumerate(inputs) if one.own is not None}
+        riders = _riders(rows.weights.tile, own, frozen)
+        decode = isinstance(items[0], DecodeStep)
+        kind: PassKind = "decode" if decode else "read"
+        read = rows.step if decode else rows.read
+        self._read(kind, read, {i: one for i, one in frozen.items() if i not in riders}, {})
+        self._read(kind, read, own, riders)
+        for some, visitors in zip(chunks, guests, strict=True):
+            self._learn(some, visitors)
         self.predictions = Predictions.of(self._windows)
         self._windows.clear()
 
     def _read(
         self,
-        way: Callable[[Sequence[Reading]], Pass],
-        readings: Mapping[int, Reading],
-        riders: Mapping[int, Reading] | None = None,
+        kind: PassKind,
+        read: Callable[[Sequence[RowInput]], ForwardPass],
+        inputs: Mapping[int, RowInput],
+        riders: Mapping[int, RowInput],
     ) -> None:
-        """One pass. Riders come after the rows that they share it with, and before them in their works."""
-        if not readings:
+        """One pass. Riders come after the rows that they share it with, and before them in their items."""
+        if not inputs:
             return
-        whole = [*readings.items(), *(riders or {}).items()]
-        read = way([reading for _, reading in whole])
-        for place in (*range(len(readings), len(whole)), *range(len(readings))):
-            i, reading = whole[place]
-            self.done[i].add(len(self._windows), read, place, reading.rows)
-        self._windows.append(read.windows)
-        self.padding[self._kind] += read.padding
+        whole = [*inputs.items(), *riders.items()]
+        done = read([one for _, one in whole])
+        for place in (*range(len(inputs), len(whole)), *range(len(inputs))):
+            i, one = whole[place]
+            self._add(i, done, place, one.rows)
+        self._windows.append(done.windows)
+        self.padding[kind] += done.padding
 
-    def _learn(self, learner: Learner, parts: "_Parts", guests: dict[int, Lesson]) -> None:
-        """One pass; the guests' rows come after those that learn."""
-        lessons = [lesson for _, lesson in parts.values()]
-        taught = learner.rows.learn([*lessons, *guests.values()])
-        number = len(self._windows)
-        for place, i in enumerate(guests, start=len(lessons)):
-            self.done[i].add(number, taught.read, place, guests[i].reading.rows)
-        steps = step(learner, [part for part, _ in parts.values()], taught)
-        for place, ((i, (part, _)), stepped) in enumerate(zip(parts.items(), steps, strict=True)):
-            self.done[i].add(number, taught.read, place, len(part.rates), len(part.state.pending))
+    def _learn(self, chunks: Mapping[int, ObserveChunk], guests: Mapping[int, TrainingInput]) -> None:
+        """One pass and its step; the guests' rows come after those that learn."""
+        parts = list(chunks.values())
+        training = [part.inputs.training for part in parts]
+        rows = parts[0].rows
+        learned = rows.learn([*(one for one in training if one is not None), *guests.values()])
+        for place, i in enumerate(guests, start=len(parts)):
+            self._add(i, learned.read, place, guests[i].read.rows)
+        for place, (i, stepped) in enumerate(zip(chunks, _step(rows, parts, learned), strict=True)):
+            self._add(i, learned.read, place, len(chunks[i].rates), len(chunks[i].state.pending))
             self.done[i].stepped = stepped
-        self._windows.append(taught.read.windows)
-        self.padding["learn"] += taught.read.padding
+        self._windows.append(learned.read.windows)
+        self.padding["learn"] += learned.read.padding
+
+    def _add(self, i: int, done: ForwardPass, place: int, rows: int, skipped: int = 0) -> None:
+        """The rows of an input, by its place in the pass that is at work."""
+        first, number = done.first[place], len(self._windows)
+        self.done[i].places += [Place(number, row, skipped) for row in range(first, first + rows)]
+        self.done[i].states.append(done.states[place])
 
 
-_Parts: TypeAlias = dict[int, tuple[ObserveChunk, Lesson]]
-
-
-def _alike(works: Sequence[BatchItem], tasks: Sequence[Task]) -> dict[tuple[Learner, int], _Parts]:
-    """The parts that learn by one learner from as many tokens: after a reset there are shorter segments."""
-    alike: dict[tuple[Learner, int], _Parts] = {}
-    for i, (work, task) in enumerate(zip(works, tasks, strict=True)):
-        if isinstance(work, ObserveChunk) and task.lesson is not None:
-            alike.setdefault((work.evaluator, len(task.lesson.targets)), {})[i] = (work, task.lesson)
-    return alike
+def _by_length(items: Sequence[BatchItem]) -> list[dict[int, ObserveChunk]]:
+    """The chunks that learn, those of as many tokens together: after a reset there are shorter segments."""
+    alike: dict[int, dict[int, ObserveChunk]] = {}
+    for i, item in enumerate(items):
+        if isinstance(item, ObserveChunk) and item.inputs.training is not None:
+            alike.setdefault(len(item.inputs.training.targets), {})[i] = item
+    return list(alike.values())
 
 
 # A row with fast weights of zero has the bits of one without any, so it does not show which pass it was in.
 
 
-def _riders(rows: Rows, own: Mapping[int, Reading], plain: Mapping[int, Reading]) -> dict[int, Reading]:
-    """Static rows that are read beside the own rows of their work, as many as there is padding for."""
-    free = -sum(reading.rows for reading in own.values()) % rows.weights.tile
-    riders: dict[int, Reading] = {}
+def _riders(tile: int, own: Mapping[int, RowInput], frozen: Mapping[int, RowInput]) -> dict[int, RowInput]:
+    """Frozen baselines that are read beside the own rows of their item, as many as there is padding for."""
+    free = -sum(one.rows for one in own.values()) % tile
+    riders: dict[int, RowInput] = {}
     for i in own:
-        reading = plain.get(i)
-        if reading is not None and reading.rows <= free:
-            riders[i] = reading
-            free -= reading.rows
+        one = frozen.get(i)
+        if one is not None and one.rows <= free:
+            riders[i] = one
+            free -= one.rows
     return riders
 
 
-def _guests(rows: LearningRows, parts: _Parts, tasks: Sequence[Task]) -> dict[int, Lesson]:
-    """Static rows that read the segment of the same part, as many as there is padding to be them instead."""
-    free = -sum(lesson.reading.rows for _, lesson in parts.values()) % rows.weights.tile
-    guests: dict[int, Lesson] = {}
-    for i, (_, lesson) in parts.items():
-        plain = tasks[i].plain
-        if free > 0 and plain is not None and plain.ids == lesson.reading.ids:
-            guests[i] = Lesson(plain, lesson.targets, [0.0] * len(lesson.targets))
-            free -= plain.rows
+def _guests(tile: int, chunks: Mapping[int, ObserveChunk]) -> dict[int, TrainingInput]:
+    """Frozen baselines that read the segment of their own chunk, as many as there is padding for."""
+    free = -sum(chunk.inputs.rows[2] for chunk in chunks.values()) % tile
+    guests: dict[int, TrainingInput] = {}
+    for i, chunk in chunks.items():
+        frozen, training = chunk.inputs.frozen, chunk.inputs.training
+        if free > 0 and frozen is not None and training is not None and frozen.ids == training.read.ids:
+            guests[i] = TrainingInput(frozen, training.targets, [0.0] * len(training.targets))
+            free -= frozen.rows
     return guests
+
+
+def _step(rows: LearningRows, chunks: Sequence[ObserveChunk], learned: LearningPass) -> Iterator[Stepped]:
+    """The step of each chunk's stream, all at once: their rows lie one after the other."""
+    # Padding takes the step too: how many rows a norm is taken of may change its last bits.
+    gradient_NP, delta_NP = learned.gradient_NP, learned.delta_NP
+    if delta_NP is None:
+        delta_NP = rows.weights.zero(len(gradient_NP))
+    rates = [min(part.state.rate_scale * rate, sys.float_info.max) for part in chunks for rate in part.rates]
+    more = len(gradient_NP) - len(rates)
+    steps = rows.rule.step(delta_NP, gradient_NP, [*rates, *more * [0.0]])
+    first = 0
+    for chunk in chunks:
+        own = slice(first, first + len(chunk.rates))
+        yield _stepped(chunk, steps.of(own))
+        first = own.stop
+
+
+def _stepped(chunk: ObserveChunk, steps: Steps) -> Stepped:
+    bad_steps = [0 if ok else bad + 1 for ok, bad in zip(steps.taken, chunk.state.bad_steps, strict=True)]
+    lost = tuple(bad == MAX_BAD_STEPS for bad in bad_steps)
+    cut = [taken and scale != 1 for taken, scale in zip(steps.taken, steps.scales, strict=True)]
+    skipped = len(steps.taken) - sum(steps.taken)
+    ratios = [ratio for ratio, taken in zip(steps.norm_ratios, steps.taken, strict=True) if taken]
+    guards = ("step_skipped",) * skipped + ("projected",) * sum(cut) + ("restarted",) * sum(lost)
+    return Stepped(
+        delta_KP=_own(steps.delta_NP) if any(steps.taken) else chunk.state.delta_KP,
+        bad_steps=tuple(bad_steps),
+        lost=lost,
+        updates=int(any(steps.taken)),
+        guards=guards,
+        gradient_norms=tuple(norm for norm in steps.gradient_norms if math.isfinite(norm)),
+        norm_ratio=max(ratios, default=None),
+    )
+
+
+def _own(delta_KP: Tensor) -> Tensor:
+    """A value that keeps nothing else alive: a copy, unless it is all there is."""
+    whole = delta_KP.untyped_storage().nbytes() == delta_KP.nbytes
+    return delta_KP if whole else delta_KP.clone()

@@ -2,7 +2,7 @@
 
     delta <- delta - eta g / (RMS + epsilon) - min(1, lambda RMS / mean(RMS)) * delta
 
-(Krause et al. 2017; mathematics: §8.1; adaptation: §1.) ``sgd`` is the same without RMS.
+(Krause et al. 2017; docs/mathematics.md §8.1; docs/adaptation.md §1.) ``sgd`` is the same without RMS.
 Shape suffixes: N rows, P fast weights of a row.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.transfer import fetch, needed, send
+from rlstm_model.adaptation.fast_weights import send
 
 # Rows are done in parts whose passes over the fast weights stay in a core's cache: a third of the time.
 _ELEMENTS_AT_ONCE = 1 << 19
@@ -44,12 +44,15 @@ class Steps(NamedTuple):
         deltas, *lists = zip(*parts, strict=True)
         return cls(torch.cat(deltas), *(list(chain.from_iterable(values)) for values in lists))
 
-
-class Decided(NamedTuple):
-    """What is to become of a row whatever its numbers say: it did so before."""
-
-    taken: bool
-    scale: float
+    def of(self, rows: slice) -> "Steps":
+        """Those of some rows."""
+        return Steps(
+            self.delta_NP[rows],
+            self.taken[rows],
+            self.norm_ratios[rows],
+            self.scales[rows],
+            self.gradient_norms[rows],
+        )
 
 
 class LearningRule:
@@ -75,33 +78,19 @@ class LearningRule:
         """Whether no step can ever change anything."""
         return self.config.rate == 0 and self.config.decay == 0
 
-    def step(
-        self,
-        delta_NP: Tensor,
-        gradient_NP: Tensor,
-        rate_scales: Sequence[float],
-        decided: Sequence[Decided | None] | None = None,
-    ) -> Steps:
+    def step(self, delta_NP: Tensor, gradient_NP: Tensor, rate_scales: Sequence[float]) -> Steps:
         """One step of every row, each with its own rate. The arguments are left as they are.
 
         Deltas may be kept in less precision than the gradients have, which is the one that is computed in.
-        ``decided``: for rows of which that is known, whether they take the step, and how they are cut back.
         """
         rows = len(delta_NP) if delta_NP.is_cuda else _rows_at_once(delta_NP.shape[1])
-        decided = decided or [None] * len(delta_NP)
         parts = [
-            self._step(delta_NP[own], gradient_NP[own], rate_scales[own], decided[own])
+            self._step(delta_NP[own], gradient_NP[own], rate_scales[own])
             for own in (slice(first, first + rows) for first in range(0, len(delta_NP), rows))
         ]
         return parts[0] if len(parts) == 1 else Steps.together(parts)
 
-    def _step(
-        self,
-        delta_NP: Tensor,
-        gradient_NP: Tensor,
-        rate_scales: Sequence[float],
-        decided: Sequence[Decided | None],
-    ) -> Steps:
+    def _step(self, delta_NP: Tensor, gradient_NP: Tensor, rate_scales: Sequence[float]) -> Steps:
         """The same for rows that are done at once."""
         # A factor beyond the dtype's range would raise; the largest within it ends as a step not taken.
         greatest = torch.finfo(gradient_NP.dtype).max
@@ -111,18 +100,19 @@ class LearningRule:
         taken_N = norms_N.isfinite()
         beyond_N = (norms_N.double() > self._max_norm) & taken_N
         scales_N = torch.where(beyond_N, (self._max_norm / norms_N).clamp(max=1.0), 1.0)
-        taken_N, scales_N = _followed(taken_N, scales_N, decided)
-        if needed(scales_N != 1):
+        if _needed(scales_N != 1):
             moved_NP = moved_NP * scales_N.unsqueeze(1)
         if moved_NP.dtype != delta_NP.dtype:
             moved_NP = moved_NP.to(delta_NP.dtype)
             # No element is greater than the norm.
-            if needed(norms_N > torch.finfo(delta_NP.dtype).max):
-                taken_N, _ = _followed(taken_N & moved_NP.isfinite().all(1), scales_N, decided)
-        if needed(~taken_N):
+            if _needed(norms_N > torch.finfo(delta_NP.dtype).max):
+                taken_N = taken_N & moved_NP.isfinite().all(1)
+        if _needed(~taken_N):
             moved_NP = torch.where(taken_N.unsqueeze(1), moved_NP, delta_NP)
         of_gradient_N = torch.linalg.vector_norm(gradient_NP, dim=1)
-        taken, scales, norms, gradient_norms = fetch(taken_N, scales_N, norms_N, of_gradient_N)
+        # One copy from the device for all of them.
+        figures = torch.stack([each.double() for each in (taken_N, scales_N, norms_N, of_gradient_N)])
+        taken, scales, norms, gradient_norms = figures.tolist()
         ratios = [min(norm, self._max_norm) / self._slow_norm if self._slow_norm else 0.0 for norm in norms]
         return Steps(moved_NP, [*map(bool, taken)], ratios, scales, gradient_norms)
 
@@ -140,14 +130,9 @@ class LearningRule:
         return torch.addcmul(kept_NP, gradient_NP * rates_N1, self._precision_P, value=-1)
 
 
-def _followed(taken_N: Tensor, scales_N: Tensor, decided: Sequence[Decided | None]) -> tuple[Tensor, Tensor]:
-    """Both, with what is decided already in its place."""
-    if not any(decided):
-        return taken_N, scales_N
-    known_N = send([own is not None for own in decided], torch.bool, taken_N.device)
-    own_N = send([own is not None and own.taken for own in decided], torch.bool, taken_N.device)
-    factors_N = send([1.0 if own is None else own.scale for own in decided], scales_N.dtype, scales_N.device)
-    return torch.where(known_N, own_N, taken_N), torch.where(known_N, factors_N, scales_N)
+def _needed(flags_N: Tensor) -> bool:
+    """Whether any flag is set. On a GPU always: to know would take a wait, to do what is not needed less."""
+    return flags_N.is_cuda or bool(flags_N.any())
 
 
 def _rows_at_once(size: int) -> int:

@@ -14,7 +14,11 @@ Vocabularies are immutable values. Spans count code points of the given text; al
 share the character's span.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from rlstm_model.vocab.base import (
+    FORMAT_VERSION,
     Decoder,
     Encoded,
     Ids,
@@ -25,11 +29,8 @@ from rlstm_model.vocab.base import (
     VocabKind,
     check_ids,
 )
-from rlstm_model.vocab.byte import ByteVocab
-from rlstm_model.vocab.character import CharVocab
-from rlstm_model.vocab.stored import from_json
 from rlstm_model.vocab.subword import SubwordVocab
-from rlstm_model.vocab.word import EOS_WORD, UNKNOWN_WORD, WordVocab
+from rlstm_model.vocab.symbols import EOS_WORD, UNKNOWN_WORD, ByteVocab, CharVocab, WordVocab
 
 __all__ = [
     "EOS_WORD",
@@ -49,3 +50,42 @@ __all__ = [
     "check_ids",
     "from_json",
 ]
+
+
+def from_json(data: Mapping[str, Any]) -> Vocab:
+    """The vocabulary described by ``data``. Raises VocabError on a missing, unknown or wrong field.
+
+    Also where it needs a library that is not installed.
+    """
+    if not isinstance(data, Mapping):
+        raise VocabError(f"a vocabulary must be a JSON object, not {type(data).__name__}")
+    version = data.get("format_version")
+    if version != FORMAT_VERSION:
+        raise VocabError(f"format_version must be {FORMAT_VERSION}, not {version!r}")
+    match data.get("kind"):
+        case "bytes":
+            _require_fields(data)
+            return ByteVocab()
+        case "characters":
+            _require_fields(data, "characters")
+            return CharVocab(data["characters"])
+        case "words":
+            return WordVocab(tuple(_list(data, "words")))
+        case "subwords":
+            pairs = _list(data, "merges")
+            return SubwordVocab(tuple(tuple(pair) if isinstance(pair, list) else pair for pair in pairs))
+        case kind:
+            raise VocabError(f"kind must be bytes, characters, words or subwords, not {kind!r}")
+
+
+def _list(data: Mapping[str, Any], name: str) -> list[Any]:
+    _require_fields(data, name)
+    if not isinstance(data[name], list):
+        raise VocabError(f"{name} must be a list")
+    return list(data[name])
+
+
+def _require_fields(data: Mapping[str, Any], *names: str) -> None:
+    wrong = sorted(set(data) ^ {"format_version", "kind", *names})
+    if wrong:
+        raise VocabError(f"unknown or missing fields: {', '.join(wrong)}")

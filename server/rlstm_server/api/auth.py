@@ -21,7 +21,7 @@ from rlstm_server.api.failed_logins import FailedLogins
 from rlstm_server.api.limits import OPEN_PATHS
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import trace_of
-from rlstm_server.engine.quotas import UNLIMITED, Allowance, TokenBucket
+from rlstm_server.engine.quotas import UNLIMITED, Quota, TokenBucket
 from rlstm_server.errors import Forbidden, NotFound, ServerError, StartupError, Unauthorized
 from rlstm_server.page.files import page_files
 from rlstm_server.settings import Settings, is_loopback
@@ -33,6 +33,7 @@ SCOPES: dict[str, tuple[ScopeName, ...]] = {
     "score": ("score",),
     "generate": ("generate",),
     "sessions": ("sessions",),
+    "sessions/import": ADMIN,  # a file says what it likes: nothing in it is signed
     "metrics": ADMIN,
     "info": (),
     "openapi.json": (),
@@ -74,9 +75,9 @@ class Quotas(BaseModel):
         """Start counting requests."""
         return _bucket("requests", self.requests_per_second)
 
-    def allowance(self) -> Allowance:
+    def quota(self) -> Quota:
         """Start counting everything else."""
-        return Allowance(
+        return Quota(
             tokens=_bucket("tokens", self.tokens_per_second),
             learned=_bucket("tokens learned from", self.learned_tokens_per_second),
             generated=_bucket("tokens generated", self.generated_tokens_per_second),
@@ -110,7 +111,7 @@ class Principal:
     key_id: str | None = None
     scopes: frozenset[ScopeName] = ALL_SCOPES
     requests: TokenBucket | None = None
-    allowance: Allowance = UNLIMITED
+    quota: Quota = UNLIMITED
 
     def require(self, *scopes: ScopeName) -> None:
         """Raise Forbidden unless the key has one of these scopes; none asks for nothing."""
@@ -144,7 +145,7 @@ def _principal(record: KeyRecord) -> Principal:
         key_id=record.sha256[:KEY_ID_DIGITS],
         scopes=frozenset(record.scopes),
         requests=record.quotas.requests(),
-        allowance=record.quotas.allowance(),
+        quota=record.quotas.quota(),
     )
 
 
@@ -262,7 +263,7 @@ def _is_open(path: str) -> bool:
 
 def _needed(path: str) -> tuple[ScopeName, ...]:
     parts = path.strip("/").split("/")
-    return SCOPES.get(parts[0], SCOPES.get("/".join(parts[:2]), ADMIN))
+    return SCOPES.get("/".join(parts[:2]), SCOPES.get(parts[0], ADMIN))
 
 
 def _bearer(scope: Scope, headers: Headers) -> bytes:

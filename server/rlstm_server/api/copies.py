@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from starlette.concurrency import iterate_in_threadpool
-from starlette.responses import StreamingResponse
 
 from rlstm_server.api.answers import json_response
 from rlstm_server.api.bodies import StrictRoute, check_octets
@@ -61,15 +59,14 @@ async def export(
     held: HeldDep,
     min_version: MinVersion = None,
 ) -> Response:
-    """Give the session as a signed file, which this server's tenant can import again."""
+    """Give the session as a safetensors file, which can be imported again where its model is served."""
     exported = await services.engine.export(caller, session, min_version)
-    held.expect_file(exported.size)  # the state stays in memory until the slowest reader has it
+    held.expect_file(len(exported.data))
     headers = {
-        "content-length": str(exported.size),
         "content-disposition": f'attachment; filename="{session}.rlstm"',
         "etag": f'"{exported.version}"',
     }
-    return StreamingResponse(iterate_in_threadpool(exported.pieces), headers=headers, media_type=OCTETS)
+    return Response(exported.data, headers=headers, media_type=OCTETS)
 
 
 async def import_session(

@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 from rlstm_server.api.auth import Principal, principal_of
 from rlstm_server.api.limits import HELD, Held
 from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
-from rlstm_server.engine.interface import EngineInterface
+from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import InvalidField, NotFound
 from rlstm_server.metrics import Metrics
@@ -41,7 +41,7 @@ class Services:
 
     settings: Settings
     metrics: Metrics
-    engine: EngineInterface
+    engine: Engine
     drain: Callable[[float], Awaitable[None]]
     about: dict[str, Any]
     started: int = field(default_factory=lambda: int(time.time()))
@@ -78,7 +78,7 @@ async def _caller(request: Request) -> Caller:
         tenant=principal.tenant,
         request_id=trace.request_id,
         endpoint=endpoint,
-        allowance=principal.allowance,
+        quota=principal.quota,
     )
 
 

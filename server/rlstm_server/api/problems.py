@@ -71,7 +71,6 @@ KINDS: Mapping[type[errors.ServerError], Kind] = {
     errors.SessionExists: Kind(409, "session_exists", "The name is taken"),
     errors.SnapshotExists: Kind(409, "snapshot_exists", "The snapshot's name is taken"),
     errors.ModelMismatch: Kind(409, "model_mismatch", "The session belongs to another model"),
-    errors.ExportDisabled: Kind(409, "export_disabled", "The server signs no exports"),
     errors.VersionMoved: Kind(412, "version_mismatch", "The session is at another version", "conflict"),
     errors.SessionError: Kind(409, "conflict", "The session cannot do this"),
     errors.Overloaded: Kind(503, "overloaded", "The server is busy", "queue_full"),

@@ -23,6 +23,7 @@ def append_fields(answer: AppendAnswer, unit: Unit) -> dict[str, Any]:
         "position": answer.position,
         "durability": answer.durability,
         "replayed": answer.replayed,
+        "scores_stored": answer.scores_stored,
         "unit": unit,
     }
     if answer.columns is not None:
@@ -76,7 +77,6 @@ def session_fields(info: SessionInfo) -> dict[str, Any]:
         "metadata": dict(info.metadata),
         "learning": info.learning,
         "forked_from": info.forked_from,
-        "approx": info.approx,
     }
 
 

@@ -84,9 +84,6 @@ class SessionOut(Shape):
     metadata: dict[str, JsonValue]
     learning: bool = Field(description="Whether appends may learn.")
     forked_from: AncestorOut | None = Field(description="Of a fork or an import: where its history began.")
-    approx: bool = Field(
-        description="Other numerics had a part in it: the same to 1e-4 nats a token, not to the bit."
-    )
 
 
 class AppendOut(ColumnsOut):
@@ -96,6 +93,9 @@ class AppendOut(ColumnsOut):
     position: int
     durability: str = Field(description="What the change survives: fsync, replica or memory.")
     replayed: bool = Field(description="The key was seen before: this is what happened then.")
+    scores_stored: bool = Field(
+        description="False of a repeat whose columns are no longer stored: the text was applied all the same."
+    )
     unit: UnitField
     learn: bool = Field(description="Whether it could be learned from: asked for, and the session's is on.")
     updates: int = Field(description="Segments learned from.")

@@ -224,7 +224,7 @@ async def stream(socket: WebSocket) -> None:
             tenant=principal.tenant,
             request_id=trace.request_id,
             endpoint=services.metrics.endpoint(endpoint_of(socket.scope)),
-            allowance=principal.allowance,
+            quota=principal.quota,
         )
         await TextStream(socket, services, caller, session, asked).run()
     except ServerError as error:

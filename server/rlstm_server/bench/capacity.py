@@ -13,12 +13,11 @@ from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_server.bench.load import AT_ONCE, each
 from rlstm_server.bench.process import Server
 from rlstm_server.bench.targets import HttpTarget
-from rlstm_server.engine.runner import IDLE_SECONDS
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas import AdaptationRequest
 
 OBJECTS: Final = 11_000
-"""Bytes of a session beside its tensors' elements: Python's and torch's own, the books of slots and cache.
+"""Bytes of a session beside its tensors' elements: Python's and torch's own, the cache's.
 
 Measured as what a server grows by for each of 10,000 sessions whose tensors have next to no elements.
 """
@@ -29,7 +28,7 @@ SEGMENTS: Final = 1.5
 WARM: Final = 256
 """Sessions that are made before memory is looked at."""
 
-SETTLE_SECONDS: Final = 2 * IDLE_SECONDS
+SETTLE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ import typer
 
 from rlstm_model.adaptation.config import Kind
 from rlstm_server.engine.engine import CACHE_BYTES
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.scheduler import SHARE
-from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas import AdaptationRequest, EngineLimits, ScoreDetail
 

@@ -11,7 +11,7 @@ import torch
 import typer
 from rich.console import Console
 
-from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.adaptation.thread_pool import single_threaded_products
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.bench.capacity import WARM, Resident, measure_resident
@@ -28,8 +28,8 @@ from rlstm_server.bench.serve_choices import (
 from rlstm_server.bench.serve_results import Results
 from rlstm_server.bench.serving import Conditions, Figures, run, through_engine, through_http
 from rlstm_server.bench.targets import RequestFailed
-from rlstm_server.engine.runner import ROWS
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
+from rlstm_server.engine.worker import ROWS
 from rlstm_server.errors import ServerError
 from rlstm_server.schemas import AdaptationRequest
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rlstm_server.bench.capacity import Resident
 from rlstm_server.bench.serving import Conditions, Figures
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas import AdaptationChoice
 
 HEADERS: Final = (

@@ -14,14 +14,13 @@ import uvicorn
 
 from rlstm_server.bench.load import Append, Measured, Plan, Rounds, measure
 from rlstm_server.bench.process import TENANTS, Server, rounds_of
-from rlstm_server.bench.targets import EngineTarget, HttpTarget, TimedRounds
+from rlstm_server.bench.targets import EngineTarget, HttpTarget, TimedMetrics
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.runner import SWITCH_SECONDS
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.metrics import Metrics
+from rlstm_server.engine.models import Models, ServedModel
+from rlstm_server.engine.worker import SWITCH_SECONDS
 from rlstm_server.schemas import AdaptationRequest, EngineLimits, ScoreDetail
-from rlstm_server.store.in_memory import MemoryStore
+from rlstm_server.store.embedded import EmbeddedValkey
+from rlstm_server.store.redis_store import RedisStore
 
 Way = Literal["engine", "http"]
 Result = TypeVar("Result")
@@ -113,16 +112,20 @@ def through_http(server: Server, under: Conditions, plan: Plan) -> Figures:
 
 
 async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measured:
+    valkey = EmbeddedValkey(None)
+    await valkey.start()
+    store = RedisStore(valkey.url, durability="memory", allow_weaker=True, shared=False)
+    await store.check()
+    timed = TimedMetrics()
     engine = Engine(
         Models(served),
-        MemoryStore(),
-        Metrics(),
+        store,
+        timed,
         limits=EngineLimits(queued_jobs=under.queued_jobs),
         cache_bytes=under.cache_bytes,
         rows=under.rows,
         threads=under.threads,
     )
-    timed = TimedRounds.of(engine.runner)
     engine.start()
     try:
         crowd, stranger = (
@@ -132,6 +135,8 @@ async def _engine(served: ServedModel, under: Conditions, plan: Plan) -> Measure
         return await measure(crowd, stranger, plan, timed.read)
     finally:
         await engine.close()
+        await store.close()
+        await valkey.stop()
 
 
 async def _http(server: Server, under: Conditions, plan: Plan) -> Measured:

@@ -1,17 +1,17 @@
 """Where load goes: to an engine of this process, or to a server over HTTP."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 import orjson
 
 from rlstm_server.bench.load import Rounds
+from rlstm_server.bench.process import rounds_of
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.runner import Rounds as DeviceRounds
-from rlstm_server.engine.runner import Runner
+from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationRequest, AppendRequest, CreateSession, Passage, ScoreDetail
 
 
@@ -96,23 +96,18 @@ class HttpTarget:
         return response.content
 
 
-@dataclass(eq=False)
-class TimedRounds(DeviceRounds):
-    """Rounds of a runner, with the seconds of each."""
+class TimedMetrics(Metrics):
+    """Metrics of an engine in this process, with the seconds of each batch step."""
 
-    each: list[float] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.each: list[float] = []
 
-    @classmethod
-    def of(cls, runner: Runner) -> "TimedRounds":
-        """Time the rounds of a runner that has not started."""
-        runner.rounds = timed = cls()
-        return timed
-
-    def add(self, rows: int, seconds: float) -> None:
+    def round_finished(self, seconds: float) -> None:
         """Count one more."""
-        super().add(rows, seconds)
+        super().round_finished(seconds)
         self.each.append(seconds)
 
     async def read(self) -> Rounds:
-        """The rounds so far."""
-        return Rounds(self.count, self.rows, self.seconds, tuple(self.each))
+        """The steps so far."""
+        return replace(rounds_of(self.exposition()[0].decode()), each=tuple(self.each))

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
+from rlstm_model.adaptation.calibration import CalibrationError, load_calibration
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.api.auth import load_keys
 from rlstm_server.doctor.finding import Finding
@@ -25,7 +25,7 @@ from rlstm_server.store.redis_check import (
     find_concerns,
     read_servers,
 )
-from rlstm_server.store.redis_link import RedisLink
+from rlstm_server.store.redis_client import RedisLink
 
 SKEW_SECONDS: Final = 2.0
 

@@ -4,21 +4,16 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from rlstm_server.engine.description import SessionCopy
-from rlstm_server.engine.slots import Slots
 from rlstm_server.metrics import Memory, Metrics
 from rlstm_server.store.base import SessionKey
 
 
 @dataclass(eq=False)
 class SessionCache:
-    """The newest copies that fit into `max_bytes`. Every copy says whose it is and at which position.
-
-    Each copy that is made comes here first, and its memory into the books of `slots`; `tier` is which memory.
-    """
+    """The newest copies that fit into `max_bytes` of the memory `tier`. Each says whose it is, and where."""
 
     max_bytes: int
     metrics: Metrics
-    slots: Slots = field(default_factory=Slots)
     tier: Memory = "host"
     _copies: "OrderedDict[SessionKey, SessionCopy]" = field(default_factory=OrderedDict)
     _bytes: int = 0
@@ -38,27 +33,18 @@ class SessionCache:
             self._copies.move_to_end(key)
         return copy
 
-    def copies(self) -> list[SessionCopy]:
-        """All copies, the least recently used first."""
-        return list(self._copies.values())
-
-    def holds(self, copy: SessionCopy) -> bool:
-        """Whether this very copy is the one that is kept of its session."""
-        return self._copies.get(copy.key) is copy
-
     def put(self, copy: SessionCopy) -> None:
         """Keep a copy in place of an older one of the same session; the least recently used go first.
 
         A copy larger than the whole cache is not kept.
         """
-        self.slots.own(copy.key, copy.state)
         self._remove(copy.key)
         if copy.nbytes <= self.max_bytes:
             self._copies[copy.key] = copy
             self._bytes += copy.nbytes
         while self._bytes > self.max_bytes:
             self._remove(next(iter(self._copies)))
-            self.count_eviction("lru")
+            self.metrics.evictions.labels(self.tier).inc()
         self.metrics.sessions.labels(self.tier).set(len(self._copies))
 
     def drop(self, key: SessionKey) -> None:
@@ -66,16 +52,11 @@ class SessionCache:
         self._remove(key)
         self.metrics.sessions.labels(self.tier).set(len(self._copies))
 
-    def count_eviction(self, reason: str) -> None:
-        """Count a copy that was dropped before its session was asked for again."""
-        self.metrics.evictions.labels(self.tier, reason).inc()
-
     def check(self) -> None:
         """Raise ValueError unless every copy is filed under its own key and the bytes add up."""
         for key, copy in self._copies.items():
             if copy.key != key:
                 raise ValueError("a copy is filed under another session's key")
-            self.slots.check_owned(key, copy.state)
         total = sum(copy.nbytes for copy in self._copies.values())
         if total != self._bytes:
             raise ValueError(f"the copies have {total} bytes, the books say {self._bytes}")

@@ -1,40 +1,78 @@
-"""Changes to a session that score nothing, from the event loop's side: resets, settings, ways back."""
+"""Changes of a session: appends, which score and then learn, resets, settings, and going back to a snapshot.
+
+Each is asked for on the event loop, computed on the device thread on a staged state, and committed in the
+session's turn; a repeat is answered as the change was.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine import answers, requests
-from rlstm_server.engine.description import SessionCopy, session_info
-from rlstm_server.engine.named_snapshots import NamedSnapshots
-from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.description import SessionCopy, SessionFacts, info_of, session_info
+from rlstm_server.engine.queue import Task
+from rlstm_server.engine.quotas import Charge, charging
+from rlstm_server.engine.reading import TokenUsage, read_piece
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.staged import Change, Changed, Staged
-from rlstm_server.engine.staging import Staging
-from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.snapshots import NamedSnapshots
+from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.text import Piece, Place, read_passage
+from rlstm_server.engine.transaction import Change, Changed, Staged
+from rlstm_server.engine.worker import Job
 from rlstm_server.errors import InvalidField
-from rlstm_server.schemas import ChangeAnswer, ResetRequest, RestoreRequest, SessionInfo, UpdateRequest
+from rlstm_server.schemas import (
+    AppendAnswer,
+    AppendRequest,
+    ChangeAnswer,
+    EngineLimits,
+    ResetRequest,
+    ResetScope,
+    RestoreRequest,
+    SessionInfo,
+    Timings,
+    UpdateRequest,
+)
 from rlstm_server.store.base import new_operation_id
 
-Plan = Callable[[SessionCopy], Awaitable[Steps[Any, Staged[SessionInfo]]]]
-Request = ResetRequest | UpdateRequest | RestoreRequest
+Request = AppendRequest | ResetRequest | UpdateRequest | RestoreRequest
 
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """Changes that are answered with the session as it is then."""
+    """Changes of sessions that exist."""
 
     sessions: Sessions
-    staging: Staging
     snapshots: NamedSnapshots
+    limits: EngineLimits
+
+    async def append(self, request: AppendRequest) -> AppendAnswer:
+        """Score, then learn.
+
+        Raises NotFound, Gone, VersionMoved, Conflict, IdempotencyMismatch, InFlight.
+        """
+        body_hash = await requests.off_loop(
+            requests.size_of(request.passage), partial(append_digest, request)
+        )
+        change = _change(request, body_hash)
+
+        async def work(task: Task[AppendAnswer]) -> AppendAnswer:
+            changed = await self.sessions.change(task, change, partial(self._plan_append, request, charge))
+            if changed.replay is not None:
+                charge.refund()
+            return await self._append_answer(change, changed)
+
+        with charging(request.caller.quota) as charge:
+            return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
         """Forget fast weights, recurrent state, or both."""
 
-        async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
-            return self.staging.reset(copy, request.scope)
+        async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
+            return partial(_stage, copy, partial(reset, copy.state, request.scope), copy.facts)
 
-        return await self._perform(request, "reset", plan, scope=request.scope)
+        return await self._change(request, "reset", plan, scope=request.scope)
 
     async def update(self, request: UpdateRequest) -> ChangeAnswer:
         """Change what was said of the session. Raises InvalidField when nothing is to change."""
@@ -43,46 +81,63 @@ class Changes:
             raise InvalidField("body", "give at least one of ttl_seconds, metadata and learning")
         requests.check_facts(ttl_seconds=ttl_seconds, metadata=metadata)
 
-        async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
+        async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             facts = copy.facts
-            return self.staging.update(
-                copy,
-                replace(
-                    facts,
-                    ttl_ms=facts.ttl_ms if ttl_seconds is None else int(ttl_seconds * 1000),
-                    metadata=facts.metadata if metadata is None else metadata,
-                    learning=facts.learning if learning is None else learning,
-                ),
+            facts = replace(
+                facts,
+                ttl_ms=facts.ttl_ms if ttl_seconds is None else int(ttl_seconds * 1000),
+                metadata=facts.metadata if metadata is None else metadata,
+                learning=facts.learning if learning is None else learning,
             )
+            return partial(_stage, copy, lambda: copy.state, facts)
 
-        return await self._perform(
+        return await self._change(
             request, "update", plan, ttl_seconds=ttl_seconds, metadata=metadata, learning=learning
         )
 
     async def restore(self, request: RestoreRequest) -> ChangeAnswer:
         """Go back to a named snapshot. Raises NotFound when there is none of this name."""
 
-        async def plan(copy: SessionCopy) -> Steps[Any, Staged[SessionInfo]]:
-            state, version = await self.snapshots.open(copy.key, request.snapshot, request.caller)
-            return self.staging.restore(copy, state, version)
+        async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
+            state, _ = await self.snapshots.open(copy.key, request.snapshot, request.caller)
+            return partial(_stage, copy, lambda: state, copy.facts)
 
-        return await self._perform(request, "restore", plan, snapshot=request.snapshot)
+        return await self._change(request, "restore", plan, snapshot=request.snapshot)
 
-    async def _perform(self, request: Request, name: str, plan: Plan, **fields: Any) -> ChangeAnswer:
-        """Commit in the session's turn; a repeat is answered as the change was."""
-        change = Change(
-            key=requests.session_key(request.caller.tenant, request.session),
-            operation_id=request.key or new_operation_id(),
-            body_hash=requests.request_digest(name, session=request.session, **fields),
-            caller=request.caller,
-            if_match=request.if_match,
-        )
+    async def _plan_append(
+        self, request: AppendRequest, charge: Charge, copy: SessionCopy
+    ) -> Job[Staged[AppendAnswer]]:
+        vocab, place = copy.state.served.vocab, copy.state.place
+        read = partial(read_passage, vocab, request.passage, "", place=place, final=request.final)
+        piece = await requests.off_loop(requests.size_of(request.passage), read)
+        requests.check_append(piece, self.limits)
+        charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
+        return partial(_stage_append, copy, request, piece, self.sessions.store.durability)
 
-        async def work(operation: Operation[ChangeAnswer]) -> ChangeAnswer:
-            changed = await self.sessions.change(operation, change, plan)
+    async def _append_answer(self, change: Change, changed: Changed[AppendAnswer]) -> AppendAnswer:
+        if changed.staged is not None and changed.expires_at_ms is not None:
+            expires_at = changed.expires_at_ms / 1000
+            return replace(changed.staged.answer, expires_at=expires_at, timings=changed.timings)
+        replay = changed.known
+        head = await self.sessions.store.load_head(change.key, with_state=False)
+        stored = answers.read_append(replay.summary, replay.details)
+        return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=changed.timings)
+
+    async def _change(
+        self,
+        request: ResetRequest | UpdateRequest | RestoreRequest,
+        name: str,
+        plan: Callable[[SessionCopy], Awaitable[Job[Staged[SessionInfo]]]],
+        **fields: Any,
+    ) -> ChangeAnswer:
+        """Commit a change that is answered with the session as it is then."""
+        change = _change(request, requests.request_digest(name, session=request.session, **fields))
+
+        async def work(task: Task[ChangeAnswer]) -> ChangeAnswer:
+            changed = await self.sessions.change(task, change, plan)
             return ChangeAnswer(
                 info=await self._info(change, changed),
-                durability=self.staging.durability,
+                durability=self.sessions.store.durability,
                 replayed=changed.staged is None,
             )
 
@@ -91,12 +146,87 @@ class Changes:
     async def _info(self, change: Change, changed: Changed[SessionInfo]) -> SessionInfo:
         if changed.staged is not None and changed.expires_at_ms is not None:
             return replace(changed.staged.answer, expires_at=changed.expires_at_ms / 1000)
-        if changed.replay is None:
-            raise ValueError("a change is either staged or a replay")
+        replay = changed.known
         head = await self.sessions.store.load_head(change.key, with_state=False)
         present = session_info(change.key.session_id, head)
-        if changed.replay.answer is not None:
-            stored = answers.session_info(changed.replay.answer, present)
-            return replace(stored, expires_at=present.expires_at)
-        stored = answers.session_info(changed.replay.summary, present)
-        return replace(stored, expires_at=present.expires_at, metadata=present.metadata)
+        # Metadata of long ago are stored no longer; the present ones are the best that is known.
+        details = replay.details
+        metadata = present.metadata if details is None else answers.parse(details or b"{}")
+        return replace(answers.read_session(replay.summary), expires_at=present.expires_at, metadata=metadata)
+
+
+def _change(request: Request, body_hash: bytes) -> Change:
+    return Change(
+        key=requests.session_key(request.caller.tenant, request.session),
+        operation_id=request.key or new_operation_id(),
+        body_hash=body_hash,
+        caller=request.caller,
+        if_match=request.if_match,
+    )
+
+
+def append_digest(request: AppendRequest) -> bytes:
+    """Tell this append from another with the same key."""
+    return requests.request_digest(
+        "append",
+        session=request.session,
+        passage=request.passage,
+        learn=request.learn,
+        final=request.final,
+        scores=request.scores,
+    )
+
+
+# ---- on the device thread ---------------------------------------------------------------------------------
+
+
+async def _stage_append(
+    copy: SessionCopy, request: AppendRequest, piece: Piece, durability: str
+) -> Staged[AppendAnswer]:
+    """Score a piece, then learn from it, unless the session's learning is off."""
+    learn = request.learn and copy.facts.learning
+    reading = await read_piece(copy.state, piece, learn=learn)
+    state = reading.state.measured()
+    answer = AppendAnswer(
+        version=copy.position.version + 1,
+        position=state.adapted.position,
+        durability=durability,
+        replayed=False,
+        expires_at=None,
+        columns=reading.columns if request.scores == "tokens" else None,
+        totals=None if request.scores == "none" else reading.totals,
+        updates=reading.usage.updates,
+        guards=reading.usage.guard_counts,
+        weights=state.adapted.weights,
+        norm_ratio=state.norm_ratio,
+        pending=len(state.place.pending),
+        timings=Timings(),
+        learn=learn,
+    )
+    return Staged(state, answer, answers.store_append(answer), reading.usage, copy.facts)
+
+
+async def _stage(
+    copy: SessionCopy, compute: Callable[[], SessionState], facts: SessionFacts
+) -> Staged[SessionInfo]:
+    """A change without scores: its answer is the session afterwards, to expire when the store says."""
+    state = compute()
+    info = replace(info_of(replace(copy, state=state, facts=facts), 0), version=copy.position.version + 1)
+    return Staged(state, info, answers.store_session(info), TokenUsage(), facts)
+
+
+def reset(state: SessionState, scope: ResetScope) -> SessionState:
+    """Forget fast weights, recurrent state, or both; position and sums go on."""
+    recurrent, fast_weights = scope in ("recurrent", "both"), scope in ("fast_weights", "both")
+    return replace(
+        state,
+        adapted=state.evaluator.reset(state.adapted, fast_weights=fast_weights, recurrent=recurrent),
+        place=_past_unread(state.place) if recurrent else state.place,
+        watch=LossGuard() if fast_weights else state.watch,
+    ).measured()
+
+
+def _past_unread(place: Place) -> Place:
+    """The place behind text that will never become tokens."""
+    skipped = len(place.pending) + (1 if place.unfinished else 0)
+    return Place(characters=place.characters + skipped)

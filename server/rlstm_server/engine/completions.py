@@ -2,50 +2,42 @@
 
 A prompt is read after the beginning of all text, or without it: then reading begins with the prompt's own
 first token, which nothing is scored against. With an adaptation each prompt is learned from as it is read,
-segment by segment, each scored with what came before it; what is written after it is not learned from.
+segment by segment, each scored with what came before it; what is generated after it is not learned from.
 """
 
 import secrets
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-import torch
-
-from rlstm_model.adaptation.batch_step import NextToken
-from rlstm_model.adaptation.evaluator import Cursor
-from rlstm_model.adaptation.reader import Reader
-from rlstm_model.scoring import score_log_probs
-from rlstm_model.vocab import Vocab
+from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.batch_items import Reader
 from rlstm_server.engine import requests
-from rlstm_server.engine.billing import billed, paid
-from rlstm_server.engine.generation import Continuation
-from rlstm_server.engine.learning import Tally, alternatives, columns_of, read_piece
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.runner import Runner
-from rlstm_server.engine.scoring import ROWS_OF_REQUEST, score_text
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.steps import Ask, Steps, performed, together
-from rlstm_server.engine.stops import StopStrings
-from rlstm_server.engine.text import START, Piece, read_passage
+from rlstm_server.engine.generate import Continuation, StopStrings, charged
+from rlstm_server.engine.models import Models, ServedModel
+from rlstm_server.engine.quotas import Caller, charging
+from rlstm_server.engine.reading import TokenUsage, columns_of, read_piece
+from rlstm_server.engine.score import ROWS_OF_REQUEST, score_text
+from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.text import EMPTY, Piece, read_context, read_passage
+from rlstm_server.engine.worker import Worker, gather
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import (
     AdaptationChoice,
     Columns,
     CompletionEvent,
     CompletionRequest,
-    EndEvent,
     EngineLimits,
     FirstToken,
+    GenerateRequest,
+    GenerationEvent,
     GenerationSettings,
-    Passage,
     PromptEvent,
-    TokenEvent,
 )
+
+Put = Callable[[CompletionEvent], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,159 +69,166 @@ class Prompt:
         return before_text if self.after_bos else before_text._replace(last=self.piece.ids[0])
 
 
-class Read(NamedTuple):
+class PromptRead(NamedTuple):
     """A prompt was read: its scores, what reads on after it, and how it is counted."""
 
     columns: Columns | None
     reader: Reader
     cursor: Cursor
-    tally: Tally
+    usage: TokenUsage
 
 
-class Counted(NamedTuple):
-    """An event of a prompt, and how its reading is counted."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Order:
+    """What all prompts of a request have in common. Without `top` none of their scores is told."""
 
-    event: PromptEvent
-    tally: Tally
+    served: ServedModel
+    choice: AdaptationChoice | None
+    settings: GenerationSettings
+    seed: int
+    top: int | None
+    metrics: Metrics
 
-
-ReadPrompt: TypeAlias = Callable[[Prompt], Steps[Any, Read]]
-Made: TypeAlias = Counted | TokenEvent | EndEvent
+    @property
+    def rows(self) -> int:
+        """Rows that a prompt takes of a batch."""
+        return 1 if self.choice is None else self.choice.expert_config.rows
 
 
 @dataclass(frozen=True, eq=False)
 class Completions:
-    """Completions of prompts, from the event loop's side."""
+    """Prompts continued, from the event loop's side."""
 
     models: Models
-    runner: Runner
+    worker: Worker
     limits: EngineLimits
     metrics: Metrics
 
-    async def perform(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent, None]:
-        """Read and continue. See EngineInterface.complete."""
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """Continuations of one prompt, token by token."""
+        requests.check_generation(request.settings, self.limits)
+        served = self.models.named(request.model)
+        context = partial(read_context, served.vocab, request.prompt, "prompt")
+        piece = await requests.off_loop(requests.size_of(request.prompt), context) or EMPTY
+        requests.within("prompt tokens", len(piece.ids), self.limits.prompt_tokens)
+        order = self._order(served, None, request.settings, None)
+        prompt = Prompt(piece=piece, after_bos=True)
+        async with aclosing(self._continue(order, [prompt], request.caller, len(piece.ids))) as events:
+            async for event in events:
+                if not isinstance(event, PromptEvent):
+                    yield event
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[CompletionEvent, None]:
+        """Prompts read and scored, a PromptEvent each, and their continuations, token by token."""
         requests.check_completion(request, self.limits)
         served = self.models.named(request.model)
         size = sum(requests.size_of(passage) for passage in request.prompts)
         prompts = await requests.off_loop(size, partial(self._prompts, served, request))
         choice = None if request.adaptation is None else served.choose(request.adaptation)
-        steps = _steps(served, request, prompts, choice)
-        rows = 1 if choice is None else choice.expert_config.rows
-        with billed(request.caller.allowance) as bill:
-            count = sum(prompt.tokens for prompt in prompts)
-            bill.charge(tokens=count, learned=0 if choice is None else count)
-            stream = self.runner.stream(steps, request.caller, min(len(prompts) * rows, ROWS_OF_REQUEST))
-            choices = request.settings.choices * len(prompts)
-            charged = paid(self._counted(stream), replace(request.settings, choices=choices), bill)
-            async with aclosing(charged) as events:
+        order = self._order(served, choice, request.settings, request.top)
+        count = sum(prompt.tokens for prompt in prompts)
+        async with aclosing(self._continue(order, prompts, request.caller, count)) as events:
+            async for event in events:
+                yield event
+
+    def _order(
+        self,
+        served: ServedModel,
+        choice: AdaptationChoice | None,
+        settings: GenerationSettings,
+        top: int | None,
+    ) -> _Order:
+        seed = secrets.randbits(32) if settings.seed is None else settings.seed
+        return _Order(
+            served=served, choice=choice, settings=settings, seed=seed, top=top, metrics=self.metrics
+        )
+
+    async def _continue(
+        self, order: _Order, prompts: Sequence[Prompt], caller: Caller, count: int
+    ) -> AsyncGenerator[CompletionEvent, None]:
+        rows = min(len(prompts) * order.rows, ROWS_OF_REQUEST)
+        most = len(prompts) * order.settings.choices * order.settings.max_tokens
+        with charging(caller.quota) as charge:
+            charge.add(tokens=count, learned=0 if order.choice is None else count)
+            stream = self.worker.stream(partial(_complete_all, order, prompts), caller, rows)
+            async with aclosing(charged(stream, most, charge)) as events:
                 async for event in events:
                     yield event
 
     def _prompts(self, served: ServedModel, request: CompletionRequest) -> list[Prompt]:
-        asked = request.prompts
-        pieces = [_piece(served.vocab, passage, f"prompt[{place}]") for place, passage in enumerate(asked)]
+        pieces = [
+            EMPTY if passage.text == "" else read_passage(served.vocab, passage, f"prompt[{place}]")
+            for place, passage in enumerate(request.prompts)
+        ]
         prompts = [Prompt(piece=piece, after_bos=request.bos or not piece.ids) for piece in pieces]
         count = sum(prompt.tokens for prompt in prompts)
         requests.within("tokens of all prompts", count, self.limits.score_tokens)
         return prompts
 
-    async def _counted(self, stream: AsyncGenerator[Made, None]) -> AsyncGenerator[CompletionEvent, None]:
-        """Pass events on, and count what was done for them."""
-        async with aclosing(stream) as made:
-            async for event in made:
-                if isinstance(event, Counted):
-                    event.tally.count(self.metrics)
-                    yield event.event
-                    continue
-                if isinstance(event, EndEvent):
-                    self.metrics.tokens.labels("generated").inc(event.completion_tokens)
-                yield event
-
-
-class _Order(NamedTuple):
-    """What all prompts of a request have in common."""
-
-    vocab: Vocab
-    settings: GenerationSettings
-    seed: int
-    top: int
-
-
-def _piece(vocab: Vocab, passage: Passage, field: str) -> Piece:
-    if passage.text == "":
-        return Piece(ids=[], starts=[], ends=[], bytes=0, words=0, unknown=0, text="", after=START)
-    return read_passage(vocab, passage, field)
-
-
-def _steps(
-    served: ServedModel,
-    request: CompletionRequest,
-    prompts: Sequence[Prompt],
-    choice: AdaptationChoice | None,
-) -> Steps[Made, list[None]]:
-    """The works of all prompts, as many at once as a round may hold rows of one request."""
-    settings = request.settings
-    seed = secrets.randbits(32) if settings.seed is None else settings.seed
-    if choice is None:
-        read: ReadPrompt = partial(_read_static, served.reader, request.top)
-        at_once = ROWS_OF_REQUEST
-    else:
-        read = partial(_read_adapting, served, choice, request.top)
-        at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
-    jobs = (
-        _complete(_Order(served.vocab, settings, seed, request.top), place, prompt, read)
-        for place, prompt in enumerate(prompts)
-    )
-    return together(jobs, at_once)
-
 
 # ---- on the device thread ---------------------------------------------------------------------------------
 
 
-def _read_static(reader: Reader, top: int, prompt: Prompt) -> Steps[Any, Read]:
-    piece, cursor = prompt.scored, prompt.begin(reader.cursor)
-    if not piece.ids:
-        return Read(None, reader, cursor, Tally())
-    sliced = yield from score_text(reader, cursor, piece.ids, top)
-    columns = columns_of(piece, sliced.scores, None)
-    return Read(columns, reader, sliced.cursor, Tally(scored=len(piece.ids)))
+async def _complete_all(order: _Order, prompts: Sequence[Prompt], put: Put) -> None:
+    """Complete all prompts, as many at once as a batch may hold rows of one request."""
+    work = (_complete(order, place, prompt, put) for place, prompt in enumerate(prompts))
+    await gather(work, max(1, ROWS_OF_REQUEST // order.rows))
 
 
-def _read_adapting(
-    served: ServedModel, choice: AdaptationChoice, top: int, prompt: Prompt
-) -> Steps[Any, Read]:
-    fresh = SessionState.before_text(served, choice)
-    begin = prompt.begin(fresh.adapted.now)
-    state = replace(fresh, adapted=replace(fresh.adapted, now=begin, start=begin))
-    reading = yield from read_piece(state, prompt.scored, learn=True, top=top)
-    reader = state.evaluator.reader(reading.state.adapted)
-    tally = Tally.of_items([reading.tally])
-    return Read(reading.columns, reader, reader.cursor, tally)
-
-
-def _complete(order: _Order, place: int, prompt: Prompt, read: ReadPrompt) -> Steps[Made, None]:
+async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None:
     """Read one prompt, tell what it scores, and continue it as often as was asked for."""
-    done = yield from read(prompt)
-    yield Ask((), [Counted(_prompt_event(order.vocab, place, prompt, done.columns), done.tally)])
-    done = done._replace(columns=None)  # of a long prompt they are large
+    if order.choice is None:
+        done = await _read_frozen(order, prompt)
+    else:
+        done = await _read_adapting(order, order.choice, prompt)
+    if order.top is not None:
+        done.usage.count(order.metrics)
+        put(_prompt_event(order.served, place, prompt, done.columns))
+    reader, cursor = done.reader, done.cursor
+    del done  # of a long prompt the columns are large
     ids, unfinished = prompt.piece.ids, prompt.piece.after.unfinished
+    settings = order.settings
     texts = [
         Continuation(
-            reader=done.reader,
-            cursor=done.cursor,
-            settings=order.settings,
+            reader=reader,
+            cursor=cursor,
+            settings=settings,
             seed=order.seed,
             choice=choice,
-            stops=StopStrings(order.vocab, order.settings.stop, after=unfinished or ids[-1:]),
+            stops=StopStrings(order.served.vocab, settings.stop, after=unfinished or ids[-1:]),
             seen=set(ids),
+            top=order.top or 0,
         )
-        for choice in range(order.settings.choices)
+        for choice in range(settings.choices)
     ]
-    first = place * len(texts)
-    yield from together((_write(text, first, order.top, prompt.tokens) for text in texts), len(texts))
+    # Choices are numbered over all prompts; chance is not: see `Continuation`.
+    first, tokens = place * len(texts), len(ids) if order.top is None else prompt.tokens
+    work = (
+        text.write(put, order.metrics, number=first + text.choice, prompt_tokens=tokens) for text in texts
+    )
+    await gather(work, len(texts))
 
 
-def _prompt_event(vocab: Vocab, place: int, prompt: Prompt, columns: Columns | None) -> PromptEvent:
+async def _read_frozen(order: _Order, prompt: Prompt) -> PromptRead:
+    reader = order.served.reader
+    piece, cursor = prompt.scored, prompt.begin(reader.cursor)
+    if not piece.ids:
+        return PromptRead(None, reader, cursor, TokenUsage())
+    scored = await score_text(reader, cursor, piece.ids, order.top or 0)
+    columns = None if order.top is None else columns_of(piece, scored.scores, None)
+    return PromptRead(columns, reader, scored.cursor, TokenUsage(scored=len(piece.ids)))
+
+
+async def _read_adapting(order: _Order, choice: AdaptationChoice, prompt: Prompt) -> PromptRead:
+    fresh = SessionState.before_text(order.served, choice)
+    begin = prompt.begin(fresh.adapted.now)
+    state = replace(fresh, adapted=replace(fresh.adapted, now=begin, start=begin))
+    reading = await read_piece(state, prompt.scored, learn=True, top=order.top or 0)
+    reader = state.evaluator.reader(reading.state.adapted)
+    return PromptRead(reading.columns, reader, reader.cursor, TokenUsage.of_items([reading.usage]))
+
+
+def _prompt_event(served: ServedModel, place: int, prompt: Prompt, columns: Columns | None) -> PromptEvent:
     piece = prompt.piece
     logprobs = () if columns is None else columns.logprobs
     top = () if columns is None or columns.top is None else columns.top
@@ -238,49 +237,10 @@ def _prompt_event(vocab: Vocab, place: int, prompt: Prompt, columns: Columns | N
         prompt=place,
         tokens=prompt.tokens,
         text=piece.text,
-        unfinished=vocab.decode(piece.after.unfinished),
+        unfinished=served.vocab.decode(piece.after.unfinished),
         first_token=prompt.first_token,
         ids=tuple(piece.ids),
         starts=tuple(piece.starts),
         logprobs=(None,) * unscored + logprobs,
         top=((),) * (len(piece.ids) - len(top)) + top,
     )
-
-
-def _write(text: Continuation, first: int, top: int, prompt_tokens: int) -> Steps[Made, None]:
-    """Choose token after token. Events are numbered over all prompts; chance is not: see `Continuation`."""
-    shown, tops = 0, deque[tuple[tuple[int, float], ...]]()
-    events: Sequence[Made] = ()
-    while text.finish_reason is None:
-        following = yield from performed(text.turn, events)
-        released = text.choose(following)
-        tops.append(_best(following, text.cursor.last, top))
-        events = [
-            TokenEvent(
-                choice=first + text.choice,
-                index=index,
-                id=token.id,
-                text=token.text,
-                logprob=token.logprob,
-                top=tops.popleft(),
-            )
-            for index, token in enumerate(released, start=shown)
-        ]
-        shown += len(released)
-    end = EndEvent(
-        choice=first + text.choice,
-        finish_reason=text.finish_reason,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=shown,
-        seed=text.seed,
-    )
-    yield Ask((), [*events, end])
-
-
-def _best(following: NextToken, chosen: int, top: int) -> tuple[tuple[int, float], ...]:
-    """The most probable tokens at a place, best first."""
-    if not top:
-        return ()
-    targets_1 = torch.tensor([chosen], device=following.log_probs_V.device)
-    rows = alternatives(score_log_probs(following.log_probs_V[None], targets_1, top))
-    return rows[0] if rows else ()

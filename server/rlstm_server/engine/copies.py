@@ -1,36 +1,46 @@
 """Sessions made from another: forks, and files that travel."""
 
-import asyncio
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlstm_server.engine import requests
 from rlstm_server.engine.creation import Creator, NewSession
-from rlstm_server.engine.envelope import ExportKeys, Signed, open_envelope
-from rlstm_server.engine.exports import Exported, ExportSpec, read_session, write_export
-from rlstm_server.engine.named_snapshots import NamedSnapshots
-from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.description import SessionCopy
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.steps import Steps
-from rlstm_server.errors import ExportDisabled, ServerError
+from rlstm_server.engine.snapshots import NamedSnapshots
+from rlstm_server.engine.state import SessionState, Unreadable, read, write
+from rlstm_server.errors import ImportRejected, InputError, ModelMismatch, ServerError
 from rlstm_server.schemas import Ancestor, CreatedSession, ExportedSession, ForkRequest, ImportRequest
 from rlstm_server.store.base import SessionKey, new_operation_id, new_session_id
+
+_ROUNDING = 1.001
+"""What a norm may be beyond its bound, when it is taken in another order."""
+
+
+class Imported(NamedTuple):
+    """A session as a file has it."""
+
+    state: SessionState
+    ancestor: Ancestor
+    learning: bool
+    metadata: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Copies:
-    """Makes sessions from others; `keys` is None where files are not signed, and so not taken."""
+    """Makes sessions from others."""
 
     sessions: Sessions
     creator: Creator
     snapshots: NamedSnapshots
-    keys: ExportKeys | None
 
     async def fork(self, request: ForkRequest) -> CreatedSession:
-        """Copy a session. See EngineInterface.fork."""
+        """Copy a session. See Engine.fork."""
         requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds, metadata=request.metadata)
         source = requests.session_key(request.caller.tenant, request.session)
         body_hash = requests.request_digest(
@@ -42,47 +52,43 @@ class Copies:
             metadata=request.metadata,
         )
 
-        async def work(operation: Operation[CreatedSession]) -> CreatedSession:
+        async def work(task: Task[CreatedSession]) -> CreatedSession:
             try:
                 new = await self._forked(request, source, body_hash)
             except ServerError as error:
                 # Made before, it does not go with its source.
-                return await self.creator.made_before(
-                    error, request.caller, request.key, body_hash, operation
-                )
-            return await self.creator.make(new, operation)
+                return await self.creator.made_before(error, request.caller, request.key, body_hash, task)
+            return await self.creator.make(new, task)
 
         return await self.sessions.start(work).wait()
 
-    async def export(self, caller: Caller, session: str, min_version: int | None) -> ExportedSession:
-        """Write a session as a file. See EngineInterface.export."""
-        keys = self._signing_keys()
+    async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
+        """Write a session as a file. See Engine.export."""
         copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
-        # A state is never written to, so it can be read beside the device thread, and as late as one likes.
-        export = await asyncio.to_thread(write_export, copy, keys)
-        return ExportedSession(
-            session=session, version=copy.position.version, size=export.size, pieces=export.pieces
-        )
+        data = await self.sessions.worker.call(caller, write_file, copy)
+        return ExportedSession(session=session, version=copy.position.version, data=data)
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
-        """Make a session of a file. See EngineInterface.import_session."""
-        keys = self._signing_keys()
+        """Make a session of a file. See Engine.import_session."""
         requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds)
-        spec = ExportSpec(tenant=request.caller.tenant, models=self.creator.models)
-        signed, digest = await asyncio.to_thread(_examined, request.data, keys)
+        size = len(request.data)
+        digest = await requests.off_loop(size, lambda: hashlib.sha256(request.data).hexdigest())
         body_hash = requests.request_digest(
-            "import", data=digest, name=request.name, ttl_seconds=request.ttl_seconds
+            "import",
+            data=digest,
+            name=request.name,
+            ttl_seconds=request.ttl_seconds,
         )
 
-        async def work(operation: Operation[CreatedSession]) -> CreatedSession:
-            ran = await self.sessions.runner.run(_read(signed, spec), request.caller)
-            exported = ran.result
-            self.creator.check_size(exported.state.served, exported.state.choice)
-            facts = self.creator.facts(request.name, request.ttl_seconds, exported.metadata)
-            facts = replace(facts, learning=exported.learning, forked_from=exported.ancestor)
-            new = replace(self._new(request, body_hash, exported.state), facts=facts)
-            self.sessions.cache.slots.own(new.key, new.state)
-            return await self.creator.make(new, operation)
+        async def work(task: Task[CreatedSession]) -> CreatedSession:
+            found = await self.sessions.worker.call(
+                request.caller, read_file, request.data, self.creator.models
+            )
+            self.creator.check_size(found.state.served, found.state.choice)
+            facts = self.creator.facts(request.name, request.ttl_seconds, found.metadata)
+            facts = replace(facts, learning=found.learning, forked_from=found.ancestor)
+            new = replace(self._new(request, body_hash, found.state), facts=facts)
+            return await self.creator.make(new, task)
 
         return await self.sessions.start(work).wait()
 
@@ -98,7 +104,7 @@ class Copies:
         if request.ttl_seconds is None:
             facts = replace(facts, ttl_ms=copy.facts.ttl_ms)
         facts = replace(facts, learning=copy.facts.learning, forked_from=ancestor)
-        return replace(self._new(request, body_hash, state), facts=facts, shared=True)
+        return replace(self._new(request, body_hash, state), facts=facts)
 
     def _new(self, request: ForkRequest | ImportRequest, body_hash: bytes, state: SessionState) -> NewSession:
         return NewSession(
@@ -112,18 +118,40 @@ class Copies:
             brought=True,
         )
 
-    def _signing_keys(self) -> ExportKeys:
-        if self.keys is None:
-            raise ExportDisabled
-        return self.keys
+
+def write_file(copy: SessionCopy) -> bytes:
+    """A session as a file. Raises StateCorrupt for one that is not finite."""
+    return write(
+        copy.state,
+        tenant="",
+        session=copy.key.session_id,
+        version=copy.position.version,
+        learning=copy.facts.learning,
+        metadata=dict(copy.facts.metadata),
+    )
 
 
-def _examined(data: bytes, keys: ExportKeys) -> tuple[Signed, str]:
-    """Verify a file, and take its digest."""
-    return open_envelope(data, keys), hashlib.sha256(data).hexdigest()
+def read_file(data: bytes, models: Models) -> Imported:
+    """The session in a file. Raises ImportRejected."""
+    try:
+        header, state = read(data, models)
+        requests.check_metadata(header.metadata)
+    except Unreadable as error:
+        raise ImportRejected(f"the file is no session that this server can take: {error}") from None
+    except ModelMismatch as error:
+        raise ImportRejected(error.detail) from None
+    except InputError:
+        raise ImportRejected("the metadata are too long, or no text") from None
+    state = state.measured()  # what a file says of its norms is not believed
+    _check_bounds(state)
+    ancestor = Ancestor(session=header.session, version=header.version)
+    return Imported(state, ancestor, header.learning, header.metadata)
 
 
-def _read(signed: Signed, spec: ExportSpec) -> Steps[Any, Exported]:
-    """Read a verified file on the device thread."""
-    yield from ()
-    return read_session(signed, spec)
+def _check_bounds(state: SessionState) -> None:
+    """Raise ImportRejected for what no session comes to by reading."""
+    most = state.evaluator.config.max_norm_ratio * _ROUNDING
+    if state.adapted.rate_scale > requests.MAX_RATE_SCALE or not state.norm_ratio <= most:
+        raise ImportRejected("the state is out of bounds")
+    if len(state.place.pending) > requests.MAX_PENDING:
+        raise ImportRejected("the state holds back more text than a session may")

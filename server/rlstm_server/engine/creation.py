@@ -7,16 +7,13 @@ from functools import partial
 from typing import Any, Final
 
 from rlstm_server.engine import answers, requests
-from rlstm_server.engine.appends import Appends
+from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.description import SessionCopy, SessionFacts, describe, info_of, session_info
-from rlstm_server.engine.holdings import Holdings
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.operation import Operation
-from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import Models, ServedModel
+from rlstm_server.engine.queue import Task
+from rlstm_server.engine.quotas import Caller, StorageQuota
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.state import OVERHEAD_BYTES, SessionState, check_size
 from rlstm_server.engine.text import read_passage
 from rlstm_server.errors import (
     Gone,
@@ -56,7 +53,6 @@ class NewSession:
 
     repeatable  the operation id is the client's: a repeat finds what this made
     brought     the state comes from elsewhere: from another session, or a file
-    shared      its memory is another session's too, so no copy of it can be kept
     """
 
     caller: Caller
@@ -67,7 +63,6 @@ class NewSession:
     facts: SessionFacts
     repeatable: bool
     brought: bool = False
-    shared: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,34 +71,33 @@ class Creator:
 
     sessions: Sessions
     models: Models
-    staging: Staging
-    appends: Appends
-    holdings: Holdings
+    changes: Changes
+    quota: StorageQuota
     default_ttl_seconds: float
 
     async def perform(self, request: CreateSession) -> CreatedSession:
-        """Make a session. See EngineInterface.create_session."""
+        """Make a session. See Engine.create_session."""
         requests.check_create(request)
         operation_id = request.key or new_operation_id()
         body_hash = creation_digest(request)
 
-        async def work(operation: Operation[CreatedSession]) -> CreatedSession:
+        async def work(task: Task[CreatedSession]) -> CreatedSession:
             try:
                 served, choice = await self._choose(request)
             except ServerError as error:
                 # A server with other models, or another first one, may have made it.
-                return await self.made_before(error, request.caller, request.key, body_hash, operation)
-            ran = await self.sessions.runner.run(self.staging.start(served, choice), request.caller)
+                return await self.made_before(error, request.caller, request.key, body_hash, task)
+            state = await self.sessions.worker.call(request.caller, SessionState.before_text, served, choice)
             new = NewSession(
                 caller=request.caller,
                 key=SessionKey(request.caller.tenant, new_session_id()),
                 operation_id=operation_id,
                 body_hash=body_hash,
-                state=ran.result,
+                state=state,
                 facts=self.facts(request.name, request.ttl_seconds, request.metadata),
                 repeatable=request.key is not None,
             )
-            return await self.make(new, operation)
+            return await self.make(new, task)
 
         made = await self.sessions.start(work).wait()
         if request.first is None:
@@ -123,24 +117,22 @@ class Creator:
 
     def check_size(self, served: ServedModel, choice: AdaptationChoice) -> None:
         """Raise TooLarge for a session whose state could become too large to be kept."""
-        kind = f"{choice.kind} of {choice.num_fast_weights:,} with {choice.experts} experts"
-        size, limit = served.state_bytes(choice), self.appends.limits.state_bytes
-        requests.within(f"bytes of a session's state, {kind}", size, limit)
+        check_size(served.state_bytes(choice) + OVERHEAD_BYTES, self.changes.limits.state_bytes, choice)
 
-    async def make(self, new: NewSession, operation: Operation[CreatedSession]) -> CreatedSession:
+    async def make(self, new: NewSession, task: Task[CreatedSession]) -> CreatedSession:
         """Make a session of any origin, or find the one that the same request made before.
 
         Raises RateLimited for one too many of the tenant, SessionExists, StoreFull, IdempotencyMismatch, and
         Gone.
         """
-        size = new.state.stored_bytes
-        most = max(size, new.state.served.state_bytes(new.state.choice))
         try:
-            async with self.holdings.room(new.caller, most, sessions=1):
-                return await self._make(new, size, operation)
+            async with self.quota.reserve(
+                new.caller, new.state.served.state_bytes(new.state.choice), sessions=1
+            ):
+                return await self._make(new, task)
         except (RateLimited, StoreFull) as error:
             key = new.operation_id if new.repeatable else None
-            return await self.made_before(error, new.caller, key, new.body_hash, operation)
+            return await self.made_before(error, new.caller, key, new.body_hash, task)
 
     async def made_before(
         self,
@@ -148,7 +140,7 @@ class Creator:
         caller: Caller,
         key: str | None,
         body_hash: bytes,
-        operation: Operation[CreatedSession],
+        task: Task[CreatedSession],
     ) -> CreatedSession:
         """The session that a creation under `key` made before, else `error` is raised, which it came to now.
 
@@ -159,29 +151,29 @@ class Creator:
         if outcome is None:
             error.settled = True
             raise error
-        return await self._repeated(caller.tenant, outcome, operation)
+        return await self._repeated(caller.tenant, outcome, task)
 
-    async def _make(self, new: NewSession, size: int, operation: Operation[CreatedSession]) -> CreatedSession:
+    async def _make(self, new: NewSession, task: Task[CreatedSession]) -> CreatedSession:
         creation = Creation(
             key=new.key,
             operation_id=new.operation_id,
             body_hash=new.body_hash,
             name=new.facts.name,
-            info=describe(new.state, new.facts, size),
-            state=await self.sessions.creation_state(new.key, new.state),
+            info=describe(new.state, new.facts),
+            state=await self.sessions.seal(new.key, new.state),
             ttl_ms=new.facts.ttl_ms,
             answer=b"{}",
             brought=new.brought,
         )
         copy = SessionCopy(key=new.key, position=creation.position, state=new.state, facts=new.facts)
-        expected = info_of(copy, size, new.facts.created_at_ms + new.facts.ttl_ms)
-        outcome = await operation.commit(
+        expected = info_of(copy, new.facts.created_at_ms + new.facts.ttl_ms)
+        outcome = await task.commit(
             self.sessions.store.create(replace(creation, answer=answers.encode_session(expected)))
         )
         if not isinstance(outcome, Created):
-            return await self._repeated(new.key.tenant, outcome, operation)
-        operation.took_effect = True
-        return self._settle(copy, size, outcome, keep=not new.shared)
+            return await self._repeated(new.key.tenant, outcome, task)
+        task.took_effect = True
+        return self._settle(copy, outcome)
 
     async def _choose(self, request: CreateSession) -> tuple[ServedModel, AdaptationChoice]:
         """The model and how it learns, where all that is asked for can be done with them."""
@@ -195,28 +187,27 @@ class Creator:
         """Refuse a first text that cannot be appended, before the session is made."""
         if request.first is not None:
             piece = read_passage(served.vocab, request.first, "", final=False)
-            requests.check_append(piece, self.appends.limits)
+            requests.check_append(piece, self.changes.limits)
 
-    def _settle(self, copy: SessionCopy, state_bytes: int, outcome: Created, *, keep: bool) -> CreatedSession:
+    def _settle(self, copy: SessionCopy, outcome: Created) -> CreatedSession:
         self.sessions.metrics.sessions_created.inc()
         copy = replace(copy, facts=replace(copy.facts, created_at_ms=outcome.head.created_at_ms))
-        if keep:
-            self.sessions.cache.put(copy)
-        info = info_of(copy, state_bytes, outcome.head.expires_at_ms)
+        self.sessions.cache.put(copy)
+        info = info_of(copy, outcome.head.expires_at_ms)
         return self._created(info, copy.state.served.identity, replayed=False)
 
     async def _repeated(
-        self, tenant: str, outcome: CreationReplayed | Mismatch, operation: Operation[CreatedSession]
+        self, tenant: str, outcome: CreationReplayed | Mismatch, task: Task[CreatedSession]
     ) -> CreatedSession:
         metrics = self.sessions.metrics
         if isinstance(outcome, Mismatch):
             metrics.replays.labels("body_mismatch").inc()
             raise IdempotencyMismatch("the idempotency key was used with another request")
-        operation.took_effect = True
+        task.took_effect = True
         metrics.replays.labels("replayed").inc()
         head = await self.sessions.store.load_head(SessionKey(tenant, outcome.session_id), with_state=False)
         present = session_info(outcome.session_id, head)
-        stored = answers.session_info(outcome.answer, present)
+        stored = answers.read_session(outcome.answer)
         # Only the store knows by its own clock when it was made.
         info = replace(stored, created_at=present.created_at, expires_at=present.expires_at)
         return self._created(info, self._identity(info), replayed=True)
@@ -237,7 +228,7 @@ class Creator:
             info=info,
             identity=identity,
             append=None,
-            durability=self.staging.durability,
+            durability=self.sessions.store.durability,
             replayed=replayed,
         )
 
@@ -262,7 +253,7 @@ class Creator:
             key=operation_id + FIRST,
         )
         try:
-            return await self.appends.perform(append)
+            return await self.changes.append(append)
         except ServerError as error:
             if error.applied != "yes":
                 await self._give_up(

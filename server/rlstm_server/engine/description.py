@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.snapshot_policy import Lead
-from rlstm_server.errors import StateCorrupt
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.state import SessionState
+from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
 from rlstm_server.schemas import AdaptationChoice, Ancestor, SessionInfo, SessionTotals
-from rlstm_server.store.base import Head, Position, SessionKey
+from rlstm_server.store.base import Head, Listed, Position, SessionKey
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,45 +33,40 @@ class SessionFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SessionCopy:
-    """One replica's copy of a session, and whose it is and at which place of its history.
-
-    lead  over the base that the store would rebuild it from
-    """
+    """One replica's copy of a session, and whose it is and at which place of its history."""
 
     key: SessionKey
     position: Position
     state: SessionState
     facts: SessionFacts
-    lead: Lead = field(default_factory=Lead)
 
     @property
     def nbytes(self) -> int:
         """Bytes that the copy keeps in memory, but for small change."""
-        return self.state.adapted.nbytes
+        return self.state.nbytes
 
 
-def describe(state: SessionState, facts: SessionFacts, state_bytes: int) -> bytes:
+def describe(state: SessionState, facts: SessionFacts) -> bytes:
     """Write what a listing shows; `session_info` reads it."""
     info = {
         "model": state.served.name,
         "fingerprint": state.served.fingerprint,
         "adaptation_fingerprint": state.served.adaptation_fingerprint,
         "position": state.adapted.position,
-        "state_bytes": state_bytes,
+        "state_bytes": state.nbytes,
         "adaptation": asdict(state.choice),
         "weights": state.adapted.weights,
         "norm_ratio": state.norm_ratio,
         "totals": asdict(state.totals),
         "pending": len(state.place.pending),
         "metadata": facts.metadata,
-        "approx": state.approx,
         "learning": facts.learning,
         "forked_from": None if facts.forked_from is None else asdict(facts.forked_from),
     }
     return json.dumps(info).encode()
 
 
-def info_of(copy: SessionCopy, state_bytes: int, expires_at_ms: int) -> SessionInfo:
+def info_of(copy: SessionCopy, expires_at_ms: int) -> SessionInfo:
     """Describe a copy that is at the head."""
     return SessionInfo(
         id=copy.key.session_id,
@@ -83,7 +78,7 @@ def info_of(copy: SessionCopy, state_bytes: int, expires_at_ms: int) -> SessionI
         position=copy.state.adapted.position,
         created_at=copy.facts.created_at_ms / 1000,
         expires_at=expires_at_ms / 1000,
-        state_bytes=state_bytes,
+        state_bytes=copy.state.nbytes,
         adaptation=copy.state.choice,
         weights=copy.state.adapted.weights,
         norm_ratio=copy.state.norm_ratio,
@@ -92,7 +87,6 @@ def info_of(copy: SessionCopy, state_bytes: int, expires_at_ms: int) -> SessionI
         metadata=copy.facts.metadata,
         learning=copy.facts.learning,
         forked_from=copy.facts.forked_from,
-        approx=copy.state.approx,
     )
 
 
@@ -103,9 +97,9 @@ def session_info(session_id: str, head: Head) -> SessionInfo:
         return SessionInfo(
             id=session_id,
             name=head.name,
-            model=_noted(info, "model"),
-            fingerprint=_noted(info, "fingerprint"),
-            adaptation_fingerprint=_noted(info, "adaptation_fingerprint"),
+            model=_text(info, "model"),
+            fingerprint=_text(info, "fingerprint"),
+            adaptation_fingerprint=_text(info, "adaptation_fingerprint"),
             version=head.version,
             position=info["position"],
             created_at=head.created_at_ms / 1000,
@@ -117,12 +111,24 @@ def session_info(session_id: str, head: Head) -> SessionInfo:
             totals=SessionTotals(**info["totals"]),
             pending=info["pending"],
             metadata=info["metadata"],
-            learning=info.get("learning", True),
-            forked_from=ancestor(info.get("forked_from")),
-            approx=info.get("approx", False),
+            learning=info["learning"],
+            forked_from=ancestor(info["forked_from"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorrupt("the session's description lacks a field") from error
+
+
+def most_bytes(models: Models, listed: Listed) -> int:
+    """What a session's state may come to; of a damaged description nobody can say."""
+    try:
+        info = session_info(listed.session_id, listed.head)
+    except StateCorrupt:
+        return 0
+    try:
+        served = models.with_identity(info.fingerprint, info.adaptation_fingerprint)
+        return max(info.state_bytes, served.state_bytes(info.adaptation))
+    except (InvalidField, ModelMismatch):  # of a model that is not served here, or a calibration that was
+        return info.state_bytes
 
 
 def adaptation_choice(fields: Mapping[str, Any]) -> AdaptationChoice:
@@ -143,17 +149,17 @@ def session_facts(head: Head) -> SessionFacts:
             name=head.name,
             created_at_ms=head.created_at_ms,
             ttl_ms=head.ttl_ms,
-            metadata=info.get("metadata", {}),
-            learning=info.get("learning", True),
-            forked_from=ancestor(info.get("forked_from")),
+            metadata=info["metadata"],
+            learning=info["learning"],
+            forked_from=ancestor(info["forked_from"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateCorrupt("the session's description has a wrong field") from error
 
 
-def _noted(info: Mapping[str, Any], name: str) -> str | None:
-    """A text that was not always written. Raises TypeError when it is none."""
-    value = info.get(name)
+def _text(info: Mapping[str, Any], name: str) -> str | None:
+    """A text, or nothing. Raises TypeError when it is neither."""
+    value = info[name]
     if not (value is None or isinstance(value, str)):
         raise TypeError(name)
     return value

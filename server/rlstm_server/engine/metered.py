@@ -1,162 +1,54 @@
 """The store as the engine calls it: every call is timed, every fault is counted."""
 
+import functools
 import time
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Final, cast
 
 from rlstm_server.errors import OutcomeUnknown, ServerError, StateCorrupt, StoreFull, StoreUnavailable
-from rlstm_server.metrics import Metrics
-from rlstm_server.store.base import (
-    Commit,
-    CommitOutcome,
-    Creation,
-    CreationOutcome,
-    CreationReplayed,
-    Durability,
-    Head,
-    LogRecord,
-    Mismatch,
-    NamedSnapshot,
-    Page,
-    Position,
-    Replayed,
-    SessionKey,
-    SessionStore,
-    SnapshotRef,
-    Stale,
-    Usage,
-)
+from rlstm_server.metrics import STORE_OPERATIONS, Metrics
+from rlstm_server.store.base import SessionStore
 
-Answer = TypeVar("Answer")
+NAMES: Final = {"load_head": "load"}
+"""What calls are counted as, where that is not their name."""
+
+FAULTS: Final[dict[type[ServerError], str]] = {
+    StoreUnavailable: "unavailable",
+    StoreFull: "full",
+    OutcomeUnknown: "timeout",
+    StateCorrupt: "corrupt",
+}
+"""Errors that are faults of the store. With any other the store did its work and the answer is an error."""
 
 
-@dataclass(frozen=True, eq=False)
-class MeteredStore:
-    """Passes calls on to `store`; see :class:`rlstm_server.store.base.SessionStore`."""
+class _Metered:
+    def __init__(self, store: SessionStore, metrics: Metrics) -> None:
+        self.store, self._metrics = store, metrics
 
-    store: SessionStore
-    metrics: Metrics
+    def __getattr__(self, name: str) -> Any:
+        """A call of the store, measured; what is no call, and is not counted, as it is."""
+        operation = NAMES.get(name, name)
+        if operation not in STORE_OPERATIONS:
+            return getattr(self.store, name)
+        measured = functools.partial(self._measured, operation, name)
+        setattr(self, name, measured)
+        return measured
 
-    @property
-    def durability(self) -> Durability:
-        """How safe a committed operation is."""
-        return self.store.durability
-
-    async def ping(self) -> None:
-        """Return if the store answers."""
-        await self._measured("ping", self.store.ping())
-
-    async def create(self, creation: Creation) -> CreationOutcome:
-        """Make a session."""
-        return await self._measured("create", self.store.create(creation))
-
-    async def load_head(
-        self, key: SessionKey, *, known: Position | None = None, with_state: bool = True
-    ) -> Head:
-        """Fetch the newest version."""
-        call = self.store.load_head(key, known=known, with_state=with_state)
-        return await self._measured("load", call)
-
-    async def commit(self, commit: Commit) -> CommitOutcome:
-        """Apply one operation."""
-        return await self._measured("commit", self.store.commit(commit))
-
-    async def recall(
-        self, key: SessionKey, operation_id: str, body_hash: bytes
-    ) -> Replayed | Mismatch | None:
-        """Ask what a commit came to."""
-        return await self._measured("recall", self.store.recall(key, operation_id, body_hash))
-
-    async def recall_creation(
-        self, tenant: str, operation_id: str, body_hash: bytes
-    ) -> CreationReplayed | Mismatch | None:
-        """Ask which session an operation made."""
-        call = self.store.recall_creation(tenant, operation_id, body_hash)
-        return await self._measured("recall_creation", call)
-
-    async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
-        """Fetch the first records above a version."""
-        return await self._measured("read_log", self.store.read_log(key, after=after, limit=limit))
-
-    async def put_snapshot(self, key: SessionKey, state: bytes, *, brought: bool = False) -> SnapshotRef:
-        """Write a state beside the session."""
-        return await self._measured("put_snapshot", self.store.put_snapshot(key, state, brought=brought))
-
-    async def get_snapshot(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
-        """Read a state that was put."""
-        return await self._measured("get_snapshot", self.store.get_snapshot(key, snapshot))
-
-    async def keep_snapshot(self, key: SessionKey, position: Position, snapshot: SnapshotRef) -> bool:
-        """Make a snapshot the session's base."""
-        call = self.store.keep_snapshot(key, position, snapshot)
-        return await self._measured("keep_snapshot", call)
-
-    async def name_snapshot(
-        self, key: SessionKey, name: str, position: Position, info: bytes, snapshot: SnapshotRef
-    ) -> NamedSnapshot | Stale:
-        """Give the head's state a name."""
-        call = self.store.name_snapshot(key, name, position, info, snapshot)
-        return await self._measured("name_snapshot", call)
-
-    async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
-        """Fetch all named snapshots of a session."""
-        return await self._measured("named_snapshots", self.store.named_snapshots(key))
-
-    async def drop_snapshot(self, key: SessionKey, name: str) -> None:
-        """Remove a named snapshot."""
-        await self._measured("drop_snapshot", self.store.drop_snapshot(key, name))
-
-    async def delete(self, key: SessionKey) -> None:
-        """End a session."""
-        await self._measured("delete", self.store.delete(key))
-
-    async def list(self, tenant: str, *, limit: int, cursor: str | None) -> Page:
-        """Fetch a page of a tenant's sessions."""
-        return await self._measured("list", self.store.list(tenant, limit=limit, cursor=cursor))
-
-    async def count(self, tenant: str) -> int:
-        """Count a tenant's sessions."""
-        return await self._measured("count", self.store.count(tenant))
-
-    async def total(self) -> int:
-        """Count all sessions."""
-        return await self._measured("total", self.store.total())
-
-    async def find(self, tenant: str, name: str) -> str:
-        """Fetch the id of a tenant's session of that name."""
-        return await self._measured("find", self.store.find(tenant, name))
-
-    async def sweep(self) -> int:
-        """Bury sessions that have expired."""
-        return await self._measured("sweep", self.store.sweep())
-
-    async def usage(self) -> Usage:
-        """Say how full the store is."""
-        return await self._measured("usage", self.store.usage())
-
-    async def _measured(self, operation: str, call: Awaitable[Answer]) -> Answer:
+    async def _measured(self, operation: str, name: str, *args: Any, **kwargs: Any) -> Any:
         began = time.perf_counter()
         try:
-            return await call
+            return await getattr(self.store, name)(*args, **kwargs)
         except ServerError as error:
-            reason = _reason(error)
+            reason = next((FAULTS[kind] for kind in type(error).__mro__ if kind in FAULTS), None)
             if reason is not None:
-                self.metrics.store_errors.labels(operation, reason).inc()
+                self._metrics.store_errors.labels(operation, reason).inc()
             raise
         except Exception:
-            self.metrics.store_errors.labels(operation, "other").inc()
+            self._metrics.store_errors.labels(operation, "other").inc()
             raise
         finally:
-            self.metrics.store_seconds.labels(operation).observe(time.perf_counter() - began)
+            self._metrics.store_seconds.labels(operation).observe(time.perf_counter() - began)
 
 
-def _reason(error: ServerError) -> str | None:
-    """Name the store's fault; None where the store did its work and the answer is an error."""
-    reasons: tuple[tuple[type[ServerError], str], ...] = (
-        (StoreUnavailable, "unavailable"),
-        (StoreFull, "full"),
-        (OutcomeUnknown, "timeout"),
-        (StateCorrupt, "corrupt"),
-    )
-    return next((reason for kind, reason in reasons if isinstance(error, kind)), None)
+def metered(store: SessionStore, metrics: Metrics) -> SessionStore:
+    """The same store, whose calls are counted."""
+    return cast("SessionStore", _Metered(store, metrics))

@@ -1,36 +1,31 @@
 """How a session is read, and changed in its turn.
 
-A changing operation, step by step: the copy at hand is taken unasked (the commit verifies it), the change is
-computed on a staged state, and committed with its operation id. Committed: the staged state becomes the copy.
-Replayed: the stored answer is given, the staged state dropped. Stale: the session is loaded and the work done
-again. A reader who goes away cancels the work, but never a commit that is on its way.
-
-A commit brings a small state along. A large one it leaves to the log, with what it takes to do the operation
-again and the digest that must come of it; now and then a snapshot makes the log short again.
+A change, step by step: the copy at hand is taken without asking the store (the commit verifies it), the
+change is computed on a staged state, and committed, whole, with its operation id. Committed: the staged state
+becomes the copy. Replayed: the stored answer is given, the staged state dropped. Stale: the session is loaded
+and the work done again. A client that leaves cancels the work, but never a commit that is on its way.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
-from rlstm_server.engine.actors import Actors
-from rlstm_server.engine.committing import Committer
-from rlstm_server.engine.description import SessionCopy, describe
-from rlstm_server.engine.loading import Loader
-from rlstm_server.engine.metered import MeteredStore
-from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.description import SessionCopy, describe, session_facts
+from rlstm_server.engine.queue import SessionQueues, Task
 from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.runner import Runner
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.snapshot_policy import Lead
-from rlstm_server.engine.snapshotter import Snapshotter
-from rlstm_server.engine.staged import Change, Changed, Staged, Written, computed
-from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.state import SessionState, States
+from rlstm_server.engine.transaction import Change, Changed, Sealed, Staged, commit_until_known, sealed
+from rlstm_server.engine.worker import Job, Worker
 from rlstm_server.errors import (
     Conflict,
+    Gone,
     IdempotencyMismatch,
+    NotFound,
     ServerError,
     StateCorrupt,
     StoreUnavailable,
@@ -41,16 +36,19 @@ from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
+    Head,
     Mismatch,
     Moved,
     Replayed,
     SessionKey,
-    SnapshotDue,
-    SnapshotRef,
+    SessionStore,
     Stale,
 )
 
 REDOS: Final = 3
+
+FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite", "missing": "no state"}
+"""What is wrong with a state that cannot be used, by words of the message; anything else is its schema."""
 
 Answer = TypeVar("Answer")
 
@@ -66,16 +64,13 @@ class _Tried(NamedTuple, Generic[Answer]):
 
 
 @dataclass(eq=False, kw_only=True)
-class Sessions(Actors):
-    """All sessions, as this replica sees them: actors, copies, and the way to and from the store."""
+class Sessions(SessionQueues):
+    """All sessions, as this replica sees them: queues, copies, and the way to and from the store."""
 
-    store: MeteredStore
-    loader: Loader
-    runner: Runner
-
-    def __post_init__(self) -> None:
-        self.committer = Committer(self.store, self.cache)
-        self.snapshotter = Snapshotter(self.loader, self.store, self.cache, self.metrics)
+    store: SessionStore
+    states: States
+    worker: Worker
+    _loads: "WeakValueDictionary[SessionKey, asyncio.Lock]" = field(default_factory=WeakValueDictionary)
 
     # ---- reading ------------------------------------------------------------------------------------------
 
@@ -86,24 +81,18 @@ class Sessions(Actors):
             raise VersionMoved(min_version, copy.position.version)
         return copy
 
-    async def _load(self, key: SessionKey, caller: Caller, known: SessionCopy | None) -> SessionCopy:
-        copy = await self.loader.load(key, caller, known)
-        self.snapshotter.consider(copy)
-        return copy
+    async def open(self, key: SessionKey, version: int, value: bytes, caller: Caller) -> SessionState:
+        """The state in stored bytes. Raises StateCorrupt, ModelMismatch."""
+        try:
+            return await self.worker.call(caller, self.states.open, key, version, value)
+        except ServerError as error:
+            self._count_failure(error)
+            raise
 
-    async def open_snapshot(
-        self, key: SessionKey, snapshot: SnapshotRef, version: int, caller: Caller
-    ) -> SessionState:
-        """The state that was put for `key` at `version`. Raises StateCorrupt, ModelMismatch."""
-        return await self.loader.open_snapshot(key, snapshot, version, caller)
-
-    async def save(self, copy: SessionCopy) -> SnapshotRef:
-        """Put a copy's state beside its session, as one of its own. Raises StoreFull."""
-        return await self.loader.save(copy.key, copy.position.version, copy.state, brought=True)
-
-    async def creation_state(self, key: SessionKey, state: SessionState) -> bytes | SnapshotRef:
-        """What a session is created with: its state, the origin of a large one that is new, or its place."""
-        return await self.loader.creation_state(key, state)
+    async def seal(self, key: SessionKey, state: SessionState) -> bytes:
+        """The state of a new session as it will be stored. Raises StateCorrupt, TooLarge."""
+        caller = Caller(tenant=key.tenant, request_id="")  # so that it has the tenant's share of the device
+        return await self.worker.call(caller, self.states.seal, key, 0, state)
 
     @contextmanager
     def distrusting(self, key: SessionKey) -> Iterator[None]:
@@ -115,23 +104,48 @@ class Sessions(Actors):
             self.cache.drop(key)
             raise
 
-    def end(self, key: SessionKey, refuse: Callable[[], ServerError]) -> None:
-        """Stop all operations of a session that has ended, and its snapshot; keep no copy."""
-        self.snapshotter.stop(key)
-        super().end(key, refuse)
+    async def _load(self, key: SessionKey, caller: Caller, known: SessionCopy | None) -> SessionCopy:
+        """The newest version: `known` where that is it, else a copy that is made, and cached.
 
-    async def drain(self, seconds: float) -> None:
-        """Begin no more snapshots, and let operations finish for so long."""
-        await self.snapshotter.close()
-        await super().drain(seconds)
+        One load of a session serves all who wait for it.
+        """
+        began = time.perf_counter()
+        head = await self._head(key, known)
+        if head.state is None and known is not None:
+            return known
+        async with self._loads.setdefault(key, asyncio.Lock()):
+            made = self.cache.get(key)
+            if made is not None and made.position == head.position:
+                return made
+            if not head.state:
+                raise StateCorrupt("the session has no state in the store")
+            state = await self.open(key, head.version, head.state, caller)
+            copy = SessionCopy(key=key, position=head.position, state=state, facts=session_facts(head))
+            self.cache.put(copy)
+        self.metrics.load_seconds.observe(time.perf_counter() - began)
+        return copy
+
+    async def _head(self, key: SessionKey, known: SessionCopy | None) -> Head:
+        try:
+            return await self.store.load_head(key, known=None if known is None else known.position)
+        except (Gone, NotFound):
+            self.cache.drop(key)
+            raise
+
+    def _count_failure(self, error: ServerError) -> None:
+        if isinstance(error, StateCorrupt):
+            reason = next((name for name, words in FAULTS.items() if words in error.detail), "schema")
+            self.metrics.restore_failures.labels(reason).inc()
+        elif error.code == "model_mismatch":
+            self.metrics.restore_failures.labels("model_mismatch").inc()
 
     # ---- changing -----------------------------------------------------------------------------------------
 
     async def change(
         self,
-        operation: Operation[Any],
+        task: Task[Any],
         change: Change,
-        compute: Callable[[SessionCopy], Awaitable[Steps[Any, Staged[Answer]]]],
+        compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
     ) -> Changed[Answer]:
         """Compute a change on a staged state and commit it; the caller holds the session's turn.
 
@@ -139,15 +153,15 @@ class Sessions(Actors):
         NotFound, Gone, and whatever `compute` raises.
         """
         for _ in range(1 + REDOS if change.redo else 1):
-            operation.check()
+            task.check()
             try:
-                tried = await self._try(operation, change, compute)
+                tried = await self._try(task, change, compute)
             except ServerError as error:
                 if error.applied != "no" or isinstance(error, StoreUnavailable):
                     raise
-                return await self._recalled(operation, change, error)
+                return await self._recalled(task, change, error)
             if not isinstance(tried.outcome, Stale):
-                return self._settle(operation, tried, tried.outcome)
+                return self._settle(task, tried, tried.outcome)
             self.cache.drop(change.key)
             self.metrics.conflicts.labels("redone").inc()
         self.metrics.conflicts.labels("refused").inc()
@@ -162,32 +176,68 @@ class Sessions(Actors):
 
     async def _try(
         self,
-        operation: Operation[Any],
+        task: Task[Any],
         change: Change,
-        compute: Callable[[SessionCopy], Awaitable[Steps[Any, Staged[Answer]]]],
+        compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
     ) -> "_Tried[Answer]":
         copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
-        steps = computed(self.loader.snapshots, copy, await compute(copy))
+        job = partial(sealed, self.states, copy, await compute(copy))
         with self.distrusting(change.key):
-            ran = await self.runner.run(steps, change.caller, copy.state.adapted.expert_config.rows)
+            ran = await self.worker.run(job, change.caller, copy.state.adapted.expert_config.rows)
+        commit = self._commit_of(change, copy, ran.result)
         began = time.perf_counter()
-        commit = await self._commit_of(change, copy, ran.result)
-        outcome = await operation.commit(self.committer.commit(commit))
-        if isinstance(outcome, SnapshotDue):
-            operation.check()
-            commit = replace(commit, state=await self._put(copy, ran.result.staged))
-            outcome = await operation.commit(self.committer.commit(commit))
-        timings = Timings(queue=ran.queue, compute=ran.compute, store=time.perf_counter() - began)
+        outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
+        timings = Timings(
+            queue=ran.queue_seconds, compute=ran.compute_seconds, store=time.perf_counter() - began
+        )
         return _Tried(copy, ran.result.staged, commit, outcome, timings)
 
-    async def _recalled(self, operation: Operation[Any], change: Change, error: ServerError) -> Changed[Any]:
+    def _commit_of(self, change: Change, copy: SessionCopy, result: Sealed[Any]) -> Commit:
+        staged = result.staged
+        return Commit(
+            key=change.key,
+            operation_id=change.operation_id,
+            body_hash=change.body_hash,
+            if_match=change.if_match,
+            expects=copy.position,
+            info=describe(staged.state, staged.facts),
+            state=result.state,
+            ttl_ms=staged.facts.ttl_ms,
+            summary=staged.stored.summary,
+            details=staged.stored.details,
+        )
+
+    def _settle(
+        self,
+        task: Task[Any],
+        tried: "_Tried[Answer]",
+        outcome: Committed | Replayed | Mismatch | Moved,
+    ) -> Changed[Answer]:
+        copy, staged, commit, _, timings = tried
+        match outcome:
+            case Committed():
+                task.took_effect = True
+                fresh = SessionCopy(
+                    key=commit.key, position=outcome.position, state=staged.state, facts=staged.facts
+                )
+                self._count_commit(staged, timings)
+                self.cache.put(fresh)
+                return Changed(staged, None, fresh, outcome.expires_at_ms, timings)
+            case Replayed() | Mismatch():
+                return self._repeated(task, self._known(copy.key, outcome), timings)
+            case Moved():
+                if copy.position.version != outcome.current:
+                    self.cache.drop(commit.key)
+                raise VersionMoved(commit.if_match or 0, outcome.current)
+
+    async def _recalled(self, task: Task[Any], change: Change, error: ServerError) -> Changed[Any]:
         """What a change came to that cannot be made any more; `error` if it never was."""
         began = time.perf_counter()
         known = await self.recall(change)
         if known is None:
             error.settled = True
             raise error
-        return self._repeated(operation, known, Timings(store=time.perf_counter() - began))
+        return self._repeated(task, known, Timings(store=time.perf_counter() - began))
 
     def _known(self, key: SessionKey, outcome: Replayed | Mismatch) -> Replayed:
         if isinstance(outcome, Mismatch):
@@ -198,76 +248,42 @@ class Sessions(Actors):
             self.cache.drop(key)
         return outcome
 
-    def _repeated(self, operation: Operation[Any], known: Replayed, timings: Timings) -> Changed[Any]:
-        operation.took_effect = True
+    def _repeated(self, task: Task[Any], known: Replayed, timings: Timings) -> Changed[Any]:
+        task.took_effect = True
         self.metrics.replays.labels("replayed").inc()
         return Changed(None, known, None, None, timings)
 
-    async def _commit_of(self, change: Change, copy: SessionCopy, written: Written[Any]) -> Commit:
-        staged = written.staged
-        state: bytes | SnapshotRef | None = written.sealed
-        if state is None and staged.whole:
-            state = await self._put(copy, staged)
-        return Commit(
-            key=change.key,
-            operation_id=change.operation_id,
-            body_hash=change.body_hash,
-            if_match=change.if_match,
-            expects=copy.position,
-            record=written.record,
-            info=describe(staged.state, staged.facts, staged.state.stored_bytes),
-            state=state,
-            ttl_ms=staged.facts.ttl_ms,
-            answer=staged.stored_answer,
-            summary=staged.summary,
-        )
-
-    async def _put(self, copy: SessionCopy, staged: Staged[Any]) -> SnapshotRef:
-        return await self.loader.save(copy.key, copy.position.version + 1, staged.state)
-
-    def _settle(
-        self,
-        operation: Operation[Any],
-        tried: "_Tried[Answer]",
-        outcome: Committed | Replayed | Mismatch | Moved | SnapshotDue,
-    ) -> Changed[Answer]:
-        copy, staged, commit, _, timings = tried
-        match outcome:
-            case Committed():
-                operation.took_effect = True
-                fresh = SessionCopy(
-                    key=commit.key,
-                    position=outcome.position,
-                    state=staged.state,
-                    facts=staged.facts,
-                    lead=self._lead(commit, copy, staged, timings.compute),
-                )
-                self._count_commit(staged, timings)
-                self.cache.put(fresh)
-                self.snapshotter.consider(fresh)
-                return Changed(staged, None, fresh, outcome.expires_at_ms, timings)
-            case Replayed() | Mismatch():
-                return self._repeated(operation, self._known(copy.key, outcome), timings)
-            case Moved():
-                if copy.position.version != outcome.current:
-                    self.cache.drop(commit.key)
-                raise VersionMoved(commit.if_match or 0, outcome.current)
-            case SnapshotDue():
-                raise StoreUnavailable("the store keeps no more records, and took no snapshot")
-
-    def _lead(self, commit: Commit, copy: SessionCopy, staged: Staged[Any], seconds: float) -> Lead:
-        """How far the committed state is ahead of its base, which may be a newer one than the copy knows."""
-        if commit.state is not None:
-            return Lead(base=commit.position.version)
-        known = self.cache.get(copy.key)
-        lead = known.lead if known is not None and known.position == copy.position else copy.lead
-        tokens = staged.state.adapted.position - copy.state.adapted.position
-        return lead.plus(max(0, tokens), seconds)
-
     def _count_commit(self, staged: Staged[Any], timings: Timings) -> None:
-        staged.tally.count(self.metrics)
+        staged.usage.count(self.metrics)
         self.metrics.commit_seconds.observe(timings.store)
-        self.metrics.state_bytes.observe(staged.state.stored_bytes)
+        self.metrics.state_bytes.observe(staged.state.nbytes)
         adapted = staged.state.adapted
         if adapted.expert_config.experts > 1:
             self.metrics.static_weight.observe(adapted.weights[0])
+
+    # ---- ending -------------------------------------------------------------------------------------------
+
+    async def delete(self, key: SessionKey) -> None:
+        """End a session for good; again and again while its tombstone lives. Raises NotFound, Gone.
+
+        Once the store has ended it nobody commits to it any more, so what waits in its queue is told so. One
+        that cannot be read, of another version's form too, can be ended.
+        """
+        live = True
+        try:
+            await self.store.load_head(key, with_state=False)
+        except Gone:
+            live = False
+        except StateCorrupt:
+            pass
+        try:
+            await self.store.delete(key)
+        except Gone as error:
+            self.end(key, partial(Gone, error.reason))
+            raise
+        except NotFound:
+            self.end(key, NotFound)
+            raise
+        self.end(key, partial(Gone, "deleted"))
+        if live:
+            self.metrics.sessions_ended.labels("closed").inc()

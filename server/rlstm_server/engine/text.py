@@ -48,6 +48,7 @@ class Piece:
 
 
 START = Place()
+EMPTY = Piece(ids=[], starts=[], ends=[], bytes=0, words=0, unknown=0, text="", after=START)
 WORD: Final = re.compile(r"\S+")
 
 
@@ -71,6 +72,14 @@ def read_passage(
     except VocabInvalidToken as error:
         name = _name(field, "tokens")
         raise InvalidTokens(f"{name}: {error} (0 to {vocab.size - 1})", field=name) from None
+
+
+def read_context(vocab: Vocab, passage: Passage | None, field: str) -> Piece | None:
+    """The tokens before a text; None where there are none, which is the beginning of all text."""
+    if passage is None or passage in (Passage(text=""), Passage(tokens=())):
+        return None
+    piece = read_passage(vocab, passage, field)
+    return piece if piece.ids else None
 
 
 def _name(field: str, kind: str) -> str:

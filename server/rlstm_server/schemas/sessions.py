@@ -1,6 +1,6 @@
 """Schemas of sessions, of what is done to them, and of what they are copied to."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,7 +55,6 @@ class SessionInfo:
     norm_ratio   of the fast weights to the slow ones, by their norms: the greatest of all experts
     learning     whether its appends may learn
     forked_from  of a fork, or of an import
-    approx       some of it was computed by other numerics: the same to 1e-4 nats a token, not to the bit
     """
 
     id: str
@@ -73,7 +72,6 @@ class SessionInfo:
     metadata: Mapping[str, Any]
     learning: bool = True
     forked_from: Ancestor | None = None
-    approx: bool = False
     model: str | None = None
     fingerprint: str | None = None
     adaptation_fingerprint: str | None = None
@@ -126,7 +124,7 @@ class AppendRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class AppendAnswer:
-    """What an append did. A replay older than the stored answers has totals but no columns.
+    """What an append did. ``scores_stored`` is false of a repeat whose columns are no longer stored.
 
     ``guards`` counts what was kept from happening, by name; ``weights`` and ``norm_ratio`` are those of the
     session afterwards, as in :class:`SessionInfo`. ``learn`` says whether the text could be learned from: it
@@ -147,6 +145,7 @@ class AppendAnswer:
     pending: int
     timings: Timings
     learn: bool = True
+    scores_stored: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,9 +353,8 @@ class ImportRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedSession:
-    """A session as a file: the version it shows, its size, and its bytes in pieces, to be read once."""
+    """A session as a file, and the version that it shows."""
 
     session: str
     version: int
-    size: int
-    pieces: Iterator[bytes]
+    data: bytes

@@ -103,7 +103,7 @@ class EngineLimits:
     choices: int = 16
     stop_strings: int = 16
     stop_characters: int = 256
-    state_bytes: int = 256 * 2**20
+    state_bytes: int = 2 * 2**20
     queued_jobs: int = 2_048
     queued_operations_per_session: int = 64
     reader_events: int = 256

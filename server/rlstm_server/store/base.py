@@ -1,14 +1,9 @@
 """What a session store promises, in nouns and one protocol.
 
-A session is a *history*: version n+1 is version n plus one committed operation. A store keeps a state of
-some version (the base), the records that lead from it to the newest version (the head), and a window of the
-operations it has applied. It knows bytes and versions, nothing of models. Two promises rest on `commit`: no
-acknowledged operation is lost, and none is applied twice.
-
-A commit brings what its state is worth: the whole of it, inline, which becomes the base; nothing, so that the
-base stays and whoever loads the session does the records after it again; or the place of a snapshot, a state
-in chunks that was put beside the session before. A snapshot of an earlier version of the same history can
-become the base without a commit (`keep_snapshot`).
+A session is a *history*: version n+1 is version n plus one committed operation. A store keeps the newest
+state, whole, the operations it has applied for a while, and named copies of states. It knows bytes and
+versions, nothing of models. Two promises rest on `commit`: no acknowledged operation is lost, and none is
+applied twice.
 
     commit, in this order        outcome
     ─────────────────────        ───────
@@ -16,12 +11,10 @@ become the base without a commit (`keep_snapshot`).
     the operation is known       Replayed, or Mismatch when its body differs
     if_match is not the version  Moved
     expects is not the head      Stale
-    no state, and the log full   SnapshotDue
-    the snapshot is not whole    raises errors.StoreUnavailable
     all is well                  Committed
 
-A snapshot belongs to one thing: a base, or a name. Until it does it has an expiry; what points to it makes it
-permanent in the same step, or is refused when it is not there whole or belongs to something already.
+The answer to an operation has two parts: a summary, kept as long as the operation's id is known, and details
+(columns of scores), of which a session keeps the newest always and older ones within `Limits.details_bytes`.
 
 Every call may also raise errors.StoreUnavailable (nothing changed); calls that change something may raise
 errors.OutcomeUnknown (the change may have happened: the same call again finds out), and calls that need room
@@ -35,6 +28,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+from rlstm_server.errors import InvalidField
+
 Durability = Literal["fsync", "replica", "memory"]
 
 CHAIN_BYTES: Final = 32
@@ -43,15 +38,13 @@ MAX_OPERATION_ID_BYTES: Final = 255
 MAX_NAME_BYTES: Final = 255
 MAX_TTL_MS: Final = 100 * 365 * 24 * 3_600_000
 MAX_INFO_BYTES: Final = 1 << 20
-MAX_INLINE_BYTES: Final = 2 << 20
-"""A state that travels in one piece; larger ones hold up everybody else, and go in chunks."""
-MAX_RECORD_BYTES: Final = 2 << 20
-"""The longest append's and no more: a record is written in one piece, and kept as long as the log."""
+MAX_STATE_BYTES: Final = 16 << 20
+"""A state travels in one piece with every commit: a larger one would hold up everybody else."""
 MAX_SUMMARY_BYTES: Final = 4_096
 MAX_CREATION_ANSWER_BYTES: Final = 65_536
 
 _PLAIN: Final = re.compile(r"[a-z0-9]{1,64}")
-_GENERATION: Final = re.compile(r"[a-z0-9]{1,32}")
+_CURSOR: Final = re.compile(r"([0-9]{1,15})\.([a-z0-9]{1,64})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,30 +53,20 @@ class Limits:
 
     operations          operation ids remembered per session, and creations per tenant
     operation_age_ms    none is remembered longer than this
-    answers             the newest operations whose whole answer is kept
-    answer_bytes        longer answers are not kept, only their summary
-    log_records         records that `read_log` can still return; as many may follow a base
-    log_bytes           the oldest records that no base needs go when all are longer together
+    details_bytes       details of answers that a session keeps beside the newest ones
     named_snapshots     named snapshots of a session
-    chunk_bytes         a snapshot is written and read in pieces of this size, so that none holds up others
     tombstone_ms        how long a deleted or expired session says so
     provisional_ms      how long a creation may take before its name is free again
-    snapshot_ms         how long a snapshot that nothing points to may take before it is gone again
     create_below        share of the store's memory above which no session is created
     import_below        share of it above which nothing brings a state along: forks, imports, named snapshots
     """
 
     operations: int = 1_024
     operation_age_ms: int = 24 * 3_600_000
-    answers: int = 8
-    answer_bytes: int = 65_536
-    log_records: int = 1_024
-    log_bytes: int = 1 << 20
+    details_bytes: int = 256 << 10
     named_snapshots: int = 16
-    chunk_bytes: int = 256 << 10
     tombstone_ms: int = 24 * 3_600_000
     provisional_ms: int = 60_000
-    snapshot_ms: int = 60_000
     create_below: float = 0.8
     import_below: float = 0.9
 
@@ -103,7 +86,7 @@ class SessionKey:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in one history: the version, and the running hash of all records up to it."""
+    """A place in one history: the version, and the running hash of all operations up to it."""
 
     version: int
     chain: bytes
@@ -114,37 +97,18 @@ class Position:
         if len(self.chain) != CHAIN_BYTES:
             raise ValueError(f"chain must be {CHAIN_BYTES} bytes, not {len(self.chain)}")
 
+    @classmethod
+    def first(cls, key: SessionKey) -> "Position":
+        """Version 0, with a chain that belongs to this session alone."""
+        seed = f"rlstm chain 2\0{key.tenant}\0{key.session_id}".encode()
+        return cls(0, hashlib.sha256(seed).digest())
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SnapshotRef:
-    """Where a state lies in chunks: it was put there whole, and is never changed.
-
-    generation  drawn by whoever wrote it: 1 to 32 of a-z and 0-9, never used again
-    size        bytes of all chunks together
-    """
-
-    generation: str
-    size: int
-
-    def __post_init__(self) -> None:
-        if not _GENERATION.fullmatch(self.generation):
-            raise ValueError("generation must be 1 to 32 characters of a-z and 0-9")
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, not {self.size}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Base:
-    """The state that a session is rebuilt from: at the head's version, or records of the log away from it.
-
-    state       the sealed state, or the place of its snapshot
-    previous    the base before, of an earlier version, for when a snapshot turns out to be damaged; the
-                records since then are kept too
-    """
-
-    version: int
-    state: bytes | SnapshotRef
-    previous: "Base | None" = None
+    def after(self, operation_id: str, body_hash: bytes) -> "Position":
+        """The position after an operation: chain' = SHA-256(chain ‖ operation id ‖ body hash)."""
+        digest = hashlib.sha256(self.chain)
+        digest.update(operation_id.encode())
+        digest.update(body_hash)
+        return Position(self.version + 1, digest.digest())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,13 +116,13 @@ class Head:
     """The newest version of a session.
 
     info    what a listing shows (JSON, by the engine); replaced whole by each commit
-    base    None when the caller asked for none or already has this position
+    state   None when the caller asked for none or already has this position
     """
 
     position: Position
     name: str | None
     info: bytes
-    base: Base | None
+    state: bytes | None
     created_at_ms: int
     expires_at_ms: int
     ttl_ms: int
@@ -174,8 +138,8 @@ class Creation:
     """A new session at version 0. `answer` is what a repeat of the same operation id is told.
 
     A repeat comes with a session id of its own; the same creation again is a re-send, not a repeat.
-    A `state` that is a snapshot was put under the session's key before. `brought` says that the state comes
-    from elsewhere: such sessions are refused later than fresh ones when the store fills up.
+    `brought` says that the state comes from elsewhere: such sessions are refused later than fresh ones when
+    the store fills up.
     """
 
     key: SessionKey
@@ -183,7 +147,7 @@ class Creation:
     body_hash: bytes
     name: str | None
     info: bytes
-    state: bytes | SnapshotRef
+    state: bytes
     ttl_ms: int
     answer: bytes
     brought: bool = False
@@ -192,7 +156,7 @@ class Creation:
         _check_operation(self.operation_id, self.body_hash)
         _check_contents(self.info, self.state, self.ttl_ms)
         if self.name is not None:
-            _check_name(self.name)
+            check_name(self.name)
         if len(self.answer) > MAX_CREATION_ANSWER_BYTES:
             raise ValueError(
                 f"answer must be at most {MAX_CREATION_ANSWER_BYTES} bytes, not {len(self.answer)}"
@@ -201,7 +165,7 @@ class Creation:
     @property
     def position(self) -> Position:
         """Where the new session starts."""
-        return first_position(self.key)
+        return Position.first(self.key)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,11 +175,10 @@ class Commit:
     operation_id    the client's idempotency key, or one the server drew; the same in every re-send
     body_hash       SHA-256 of the request: the same id with another one is a Mismatch
     if_match        the version the client insists on, or None
-    record          what was done, enough to do it again
     info            the head's from now on, as is ttl_ms, the time to live
-    state           after it; None leaves the base where it is, to be rebuilt from with the record
-    answer          what a repeat is told; kept whole only while recent and short
-    summary         the short form of it (version and totals), kept as long as the id is known
+    state           after it, whole
+    summary         what a repeat is told, kept as long as the id is known
+    details         the rest of the answer; empty where there is none
     """
 
     key: SessionKey
@@ -223,27 +186,24 @@ class Commit:
     body_hash: bytes
     if_match: int | None
     expects: Position
-    record: bytes
     info: bytes
-    state: bytes | SnapshotRef | None
+    state: bytes
     ttl_ms: int
-    answer: bytes
     summary: bytes
+    details: bytes = b""
 
     def __post_init__(self) -> None:
         _check_operation(self.operation_id, self.body_hash)
         _check_contents(self.info, self.state, self.ttl_ms)
         if self.if_match is not None and self.if_match < 0:
             raise ValueError(f"if_match must not be negative: {self.if_match}")
-        if len(self.record) > MAX_RECORD_BYTES:
-            raise ValueError(f"record must be at most {MAX_RECORD_BYTES} bytes, not {len(self.record)}")
         if len(self.summary) > MAX_SUMMARY_BYTES:
             raise ValueError(f"summary must be at most {MAX_SUMMARY_BYTES} bytes, not {len(self.summary)}")
 
     @property
     def position(self) -> Position:
         """Where the session stands once this is committed."""
-        return next_position(self.expects, self.record)
+        return self.expects.after(self.operation_id, self.body_hash)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,15 +231,20 @@ class Committed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replayed:
-    """The operation took effect earlier, at `version`; the session may have moved on to `current` since.
+    """The operation took effect earlier, at `version`; the session has moved on to `current` since.
 
-    `answer` is None when it was too long or is too old to be kept whole; `summary` is always there.
+    `details` is None when they are no longer stored; `summary` is always there.
     """
 
     version: int
-    answer: bytes | None
     summary: bytes
+    details: bytes | None
     current: Position
+
+    def is_of(self, commit: Commit) -> bool:
+        """Whether it is this very commit that took effect, and nothing has happened since."""
+        here = (self.version, self.current) == (commit.position.version, commit.position)
+        return here and (self.summary, self.details) == (commit.summary, commit.details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,37 +266,19 @@ class Stale:
     current: Position
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotDue:
-    """The commit has no state and the log no room before a newer base; nothing happened. Keep a snapshot."""
-
-
 CreationOutcome = Created | CreationReplayed | Mismatch
-CommitOutcome = Committed | Replayed | Mismatch | Moved | Stale | SnapshotDue
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogRecord:
-    """The operation that led to `version`."""
-
-    version: int
-    operation_id: str
-    record: bytes
+CommitOutcome = Committed | Replayed | Mismatch | Moved | Stale
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedSnapshot:
-    """A state that was given a name, to go back to. `info` is what the session's was then."""
+    """A copy of a state that was given a name, to go back to. `info` is what the session's was then."""
 
     name: str
     version: int
     created_at_ms: int
     info: bytes
-    state: SnapshotRef
-
-    def __post_init__(self) -> None:
-        _check_name(self.name)
-        _check_info(self.info)
+    state_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -386,7 +333,7 @@ class SessionStore(Protocol):
     async def load_head(
         self, key: SessionKey, *, known: Position | None = None, with_state: bool = True
     ) -> Head:
-        """Return the newest version; without its base if the caller is at it already or wants none.
+        """Return the newest version; without its state if the caller is at it already or wants none.
 
         Raises errors.Gone, errors.NotFound.
         """
@@ -414,48 +361,22 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def read_log(self, key: SessionKey, *, after: int, limit: int = 100) -> Sequence[LogRecord]:
-        """Return the first `limit` records kept with a version above `after`, oldest first.
-
-        The first one may be later than `after` + 1: only the newest, and those after a base, are kept.
-        Raises errors.Gone, errors.NotFound.
-        """
-        ...
-
-    async def put_snapshot(self, key: SessionKey, state: bytes, *, brought: bool = False) -> SnapshotRef:
-        """Write a state beside the session, in chunks; it vanishes by itself unless something points to it.
-
-        Whatever call it is then given to, it is gone when that is over and nothing points to it. The session
-        need not exist yet. Raises errors.StoreFull, for a `brought` one as early as for its session, and
-        errors.Gone for a session that has ended.
-        """
-        ...
-
-    async def get_snapshot(self, key: SessionKey, snapshot: SnapshotRef) -> bytes:
-        """Read a state, chunk by chunk. Raises errors.StateCorrupt when a chunk is not there or not whole."""
-        ...
-
-    async def keep_snapshot(self, key: SessionKey, position: Position, snapshot: SnapshotRef) -> bool:
-        """Make a snapshot of the state at `position`, a place in the session's past or present, its base.
-
-        The base before becomes the previous one, what nothing needs any more is removed. Returns False, and
-        nothing happened, when the position is not in the history or not after the present base.
-        Raises errors.Gone, errors.NotFound.
-        """
-        ...
-
     async def name_snapshot(
-        self, key: SessionKey, name: str, position: Position, info: bytes, snapshot: SnapshotRef
+        self, key: SessionKey, name: str, position: Position, info: bytes
     ) -> NamedSnapshot | Stale:
-        """Give the state at `position`, which must be the head's, a name; the same again changes nothing.
+        """Keep a copy of the state at `position`, which must be the head's, under a name.
 
-        Raises errors.SnapshotExists for a name that another version has, errors.TooLarge over the limit,
-        errors.Gone, errors.NotFound.
+        The same again changes nothing. Raises errors.SnapshotExists for a name that another version has,
+        errors.TooLarge over the limit, errors.StoreFull, errors.Gone, errors.NotFound.
         """
         ...
 
     async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
         """Return all named snapshots, oldest version first. Raises errors.Gone, errors.NotFound."""
+        ...
+
+    async def read_snapshot(self, key: SessionKey, name: str) -> tuple[NamedSnapshot, bytes]:
+        """Return a named snapshot and its state. Raises errors.NotFound, errors.Gone."""
         ...
 
     async def drop_snapshot(self, key: SessionKey, name: str) -> None:
@@ -486,7 +407,7 @@ class SessionStore(Protocol):
         ...
 
     async def sweep(self, *, limit: int = 100) -> int:
-        """Bury all expired sessions, `limit` at a time, and return how many were buried."""
+        """End all expired sessions, `limit` at a time, and return how many that were."""
         ...
 
     async def usage(self) -> Usage:
@@ -508,22 +429,34 @@ def new_operation_id() -> str:
     return secrets.token_hex(16)
 
 
-def new_generation() -> str:
-    """Draw an id for a snapshot; never used again."""
-    return secrets.token_hex(16)
+def write_cursor(created_at_ms: int, session_id: str) -> str:
+    """Return the cursor of the page after this session."""
+    return f"{created_at_ms}.{session_id}"
 
 
-def first_position(key: SessionKey) -> Position:
-    """Return version 0, with a chain that belongs to this session alone."""
-    seed = f"rlstm chain 1\0{key.tenant}\0{key.session_id}".encode()
-    return Position(0, hashlib.sha256(seed).digest())
+def read_cursor(cursor: str | None) -> tuple[int, str]:
+    """Return the last session before a page as (created_at_ms, session_id); (0, "") for the first page.
+
+    Raises errors.InvalidField if it is not a cursor.
+    """
+    if cursor is None:
+        return 0, ""
+    matched = _CURSOR.fullmatch(cursor)
+    if matched is None:
+        raise InvalidField("cursor", "cursor must be the one that came with the page before")
+    return int(matched[1]), matched[2]
 
 
-def next_position(position: Position, record: bytes) -> Position:
-    """Return the position after `record`: chain' = SHA-256(chain ‖ record)."""
-    digest = hashlib.sha256(position.chain)
-    digest.update(record)
-    return Position(position.version + 1, digest.digest())
+def check_name(name: str) -> None:
+    """Raise ValueError for a name, of a session or a snapshot, that is too long to be stored."""
+    if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
+        raise ValueError(f"name must be 1 to {MAX_NAME_BYTES} bytes long")
+
+
+def check_info(info: bytes) -> None:
+    """Raise ValueError for a description that is too long to be stored."""
+    if len(info) > MAX_INFO_BYTES:
+        raise ValueError(f"info must be at most {MAX_INFO_BYTES} bytes, not {len(info)}")
 
 
 def _check_operation(operation_id: str, body_hash: bytes) -> None:
@@ -533,19 +466,9 @@ def _check_operation(operation_id: str, body_hash: bytes) -> None:
         raise ValueError(f"body_hash must be {HASH_BYTES} bytes, not {len(body_hash)}")
 
 
-def _check_name(name: str) -> None:
-    if not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
-        raise ValueError(f"name must be 1 to {MAX_NAME_BYTES} bytes long")
-
-
-def _check_info(info: bytes) -> None:
-    if len(info) > MAX_INFO_BYTES:
-        raise ValueError(f"info must be at most {MAX_INFO_BYTES} bytes, not {len(info)}")
-
-
-def _check_contents(info: bytes, state: bytes | SnapshotRef | None, ttl_ms: int) -> None:
-    _check_info(info)
-    if isinstance(state, bytes) and not 1 <= len(state) <= MAX_INLINE_BYTES:
-        raise ValueError(f"state must be 1 to {MAX_INLINE_BYTES} bytes, not {len(state)}, or a snapshot")
+def _check_contents(info: bytes, state: bytes, ttl_ms: int) -> None:
+    check_info(info)
+    if not 1 <= len(state) <= MAX_STATE_BYTES:
+        raise ValueError(f"state must be 1 to {MAX_STATE_BYTES} bytes, not {len(state)}")
     if not 1 <= ttl_ms <= MAX_TTL_MS:
         raise ValueError(f"ttl_ms must be 1 to {MAX_TTL_MS}, not {ttl_ms}")

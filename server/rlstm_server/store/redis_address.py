@@ -19,7 +19,7 @@ Behind a question mark, of which nothing else is taken, since it could turn on w
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
@@ -74,10 +74,10 @@ class Address:
     sentinel_password: str | None = None
     tls: Mapping[str, str | bool] | None = None
 
-    def connection(self, endpoint: Endpoint) -> AbstractConnection:
-        """Make a connection, not yet connected, whose own retries and time-outs are off: others keep them."""
-        options: dict[str, object] = {
-            "db": self.database,
+    @property
+    def options(self) -> dict[str, Any]:
+        """What every connection needs; redis-py's own retries and time-outs are off: others keep them."""
+        return {
             "username": self.username,
             "password": self.password,
             "socket_timeout": None,
@@ -86,11 +86,27 @@ class Address:
             "protocol": 2,
             "driver_info": None,
         }
+
+    @property
+    def sentinel_options(self) -> dict[str, Any]:
+        """The same for Sentinels, who have a user of their own."""
+        own = {"username": self.sentinel_username, "password": self.sentinel_password}
+        return {**self.options, **own, "ssl": self.tls is not None, **(self.tls or {})}
+
+    @property
+    def cluster_options(self) -> dict[str, Any]:
+        """The same for the servers that are asked for a cluster's map."""
+        return {**self.options, "ssl": self.tls is not None, **(self.tls or {})}
+
+    def connection(self, endpoint: Endpoint) -> tuple[type[AbstractConnection], dict[str, Any]]:
+        """Return the class of connections to `endpoint`, and what they are made with."""
+        options = {**self.options, "db": self.database}
         if not endpoint.port:
-            return UnixDomainSocketConnection(path=endpoint.host, **options)
+            return UnixDomainSocketConnection, {"path": endpoint.host, **options}
+        place = {"host": endpoint.host, "port": endpoint.port}
         if self.tls is None:
-            return Connection(host=endpoint.host, port=endpoint.port, **options)  # type: ignore[arg-type]
-        return SSLConnection(host=endpoint.host, port=endpoint.port, **self.tls, **options)  # type: ignore[arg-type]
+            return Connection, {**place, **options}
+        return SSLConnection, {**place, **self.tls, **options}
 
 
 def read_address(url: str) -> Address:
@@ -175,7 +191,8 @@ def _tls(options: Mapping[str, str]) -> dict[str, str | bool]:
 
 
 def _try_certificates(address: Address) -> None:
-    connection = address.connection(address.endpoints[0])
+    kind, options = address.connection(address.endpoints[0])
+    connection = kind(**options)
     assert isinstance(connection, SSLConnection)
     try:
         connection.ssl_context.get()

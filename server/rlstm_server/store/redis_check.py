@@ -14,8 +14,8 @@ from redis.exceptions import NoPermissionError
 
 from rlstm_server.errors import InternalError, ServerError, StartupError
 from rlstm_server.store.base import Durability
+from rlstm_server.store.redis_client import RedisLink
 from rlstm_server.store.redis_functions import LIBRARY
-from rlstm_server.store.redis_link import Link
 
 MIN_VERSION: Final = (7, 0)
 _PARAMETERS: Final = (
@@ -74,7 +74,7 @@ def weaknesses(settings: Mapping[str, str]) -> list[str]:
     return found
 
 
-async def read_servers(link: Link) -> list[Server]:
+async def read_servers(link: RedisLink) -> list[Server]:
     """Ask every primary what it is. Raises StartupError when one cannot be asked, or can never do."""
     try:
         replies = await link.call_all("INFO")
@@ -96,7 +96,7 @@ async def read_servers(link: Link) -> list[Server]:
 
 
 async def check_settings(
-    link: Link, servers: list[Server], *, wanted: Durability, allow_weaker: bool
+    link: RedisLink, servers: list[Server], *, wanted: Durability, allow_weaker: bool
 ) -> Durability:
     """Return how durable a change is on all of them.
 
@@ -116,7 +116,7 @@ async def check_settings(
     return "replica" if wanted == "replica" and not alone else "fsync"
 
 
-async def install_functions(link: Link) -> None:
+async def install_functions(link: RedisLink) -> None:
     """Give every primary exactly our library. Raises StartupError where that is refused."""
     try:
         await link.call_all("FUNCTION", "LOAD", "REPLACE", library_code())
@@ -126,7 +126,7 @@ async def install_functions(link: Link) -> None:
         ) from error
 
 
-async def check_functions(link: Link) -> None:
+async def check_functions(link: RedisLink) -> None:
     """Make sure that every primary has exactly our library. Raises StartupError where it has not."""
     code = library_code()
     for found in (await _installed_code(link)).values():
@@ -143,7 +143,7 @@ async def check_functions(link: Link) -> None:
             )
 
 
-async def ensure_functions(link: Link) -> None:
+async def ensure_functions(link: RedisLink) -> None:
     """Install our library where it is missing or differs, if this user may; else say who must."""
     code = library_code()
     if all(found == code for found in (await _installed_code(link)).values()):
@@ -157,7 +157,7 @@ async def ensure_functions(link: Link) -> None:
             raise StartupError(f"{error.detail} ({refused.detail})") from refused
 
 
-async def find_concerns(link: Link) -> list[str]:
+async def find_concerns(link: RedisLink) -> list[str]:
     """Return what does not weaken the promises but lets others break them, one sentence each."""
     found = []
     rights = [name for name, command in _NOT_NEEDED.items() if await _may(link.call_all(*command))]
@@ -196,7 +196,7 @@ def _server(name: str, reply: bytes) -> Server:
     )
 
 
-async def _read_settings(link: Link) -> dict[str, dict[str, str]]:
+async def _read_settings(link: RedisLink) -> dict[str, dict[str, str]]:
     try:
         replies = await link.call_all("CONFIG", "GET", *_PARAMETERS)
     except InternalError as error:
@@ -211,7 +211,7 @@ def _pairs(reply: list[bytes]) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-async def _installed_code(link: Link) -> dict[str, str | None]:
+async def _installed_code(link: RedisLink) -> dict[str, str | None]:
     try:
         replies = await link.call_all("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY, "WITHCODE")
     except ServerError as error:

@@ -5,12 +5,12 @@ id, then make it permanent. A crash in between leaves nothing but hints that poi
 one removes it.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from rlstm_server.errors import NotFound, OutcomeUnknown, SessionExists, StoreUnavailable
 from rlstm_server.store.base import (
-    Base,
     Created,
     Creation,
     CreationOutcome,
@@ -21,8 +21,6 @@ from rlstm_server.store.base import (
     SessionKey,
 )
 from rlstm_server.store.redis_functions import RedisFunctions
-from rlstm_server.store.redis_link import Link
-from rlstm_server.store.redis_snapshots import written
 
 _TRIES: Final = 3
 
@@ -30,8 +28,7 @@ _TRIES: Final = 3
 class RedisCreations:
     """Creations, and the hints of a tenant that lead to its sessions."""
 
-    def __init__(self, link: Link, functions: RedisFunctions, limits: Limits) -> None:
-        self._link = link
+    def __init__(self, functions: RedisFunctions, limits: Limits) -> None:
         self._functions = functions
         self._limits = limits
 
@@ -75,15 +72,14 @@ class RedisCreations:
 
     async def place(self, creation: Creation) -> Head:
         """Write the session; it vanishes by itself unless it is made permanent."""
-        position, state = creation.position, creation.state
+        position = creation.position
         reply = await self._functions.session(
             "create",
             creation.key,
             position.chain,
             (creation.name or "").encode(),
             creation.info,
-            state if isinstance(state, bytes) else b"",
-            written(state),
+            creation.state,
             creation.ttl_ms,
             creation.answer,
             self._limits.provisional_ms,
@@ -93,7 +89,7 @@ class RedisCreations:
             position=position,
             name=creation.name,
             info=creation.info,
-            base=Base(version=0, state=state),
+            state=creation.state,
             created_at_ms=int(reply.content[1]),
             expires_at_ms=int(reply.content[2]),
             ttl_ms=creation.ttl_ms,
@@ -125,7 +121,7 @@ class RedisCreations:
             return Mismatch()
         name, other = (creation.name or "").encode(), SessionKey(key.tenant, reply.content[1].decode())
         if word == b"TAKEN":
-            if await self._is_there(other):
+            if (await self.look_at(other))[0] not in (b"GONE", b"NOT_FOUND"):
                 await self._withdraw(key)
                 raise SessionExists("another session has this name")
             await self.release(other, name)
@@ -138,7 +134,7 @@ class RedisCreations:
         return CreationReplayed(session_id=other.session_id, answer=answer)
 
     async def _withdraw(self, key: SessionKey) -> None:
-        """Take back a session that was placed, with its snapshot."""
+        """Take back a session that was placed."""
         with suppress(StoreUnavailable):  # it has an expiry
             await self._functions.session("withdraw", key, changes=False)
 
@@ -161,8 +157,9 @@ class RedisCreations:
             return None
         return bytes(reply.content[1])
 
-    async def _is_there(self, key: SessionKey) -> bool:
+    async def look_at(self, key: SessionKey) -> Sequence[Any]:
+        """Return a session's head without its state, or the reply that says why there is none."""
         reply = await self._functions.session_or_absence(
             "load", key, self._limits.tombstone_ms, 0, "", b"", changes=False
         )
-        return reply.content[0] not in (b"GONE", b"NOT_FOUND")
+        return reply.content  # type: ignore[no-any-return]

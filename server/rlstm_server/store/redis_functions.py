@@ -2,14 +2,13 @@
 
 from typing import Final
 
-from rlstm_server.errors import Gone, NotFound, StateCorrupt, StoreUnavailable
+from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.store.base import SessionKey
-from rlstm_server.store.redis_link import Link, Reply
-from rlstm_server.store.redis_server import Argument
+from rlstm_server.store.redis_client import Argument, RedisLink, Reply
 
-LIBRARY: Final = "rlstm_v2"
+LIBRARY: Final = "rlstm_v3"
 """Releases whose functions differ have libraries of their own, side by side on one server."""
-_SESSION_PARTS: Final = ("head", "log", "ops", "tomb", "named", "puts")
+_SESSION_PARTS: Final = ("head", "ops", "tomb", "named", "states")
 _TENANT_PARTS: Final = ("names", "index", "ids", "creations")
 
 
@@ -26,14 +25,14 @@ def tenant_key(tenant: str, part: str) -> str:
 class RedisFunctions:
     """The functions of the library, over `link`. Each has the same effect once or twice."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RedisLink) -> None:
         self._link = link
 
     async def session(self, name: str, key: SessionKey, *arguments: Argument, changes: bool) -> Reply:
         """Call a function of one session.
 
-        Raises errors.Gone, errors.NotFound, errors.StateCorrupt for a session that another release stored,
-        errors.StoreUnavailable for a snapshot that cannot be pointed to, and errors.DurabilityNotReached.
+        Raises errors.Gone, errors.NotFound, errors.DurabilityNotReached, and errors.StateCorrupt for a
+        session that another release stored.
         """
         reply = await self.session_or_absence(name, key, *arguments, changes=changes)
         match reply.content[0]:
@@ -43,8 +42,6 @@ class RedisFunctions:
                 raise Gone(reply.content[1].decode())
             case b"FORM":
                 raise StateCorrupt("the session is stored in a form that this release cannot read")
-            case b"NO_SNAPSHOT":
-                raise StoreUnavailable("the snapshot is not there whole any more; nothing changed, try again")
             case b"OK" | b"REPLAY":
                 reply.require_replicas()
         return reply
@@ -52,7 +49,7 @@ class RedisFunctions:
     async def session_or_absence(
         self, name: str, key: SessionKey, *arguments: Argument, changes: bool
     ) -> Reply:
-        """Call a function of one session; the reply may begin with GONE, NOT_FOUND, FORM or NO_SNAPSHOT."""
+        """Call a function of one session; the reply may begin with GONE, NOT_FOUND or FORM."""
         keys = tuple(session_key(key, part) for part in _SESSION_PARTS)
         return await self._call(name, keys, arguments, changes)
 

@@ -74,16 +74,16 @@ def test_every_argument_goes_through_as_it_is(install: Any) -> None:
 def test_a_group_has_commands_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`bench train x` is the entry point ``bench.train`` with an extra; `bench` alone lists its parts."""
+    """`bench serve x` is the entry point ``bench.serve`` with an extra; `bench` alone lists its parts."""
     SEEN.clear()
     module = ModuleType("brought_by_a_test")
     module.command = WithMain()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    point = EntryPoint(name="bench.train", value="brought_by_a_test:command", group=commands.COMMAND_GROUP)
-    points = {"bench.train": (point,)}
+    point = EntryPoint(name="bench.serve", value="brought_by_a_test:command", group=commands.COMMAND_GROUP)
+    points = {"bench.serve": (point,)}
     monkeypatch.setattr(commands, "entry_points", lambda group, name: points.get(name, ()))
-    build()(["bench", "train", "--seconds", "1", "--help"], standalone_mode=False)
-    assert SEEN == [(["--seconds", "1", "--help"], "rlstm bench train")]
+    build()(["bench", "serve", "--seconds", "1", "--help"], standalone_mode=False)
+    assert SEEN == [(["--seconds", "1", "--help"], "rlstm bench serve")]
 
     with pytest.raises(SystemExit):
         build()(["bench"])
@@ -93,9 +93,9 @@ def test_a_group_has_commands_of_its_own(
         build()(["bench", "bytes-small"])
     assert ended.value.code == 2
 
-    del points["bench.train"]
-    with pytest.raises(CommandError, match=r"bench\.train: .*\[training\]'"):
-        build()(["bench", "train"], standalone_mode=False)
+    del points["bench.serve"]
+    with pytest.raises(CommandError, match=r"bench\.serve: .*\[server\]'"):
+        build()(["bench", "serve"], standalone_mode=False)
 
 
 def test_help_of_the_command_behind(install: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,7 @@ def test_the_completion_script_asks_for_completions() -> None:
     ("words", "offered"),
     [
         ("rlstm ses", ["session"]),
-        ("rlstm bench tr", ["train"]),
+        ("rlstm bench se", ["serve"]),
         ("rlstm session app", ["append"]),
         ("rlstm score --conte", ["--context"]),
         ("rlstm session create --fast", ["--fast-weights"]),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlstm_client import Client
-from rlstm_training.corpora.base import corpora_folder
+from rlstm_training.corpora import corpora_folder
 
 FOLDER = Path(__file__).parents[3] / "clients" / "python" / "examples"
 NOVEL = corpora_folder() / "novels" / "Haggard_Mines_1885.txt.xz"

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rlstm_client import Client
-from rlstm_training.corpora.base import corpora_folder
+from rlstm_training.corpora import corpora_folder
 
 LOGS = corpora_folder() / "logs"
 FOREIGN, SHUFFLED, REPLACED = KINDS = ("foreign", "shuffled", "replaced")

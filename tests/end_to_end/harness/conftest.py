@@ -10,7 +10,7 @@ import pytest
 
 from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas import AdaptationRequest
 
 BOS = 10

@@ -10,12 +10,15 @@ import torch
 from safetensors.torch import load, save
 
 from rlstm_model.adaptation.bases import SubspaceStatistics
-from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics
-from rlstm_model.adaptation.calibration_file import save_calibration
+from rlstm_model.adaptation.calibration import (
+    Calibration,
+    CalibrationSet,
+    GradientStatistics,
+    save_calibration,
+)
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.sparse import SparseStatistics
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 from rlstm_model.scoring import TokenScores
 
@@ -78,20 +81,14 @@ def _statistics(model, *, rank=None, seed=5):
         for name, basis in space.bases.items()
     }
     biases = {name: rms[name] for name in space.biases}
-    layers, hidden = model.config.num_layers, model.config.hidden_size
-    between_LHH = torch.empty(layers, hidden, hidden, dtype=full_P.dtype)
-    return GradientStatistics(
-        full_P=full_P,
-        subspace=SubspaceStatistics(space.bases, cores | biases),
-        sparse=SparseStatistics.of(between_LHH.uniform_(0.1, 1.0, generator=generator)),
-    )
+    return GradientStatistics(full_P=full_P, subspace=SubspaceStatistics(space.bases, cores | biases))
 
 
 def _rules_of(measured):
     """A rule for each kind that statistics have, with nothing at its usual value."""
-    sizes = {"subspace": 40, "sparse": 18, "output_bias": 11, "full": len(measured.full_P)}
+    sizes = {"subspace": 40, "output_bias": 11, "full": len(measured.full_P)}
     if measured.subspace is None:
-        del sizes["subspace"], sizes["sparse"]
+        del sizes["subspace"]
     unusual = {"decay": 0.1, "epsilon": 0.3, "max_norm_ratio": 0.4, "reduction": "sum"}
     return tuple(_config(kind=kind, num_fast_weights=size, **unusual) for kind, size in sizes.items())
 

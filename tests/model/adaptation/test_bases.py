@@ -150,27 +150,6 @@ def test_the_greatest_are_chosen(measured, shape):
         assert set(elements(space)) == greatest_by_hand(model, found.rms, num_fast_weights)
 
 
-def test_cells_come_last(measured):
-    """However large their gradients are."""
-    model, _, found = measured()
-    cells = {n for n in found.rms if n.startswith("stack") and not n.endswith("bias")}
-    rms = {name: part * 1e6 if name in cells else part for name, part in found.rms.items()}
-    others = sum(part.numel() for name, part in rms.items() if name not in cells)
-    space, _ = SubspaceStatistics(found.bases, rms).greatest(model, others)
-    assert not cells & {name for name, *_ in elements(space)}
-    more, _ = SubspaceStatistics(found.bases, rms).greatest(model, others + 1)
-    assert len(cells & {name for name, *_ in elements(more)}) == 1
-
-
-def test_of_equals_the_first_is_chosen(measured):
-    """The choice depends on nothing but the statistics: ties go to the model's weight order."""
-    model, _, found = measured()
-    equal = SubspaceStatistics(found.bases, {name: torch.ones_like(part) for name, part in found.rms.items()})
-    for num_fast_weights in (5, 30, 100):
-        space, _ = equal.greatest(model, num_fast_weights)
-        assert set(elements(space)) == greatest_by_hand(model, equal.rms, num_fast_weights)
-
-
 def test_axes_reach_as_far_as_what_is_chosen(measured):
     """An axis far beyond the last chosen coordinate would cost time for nothing; the others are as measured.
 
@@ -187,29 +166,6 @@ def test_axes_reach_as_far_as_what_is_chosen(measured):
         assert torch.equal(basis.right, whole.right[..., :columns, :])
 
 
-def test_what_is_not_chosen_takes_no_part(measured):
-    """Matrices and biases without a coordinate are those of the model."""
-    model, _, found = measured()
-    space, _ = found.greatest(model, 12)
-    assert {*space.bases, *space.biases} == {name for name, *_ in elements(space)}
-    assert len(space.bases) + len(space.biases) < len(found.rms)
-
-
-def test_coordinates_are_kept_in_half_precision(measured):
-    """Twice as many for the same bytes."""
-    model, _, found = measured()
-    assert found.greatest(model, 12)[0].storage == torch.float16
-
-
-def test_rms_are_in_the_order_of_the_fast_weights(measured):
-    """Each number is the RMS of the element whose place it has."""
-    model, _, found = measured()
-    for num_fast_weights in (9, 60, 130):
-        space, rms_P = found.greatest(model, num_fast_weights)
-        expected = torch.stack([found.rms[name][tuple(place)] for name, *place in elements(space)])
-        assert torch.equal(rms_P, expected)
-
-
 def test_rms_are_those_of_what_sessions_learn_from(measured):
     """The gradients of chosen fast weights at a delta of zero have the RMS that is theirs by statistics."""
     model, texts, found = measured()
@@ -224,17 +180,6 @@ def test_rms_are_those_of_what_sessions_learn_from(measured):
             squares.append(done.gradient_NP[0].square())
             state = done.state
     torch.testing.assert_close(rms_P, torch.stack(squares).mean(0).sqrt(), atol=1e-12, rtol=0)
-
-
-def test_smaller_choices_are_nested_in_larger(measured):
-    """What a smaller subspace learns, a larger one learns too, at the same scales."""
-    model, _, found = measured()
-    larger: dict = {}
-    for num_fast_weights in (130, 70, 20, 3):
-        space, rms_P = found.greatest(model, num_fast_weights)
-        chosen = dict(zip(elements(space), rms_P.tolist(), strict=True))
-        assert not larger or chosen.items() <= larger.items()
-        larger = chosen
 
 
 @pytest.mark.parametrize("num_fast_weights", [0, -1, 10**6])
@@ -291,18 +236,6 @@ def test_a_sketch_of_a_whole_text_holds_the_energy(case, dense):
     assert 0.97 * best < (axes.mT @ total @ axes).trace() < best
 
 
-def test_in_single_precision_axes_are_orthonormal_and_reproducible(case):
-    """To 1e-5; a second measurement gives the same bits."""
-    model, texts, _ = case(torch.float32, hidden_size=20, vocab_size=30)
-    first, again = (axes_of(model, texts, 4, exact_side=4) for _ in range(2))
-    for name, basis in first.items():
-        assert basis.left.dtype == torch.float32
-        assert all(torch.equal(*pair) for pair in zip(basis, again[name], strict=True))
-        for axes in (basis.left, basis.right.mT):
-            expected = torch.eye(axes.shape[-1]).expand(*axes.shape[:-2], -1, -1)
-            torch.testing.assert_close(axes.mT @ axes, expected, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("exact_side", [4, 4096])
 def test_matrices_without_gradient_have_axes_and_no_rms(case, exact_side):
     """One segment through a layer that reads nothing: orthonormal axes, RMS of zero, nothing but numbers."""
@@ -317,16 +250,6 @@ def test_matrices_without_gradient_have_axes_and_no_rms(case, exact_side):
     assert all(bool(torch.isfinite(part).all()) for part in rms.values())
 
 
-def test_several_statistics_share_a_pass(case):
-    """Collected together they are what each is alone."""
-    model, texts, _ = case()
-    axes, squares = GradientAxes(model, 3), GradientSquares(model)
-    collect(segment_gradients(model, texts, reduction="mean", rows=2, **READING), axes, squares)
-    alone, expected = axes_of(model, texts, 3), rms_of(model, None, texts)
-    assert all(torch.equal(rms, expected[name]) for name, rms in squares.rms().items())
-    assert all(torch.equal(basis.left, alone[name].left) for name, basis in axes.bases().items())
-
-
 def test_nothing_comes_of_nothing(case):
     """No text that fills a segment, or no axes to be found: refused."""
     model, *_ = case()
@@ -336,11 +259,3 @@ def test_nothing_comes_of_nothing(case):
         rms_of(model, None, [])
     with pytest.raises(ValueError, match="max_rank must be at least 1"):
         GradientAxes(model, 0)
-
-
-def test_where_all_are_chosen_nothing_is_picked_out(measured):
-    """A subspace of all elements reads its fast weights as they are, without an index."""
-    model, _, statistics = measured()
-    everything = sum(rms.numel() for rms in statistics.rms.values())
-    assert statistics.greatest(model, everything)[0].chosen_P is None
-    assert statistics.greatest(model, everything - 1)[0].chosen_P is not None

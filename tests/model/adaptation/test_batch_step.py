@@ -1,4 +1,4 @@
-"""Many works in one round: each gets what it gets alone, to the last bit."""
+"""Many items in one batch: each gets what it gets alone, to the last bit."""
 
 import random
 import threading
@@ -9,28 +9,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation import tasks
-from rlstm_model.adaptation.batch_step import (
+from rlstm_model.adaptation import batch_step
+from rlstm_model.adaptation.adapted_state import NonFiniteState
+from rlstm_model.adaptation.batch_items import (
     DecodeStep,
     NextToken,
-    ObserveChunk,
     ObservedChunk,
     ScoreChunk,
     ScoredChunk,
-    advance_cursors,
-    run_batch,
 )
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState
+from rlstm_model.adaptation.batch_step import advance_cursors, run_batch
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
+from rlstm_model.adaptation.padded_rows import PaddedRows
 from rlstm_model.adaptation.passes import Passes
-from rlstm_model.adaptation.reader import frozen_reader
-from rlstm_model.adaptation.rows import Rows
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.state import State
 from rlstm_model.vocab import InvalidToken
 
 BOS, SEGMENT, VOCAB = 1, 4, 40
 NAN = float("nan")
-LINEUPS = [{}, {"static": False}, {"experts": 2}, {"experts": 4}]
+EXPERT_RATES = [{}, {"static": False}, {"experts": 2}, {"experts": 4}]
 
 
 @pytest.fixture(scope="module", params=[8, None], ids=["subspace", "full"])
@@ -44,7 +42,7 @@ def histories(evaluator, count=16):
     draw, states = random.Random(7), []
     for number in range(count):
         scale = draw.choice([0.0, 0.5, 1.0, 4.0])
-        state = evaluator.start(rate_scale=scale, **LINEUPS[number % len(LINEUPS)])
+        state = evaluator.start(rate_scale=scale, **EXPERT_RATES[number % len(EXPERT_RATES)])
         for _ in range(draw.randrange(4)):
             ids = [draw.randrange(VOCAB) for _ in range(draw.randint(1, 7))]
             for observed in evaluator.observe(state, ids, learn=draw.random() < 0.7):
@@ -58,18 +56,18 @@ def histories(evaluator, count=16):
 
 @pytest.fixture(scope="module")
 def pool(evaluator):
-    """One part of each stream of any past, slices and turns after it and after nothing; each done alone."""
-    draw, works = random.Random(10), []
+    """One part of each stream of any past, chunks and decoded after it and after nothing; each done alone."""
+    draw, items = random.Random(10), []
     bare = frozen_reader(evaluator.model, BOS, 1.0)
     for number, state in enumerate(histories(evaluator)):
         ids = tuple(draw.randrange(VOCAB) for _ in range(draw.randint(1, SEGMENT)))
-        works.append(evaluator.chunk(state, ids, learn=draw.random() < 0.6, top=draw.choice([0, 3])))
+        items.append(evaluator.chunk(state, ids, learn=draw.random() < 0.6, top=draw.choice([0, 3])))
         for reader in (evaluator.reader(state, static=number % 8 < 4), bare):
             piece = tuple(draw.randrange(VOCAB) for _ in range(draw.randint(1, SEGMENT)))
-            works.append(ScoreChunk(reader, reader.cursor, piece, draw.choice([0, 3])))
-            works.append(DecodeStep(reader, reader.cursor))
-    draw.shuffle(works)
-    return works, [alone(work) for work in works]
+            items.append(ScoreChunk(reader, reader.cursor, piece, draw.choice([0, 3])))
+            items.append(DecodeStep(reader, reader.cursor))
+    draw.shuffle(items)
+    return items, [alone(item) for item in items]
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +76,8 @@ def parts(pool):
     return [*zip(*((w, o) for w, o in zip(*pool, strict=True) if isinstance(o, ObservedChunk)), strict=True)]
 
 
-def alone(work):
-    (result,) = run_batch([work])
+def alone(item):
+    (result,) = run_batch([item])
     return result
 
 
@@ -119,54 +117,35 @@ def assert_same(found, expected):
         assert getattr(found, name) == getattr(expected, name)
 
 
-def test_the_pool_holds_every_kind_of_work(parts, pool):
-    """What the next tests mix: learning and not, in mid-segment, with and without fast weights."""
-    works, expected = parts
-    assert {work.state.expert_config.experts for work in works} == {1, 2, 4}
-    assert {bool(work.state.pending) for work in works} == {True, False}
-    assert {work.state.delta_KP is None for work in works} == {True, False}
-    assert {observed.updates for observed in expected} == {0, 1}
-    assert len({len(work.ids) for work in works}) == SEGMENT
-    learned = [
-        len(work.state.pending) + len(work.ids) for work, o in zip(works, expected, strict=True) if o.updates
-    ]
-    assert min(learned) < SEGMENT  # after a reset in mid-segment
-    assert {type(result) for result in pool[1]} == {ObservedChunk, ScoredChunk, NextToken}
-    readers = {
-        (work.reader.static, work.cursor.experts) for work in pool[0] if not isinstance(work, ObserveChunk)
-    }
-    assert readers >= {(True, 1), (True, 2), (False, 1), (False, 2)}
-
-
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.integers(0, 79), min_size=1, max_size=24))
-def test_pitfall_36_a_work_in_any_round_gets_what_it_gets_alone(pool, chosen):
-    """Any works in any order, also the same one twice, beside any neighbours."""
-    works, expected = pool
-    for found, place in zip(run_batch([works[i] for i in chosen]), chosen, strict=True):
+def test_pitfall_36_an_item_in_any_batch_gets_what_it_gets_alone(pool, chosen):
+    """Any items in any order, also the same one twice, beside any neighbours."""
+    items, expected = pool
+    for found, place in zip(run_batch([items[i] for i in chosen]), chosen, strict=True):
         assert_same(found, expected[place])
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 20, 100])
-def test_rounds_of_many_works(pool, count):
+def test_batches_of_many_items(pool, count):
     """Of so many, whatever they are."""
-    works, expected = pool
-    chosen = [random.Random(count).randrange(len(works)) for _ in range(count)]
-    for place, found in zip(chosen, run_batch([works[i] for i in chosen]), strict=True):
+    items, expected = pool
+    chosen = [random.Random(count).randrange(len(items)) for _ in range(count)]
+    for place, found in zip(chosen, run_batch([items[i] for i in chosen]), strict=True):
         assert_same(found, expected[place])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_crew_gives_the_same(pool, threads):
-    """However many threads share a round, and however often: every work gets what it gets alone."""
-    works, expected = pool
+def test_a_thread_pool_gives_the_same(pool, threads):
+    """However many threads share a batch, and however often: every item gets what it gets alone."""
+    items, expected = pool
     with ThreadPool(threads) as thread_pool:
-        for count in (1, 5, len(works), len(works)):
-            for found, other in zip(run_batch(works[:count], thread_pool), expected, strict=False):
+        for count in (1, 5, len(items), len(items)):
+            for found, other in zip(run_batch(items[:count], thread_pool), expected, strict=False):
                 assert_same(found, other)
 
 
-def test_the_threads_of_a_crew_share_a_round(parts, monkeypatch):
+def test_the_threads_of_a_pool_share_a_batch(parts, monkeypatch):
     """Its batches are done by all of them."""
     named, batches_of = set(), Passes.__init__
 
@@ -188,11 +167,11 @@ def test_static_rows_are_guests_where_learning_leaves_room(make_evaluator, wide_
     evaluator, read = make_evaluator(wide_model, rank=8), []
     monkeypatch.setitem(vars(evaluator.fast_weights), "tile", 8)
 
-    def noted(rows, readings, of=Rows.read):
-        read.extend(readings)
-        return of(rows, readings)
+    def noted(rows, inputs, of=PaddedRows.read):
+        read.extend(inputs)
+        return of(rows, inputs)
 
-    monkeypatch.setattr(Rows, "read", noted)
+    monkeypatch.setattr(PaddedRows, "read", noted)
     ids = tuple(range(SEGMENT))
     run_batch([evaluator.chunk(evaluator.start(experts=2), ids) for _ in range(count)])
     assert len(read) == max(0, count - -count % 8)
@@ -204,15 +183,15 @@ def test_static_rows_are_guests_where_learning_leaves_room(make_evaluator, wide_
 
 @pytest.mark.parametrize(("count", "passes"), [(1, 1), (4, 1), (5, 2), (8, 2), (9, 2)])
 def test_static_rows_ride_where_reading_leaves_room(make_evaluator, wide_model, monkeypatch, count, passes):
-    """Beside the own rows of the same work, in place of padding: a lone text is read in one pass."""
+    """Beside the own rows of the same item, in place of padding: a lone text is read in one pass."""
     evaluator, sizes = make_evaluator(wide_model, rank=8), []
     monkeypatch.setitem(vars(evaluator.fast_weights), "tile", 8)
 
-    def noted(rows, readings, of=Rows.read):
-        sizes.append(sum(reading.rows for reading in readings))
-        return of(rows, readings)
+    def noted(rows, inputs, of=PaddedRows.read):
+        sizes.append(sum(one.rows for one in inputs))
+        return of(rows, inputs)
 
-    monkeypatch.setattr(Rows, "read", noted)
+    monkeypatch.setattr(PaddedRows, "read", noted)
     learned = alone(evaluator.chunk(evaluator.start(experts=2), tuple(range(SEGMENT)))).state
     reader = evaluator.reader(learned, static=True)
     sizes.clear()
@@ -230,51 +209,39 @@ def test_static_rows_have_their_bits_wherever_they_are_read(make_evaluator, tiny
         texts = [tuple(draw.randrange(48) for _ in range(SEGMENT)) for _ in states]
         parts = [evaluator.chunk(state, ids, top=48) for state, ids in zip(states, texts, strict=True)]
         readers = [evaluator.reader(state, static=True) for state in states]
-        slices = [
+        chunks = [
             ScoreChunk(reader, reader.cursor, ids, 48) for reader, ids in zip(readers, texts, strict=True)
         ]
-        for works in (parts, slices):
-            found = run_batch(works)
-            for one, work in zip(found, works, strict=True):
-                assert_same(one, alone(work))
+        for items in (parts, chunks):
+            found = run_batch(items)
+            for one, item in zip(found, items, strict=True):
+                assert_same(one, alone(item))
             states = [result.state for result in found if isinstance(result, ObservedChunk)] or states
 
 
-def test_round_after_round(evaluator, parts):
-    """Streams side by side to the end of their texts."""
-    states, draw = [observed.state for observed in parts[1]], random.Random(9)
-    for _ in range(3):
-        texts = [[draw.randrange(VOCAB) for _ in range(SEGMENT)] for _ in states]
-        batch = [evaluator.chunk(state, ids) for state, ids in zip(states, texts, strict=True)]
-        round_ = run_batch(batch)
-        for part, found in zip(batch, round_, strict=True):
-            assert_same(found, alone(part))
-        states = [observed.state for observed in round_]
-
-
 @pytest.mark.parametrize("elements", [1, 2000, 20000])
-def test_the_memory_of_a_round_is_bounded(pool, monkeypatch, elements):
+def test_the_memory_of_a_batch_is_bounded(pool, monkeypatch, elements):
     """However few logits a pass may hold: results are the same, and there are never more than that."""
-    works, expected = pool
-    sizes, of = [], tasks.batches
+    items, expected = pool
+    sizes, of = [], batch_step.batches
 
-    def noted(rows, all_tasks, threads):
-        for batch in of(rows, all_tasks, threads):
-            own = [all_tasks[i] for i in batch]
+    def noted(rows, inputs, threads):
+        for batch in of(rows, inputs, threads):
+            own = [inputs[i] for i in batch]
             sizes.append((len(own), sum(sum(t.rows) for t in own) * max(t.length for t in own) * VOCAB))
             yield batch
 
-    monkeypatch.setattr(tasks, "ELEMENTS_AT_ONCE", elements)
+    monkeypatch.setattr(batch_step, "ELEMENTS_AT_ONCE", elements)
     monkeypatch.setattr("rlstm_model.adaptation.batch_step.batches", noted)
-    for found, other in zip(run_batch(works), expected, strict=True):
+    for found, other in zip(run_batch(items), expected, strict=True):
         assert_same(found, other)
     assert all(count == 1 or size <= elements for count, size in sizes)
-    assert sum(count for count, _ in sizes) == len(works)
+    assert sum(count for count, _ in sizes) == len(items)
 
 
 def test_evaluators_and_models_side_by_side(pool, make_evaluator, wide_model, calibration):
     """Works of another rule, of another kind, and at another temperature are told apart."""
-    works, expected = pool
+    items, expected = pool
     others = [
         make_evaluator(wide_model, rate=0.5),
         make_evaluator(wide_model, rank=3),
@@ -285,7 +252,7 @@ def test_evaluators_and_models_side_by_side(pool, make_evaluator, wide_model, ca
         DecodeStep(reader, reader.cursor)
         for reader in (frozen_reader(wide_model, BOS, t) for t in (0.6, 2.0))
     ]
-    found = run_batch([*more, *works])
+    found = run_batch([*more, *items])
     for one, other in zip(found, [*map(alone, more), *expected], strict=True):
         assert_same(one, other)
     assert not torch.equal(found[3].log_probs_V, found[4].log_probs_V)
@@ -293,8 +260,8 @@ def test_evaluators_and_models_side_by_side(pool, make_evaluator, wide_model, ca
 
 def test_following_many_is_following_each(pool):
     """The places after chosen tokens, whatever the experts: as each alone goes on, to the last bit."""
-    turns = [result for result in pool[1] if isinstance(result, NextToken)]
-    chosen = [(following, token % VOCAB) for token, following in enumerate(turns)]
+    decoded = [result for result in pool[1] if isinstance(result, NextToken)]
+    chosen = [(following, token % VOCAB) for token, following in enumerate(decoded)]
     for found, (following, token) in zip(advance_cursors(chosen), chosen, strict=True):
         assert_same_cursor(found, following.after(token))
 
@@ -311,14 +278,9 @@ def test_states_do_not_keep_their_neighbours_alive(pool):
             assert tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
-def test_no_works():
-    """A round of nothing gives nothing."""
-    assert run_batch([]) == []
-
-
-def test_works_that_cannot_be_done(evaluator, pool):
-    """Their errors are in their places; every other work of the round keeps its bits."""
-    works, expected = pool
+def test_items_that_cannot_be_done(evaluator, pool):
+    """Their errors are in their places; every other item of the batch keeps its bits."""
+    items, expected = pool
     reader, state = evaluator.reader(evaluator.start()), evaluator.start()
     part = evaluator.chunk(state, (1, 2))
     bad = [
@@ -328,7 +290,7 @@ def test_works_that_cannot_be_done(evaluator, pool):
         (replace(part, ids=()), ValueError),
         (replace(part, ids=(1,) * (SEGMENT + 1)), ValueError),
     ]
-    found = run_batch([*(work for work, _ in bad), *works])
+    found = run_batch([*(item for item, _ in bad), *items])
     assert [type(error) for error in found[: len(bad)]] == [error for _, error in bad]
     assert (found[1].index, found[1].id) == (1, -1)
     for one, other in zip(found[len(bad) :], expected, strict=True):
@@ -337,11 +299,11 @@ def test_works_that_cannot_be_done(evaluator, pool):
 
 def test_a_reader_that_is_no_number_fails_alone(evaluator, pool):
     """A slice has its error; a turn gives what sampling refuses; all others keep their bits."""
-    works, expected = pool
+    items, expected = pool
     state = broken_state(evaluator.start())
     reader = evaluator.reader(state)
     bad = [ScoreChunk(reader, reader.cursor, (1, 2)), DecodeStep(reader, reader.cursor)]
-    error, following, *found = run_batch([*bad, *works])
+    error, following, *found = run_batch([*bad, *items])
     assert type(error) is ArithmeticError
     assert following.log_probs_V.isnan().all()
     for one, other in zip(found, expected, strict=True):
@@ -357,14 +319,6 @@ def test_a_static_row_that_is_no_number_fails_where_it_is_wanted(evaluator):
     assert sliced.scores.logprobs.isfinite().all()
 
 
-def test_a_part_ends_where_its_segment_does(evaluator):
-    """As many tokens as there is room for, and no more."""
-    state = evaluator.start()
-    for position in range(6):
-        room = SEGMENT - position % SEGMENT
-        assert evaluator.chunk(replace(state, position=position), list(range(9))).ids == tuple(range(room))
-
-
 def broken_state(state, row=-1):
     c = state.now.state.c.clone()
     c[-1, row, 0] = NAN
@@ -374,11 +328,11 @@ def broken_state(state, row=-1):
 
 @pytest.mark.parametrize("learn", [True, False])
 def test_a_stream_that_is_no_number_fails_alone(evaluator, pool, learn):
-    """Its place holds the error; every other work of the round keeps its bits."""
-    works, expected = pool
+    """Its place holds the error; every other item of the batch keeps its bits."""
+    items, expected = pool
     ids, bad = (1, 2, 3, 4), broken_state(evaluator.start(experts=4))
     failing = [evaluator.chunk(bad, ids[:length], learn=learn) for length in (4, 2)]
-    found = run_batch([*works[:5], failing[0], *works[5:], failing[1]])
+    found = run_batch([*items[:5], failing[0], *items[5:], failing[1]])
     errors = [found.pop(5), found.pop()]
     assert [type(error) for error in errors] == [NonFiniteState] * 2
     for one, other in zip(found, expected, strict=True):
@@ -387,14 +341,14 @@ def test_a_stream_that_is_no_number_fails_alone(evaluator, pool, learn):
 
 def test_fast_weights_that_are_no_number_restart_alone(parts):
     """A stream whose deltas are broken goes on with zero ones; no other stream changes a bit."""
-    works, expected = parts
+    items, expected = parts
     place = next(
         i
-        for i, work in enumerate(works)
-        if work.state.delta_KP is not None and work.state.expert_config.experts > 2
+        for i, item in enumerate(items)
+        if item.state.delta_KP is not None and item.state.expert_config.experts > 2
     )
-    bad = replace(works[place].state, delta_KP=torch.full_like(works[place].state.delta_KP, NAN))
-    found = run_batch([*works, replace(works[place], state=bad)])
+    bad = replace(items[place].state, delta_KP=torch.full_like(items[place].state.delta_KP, NAN))
+    found = run_batch([*items, replace(items[place], state=bad)])
     assert found[-1].guards[:3] == ("restarted",) * 3
     assert found[-1].scores.logprobs.isfinite().all()
     for one, other in zip(found[:-1], expected, strict=True):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
+from rlstm_model.adaptation.calibration import CalibrationError, load_calibration
 
 HALF, BF16, E5M2 = torch.float16, torch.bfloat16, torch.float8_e5m2
 NAN = float("nan")
@@ -49,7 +49,6 @@ TENSORS = {
     "core.stack.layers.1.h": ((2, 2), BF16),
     "left.stack.layers.1.h": ((15, 2), HALF),
     "right.stack.layers.0.mogrifier_down": ((3, 2, 5), HALF),
-    "sparse.rms": ((2, 5, 5), BF16),
 }
 # A core of another size is named by the axes that do not fit it; axes may be negative.
 FAULTS = [
@@ -69,16 +68,6 @@ def test_a_bad_tensor_is_named(tiny_model, good_file, name, fault):
         load_calibration(good_file, tiny_model())
 
 
-def test_every_tensor_must_be_there(tiny_model, good_file):
-    """Leaving out any one of them is noticed, and it is the one that is named."""
-    whole = good_file.read_bytes()
-    for name in load_file(good_file):
-        good_file.write_bytes(whole)
-        rewritten(good_file, **{name: None})
-        with pytest.raises(CalibrationError, match=f"tensor {name} is missing"):
-            load_calibration(good_file, tiny_model())
-
-
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3), (0, 2), (2, 0), (4,), (1, 2, 2)], ids=str)
 def test_a_core_must_fit_its_axes(tiny_model, good_file, shape):
     """A core of another size, of none, or of another shape: it or its axes are named."""
@@ -94,24 +83,6 @@ def test_a_tensor_too_many_is_named(tiny_model, good_file, name):
     """One of another model, or of nothing."""
     rewritten(good_file, **{name: torch.ones(1, dtype=BF16)})
     with pytest.raises(CalibrationError, match=rf"{good_file}: tensor {name} belongs to another model"):
-        load_calibration(good_file, tiny_model())
-
-
-@pytest.mark.parametrize(
-    "units",
-    [
-        torch.tensor([[0, 1], [2, 2]]),
-        torch.tensor([[0, 1], [2, 5]]),
-        torch.tensor([[0, -1], [2, 3]]),
-        torch.tensor([[0, 1]]),
-        torch.tensor([0, 1]),
-    ],
-    ids=["twice", "beyond", "negative", "layers", "vector"],
-)
-def test_units_must_be_those_of_the_model(tiny_model, good_file, units):
-    """Units that no layer has are refused."""
-    rewritten(good_file, **{"sparse.units": units.int()})
-    with pytest.raises(CalibrationError, match=rf"{good_file}: tensor sparse\.units"):
         load_calibration(good_file, tiny_model())
 
 
@@ -160,22 +131,12 @@ def with_rules(path, **changes):
     rewritten(path, metadata={"adaptation": json.dumps({**rules_in(path), **changes})})
 
 
-@pytest.mark.parametrize("version", [1, 3, "2", None])
+@pytest.mark.parametrize("version", [1, 2, "3", None])
 def test_another_format_is_refused(tiny_model, good_file, version):
     """An old file, or a newer one, cannot be read as this one: the user is told what to do."""
     with_rules(good_file, format_version=version)
-    with pytest.raises(CalibrationError, match=f"{good_file}: is not of format 2: calibrate the model again"):
+    with pytest.raises(CalibrationError, match=f"{good_file}: is not of format 3: calibrate the model again"):
         load_calibration(good_file, tiny_model())
-
-
-def test_the_file_of_an_earlier_version_is_refused(tiny_model, good_file):
-    """It had one rule, and tensors by the names of the weights."""
-    model = tiny_model()
-    tensors = {name: torch.ones_like(weight).bfloat16() for name, weight in model.named_parameters()}
-    old = {"format_version": 1, "kind": "full", "rule": "rms", "rate": 1e-3, "segment": 20}
-    save_file(tensors, good_file, metadata={"adaptation": json.dumps(old)})
-    with pytest.raises(CalibrationError, match="calibrate the model again"):
-        load_calibration(good_file, model)
 
 
 @pytest.mark.parametrize("rules", [None, {}, "full", [None], [[]]], ids=str)
@@ -217,20 +178,12 @@ def test_a_bad_rule_names_file_and_field(tiny_model, good_file, field, value, pl
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_fast_weights"), [("full", 10), ("output_bias", 12), ("subspace", 100_000), ("sparse", 9)]
+    ("kind", "num_fast_weights"), [("full", 10), ("output_bias", 12), ("subspace", 100_000)]
 )
 def test_a_rule_of_what_is_not_there(tiny_model, config, good_file, kind, num_fast_weights):
     """Of another size than the statistics have, or of a kind that was not measured."""
     with_rules(good_file, rules=[config(kind=kind, num_fast_weights=num_fast_weights).to_json()])
     with pytest.raises(CalibrationError, match=f"{good_file}: .*({num_fast_weights}|{kind})"):
-        load_calibration(good_file, tiny_model())
-
-
-def test_two_rules_of_one_size(tiny_model, good_file):
-    """Nobody could choose between them."""
-    rules = rules_in(good_file)["rules"]
-    with_rules(good_file, rules=[*rules, rules[0]])
-    with pytest.raises(CalibrationError, match=f"{good_file}: two rules"):
         load_calibration(good_file, tiny_model())
 
 
@@ -257,9 +210,3 @@ def test_no_file(tiny_model, tmp_path):
     for path in (tmp_path / "absent.safetensors", tmp_path):
         with pytest.raises(CalibrationError, match=str(path)):
             load_calibration(path, tiny_model())
-
-
-def test_a_calibration_of_another_model(tiny_model, good_file):
-    """A model of another shape does not take it."""
-    with pytest.raises(CalibrationError, match=str(good_file)):
-        load_calibration(good_file, tiny_model(hidden_size=6))

@@ -84,8 +84,3 @@ def test_an_iterator_may_be_left_at_any_slice(evaluator, text, digest, observe):
     _, state = observe(evaluator, ids[len(first.scores) :], first.state)
     _, whole = observe(evaluator, ids)
     assert digest(*state.tensors().values()) == digest(*whole.tensors().values())
-
-
-def test_no_tokens(evaluator):
-    """Observing nothing gives nothing."""
-    assert list(evaluator.observe(evaluator.start(), [])) == []

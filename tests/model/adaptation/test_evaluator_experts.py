@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.adaptation import mixture
-from rlstm_model.adaptation.adapted_state import EXPERT_RATES
-from rlstm_model.adaptation.evaluator import StateMismatch
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES, StateMismatch
 from rlstm_model.adaptation.mixture import MixtureState
 
 NAN, INF = float("nan"), float("inf")
@@ -60,13 +59,6 @@ def test_is_the_mixture_of_evaluators_that_run_alone(
     assert (found - static).abs().max() > 0.05
 
 
-def test_one_expert_has_no_weights_to_keep(evaluator, text, observe):
-    """A single expert counts all."""
-    _, state = observe(evaluator, text(6), evaluator.start())
-    assert state.mixture is None
-    assert state.weights == (1.0,)
-
-
 @few
 @given(st.lists(tokens, min_size=1, max_size=20), st.data())
 def test_cuts_do_not_matter(evaluator, observe, logprobs, ids, data):
@@ -80,18 +72,6 @@ def test_cuts_do_not_matter(evaluator, observe, logprobs, ids, data):
     torch.testing.assert_close(logprobs(parts), logprobs(whole), rtol=0, atol=1e-5)
     assert state.weights == pytest.approx(end.weights, abs=1e-5)
     assert (state.updates, state.position) == (end.updates, end.position)
-
-
-@few
-@given(st.lists(tokens, min_size=2, max_size=20), st.randoms(use_true_random=False), st.data())
-def test_oracle_g_permuting_the_future_changes_no_past_score(evaluator, observe, logprobs, ids, random, data):
-    """To the last bit, with all experts."""
-    place = data.draw(st.integers(1, len(ids)))
-    future = ids[place:]
-    random.shuffle(future)
-    one, _ = observe(evaluator, ids, evaluator.start(experts=4))
-    other, _ = observe(evaluator, ids[:place] + future, evaluator.start(experts=4))
-    assert torch.equal(logprobs(one)[:place], logprobs(other)[:place])
 
 
 @pytest.mark.parametrize("rate_scale", [1.0, 100.0, 1e6])
@@ -186,20 +166,6 @@ def test_when_no_expert_can_step_nothing_changes(evaluator, text, bad_gradients,
     assert (third.updates, third.state.updates) == (1, 2)
 
 
-@pytest.mark.parametrize("rate_scale", [1e3, 1e30, 1e308])
-@pytest.mark.parametrize("rate", [0.1, 0.0])
-def test_an_absurd_rate_stays_finite(make_evaluator, text, observe, logprobs, rate_scale, rate):
-    """However large the steps, also where thrice the rate is beyond every number."""
-    evaluator = make_evaluator(rate=rate, decay=0.1)
-    parts, state = observe(evaluator, text(40), evaluator.start(experts=4, rate_scale=rate_scale))
-    assert logprobs(parts).isfinite().all()
-    assert sum(state.weights) == pytest.approx(1.0)
-    for part in parts:
-        assert part.norm_ratio is None or part.norm_ratio <= 0.5
-    if rate == 0:
-        assert not any(part.guards for part in parts)
-
-
 def test_a_reset_of_the_weights_makes_the_experts_equal(evaluator, text, observe):
     """Pi = 1/K and t = 0; a reset of the text alone leaves them."""
     _, state = observe(evaluator, text(10), evaluator.start(experts=4))
@@ -249,14 +215,6 @@ def test_wrong_header_values(evaluator, text, observe, field, values):
     for value in values:
         with pytest.raises(StateMismatch, match=field):
             evaluator.restore(state.tensors(), {**state.header(), field: value})
-
-
-def test_fewer_experts_than_were_stored(evaluator, text, observe):
-    """A header of two experts does not fit the tensors of four."""
-    _, state = observe(evaluator, text(10), evaluator.start(experts=4))
-    fewer = {"experts": 2, "weights": [0.5, 0.5], "bad_steps": [0]}
-    with pytest.raises(StateMismatch, match="shape"):
-        evaluator.restore(state.tensors(), state.header() | fewer)
 
 
 @pytest.mark.parametrize(

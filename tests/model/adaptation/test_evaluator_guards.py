@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.evaluator import Cursor, NonFiniteState
+from rlstm_model.adaptation.adapted_state import Cursor, NonFiniteState
 from rlstm_model.scoring import score
 from rlstm_model.state import State
 
@@ -80,16 +80,6 @@ def test_fast_weights_that_compute_no_number_restart(
     assert after.position == length + more
 
 
-def test_one_bad_weight_in_the_middle_of_a_stream(make_evaluator, text, observe):
-    """A single infinite weight of the output layer is enough to restart."""
-    evaluator = make_evaluator()
-    _, state = observe(evaluator, text(8))
-    bias = 2 * 11 * 5
-    parts, _ = observe(evaluator, text(4), poisoned(state, INF, slice(bias, bias + 1)))
-    assert parts[0].guards == ("restarted",)
-    assert parts[0].updates == 1
-
-
 @pytest.mark.parametrize("rule", [{"rule": "rms"}, {"rule": "sgd"}, {"rule": "rms", "decay": 3.0}], ids=str)
 @pytest.mark.parametrize("rate_scale", [1e3, 1e6, 1e30, 1e300])
 def test_an_absurd_rate_stays_finite(make_evaluator, text, observe, logprobs, rule, rate_scale):
@@ -131,12 +121,3 @@ def test_a_broken_start_of_the_segment_raises(make_evaluator, text, observe):
             observe(evaluator, text(more), bad)
     with pytest.raises(NonFiniteState):
         evaluator.reset(bad, fast_weights=True, recurrent=False)
-
-
-def test_reader_refuses_what_is_no_number(make_evaluator, text, observe):
-    """Inference cannot restart a stream: it raises instead of answering NaN."""
-    evaluator = make_evaluator()
-    _, state = observe(evaluator, text(10))
-    reader = evaluator.reader(poisoned(state, NAN))
-    with pytest.raises(ArithmeticError):
-        reader.score(reader.cursor, text(3))

@@ -114,7 +114,7 @@ def test_the_slow_weights_are_never_written_to(case):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_refused(tiny_model, kind, dtype):
+def test_pitfall_35_half_precision_is_refused(tiny_model, kind, dtype):
     """Half precision would swallow the steps, so no such model may learn."""
     with pytest.raises(ValueError, match="float32"):
         kind(tiny_model(dtype=torch.float32).to(dtype))

@@ -51,16 +51,6 @@ def test_laid_delta_equals_a_model_that_was_changed(tiny_model, text, shape):
         assert not torch.equal(outputs(model, ids), expected)
 
 
-def test_no_delta_is_the_slow_model_itself(tiny_model, text):
-    """None costs nothing to read with, and learns from exactly the slow weights."""
-    model = tiny_model()
-    fast_weights = FullFastWeights(model)
-    fast_weights.learning_model(noise(fast_weights))
-    assert fast_weights.reading_model(None) is model
-    with torch.no_grad():
-        assert torch.equal(outputs(fast_weights.learning_model(None), text(9)), outputs(model, text(9)))
-
-
 def test_deltas_take_turns_in_the_workspace(tiny_model, text):
     """Laying one delta and then another leaves nothing of the first."""
     fast_weights, ids = FullFastWeights(tiny_model()), text(9)
@@ -71,17 +61,6 @@ def test_deltas_take_turns_in_the_workspace(tiny_model, text):
             assert torch.equal(outputs(fast_weights.reading_model(deltas[turn]), ids), first[turn])
 
 
-def test_gradients_are_windows_into_one_vector(tiny_model):
-    """What is written for a weight stands at its place in the flat gradient, in the order of the weights."""
-    model = tiny_model()
-    fast_weights = FullFastWeights(model)
-    for index, (name, weight) in enumerate(model.named_parameters()):
-        assert fast_weights.gradients[name].shape == weight.shape
-        fast_weights.gradients[name].fill_(index)
-    expected = [torch.full((weight.numel(),), float(i)) for i, weight in enumerate(model.parameters())]
-    assert torch.equal(fast_weights.join(fast_weights.gradients), torch.cat(expected))
-
-
 def test_the_workspace_shares_no_memory_with_the_slow_weights(tiny_model):
     """Laying a delta writes to weights of the workspace's own."""
     model = tiny_model()
@@ -90,36 +69,6 @@ def test_the_workspace_shares_no_memory_with_the_slow_weights(tiny_model):
     slow = {weight.data_ptr() for weight in model.parameters()}
     assert not slow & {weight.data_ptr() for weight in workspace.parameters()}
     assert not any(weight.requires_grad for weight in model.parameters())
-
-
-def test_join_is_the_inverse_of_split(tiny_model):
-    """Parts by name, in any order, make the same vector again."""
-    fast_weights = FullFastWeights(tiny_model())
-    delta = noise(fast_weights)
-    parts = dict(reversed(fast_weights.split(delta).items()))
-    assert torch.equal(fast_weights.join(parts), delta)
-
-
-def test_join_refuses_what_does_not_fit(tiny_model):
-    """A part of the right size but the wrong shape is named."""
-    fast_weights = FullFastWeights(tiny_model())
-    parts = fast_weights.split(fast_weights.zero(1)[0])
-    with pytest.raises(ValueError, match=r"embedding\.input"):
-        fast_weights.join({**parts, "embedding.input": parts["embedding.input"].t()})
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_pitfall_35_half_precision_is_refused(tiny_model, dtype):
-    """Half precision would swallow the steps, so no such model may learn."""
-    with pytest.raises(ValueError, match="float32"):
-        FullFastWeights(tiny_model(dtype=torch.float32).to(dtype))
-
-
-def test_slow_norm(tiny_model):
-    """The norm that bounds the delta is that of all slow weights together."""
-    model = tiny_model()
-    expected = sum(float(weight.double().square().sum()) for weight in model.parameters()) ** 0.5
-    assert FullFastWeights(model).slow_norm == pytest.approx(expected)
 
 
 def test_workspaces_end_with_their_fast_weights(tiny_model):

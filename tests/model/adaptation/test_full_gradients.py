@@ -106,23 +106,6 @@ def test_the_next_pass_overwrites_the_whole_gradient(case):
     assert torch.equal(again.gradient_NP[0], expected)
 
 
-def test_pitfall_33_tied_embeddings_get_the_sum_of_both_uses_once(case):
-    """Finite differences of the loss agree on a tied embedding, which is read and predicted with."""
-    fast_weights, delta, state, inputs, targets = case(tie_embeddings=True)
-    done = segment_gradient(
-        fast_weights, delta, state, inputs, targets, [True] * 4, segment=4, reduction="sum"
-    )
-    analytic = fast_weights.split(done.gradient_NP[0])["embedding.input"].clone()
-    token, unit, h = inputs[1], 2, 1e-6
-    place = token * analytic.shape[1] + unit
-    totals = []
-    for sign in (1, -1):
-        moved = delta.clone()
-        fast_weights.split(moved)["embedding.input"].view(-1)[place] += sign * h
-        totals.append(float(sum(losses_by_hand(fast_weights, moved, state, inputs, targets)[0]).detach()))
-    assert (totals[0] - totals[1]) / (2 * h) == pytest.approx(float(analytic[token, unit]), rel=1e-6)
-
-
 def test_pitfall_32_nothing_flows_back_across_the_start(case):
     """The incoming state is cut from its history, and what comes out has none."""
     fast_weights, delta, state, inputs, targets = case()
@@ -132,12 +115,3 @@ def test_pitfall_32_nothing_flows_back_across_the_start(case):
     )
     assert state.h.grad is None
     assert not any(tensor.requires_grad for tensor in (*done.state, done.logits_TNV, done.gradient_NP[0]))
-
-
-def test_works_where_gradients_are_switched_off(case):
-    """A server that reads under no_grad learns all the same."""
-    fast_weights, delta, state, inputs, targets = case()
-    arguments = (fast_weights, delta, state, inputs, targets, [True] * 4)
-    expected = segment_gradient(*arguments, segment=4, reduction="mean").gradient_NP[0].clone()
-    with torch.no_grad():
-        assert torch.equal(segment_gradient(*arguments, segment=4, reduction="mean").gradient_NP[0], expected)

@@ -14,23 +14,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlstm_model.adaptation.adapted_state import Cursor
-from rlstm_model.adaptation.batch_items import FrozenExperts
-from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
-from rlstm_model.adaptation.capture import Recorded
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
+from rlstm_model.adaptation.batch_items import DecodeStep, Reader, ScoreChunk
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.fast_weights import FrozenWeights
 from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs, Room, bucket, graphed
-from rlstm_model.adaptation.rows import LearningRows, Rows
-from rlstm_model.adaptation.sparse import SparseFastWeights
+from rlstm_model.adaptation.graphs import (
+    GraphedReading,
+    GraphedWeights,
+    Graphs,
+    Recorded,
+    StaticBuffer,
+    bucket,
+    graphed,
+)
+from rlstm_model.adaptation.padded_rows import PaddedRows
 from rlstm_model.adaptation.subspace import SubspaceFastWeights
-from rlstm_model.stack import Stack
 from rlstm_model.state import State
 
 VOCAB, SEGMENT, BOS = 40, 4, 1
-KINDS = ["subspace", "chosen", "output_bias", "sparse"]
+KINDS = ["subspace", "chosen", "output_bias"]
 
 
-class Tape(TorchDispatchMode):
+class Recording(TorchDispatchMode):
     """The operations of a run, to be done again on the same memory."""
 
     # They ask for a value, make one of Python's numbers, or have a shape that depends on values.
@@ -60,21 +65,13 @@ class Tape(TorchDispatchMode):
 
 
 def record(run):
-    """See :class:`~rlstm_model.adaptation.capture.Capture`; the first run prepares, as on a GPU."""
+    """See :class:`~rlstm_model.adaptation.graphs.Capture`; the first run prepares, as on a GPU."""
     run()
-    with Tape() as tape:
+    with Recording() as recording:
         results = run()
     for result in results:
         result.fill_(float("nan"))
-    return Recorded(tape.replay, results)
-
-
-@pytest.fixture(params=["layers", "wave"])
-def walked(request, monkeypatch):
-    """Layer by layer, and in the wave that is a GPU's way."""
-    if request.param == "wave":
-        together = lambda stack, time, device, wave=None: len(stack.layers) if time > 1 else 1  # noqa: E731
-        monkeypatch.setattr(Stack, "layers_at_once", together)
+    return Recorded(recording.replay, results)
 
 
 @pytest.fixture(params=KINDS)
@@ -82,8 +79,6 @@ def plain(request, wide_model, subspace):
     """Every kind that does all rows at once."""
     if request.param == "output_bias":
         return SubspaceFastWeights(wide_model, {}, ["embedding.bias"])
-    if request.param == "sparse":
-        return SparseFastWeights(wide_model, torch.tensor([[0, 3, 7, 9], [1, 2, 40, 47]]), torch.float16)
     whole = subspace(wide_model, 8)
     places = torch.arange(0, whole.elements, 5)[: whole.elements // 20 * 4]
     return replace(whole, chosen_P=places, storage=torch.float16) if request.param == "chosen" else whole
@@ -113,7 +108,6 @@ def assert_equal(found, expected):
         assert torch.equal(one, other)
 
 
-@pytest.mark.usefixtures("walked")
 @pytest.mark.parametrize("own", [True, False], ids=["deltas", "none"])
 def test_recordings_give_what_the_plain_way_gives(plain, own):
     """Reading, learning and single steps of whole tiles, to the bit: fewer rows after more, and more again.
@@ -131,7 +125,6 @@ def test_recordings_give_what_the_plain_way_gives(plain, own):
     assert len(weights.graphs) == 3 * 3
 
 
-@pytest.mark.usefixtures("walked")
 @pytest.mark.parametrize("shape", [{}, {"softmax_components": 3}, {"tie_embeddings": True}], ids=str)
 def test_static_texts_by_recordings(tiny_model, shape):
     """The same for weights that only read: of any model."""
@@ -173,21 +166,11 @@ def test_the_kind_full_cannot_be_recorded(tiny_model):
 
 def test_nothing_of_earlier_rows_is_left_in_a_buffer():
     """Where fewer rows come than before, the others are zeros again: a NaN among them too."""
-    room = Room(torch.ones(2, 3), 1, 4)
+    room = StaticBuffer(torch.ones(2, 3), 1, 4)
     assert not room.buffer.any()
     assert torch.equal(room.fill(torch.full((2, 3), float("nan"))).isnan().sum(), torch.tensor(6))
     buffer = room.fill(torch.tensor([[5.0], [6.0]]))
     assert torch.equal(buffer, torch.tensor([[5.0, 0, 0, 0], [6.0, 0, 0, 0]]))
-
-
-def test_a_broken_neighbour_before_leaves_no_trace(plain):
-    """NaN in more rows than come next: these are what they are alone."""
-    weights = by_graphs(plain)
-    delta, ids, targets, losses, state = case(plain, 3 * plain.tile)
-    weights.learn(delta * float("nan"), ids, targets, losses, State(state.h * float("nan"), state.c))
-    few = slice(2 * plain.tile + 8)
-    rows = (delta[few], ids[:, few], targets[:, few], losses[:, few], state.rows(few))
-    assert_equal(weights.learn(*rows), plain.learn(*rows))
 
 
 def test_results_are_kept_but_for_the_gradient(wide_model, subspace):
@@ -220,7 +203,7 @@ class Counted:
         self.made = 0
 
     def __call__(self, run):
-        """See :class:`~rlstm_model.adaptation.capture.Capture`."""
+        """See :class:`~rlstm_model.adaptation.graphs.Capture`."""
         self.made += 1
         return record(run)
 
@@ -240,13 +223,6 @@ def test_a_graph_is_made_for_what_comes_again(wide_model, subspace):
         weights.read(delta, ids, state, temperature=0.5)
         weights.read(None, ids, state)
     assert capture.made == 4
-
-
-def test_rows_are_computed_by_buckets_up_to_a_size(wide_model, subspace):
-    """What padding counts: whole buckets, and beyond the largest one the rows that are given."""
-    weights = by_graphs(subspace(wide_model, 2), at_once=64)
-    found = [weights.computed(rows * weights.tile) // weights.tile for rows in (1, 3, 4, 5, 8, 9)]
-    assert (weights.tile, found) == (8, [1, 4, 4, 8, 8, 9])
 
 
 def test_a_bucket_has_a_least_size(wide_model, subspace):
@@ -288,26 +264,6 @@ def test_the_one_used_longest_ago_makes_room(wide_model, subspace):
     assert capture.made == 4
 
 
-def test_the_memory_of_what_came_once_is_bounded(wide_model, subspace):
-    """Lengths that come once and never again are forgotten."""
-    weights = by_graphs(subspace(wide_model, 8), limit=1, spared=1)
-    _, ids, *_, state = case(weights, weights.tile, time=9)
-    for length in range(1, 10):
-        weights.read(None, ids[:length], state)
-    weights.read(None, ids[:1], state)
-    assert len(weights.graphs) == 0
-    weights.read(None, ids[:9], state)
-    assert len(weights.graphs) == 1
-
-
-def test_more_rows_than_are_done_at_once_go_the_plain_way(wide_model, subspace):
-    """Nothing is recorded for them."""
-    weights = by_graphs(subspace(wide_model, 8), at_once=16)
-    delta, ids, *_, state = case(weights, 24)
-    assert_equal(weights.read(delta, ids, state), weights.weights.read(delta, ids, state))
-    assert len(weights.graphs) == 0
-
-
 # ---- in rounds --------------------------------------------------------------------------------------------
 
 
@@ -316,7 +272,7 @@ def evaluators(make_evaluator, wide_model):
     """One that goes the plain way, and one by recordings."""
     one, other = (make_evaluator(wide_model, rank=8, decay=0.05) for _ in range(2))
     other.fast_weights = by_graphs(other.fast_weights)
-    other.rows = LearningRows(other.fast_weights)
+    other.rows = replace(other.rows, weights=other.fast_weights)
     return one, other
 
 
@@ -353,10 +309,10 @@ def observed(evaluator, streams):
 
 def test_static_texts_and_turns_in_rounds(wide_model, text):
     """Many texts of the served model, and tokens after them."""
-    plain = Rows(FrozenWeights(wide_model), 0.9)
+    plain = PaddedRows(FrozenWeights(wide_model), 0.9)
     rounds = []
-    for rows in (plain, Rows(by_graphs(plain.weights), 0.9)):
-        reader = FrozenExperts(rows, None, Cursor(wide_model.initial_state(1), BOS))
+    for rows in (plain, PaddedRows(by_graphs(plain.weights), 0.9)):
+        reader = Reader(rows, None, Cursor(wide_model.initial_state(1), BOS))
         works = [ScoreChunk(reader, reader.cursor, tuple(text(n, vocab_size=VOCAB))) for n in (1, 4, 7)]
         sliced = run_batch(works)
         turns = run_batch([DecodeStep(reader, done.cursor) for done in sliced])

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.evaluator import NonFiniteState
-from rlstm_model.adaptation.restart import restart
+from rlstm_model.adaptation.adapted_state import NonFiniteState
+from rlstm_model.adaptation.batch_step import restart
 from rlstm_model.scoring import score
 
 
@@ -16,7 +16,7 @@ def test_a_restart_is_of_the_chosen_experts(make_evaluator, text, observe, lengt
     evaluator = make_evaluator(rank=2)
     _, state = observe(evaluator, text(length), evaluator.start(experts=4))
     state = replace(state, bad_steps=(1, 2, 1))
-    after = restart(evaluator, state, [False, True, False])
+    after = restart(evaluator.rows, state, [False, True, False])
     assert after.bad_steps == (1, 0, 1)
     assert [bool(row.any()) for row in after.delta_KP] == [True, False, True]
     assert torch.equal(after.delta_KP[[0, 2]], state.delta_KP[[0, 2]])
@@ -34,9 +34,9 @@ def test_a_restart_is_of_the_chosen_experts(make_evaluator, text, observe, lengt
 def test_a_restart_that_cannot_help_says_so(make_evaluator, text, observe):
     """Where the rows have no fast weights that could be to blame."""
     evaluator = make_evaluator(rank=2)
-    for state in (evaluator.start(), restart(evaluator, observe(evaluator, text(8))[1], [True])):
+    for state in (evaluator.start(), restart(evaluator.rows, observe(evaluator, text(8))[1], [True])):
         with pytest.raises(NonFiniteState, match="recurrent state or a slow weight"):
-            restart(evaluator, state, [True], must_help=True)
+            restart(evaluator.rows, state, [True], must_help=True)
 
 
 def test_reset_both_is_a_new_stream_at_its_old_position(make_evaluator, text, digest, observe):

@@ -86,11 +86,11 @@ def test_gradients_equal_automatic_differentiation(case, shape):
     """For every row: the gradient of its own loss at its own cores and biases, and of no other row's."""
     subspace, delta, state, inputs, targets = case(**shape)
     rows = subspace.rows(delta)
-    tape = rows.tape(inputs, state)
-    logits = rows.logits(tape.features)
+    window = rows.unroll(inputs, state)
+    logits = rows.logits(window.features)
     d_logits = torch.softmax(logits, -1) - torch.nn.functional.one_hot(targets, 11)
     found = torch.zeros_like(delta)
-    subspace.gradient(tape.back(d_logits), found)
+    subspace.gradient(window.backward(d_logits), found)
     for row in range(ROWS):
         twin, own = dense(subspace, delta[row]).requires_grad_(True), state.rows(slice(row, row + 1))
         loss = torch.zeros((), dtype=torch.float64)
@@ -124,10 +124,10 @@ def test_a_part_of_the_weights_may_adapt(case, names):
 
     subspace, delta, state, inputs, _ = case(chosen)
     rows = subspace.rows(delta)
-    tape = rows.tape(inputs, state)
-    d_logits = torch.softmax(rows.logits(tape.features), -1)
+    window = rows.unroll(inputs, state)
+    d_logits = torch.softmax(rows.logits(window.features), -1)
     found = torch.zeros_like(delta)
-    subspace.gradient(tape.back(d_logits), found)
+    subspace.gradient(window.backward(d_logits), found)
     assert found.abs().min() > 0
     assert sum(torch.Size(shape).numel() for shape in subspace.shapes.values()) == subspace.size
 

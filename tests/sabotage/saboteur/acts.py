@@ -11,17 +11,15 @@ from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from redis.asyncio.retry import Retry
-from simulated import sabotage as simulated
+from simulated import mutations as simulated
+from tests.memory_store import History
 
 from rlstm_server.api import auth, document, limits
-from rlstm_server.engine import envelope, holdings, replay, snapshot
+from rlstm_server.engine import copies, quotas, session, state, transaction
 from rlstm_server.engine.quotas import TokenBucket
-from rlstm_server.engine.slots import Slots
-from rlstm_server.engine.staging import Staging
-from rlstm_server.store import redis_address, redis_check, sealing
+from rlstm_server.store import redis_address, redis_check
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.history import History
-from rlstm_server.store.redis_server import RedisServer
+from rlstm_server.store.redis_client import RedisServer
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
@@ -92,14 +90,27 @@ def no_if_match() -> Iterator[None]:
         yield
 
 
-@noticed_by("server/store/test_conformance_snapshots.py::test_a_snapshot_of_another_history_is_not_kept")
+@noticed_by("server/store/test_conformance_snapshots.py::test_only_the_present_can_be_named")
 @contextmanager
-def snapshot_kept_unseen() -> Iterator[None]:
-    """Any snapshot becomes the base, wherever it claims to be."""
+def any_snapshot_named() -> Iterator[None]:
+    """The present state gets a name, whatever state was meant."""
     with (
-        simulated.snapshot_kept_unseen(),
-        functions_without("if there ~= chain then return { 'OTHER_HISTORY' } end"),
+        simulated.any_snapshot_named(),
+        functions_without(
+            "if version ~= head.version or chain ~= head.chain then"
+            " return { 'STALE', head.version, head.chain } end"
+        ),
     ):
+        yield
+
+
+@noticed_by("server/store/test_conformance_commits.py::test_a_repeat_gets_the_stored_answer")
+@contextmanager
+def stale_details() -> Iterator[None]:
+    """A repeat is given the details of the newest operation, whichever it repeats."""
+    whole = redis_check.library_code()
+    newest = whole.replace("keys[2], 'd:' .. version)\n", "keys[2], 'd:' .. head.version)\n")
+    with simulated.stale_details(), mock.patch.object(redis_check, "library_code", return_value=newest):
         yield
 
 
@@ -175,38 +186,32 @@ def replica_taken_for_granted() -> AbstractContextManager[Any]:
 # ---- states that are what they were -----------------------------------------------------------------------
 
 
-@noticed_by("server/engine/logged/test_replay.py::test_the_same_numerics_with_another_digest_is_damage")
-def no_digest_check() -> AbstractContextManager[Any]:
-    """A log that is done again may lead anywhere."""
-
-    def anything(state: Any) -> Iterator[Any]:
-        yield from ()
-        return mock.ANY
-
-    return mock.patch.object(replay, "digest", anything)
-
-
-@noticed_by("server/engine/test_snapshot.py::test_a_state_that_is_not_finite_is_not_packed")
+@noticed_by("server/engine/test_state.py::test_a_state_that_is_not_finite_is_not_sealed")
 def no_finite_check() -> AbstractContextManager[Any]:
     """Any number may be committed."""
-    return mock.patch.object(snapshot, "is_finite", return_value=True)
+    return mock.patch.object(state, "is_finite", return_value=True)
 
 
-@noticed_by("server/store/test_sealing.py::test_a_state_of_another_session_or_version_is_refused")
+@noticed_by("server/engine/test_state.py::test_every_damage_is_noticed")
+def no_checksum() -> AbstractContextManager[Any]:
+    """Damaged bytes are opened like any others."""
+    return mock.patch.object(state, "_checksum", return_value=mock.ANY)
+
+
+@noticed_by("server/engine/test_state.py::test_another_sessions_state_is_refused")
 def anybodys_state() -> AbstractContextManager[Any]:
     """A sealed value is opened whoever it was stored for."""
 
-    def opened(value: bytes, _key: Any, _version: int) -> sealing.Unsealed:
-        found, payload = sealing._open(value)
-        return sealing.Unsealed(payload, found)
+    def opened(self: state.States, _key: Any, _version: int, value: bytes) -> Any:
+        return state.read(value[state._FRONT_BYTES :], self.models)[1]
 
-    return mock.patch.object(sealing, "unseal", opened)
+    return mock.patch.object(state.States, "open", opened)
 
 
-@noticed_by("server/engine/test_exports.py::test_every_byte_is_signed")
-def no_signature_check() -> AbstractContextManager[Any]:
-    """A file that comes in may be anybody's."""
-    return mock.patch.object(envelope.hmac, "compare_digest", return_value=True)
+@noticed_by("server/engine/test_state.py::test_tensors_are_those_of_the_model")
+def files_without_bounds() -> AbstractContextManager[Any]:
+    """A file's values are believed, however large."""
+    return mock.patch.object(copies, "_check_bounds", return_value=None)
 
 
 # ---- between sessions -------------------------------------------------------------------------------------
@@ -215,30 +220,17 @@ def no_signature_check() -> AbstractContextManager[Any]:
 @noticed_by("server/engine/test_isolation.py::test_each_session_learns_its_own_secret_only")
 def anothers_state_committed() -> AbstractContextManager[Any]:
     """A change commits what another session's change has come to."""
-    stage, last = Staging.stage, []
+    sealed, last = transaction.sealed, []
 
-    def swapped(self: Staging, copy: Any, state: Any, **others: Any) -> Any:
-        last.append((copy.key, state))
+    async def swapped(states: Any, copy: Any, job: Any) -> Any:
+        own = await sealed(states, copy, job)
+        last.append((copy.key, own.staged.state))
         for key, other in reversed(last[:-1]):
             if key != copy.key:
-                adapted = other.adapted
-                memory = {name: tensor.clone() for name, tensor in adapted.tensors().items()}
-                state = replace(other, adapted=other.evaluator.restore(memory, adapted.header()))
-                break
-        return stage(self, copy, state, **others)
+                return own._replace(staged=own.staged._replace(state=other))
+        return own
 
-    return mock.patch.object(Staging, "stage", swapped)
-
-
-@noticed_by("server/engine/test_slots.py::test_memory_is_zeroed_when_its_last_state_is_gone")
-def memory_not_zeroed() -> AbstractContextManager[Any]:
-    """Memory goes to the next session as it is."""
-
-    def released(self: Slots) -> int:
-        with self._lock:
-            return sum(len(self._release(addresses)) for addresses in self._taken())
-
-    return mock.patch.object(Slots, "wipe", released)
+    return mock.patch.object(session, "sealed", swapped)
 
 
 # ---- who may do what --------------------------------------------------------------------------------------
@@ -263,4 +255,4 @@ def no_rates() -> AbstractContextManager[Any]:
 @noticed_by("server/api/test_quotas.py::test_a_tenant_keeps_so_many_sessions")
 def no_limit_of_what_is_kept() -> AbstractContextManager[Any]:
     """A tenant may keep as much as it likes."""
-    return mock.patch.object(holdings, "_within", return_value=None)
+    return mock.patch.object(quotas, "_within", return_value=None)

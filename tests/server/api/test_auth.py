@@ -359,11 +359,11 @@ def test_quotas_become_what_the_engine_charges(key_file):
         "stored_bytes": 6,
     }
     limited = load_keys(key_file(quotas=quotas)).find(SECRET.encode())
-    allowance = limited.allowance
-    assert None not in (limited.requests, allowance.tokens, allowance.learned, allowance.generated)
-    assert (allowance.sessions, allowance.stored_bytes) == (5, 6)
+    quota = limited.quota
+    assert None not in (limited.requests, quota.tokens, quota.learned, quota.generated)
+    assert (quota.sessions, quota.stored_bytes) == (5, 6)
     free = load_keys(key_file()).find(SECRET.encode())
-    assert (free.requests, free.allowance.tokens, free.allowance.sessions) == (None, None, None)
+    assert (free.requests, free.quota.tokens, free.quota.sessions) == (None, None, None)
 
 
 def test_every_key_is_compared_in_constant_time(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.memory_store import MemoryStore
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.config import ModelConfig
@@ -11,7 +12,6 @@ from rlstm_model.vocab import WordVocab
 from rlstm_server.app import create_app
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
-from rlstm_server.store.in_memory import MemoryStore
 
 VOCAB = WordVocab.build("the cat sat on the mat\n")
 

@@ -1,9 +1,9 @@
 """PATCH /sessions/{id}: time to live, metadata, learning."""
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_server.api import session_shapes as shapes
-from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "It was the best of times, it was the worst times"
 """A whole number of segments, so that nothing waits to be learned from."""

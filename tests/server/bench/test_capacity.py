@@ -7,7 +7,7 @@ import pytest
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_server.bench.capacity import OBJECTS, Resident, session_bytes
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas import AdaptationRequest
 

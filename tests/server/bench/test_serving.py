@@ -6,7 +6,7 @@ import pytest
 
 from rlstm_server.bench.load import Append, Measured, Plan, Rounds
 from rlstm_server.bench.serving import Conditions, Figures, quantile, through_engine
-from rlstm_server.engine.runner import LIGHT
+from rlstm_server.engine.worker import SHORT
 from rlstm_server.schemas import AdaptationRequest
 
 PLAN = Plan(sessions=2, text_bytes=10, seconds=1.0)
@@ -60,6 +60,6 @@ def test_the_engine_is_measured_in_this_process(served):
     assert found.tokens_per_second > 0
     assert found.appends >= 3
     assert found.shorts >= 1
-    assert 2 <= found.rows_a_round <= 2 * (3 + 1) * (1 + LIGHT)
+    assert 2 <= found.rows_a_round <= 2 * (3 + 1) * (1 + SHORT)
     assert found.round_p99 is not None
     assert 0 < found.round_mean < found.append_p50 <= found.append_p99

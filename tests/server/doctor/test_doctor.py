@@ -225,7 +225,6 @@ def test_no_secret_is_printed(examine, tmp_path):
     """Neither of an address that does not answer, nor of one that is none, nor keys."""
     secrets = {
         "RLSTM_API_KEYS": "hidden-key-1",
-        "RLSTM_EXPORT_KEY": "hidden-key-2-hidden-key-2-hidden-key-2",
     }
     for url in ("redis://user:hidden-word@127.0.0.1:1", "gopher://user:hidden-word@127.0.0.1:1"):
         code, found = examine(RLSTM_REDIS_URL=url, **secrets)

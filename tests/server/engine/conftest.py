@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.memory_store import MemoryStore
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.adaptation.batch_step import run_batch
@@ -16,10 +17,9 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.models import Models
+from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import (
     AdaptationRequest,
@@ -33,7 +33,6 @@ from rlstm_server.schemas import (
     Passage,
     ScoreItem,
 )
-from rlstm_server.store.in_memory import MemoryStore
 
 SEGMENT = 5
 
@@ -173,12 +172,12 @@ class Talk:
         return Talk(engine, self.session, self.caller.tenant)
 
 
-def finish(steps):
+def finish(coroutine):
     """The result of a job that is alone."""
-    sent = None
+    results = None
     while True:
         try:
-            sent = run_batch(steps.send(sent).works)
+            results = run_batch(coroutine.send(results))
         except StopIteration as stop:
             return stop.value
 

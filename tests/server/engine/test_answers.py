@@ -1,7 +1,6 @@
 """Stored answers come back as they were."""
 
-import json
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,8 @@ from rlstm_server.schemas import (
 from rlstm_server.store.base import MAX_SUMMARY_BYTES
 
 GUARDS = ("step_skipped", "projected", "restarted", "reset", "frozen")
-NATS = st.floats(min_value=-9999, max_value=0)
+NATS = st.floats(min_value=-9999, max_value=0, width=32) | st.floats(min_value=-9999, max_value=0)
+IDS = st.integers(0, 255) | st.integers(0, 1 << 40)
 
 
 CHOICE = AdaptationChoice(
@@ -29,17 +29,16 @@ CHOICE = AdaptationChoice(
 )
 
 
-def answer_of(logprobs, static=True, guards=None):
+def answer_of(logprobs, ids=None, static=True, guards=None, start=0):
     count = len(logprobs)
     columns = Columns(
-        ids=tuple(range(count)),
+        ids=tuple(range(count) if ids is None else ids),
         logprobs=tuple(logprobs),
         static_logprobs=tuple(logprobs) if static else None,
-        ranks=(1,) * count,
-        entropies=(0.5,) * count,
-        starts=tuple(range(count)),
-        ends=tuple(range(1, count + 1)),
-        top=tuple(((3, -0.5), (1, -2.0)) for _ in range(count)),
+        ranks=tuple(range(1, count + 1)),
+        entropies=(0.1,) * count,
+        starts=tuple(range(start, start + 2 * count, 2)),
+        ends=tuple(range(start + 3, start + 3 + 2 * count, 2)),
     )
     totals = Totals(logprob=sum(logprobs), static_logprob=None, tokens=count, bytes=count, words=1, unknown=0)
     return AppendAnswer(
@@ -59,23 +58,32 @@ def answer_of(logprobs, static=True, guards=None):
     )
 
 
-@given(st.lists(NATS, max_size=20), st.booleans())
-def test_an_append_comes_back_bit_for_bit(logprobs, static):
-    """Writing and reading an answer changes no number."""
-    answer = answer_of(logprobs, static, guards={"projected": 3})
+@given(st.lists(st.tuples(NATS, IDS), max_size=20), st.booleans(), st.integers(0, 1 << 50))
+def test_an_append_comes_back_bit_for_bit(tokens, static, start):
+    """Writing and reading an answer changes no number, whatever type it takes to hold it."""
+    logprobs, ids = [nats for nats, _ in tokens], [token for _, token in tokens]
+    answer = answer_of(logprobs, ids, static, guards={"projected": 3}, start=start)
 
-    assert answers.append_answer(answers.encode(answer)) == answer
+    assert answers.read_append(*answers.store_append(answer)) == answer
 
 
-def test_the_summary_fits_and_lacks_only_the_columns():
-    """However long the append, its short form fits into the store's summary."""
+def test_without_its_details_an_answer_says_so():
+    """However long the append, its summary fits into the store, and lacks only the columns."""
     answer = answer_of([-1.5] * 5000, guards=dict.fromkeys(GUARDS, 1 << 40))
-    summary = answers.summarise(answer)
-    short = answers.append_answer(summary)
+    summary, details = answers.store_append(answer)
 
     assert len(summary) <= MAX_SUMMARY_BYTES
-    assert (short.totals, short.columns, short.version) == (answer.totals, None, 4)
-    assert answers.encode(answer) == b""
+    assert len(details) < 5000 * 8
+    assert answers.read_append(summary, None) == replace(answer, columns=None, scores_stored=False)
+
+
+def test_an_answer_without_scores_is_whole():
+    """Nothing is missing where nothing was asked for."""
+    answer = replace(answer_of([]), columns=None, totals=None)
+    summary, details = answers.store_append(answer)
+
+    assert details == b""
+    assert answers.read_append(summary, details) == answer
 
 
 INFO = SessionInfo(
@@ -98,30 +106,26 @@ INFO = SessionInfo(
 )
 
 
-def test_a_created_session_comes_back():
-    """The description of a session survives; whose it is, its head says: it is of one model for good."""
-    stored = answers.encode_session(INFO)
+def test_a_session_comes_back():
+    """The description of a session survives; of a changed one the metadata are the details."""
+    summary, details = answers.store_session(INFO)
 
-    assert answers.session_info(stored, INFO) == INFO
-    renamed = replace(INFO, model="renamed")
-    assert answers.session_info(stored, renamed) == renamed
-
-
-def test_a_server_from_before_models_were_noted_can_read_what_is_stored():
-    """It knows no other fields: during an update a repeat may reach either."""
-    stored = json.loads(answers.encode_session(INFO))
-
-    assert stored.keys() == {field.name for field in fields(SessionInfo)} - {
-        "model",
-        "fingerprint",
-        "adaptation_fingerprint",
-    }
+    assert answers.read_session(answers.encode_session(INFO)) == INFO
+    assert replace(answers.read_session(summary), metadata=answers.parse(details)) == INFO
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff"])
 def test_what_is_no_answer_is_corrupt(data):
     """Damaged answers are named, never guessed at."""
     with pytest.raises(StateCorrupt):
-        answers.append_answer(data)
+        answers.read_append(data, b"")
     with pytest.raises(StateCorrupt):
-        answers.session_info(data, INFO)
+        answers.read_session(data)
+
+
+@pytest.mark.parametrize("details", [b"x", b"x" * 100])
+def test_details_that_are_none_are_corrupt(details):
+    """So are columns that cannot be unpacked."""
+    summary, _ = answers.store_append(answer_of([-1.0]))
+    with pytest.raises(StateCorrupt):
+        answers.read_append(summary, details)

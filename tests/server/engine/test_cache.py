@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.description import SessionCopy, SessionFacts
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.state import SessionState
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationChoice, SessionTotals
-from rlstm_server.store.base import SessionKey, first_position
+from rlstm_server.store.base import Position, SessionKey
 
 CHOICE = AdaptationChoice(
     kind="full", num_fast_weights=1, experts=1, rate_scale=1.0, static=True, rates=(0.1,)
@@ -22,22 +22,16 @@ class Sized:
     def __init__(self, nbytes):
         self.nbytes = nbytes
 
-    def tensors(self):
-        """It has none."""
-        return {}
-
 
 def copy_of(name, nbytes):
     key = SessionKey("acme", name)
     state = SessionState(served=None, adapted=Sized(nbytes), choice=CHOICE, totals=SessionTotals())
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1)
-    return SessionCopy(key=key, position=first_position(key), state=state, facts=facts)
+    return SessionCopy(key=key, position=Position.first(key), state=state, facts=facts)
 
 
 def evicted(metrics):
-    return metrics.registry.get_sample_value(
-        "rlstm_session_evictions_total", {"tier": "host", "reason": "lru"}
-    )
+    return metrics.registry.get_sample_value("rlstm_session_evictions_total", {"tier": "host"})
 
 
 def test_the_least_recently_used_copy_goes_first():

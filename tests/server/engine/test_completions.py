@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlstm_server.engine.quotas import Allowance, TokenBucket
+from rlstm_server.engine.quotas import Quota, TokenBucket
 from rlstm_server.errors import InvalidField, RateLimited, TooLarge
 from rlstm_server.schemas import (
     AdaptationRequest,
@@ -61,9 +61,9 @@ KINDS = ("scored", "generated", "adapted")
 async def test_a_quota_is_charged_for_all_prompts_and_choices(engine, tools):
     """After one that used more than a second's worth, the next one waits."""
     for name, rate, refuses in (("tokens", 1, True), ("generated", 1, True), ("generated", 1_000, False)):
-        allowance = Allowance(**{name: TokenBucket(name, rate)})
+        quota = Quota(**{name: TokenBucket(name, rate)})
         asked = request(tools, "abcd", "efgh", choices=2)
-        asked = replace(asked, caller=replace(asked.caller, allowance=allowance))
+        asked = replace(asked, caller=replace(asked.caller, quota=quota))
         await events_of(engine, asked)
         refused = [error for error in [await failure(engine, asked)] if error]
         assert [type(error) for error in refused] == [RateLimited] * refuses
@@ -96,7 +96,7 @@ async def test_what_cannot_be_is_refused_before_any_work(engine, tools, change, 
     """By the field, or by both numbers."""
     with pytest.raises(error, match=named):
         await events_of(engine, replace(request(tools, "a"), **change))
-    assert engine.runner.active == 0
+    assert engine.worker.active == 0
 
 
 async def test_a_reader_that_leaves_ends_the_work(engine, tools):
@@ -105,7 +105,7 @@ async def test_a_reader_that_leaves_ends_the_work(engine, tools):
     await anext(stream)
     await stream.aclose()
     for _ in range(200):
-        await asyncio.sleep(0.02 if engine.runner.active else 0)
+        await asyncio.sleep(0.02 if engine.worker.active else 0)
     engine.check()
 
-    assert engine.runner.active == 0
+    assert engine.worker.active == 0

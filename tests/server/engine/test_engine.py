@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.interface import EngineInterface
+from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import (
     Draining,
     Gone,
@@ -77,7 +77,10 @@ async def test_the_first_text_is_appended_at_once(engine, tools):
 async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
     """Its state is written whole each time; the error names the kind, and both numbers."""
     async with tools.engine_on(store, limits=EngineLimits(state_bytes=4_000)) as engine:
-        with pytest.raises(TooLarge, match=r"full of [\d,]+ with 4 experts: [\d,]+ given, at most 4,000"):
+        with pytest.raises(
+            TooLarge,
+            match=r"full of [\d,]+ with 4 experts.*RLSTM_LIMITS__STATE_BYTES.*: [\d,]+ given, at most 4,000",
+        ):
             await tools.Talk.begin(engine, adaptation=AdaptationRequest(experts=4))
         page = await engine.list_sessions("acme", 10, None)
 
@@ -330,7 +333,7 @@ async def test_a_draining_engine_is_not_ready(store, tools):
 
 async def test_the_engine_is_the_interface(engine):
     """Everything that the HTTP layer may ask for is there."""
-    names = {name for name in vars(EngineInterface) if not name.startswith("_")}
+    names = {name for name in vars(Engine) if not name.startswith("_")}
 
     assert names <= {name for name in dir(engine) if not name.startswith("_")}
     assert engine.models.default.identity.numerics.startswith("torch")

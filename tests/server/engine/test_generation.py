@@ -62,7 +62,7 @@ async def test_a_reader_that_leaves_ends_the_work(engine, tools):
     await anext(stream)
     await stream.aclose()
     for _ in range(200):
-        await asyncio.sleep(0.02 if engine.runner.active else 0)
+        await asyncio.sleep(0.02 if engine.worker.active else 0)
     engine.check()
 
-    assert engine.runner.active == 0
+    assert engine.worker.active == 0

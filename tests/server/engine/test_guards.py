@@ -10,7 +10,7 @@ import torch
 from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.loss_guard import FREEZE
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationRequest, Passage, ResetRequest, ScoreItem, ScoreRequest

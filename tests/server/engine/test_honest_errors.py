@@ -4,8 +4,9 @@ import asyncio
 import time
 
 import pytest
+from tests.memory_store import MemoryStore
 
-from rlstm_server.engine.quotas import Allowance, Caller, TokenBucket
+from rlstm_server.engine.quotas import Caller, Quota, TokenBucket
 from rlstm_server.errors import (
     Draining,
     Gone,
@@ -18,7 +19,6 @@ from rlstm_server.errors import (
 )
 from rlstm_server.schemas import CreateSession, Passage
 from rlstm_server.store.base import Replayed, SessionKey
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Fickle(MemoryStore):
@@ -92,7 +92,7 @@ def over_quota(talk):
     """Let nothing be left of what the key may use up."""
     tokens = TokenBucket("tokens", 1.0)
     tokens.use(1_000)
-    talk.caller = Caller(tenant="acme", request_id="r", allowance=Allowance(tokens=tokens))
+    talk.caller = Caller(tenant="acme", request_id="r", quota=Quota(tokens=tokens))
 
 
 REFUSALS = {
@@ -101,7 +101,7 @@ REFUSALS = {
     "a device that is busy": (
         Overloaded,
         True,
-        lambda talk: setattr(talk.engine.runner._scheduler, "capacity", 0),
+        lambda talk: setattr(talk.engine.worker._scheduler, "capacity", 0),
     ),
     "a quota": (RateLimited, True, over_quota),
     "a state that is damaged": (StateCorrupt, True, lambda talk: on_load(talk, corrupt)),
@@ -286,7 +286,9 @@ async def test_a_replay_of_another_operation_that_leads_to_the_same_place_is_not
 
     async def earlier(call, commit):
         first = commit.expects.version
-        return Replayed(version=first, answer=None, summary=commit.summary, current=commit.position)
+        return Replayed(
+            version=first, summary=commit.summary, details=commit.details, current=commit.position
+        )
 
     async with tools.engine_on(store) as engine:
         talk = await tools.Talk.begin(engine)

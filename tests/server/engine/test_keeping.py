@@ -4,8 +4,9 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from tests.memory_store import MemoryStore
 
-from rlstm_server.engine.keeping import CHUNK
+from rlstm_server.engine.stream import CHUNK
 from rlstm_server.errors import Conflict, StoreUnavailable
 from rlstm_server.schemas import (
     Candidate,
@@ -16,7 +17,6 @@ from rlstm_server.schemas import (
     Passage,
     SessionGenerate,
 )
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Counting(MemoryStore):

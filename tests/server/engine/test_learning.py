@@ -5,13 +5,13 @@ import gc
 import pytest
 import torch
 
+from rlstm_model.adaptation.adapted_state import ExpertConfig
 from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.evaluator import ExpertConfig
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.learning import Tally, read_piece
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.models import ServedModel
+from rlstm_server.engine.reading import TokenUsage, read_piece
+from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationChoice, Passage, Totals
@@ -31,7 +31,9 @@ def test_every_guard_is_counted_under_its_outcome(tools):
     """A projected step is a step that was clipped; skipped and rolled-back ones are none."""
     metrics = Metrics()
     guards = ("projected", "step_skipped", "step_skipped", "restarted", "reset", "frozen")
-    Tally(updates=3, row_steps=3, guards=guards, gradient_norms=(1.0, 2.0), norm_ratio=0.1).count(metrics)
+    TokenUsage(updates=3, row_steps=3, guards=guards, gradient_norms=(1.0, 2.0), norm_ratio=0.1).count(
+        metrics
+    )
     outcomes = ("applied", "clipped", "skipped_nonfinite", "rolled_back", "skipped_frozen")
     counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
@@ -45,10 +47,10 @@ def test_steps_are_counted_by_row(tools):
     served, metrics = tools.serve(ByteVocab(), rate=1e3), Metrics()
     state = tools.before_text(served, experts=4)
     piece = read_passage(ByteVocab(), Passage(text="x" * 4 * tools.SEGMENT), "")
-    tally = tools.finish(read_piece(state, piece, learn=True)).tally
-    tally.count(metrics)
+    usage = tools.finish(read_piece(state, piece, learn=True)).usage
+    usage.count(metrics)
 
-    assert (tally.updates, tally.row_steps, tally.guards.count("projected")) == (4, 12, 12)
+    assert (usage.updates, usage.row_steps, usage.guards.count("projected")) == (4, 12, 12)
     assert tools.value(metrics, "adapt_updates_total", outcome="clipped") == 12
     assert tools.value(metrics, "adapt_updates_total", outcome="applied") == 0
 
@@ -60,7 +62,7 @@ def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
     served, metrics = tools.serve(ByteVocab(), rate=rate), Metrics()
     state = tools.before_text(served, experts=experts)
     piece = read_passage(ByteVocab(), Passage(text="abcdefgh" * 10), "")
-    tools.finish(read_piece(state, piece, learn=True)).tally.count(metrics)
+    tools.finish(read_piece(state, piece, learn=True)).usage.count(metrics)
     outcomes = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen")
     counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
@@ -72,7 +74,7 @@ def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
 def test_the_static_loss_is_counted_where_there_is_one(tools, static, nats, tokens):
     """Without a static reference only the adapted loss grows."""
     metrics = Metrics()
-    Tally(session=totals(-6.0, static)).count(metrics)
+    TokenUsage(session=totals(-6.0, static)).count(metrics)
 
     assert tools.value(metrics, "loss_nats_total", weights="adapted") == 6.0
     assert tools.value(metrics, "loss_tokens_total", weights="adapted") == 3
@@ -82,8 +84,8 @@ def test_the_static_loss_is_counted_where_there_is_one(tools, static, nats, toke
 
 def test_two_readings_of_one_operation_are_one_tally():
     """Text that is read before a generated chunk keeps its loss; the chunk adds tokens only."""
-    text = Tally(scored=3, adapted=3, updates=1, norm_ratio=0.2, session=totals(-6.0, -6.0))
-    both = text.followed_by(Tally(generated=16, updates=2, guards=("projected",)))
+    text = TokenUsage(scored=3, adapted=3, updates=1, norm_ratio=0.2, session=totals(-6.0, -6.0))
+    both = text.followed_by(TokenUsage(generated=16, updates=2, guards=("projected",)))
 
     assert (both.scored, both.generated, both.adapted, both.updates) == (3, 16, 3, 3)
     assert (both.guards, both.norm_ratio, both.session) == (("projected",), 0.2, text.session)
@@ -91,9 +93,9 @@ def test_two_readings_of_one_operation_are_one_tally():
 
 def test_stateless_readings_belong_to_no_session():
     """Items that adapt are counted as tokens and updates, not as a session's loss."""
-    item = Tally(scored=3, adapted=3, updates=1, session=totals(-6.0, -6.0))
+    item = TokenUsage(scored=3, adapted=3, updates=1, session=totals(-6.0, -6.0))
 
-    assert Tally.of_items([item, item]) == Tally(scored=6, adapted=6, updates=2)
+    assert TokenUsage.of_items([item, item]) == TokenUsage(scored=6, adapted=6, updates=2)
 
 
 def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
@@ -105,10 +107,10 @@ def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
     piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
     gc.collect()
     before, most = vectors_alive(weights), 0
-    steps, sent, over = read_piece(state, piece, learn=True), None, False
+    reading, results, over = read_piece(state, piece, learn=True), None, False
     while not over:
         try:
-            sent = run_batch(steps.send(sent).works)
+            results = run_batch(reading.send(results))
         except StopIteration:
             over = True
         most = max(most, vectors_alive(weights) - before)

@@ -1,17 +1,17 @@
 """Several models on one device: each session and each request has its own, and none feels the others."""
 
 import asyncio
-import json
 from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
 import torch
+from tests.memory_store import MemoryStore
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.description import most_bytes
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.numerics import alone
 from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
@@ -25,10 +25,8 @@ from rlstm_server.schemas import (
     ScoreRequest,
     SessionGenerate,
 )
-from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat, and the dog ran. "
-NOTED = ("model", "fingerprint", "adaptation_fingerprint")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +63,7 @@ async def everything(tools, engine, model):
 async def test_each_gets_what_it_would_get_alone(tools, first, request, beside):
     """To the bit, though all of it is computed in the same rounds where the models allow that."""
     both = (first, request.getfixturevalue(beside))
-    assert beside == "worded" or Models(*both).rounds_agree
+    assert beside == "worded" or Models(*both).batches_agree
     lonely = []
     for served in both:
         async with tools.engine_on(MemoryStore(), served=served) as engine:
@@ -81,19 +79,18 @@ async def test_each_gets_what_it_would_get_alone(tools, first, request, beside):
 
 async def test_a_session_keeps_its_model(tools, store, first, other):
     """Loaded by another server, forked, exported, imported: by what it was computed with, not by a name."""
-    keys = ExportKeys((b"k" * 32,))
-    async with tools.engine_on(store, served=first, others=(other,), export_keys=keys) as engine:
+    async with tools.engine_on(store, served=first, others=(other,)) as engine:
         talk = await tools.Talk.begin(engine, model="other")
         await talk.append(TEXT)
         probe = await talk.probe()
     renamed = replace(other, name="renamed")
-    async with tools.engine_on(store, served=renamed, others=(first,), export_keys=keys) as engine:
+    async with tools.engine_on(store, served=renamed, others=(first,)) as engine:
         there = talk.at(engine)
         assert await there.probe() == probe
         assert ((await there.info()).model, (await there.info()).fingerprint) == ("other", "f1")
         fork = await engine.fork(ForkRequest(caller=talk.caller, session=talk.session))
         exported = await engine.export(talk.caller, talk.session)
-        data = b"".join(exported.pieces)
+        data = exported.data
         brought = await engine.import_session(ImportRequest(caller=talk.caller, data=data))
         for made in (fork, brought):
             assert made.identity == renamed.identity
@@ -157,12 +154,11 @@ async def test_a_text_that_a_session_writes_says_whose_it_is(tools, store, first
 async def test_the_books_count_each_session_by_its_model(tools, store, first, other):
     """What its state may come to is what that model's states come to."""
     async with tools.engine_on(store, served=first, others=(other,)) as engine:
-        holdings = engine._creator.holdings
         sizes = []
         for name in ("first", "other"):
             await tools.Talk.begin(engine, tenant=name, model=name)
             (listed,) = (await store.list(name, limit=10, cursor=None)).sessions
-            sizes.append(holdings._state_bytes(listed))
+            sizes.append(most_bytes(engine.models, listed))
         choice = first.choose(tools.asked())
         assert sizes == [first.state_bytes(choice), other.state_bytes(other.choose(tools.asked()))]
         assert sizes[0] < sizes[1]
@@ -185,12 +181,12 @@ def test_names_and_models_are_each_there_once(tools, first, other):
 async def test_one_whose_rounds_do_not_agree_makes_all_go_alone(tools, store, first, other):
     """Its works would not get their own bits beside others."""
     agrees, apart = replace(other), replace(other)
-    object.__setattr__(agrees, "rounds_agree", True)
-    object.__setattr__(apart, "rounds_agree", False)
-    assert first.rounds_agree
+    object.__setattr__(agrees, "batches_agree", True)
+    object.__setattr__(apart, "batches_agree", False)
+    assert first.batches_agree
     for second, how in ((agrees, run_batch), (apart, alone)):
         async with tools.engine_on(store, served=first, others=(second,)) as engine:
-            assert engine.runner.perform.func is how
+            assert engine.worker.run_batch.func is how
 
 
 async def test_changed_weights_of_any_of_them_are_found(tools, store, first):
@@ -254,31 +250,3 @@ async def test_a_stored_text_is_told_again_without_its_model(tools, store, first
                 *tokens, end = [event async for event in events]
             ends.append((len(tokens), end.version, end.replayed, end.identity))
     assert ends == [(5, 2, False, other.identity), (5, 2, True, None)]
-
-
-async def test_a_session_of_an_older_server_is_never_said_to_be_the_firsts(
-    tools, store, first, other, monkeypatch
-):
-    """Neither its description nor the stored answer says whose it is; its state does."""
-
-    def older(text):
-        return json.dumps({name: of for name, of in json.loads(text).items() if name not in NOTED}).encode()
-
-    create, commit = store.create, store.commit
-    monkeypatch.setattr(
-        store, "create", lambda new: create(replace(new, info=older(new.info), answer=older(new.answer)))
-    )
-    monkeypatch.setattr(store, "commit", lambda done: commit(replace(done, info=older(done.info))))
-    settings = GenerationSettings(max_tokens=5, seed=3)
-    async with tools.engine_on(store, served=other) as engine:
-        made = await engine.create_session(CreateSession(caller=tools.caller(), key="k"))
-        request = SessionGenerate(
-            caller=tools.caller(), session=made.info.id, settings=settings, commit=True, key="k"
-        )
-        await tools.collect(engine.generate_in_session(request))
-    async with tools.engine_on(store, served=first, others=(other,)) as engine:
-        again = await engine.create_session(CreateSession(caller=tools.caller(), key="k"))
-        assert (again.info.id, again.info.model, again.identity) == (made.info.id, None, None)
-        async with aclosing(engine.generate_in_session(request)) as events:
-            *_, end = [event async for event in events]
-        assert (end.replayed, end.identity) == (True, other.identity)

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from rlstm_model.adaptation.batch_step import NextToken, ObservedChunk, run_batch
+from rlstm_model.adaptation.batch_items import NextToken, ObservedChunk
+from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.fast_weights import row_tile
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.numerics import alone, numerics_id, rounds_agree
+from rlstm_server.engine.numerics import alone, batches_agree, numerics_id
 
 
 def test_the_id_names_library_device_dtype_and_tile(tools):
@@ -17,7 +18,7 @@ def test_the_id_names_library_device_dtype_and_tile(tools):
     assert name == numerics_id(two)
     assert all(part in name for part in (torch.__version__, "cpu", "float32", f"tile{row_tile(one)}"))
     assert " " not in name
-    assert numerics_id(one, rounds_agree=False).endswith("-alone")
+    assert numerics_id(one, batches_agree=False).endswith("-alone")
     assert numerics_id(one.double()) != name
 
 
@@ -26,8 +27,8 @@ def test_rounds_agree_on_this_machine(tools, kind):
     """A stream among others gets the bits that it gets alone, for a model of a common size."""
     served = tools.serve(ByteVocab(), kind=kind, hidden=12)
 
-    assert rounds_agree(served.reader, served.evaluator())
-    assert served.rounds_agree
+    assert batches_agree(served.reader, served.evaluator())
+    assert served.batches_agree
 
 
 def last_one_off(works):
@@ -53,8 +54,8 @@ def test_a_round_that_depends_on_others_is_found(tools, performed):
     """One bit of difference, by place or by number, in states or in predictions, is enough."""
     served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
 
-    assert not rounds_agree(served.reader, served.evaluator(), performed)
-    assert rounds_agree(
+    assert not batches_agree(served.reader, served.evaluator(), performed)
+    assert batches_agree(
         served.reader, served.evaluator(), lambda works: [last_one_off([w])[0] for w in works]
     )
 
@@ -64,10 +65,10 @@ async def test_a_server_whose_rounds_do_not_agree_gives_the_same_answers(store, 
     columns = []
     for agree in (True, False):
         served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
-        object.__setattr__(served, "rounds_agree", agree)
+        object.__setattr__(served, "batches_agree", agree)
         async with tools.engine_on(store, served=served) as engine:
             talk = await tools.Talk.begin(engine)
             columns.append((await talk.append("the same text in both")).columns)
 
-    assert engine.runner.perform.func is alone
+    assert engine.worker.run_batch.func is alone
     assert columns[0] == columns[1]

@@ -4,14 +4,13 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from rlstm_model.sampling import SamplingConfig
-from rlstm_server.engine.keeping import CHUNK
-from rlstm_server.engine.streams import KEPT_TOKENS
+from rlstm_server.engine.stream import CHUNK, COMMITTED_TOKENS
 from rlstm_server.errors import Conflict, Draining, Gone, InFlight, InvalidField, SlowConsumer, TooLarge
 from rlstm_server.schemas import EndEvent, EngineLimits, GenerationSettings, SessionGenerate
 from rlstm_server.store.base import Limits
-from rlstm_server.store.in_memory import MemoryStore
 
 
 class Counting(MemoryStore):
@@ -56,7 +55,7 @@ def ids(tokens):
 
 async def settled(engine):
     """Wait until a text that was left is no longer written."""
-    operations = [operation.task for operation in engine.sessions._operations]
+    operations = [operation.task for operation in engine.sessions._tasks]
     if operations:
         await asyncio.wait(operations)
 
@@ -263,4 +262,4 @@ async def test_a_kept_text_takes_half_of_the_remembered_operations_at_most(engin
     """A longer one is refused: a repeat of it would not be known from its first chunk on."""
     talk = await tools.Talk.begin(engine)
     with pytest.raises(TooLarge):
-        await read(engine.generate_in_session(request(talk, max_tokens=KEPT_TOKENS + 1)))
+        await read(engine.generate_in_session(request(talk, max_tokens=COMMITTED_TOKENS + 1)))

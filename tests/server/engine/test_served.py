@@ -8,7 +8,7 @@ import torch
 from rlstm_model.adaptation.adapted_state import ExpertConfig
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
 

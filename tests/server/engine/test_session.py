@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from tests.memory_store import MemoryStore
 
-from rlstm_server.engine import answers
 from rlstm_server.errors import (
     Conflict,
     Draining,
@@ -22,7 +22,6 @@ from rlstm_server.errors import (
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import Candidate, CandidatesRequest, Passage
 from rlstm_server.store.base import Limits, Stale
-from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
 
@@ -129,25 +128,28 @@ async def test_a_repeat_gets_the_first_answer(store, tools):
         assert tools.value(metrics, "tokens_total", kind="scored") == 0
 
 
-async def test_an_old_repeat_gets_version_and_totals(tools):
-    """When the whole answer is not kept any more, the short form is given, without columns."""
-    async with tools.engine_on(MemoryStore(limits=Limits(answers=1))) as engine:
+async def test_a_repeat_gets_the_same_answer_whole(engine, tools):
+    """However long the append, and whatever came after it, within the bound of what is stored."""
+    talk = await tools.Talk.begin(engine)
+    first = [await talk.append(TEXT * n, key=f"k{n}") for n in range(1, 6)]
+    again = [await talk.append(TEXT * n, key=f"k{n}") for n in range(1, 6)]
+
+    assert all(one.replayed and one.scores_stored for one in again)
+    assert [one.columns for one in again] == [one.columns for one in first]
+    assert [one.totals for one in again] == [one.totals for one in first]
+
+
+async def test_past_the_bound_a_repeat_says_that_its_scores_are_no_longer_stored(tools):
+    """The newest is whole however long it is; older ones have totals, and say what is missing."""
+    async with tools.engine_on(MemoryStore(limits=Limits(details_bytes=1))) as engine:
         talk = await tools.Talk.begin(engine)
         first = await talk.append("hello", key="k1")
-        await talk.append("other", key="k2")
-        again = await talk.append("hello", key="k1")
+        newest = await talk.append(TEXT, key="k2")
+        again, whole = await talk.append("hello", key="k1"), await talk.append(TEXT, key="k2")
 
-        assert (again.version, again.totals, again.columns) == (1, first.totals, None)
-
-
-async def test_an_answer_too_long_to_keep_has_its_totals_kept(engine, tools, monkeypatch):
-    """A repeat of a long append is still known."""
-    monkeypatch.setattr(answers, "STORED_BYTES", 500)
-    talk = await tools.Talk.begin(engine)
-    first = await talk.append(TEXT, key="k1")
-    again = await talk.append(TEXT, key="k1")
-
-    assert (again.replayed, again.totals, again.columns) == (True, first.totals, None)
+    assert (again.version, again.totals, again.columns) == (1, first.totals, None)
+    assert (again.replayed, again.scores_stored) == (True, False)
+    assert (whole.columns, whole.scores_stored) == (newest.columns, True)
 
 
 @pytest.mark.parametrize("other", [{"text": "hullo"}, {"text": "hello", "learn": False}])
@@ -405,4 +407,4 @@ async def test_books_balance_after_any_mix(tools):
         engine.check()
 
         assert len(outcomes) == len(tasks)
-        assert not engine.sessions._actors
+        assert not engine.sessions._queues

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.stops import StopStrings
+from rlstm_server.engine.generate import StopStrings
 
 BYTES = ByteVocab()
 TEXTS = st.text(st.sampled_from("abé€"), max_size=24)

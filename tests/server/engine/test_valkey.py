@@ -7,7 +7,7 @@ import pytest
 from rlstm_server.errors import Gone, IdempotencyMismatch
 from rlstm_server.schemas import Candidate, CandidatesRequest, GenerationSettings, Passage, SessionGenerate
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 
 @pytest.fixture

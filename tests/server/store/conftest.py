@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
+from tests.memory_store import MemoryStore
 
 from rlstm_server.store.base import (
     Commit,
@@ -25,8 +26,7 @@ from rlstm_server.store.base import (
     new_session_id,
 )
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_memory import MemoryStore
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "redis"
 HOUR_MS = 3_600_000
@@ -160,12 +160,11 @@ class Builder:
             "body_hash": b"b" * 32,
             "if_match": None,
             "expects": expects,
-            "record": f"record {number}".encode(),
             "info": b"{}",
             "state": f"state {number}".encode(),
             "ttl_ms": HOUR_MS,
-            "answer": f"answer {number}".encode(),
             "summary": f"summary {number}".encode(),
+            "details": f"details {number}".encode(),
         }
         return Commit(**(values | changes))  # type: ignore[arg-type]
 

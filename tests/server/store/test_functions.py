@@ -10,38 +10,29 @@ from rlstm_server.store.redis_check import library_code
 from rlstm_server.store.redis_functions import LIBRARY, session_key, tenant_key
 
 CHAIN, HASH = b"c" * 32, "b" * 64
-SESSION_PARTS = ("head", "log", "ops", "tomb", "named", "puts")
+SESSION_PARTS = ("head", "ops", "tomb", "named", "states")
 TENANT_PARTS = ("names", "index", "ids", "creations")
 
 # name: right arguments, then by place what is wrong there
 SESSION_FUNCTIONS = {
     "create": (
-        [CHAIN, "", b"info", b"state", "", 1000, b"answer", 1000],
-        {0: ["", "short"], 3: [""], 4: ["a:1", "A:1"], 5: ["0", "x", "-1"], 7: ["0", "1.5"]},
+        [CHAIN, "", b"info", b"state", 1000, b"answer", 1000],
+        {0: ["", "short"], 3: [""], 4: ["0", "x", "-1"], 6: ["0", "1.5"]},
     ),
     "commit": (
-        [b"op", HASH, "", 0, CHAIN, CHAIN, b"record", b"info", b"state", "", 1000, b"answer", b"summary",
-         1024, 1000, 8, 100, 1024, 1000, 1000],
+        [b"op", HASH, "", 0, CHAIN, CHAIN, b"info", b"state", 1000, b"summary", b"details",
+         1024, 1000, 100, 1000],
         {0: ["", "x" * 256], 1: ["", "zz", "z" * 64], 2: ["-1", "x"], 3: ["", "x"], 4: ["short"],
-         5: ["short"], 9: ["a:1", "a", ":", "a:0"], 10: ["0", "1.5"], 13: ["0"], 14: ["0"],
-         15: ["0"], 16: ["x"], 17: ["0"], 18: ["0"], 19: ["", "9" * 17]},
-    ),
-    "put_chunk": (
-        ["a1", 0, b"chunk", 1000],
-        {0: ["", "A", "a:b", "a" * 33, "a}b"], 1: ["", "-1", "x"], 2: [""], 3: ["0", ""]},
-    ),
-    "keep": (
-        [1, CHAIN, "a:1", 1024, 1000, 1000],
-        {0: ["", "x"], 1: ["short"], 2: ["", "a"], 3: ["0"], 4: ["0"], 5: ["0"]},
+         5: ["short"], 7: [""], 8: ["0", "1.5"], 11: ["0"], 12: ["0"], 13: ["x"], 14: ["", "9" * 17]},
     ),
     "name_snapshot": (
-        [b"name", 0, CHAIN, b"info", "a:1", 16, 1000],
-        {0: ["", "x" * 256], 1: ["x"], 2: ["short"], 4: ["", "a:x"], 5: ["0"], 6: ["0"]},
+        [b"name", 0, CHAIN, HASH, b"info", 16, 1000],
+        {0: ["", "x" * 256], 1: ["x"], 2: ["short"], 3: ["short"], 5: ["0"], 6: ["0"]},
     ),
     "load": ([1000, 1, "", b""], {0: ["0", "x"]}),
-    "recall": ([b"op", HASH, 1000, 8, 1000], {2: ["0"], 3: ["0"], 4: ["x"]}),
-    "read_log": ([0, 10, 1000, 1000], {0: ["x", "-1"], 1: ["0"], 2: ["0"], 3: ["0"]}),
-    "drop": ([b"name", 1000], {1: ["0"]}),
+    "recall": ([b"op", HASH, 1000, 1000], {2: ["0"], 3: ["0", "x"]}),
+    "read_snapshot": ([b"name", 1000], {1: ["0"]}),
+    "drop_snapshot": ([b"name", 1000], {1: ["0"]}),
     "confirm": ([1000], {0: ["0", "x"]}),
     "named": ([1000], {0: ["0"]}),
     "delete": ([1000], {0: ["0", "x"]}),
@@ -60,7 +51,7 @@ TENANT_FUNCTIONS = {
     "page": ([0, "", 10], {0: ["x"], 2: ["0"]}),
 }
 WITHOUT_KEYS = {
-    "create": b"OK", "put_chunk": b"OK", "claim": b"OK", "release": b"OK", "reindex": b"OK", "due": b"OK",
+    "create": b"OK", "claim": b"OK", "release": b"OK", "reindex": b"OK", "due": b"OK",
     "page": b"OK", "mark": b"OK", "recall_creation": b"UNKNOWN",
     "withdraw": b"OK",
 }  # fmt: skip

@@ -6,17 +6,16 @@ import pytest
 from redis import Redis
 
 from rlstm_server.errors import (
-    InternalError,
     NotFound,
     OutcomeUnknown,
     SessionExists,
     StoreFull,
     StoreUnavailable,
 )
-from rlstm_server.store.base import Committed, Created, CreationReplayed, Limits, Replayed, next_position
+from rlstm_server.store.base import Committed, Created, CreationReplayed, Limits, Replayed
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.in_redis import RedisStore
 from rlstm_server.store.redis_functions import session_key, tenant_key
+from rlstm_server.store.redis_store import RedisStore
 
 
 @pytest.fixture
@@ -227,7 +226,6 @@ async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
         await store.commit(build.commit(key, at))
     assert (await store.load_head(key)).position == at
     assert isinstance(await store.commit(done), Replayed)
-    assert len(await store.read_log(key, after=0)) == 1
     await store.delete(victim)
     assert isinstance(await commit_when_there_is_room(store, build.commit(key, at)), Committed)
     await store.close()
@@ -285,21 +283,8 @@ async def test_a_cancelled_call_leaves_no_reply_to_the_next(embedded_url, build)
     assert {True, False} == set(served)
     assert all(await asyncio.gather(*(load(n % 8, 20) for n in range(50))))
     [server] = await store._link._topology.primaries()
-    assert len(server._idle) == len(server._open) <= 4
-    await store.close()
-
-
-async def test_a_record_that_is_there_already_stops_a_commit(embedded_url, admin, build):
-    """The log refuses a version twice by itself, and then nothing else is written."""
-    store = RedisStore(embedded_url)
-    key, start = await build.session(store)
-    admin.xadd(session_key(key, "log"), {"operation": "x", "record": "y"}, id="1-0")
-
-    with pytest.raises(InternalError):
-        await store.commit(build.commit(key, start))
-
-    assert (await store.load_head(key)).position == start
-    assert not admin.exists(session_key(key, "ops"))
+    assert not server.pool._in_use_connections
+    assert sum(count for count, _ in server.pool.get_connection_count()) <= 4
     await store.close()
 
 
@@ -307,13 +292,14 @@ async def test_all_of_a_session_lies_in_one_cluster_slot(embedded_url, admin, bu
     """Keys of a session share a hash tag, and nothing of it lies elsewhere after a delete."""
     store = RedisStore(embedded_url)
     key, start = await build.session(store, name="diary")
-    await store.commit(build.commit(key, start))
+    at = (await store.commit(build.commit(key, start))).position
+    await store.name_snapshot(key, "n", at, b"{}")
     of_session = sorted(k.decode() for k in admin.scan_iter(f"*{key.session_id}*"))
 
     await store.delete(key)
 
     tag = f"rlstm:{{{key.tenant}/{key.session_id}}}:"
-    assert of_session == [tag + "head", tag + "log", tag + "ops"]
+    assert of_session == [tag + part for part in ("head", "named", "ops", "states")]
     assert [k.decode() for k in admin.scan_iter(f"*{key.session_id}*")] == [tag + "tomb"]
     await store.close()
 
@@ -322,11 +308,22 @@ async def test_the_chain_is_checked_where_it_is_kept(embedded_url, admin, build)
     """A server that went back to an older history with the same number refuses work on the lost one."""
     store = RedisStore(embedded_url)
     key, start = await build.session(store)
-    lost = (await store.commit(build.commit(key, start, record=b"lost"))).position
-    other = next_position(start, b"other")
+    lost = (await store.commit(build.commit(key, start, operation_id="lost"))).position
+    other = start.after("other", b"b" * 32)
     admin.hset(session_key(key, "head"), "chain", other.chain)
 
     outcome = await store.commit(build.commit(key, lost))
 
     assert outcome.current == other
     await store.close()
+
+
+async def test_a_commit_of_another_replica_is_not_ones_own(through, proxy, build):
+    """A lost reply, and somebody else's commit of the same operation with another answer: a replay."""
+    key, start = await build.session(through)
+    commit = build.commit(key, start)
+    theirs = build.commit(key, start, operation_id=commit.operation_id, details=b"other scores")
+    assert isinstance(await through.commit(theirs), Committed)
+    proxy.faults = ["cut"]
+
+    assert isinstance(await through.commit(commit), Replayed)

@@ -91,7 +91,8 @@ def test_certificates_are_checked_unless_their_names_are_waived():
     """TLS always verifies the authority; only the name may be waived."""
     strict, waived = (read_address(f"rediss://h{query}") for query in ("", "?ssl_check_hostname=no"))
     for address, names in ((strict, True), (waived, False)):
-        connection = address.connection(address.endpoints[0])
+        kind, options = address.connection(address.endpoints[0])
+        connection = kind(**options)
         assert isinstance(connection, SSLConnection)
         assert connection.ssl_context.get().verify_mode.name == "CERT_REQUIRED"
         assert connection.ssl_context.get().check_hostname is names

@@ -15,8 +15,8 @@ from rlstm_server.errors import (
     StartupError,
     StoreUnavailable,
 )
-from rlstm_server.store.in_redis import RedisStore
-from rlstm_server.store.redis_link import RedisLink
+from rlstm_server.store.redis_client import RedisLink
+from rlstm_server.store.redis_store import RedisStore
 
 from . import servers
 

@@ -11,7 +11,7 @@ import uvloop
 from redis import Redis
 
 from rlstm_server.errors import InternalError, StoreUnavailable
-from rlstm_server.store.redis_link import RedisLink
+from rlstm_server.store.redis_client import RedisLink
 
 
 async def test_the_library_below_never_sends_again(embedded_url):
@@ -19,7 +19,7 @@ async def test_the_library_below_never_sends_again(embedded_url):
     link = RedisLink(embedded_url)
     await link.call_all("PING")
 
-    [connection] = link._topology._server._idle
+    connection = await link._topology._server.pool.get_connection()
     assert connection.retry.get_retries() == 0
     assert connection.socket_timeout is None
     await link.close()
@@ -197,10 +197,10 @@ async def test_cancelled_at_any_moment(embedded_url, build):
 
     await asyncio.gather(*(caller(number) for number in range(32)))
     server = link._topology._server
-    leaked = len(server._open) - len(server._idle) + 8 - server._permits._value
+    leaked = len(server.pool._in_use_connections) + 8 - server._permits._value
     with Redis.from_url(embedded_url, protocol=2) as admin:
         held = sum(f"{build.tenant}" in str(client) for client in admin.client_list())
-    leaked += max(0, len(server._open) - 8) + held
+    leaked += max(0, sum(count for count, _ in server.pool.get_connection_count()) - 8) + held
 
     print(f"{cancelled:,} cancels: {wrong} wrong replies, {leaked} leaked connections")
     assert (wrong, leaked) == (0, 0)

@@ -4,7 +4,7 @@ import pytest
 
 from rlstm_server.errors import DurabilityNotReached, StartupError
 from rlstm_server.store.base import Replayed
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 from . import servers
 

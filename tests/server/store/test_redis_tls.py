@@ -3,7 +3,7 @@
 import pytest
 
 from rlstm_server.errors import StartupError
-from rlstm_server.store.in_redis import RedisStore
+from rlstm_server.store.redis_store import RedisStore
 
 from . import servers
 

@@ -1,7 +1,7 @@
 """The store's account of a run, followed change by change: what each did, and the state that must come of it.
 
-Every state follows from the operations by the fold, wherever a failover made the history branch. A place in
-it is known by its chain.
+Every state follows from what clients asked for, by the fold, wherever a failover made the history branch;
+each state that was committed is held against it. A place in a history is known by its chain.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,10 @@ import orjson
 
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.snapshot import SessionState, Snapshots, digest
-from rlstm_server.store.base import Commit, SessionKey, next_position
+from rlstm_server.engine.state import SessionState, States
+from rlstm_server.engine.stream import Chunk
+from rlstm_server.schemas import AppendRequest
+from rlstm_server.store.base import MAX_STATE_BYTES, Commit, SessionKey
 from simulated.device import VOCAB, fold_of, served
 from simulated.fold import Fold
 from simulated.storage import Applied
@@ -51,9 +53,8 @@ class Account:
     effects: dict[Intent | None, list[Effect]] = field(default_factory=dict)
     made: dict[Intent | None, list[Applied]] = field(default_factory=dict)
     named: dict[tuple[str, str | None], list[Applied]] = field(default_factory=dict)
-    digests: dict[bytes, str] = field(default_factory=dict)
-    snapshots: Snapshots = field(default_factory=lambda: Snapshots(Models(served())))
-    _before: dict[bytes, bytes] = field(default_factory=dict)
+    states: States = field(default_factory=lambda: States(Models(served()), MAX_STATE_BYTES))
+    _learning: dict[bytes, bool] = field(default_factory=dict)
 
     def follow(self) -> None:
         """The state after every change, along every branch."""
@@ -65,9 +66,6 @@ class Account:
                 continue
             if change.key in gone and not change.lost:
                 self.wrong.append(f"{change.attempt} changed a session after its end")
-            if change.call == "keep":
-                self._check_keep(change)
-                continue
             if change.call in ("name", "unname"):
                 self.named.setdefault((change.key.session_id, change.name), []).append(change)
                 continue
@@ -78,73 +76,66 @@ class Account:
                 effect = self._committed(change)
                 self.effects.setdefault(intent, []).append(effect)
             self.folds[change.after.chain] = effect.fold
-            if change.before is not None:
-                self._before[change.after.chain] = change.before.chain
-                self.digests[change.after.chain] = orjson.loads(change.change.record)["state"]
+            if not is_state(self.state_of(change), effect.fold):
+                self.wrong.append(f"{change.attempt} committed another state than it should")
             self.versions.setdefault((change.key.session_id, effect.version), []).append(effect.fold)
 
-    def _check_keep(self, change: Applied) -> None:
-        """A base is a place in the session's past, and never goes back."""
-        chain = self.earlier(change.before.chain, change.before.version - change.after.version)
-        if chain != change.after.chain or change.after.version < (change.base or 0):
-            self.wrong.append(f"a snapshot of {change.key.session_id[:6]} became a base that it is not")
+    def state_of(self, change: Applied) -> SessionState:
+        """The state that a change brought."""
+        return self.states.open(change.key, change.after.version, change.change.state)
 
     def _created(self, change: Applied) -> Effect:
         info = orjson.loads(change.change.info)
+        self._learning[change.after.chain] = info["learning"]
         if (source := info["forked_from"]) is not None:
-            return Effect(change, self._of(change, source["session"], source["version"]), (), ())
+            branches = self.versions.get((source["session"], source["version"]), [])
+            return Effect(change, self._one_of(change, branches), (), ())
         adaptation = info["adaptation"]
         watched = adaptation["experts"] == 1 and adaptation["static"]
         return Effect(change, Fold(last=VOCAB.bos_id, watch=LossGuard() if watched else None), (), ())
 
-    def _of(self, change: Applied, session: str, version: int) -> Fold:
-        """The fold that a change took over, which must be the one that it says."""
-        branches = self.versions.get((session, version), [])
-        if change.state is not None:
-            at = change.after.version
-            state = self.snapshots.open(change.key, at, change.state)
-            for fold in branches:
-                if is_state(state, fold):
-                    return fold
-        self.wrong.append(f"{change.attempt} took over what is not version {version}")
-        return branches[0] if branches else Fold(last=VOCAB.bos_id)
+    def _one_of(self, change: Applied, folds: Sequence[Fold]) -> Fold:
+        """The fold that a change took over, which must be one of these."""
+        state = self.state_of(change)
+        for fold in folds:
+            if is_state(state, fold):
+                return fold
+        self.wrong.append(f"{change.attempt} took over what was never there")
+        return folds[0] if folds else Fold(last=VOCAB.bos_id)
 
     def _committed(self, change: Applied) -> Effect:
+        """What was asked for, done to the state before it."""
         commit: Commit = change.change
-        if change.after != next_position(change.before, commit.record):
-            self.wrong.append(f"{change.attempt} is not where its record leads to")
-        fold, record = self.folds[change.before.chain], orjson.loads(commit.record)
-        ids: list[int] = []
-        scores: list[float] = []
-        for reading in record.get("readings", ()):
-            fold, own = fold.after(reading["ids"], learn=reading["learn"])
-            ids += reading["ids"]
-            scores += own
-        if record["op"] == "restore":
-            fold = self._of(change, change.key.session_id, record["of"])
-        if (scope := record.get("scope")) is not None:
-            fold = fold.reset(
-                VOCAB.bos_id,
-                fast_weights=scope in ("fast_weights", "both"),
-                recurrent=scope in ("recurrent", "both"),
-            )
+        if change.after != change.before.after(commit.operation_id, commit.body_hash):
+            self.wrong.append(f"{change.attempt} is not where its operation leads to")
+        fold, learning = self.folds[change.before.chain], self._learning[change.before.chain]
+        request, ids, scores = change.attempt.intent.request, (), []
+        match change.attempt.intent.kind:
+            case "create":
+                ids = VOCAB.encode(request.first.text).ids
+                fold, scores = fold.after(ids, learn=learning)
+            case "append" | "misuse":
+                assert isinstance(request, AppendRequest)
+                ids = VOCAB.encode(request.passage.text).ids
+                fold, scores = fold.after(ids, learn=learning and request.learn)
+            case "generate":
+                ids = [token.id for token in Chunk.read(commit.summary).tokens]
+                fold, scores = fold.after(ids, learn=learning and request.learn_from_output)
+            case "reset":
+                fold = fold.reset(
+                    VOCAB.bos_id,
+                    fast_weights=request.scope in ("fast_weights", "both"),
+                    recurrent=request.scope in ("recurrent", "both"),
+                )
+            case "update":
+                learning = learning if request.learning is None else request.learning
+            case "restore":
+                named = self.named.get((change.key.session_id, request.snapshot), [])
+                fold = self._one_of(change, [self.folds[one.after.chain] for one in named if one.after])
+            case kind:
+                self.wrong.append(f"{change.attempt}: a {kind} committed")
+        self._learning[change.after.chain] = learning
         return Effect(change, fold, tuple(ids), tuple(scores))
-
-    def earlier(self, chain: bytes, count: int) -> bytes:
-        """The place so many changes before another."""
-        for _ in range(count):
-            chain = self._before[chain]
-        return chain
-
-
-def digest_of(state: SessionState) -> str:
-    """The digest that a record has of a state."""
-    steps = digest(state)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            return str(stop.value)
 
 
 def is_state(state: SessionState, fold: Fold) -> bool:

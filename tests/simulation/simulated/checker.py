@@ -62,7 +62,7 @@ class Checker:
     def check_end(self) -> None:
         """Check that stopping left nothing behind."""
         for replica in self._world.replicas:
-            if replica.engine.sessions._operations or replica.engine.sessions._actors:
+            if replica.engine.sessions._tasks or replica.engine.sessions._queues:
                 self.verdict.stuck.append(f"{replica.name} stopped with operations under way")
         self.verdict.wrong += self._world.loop.faults
 
@@ -219,6 +219,8 @@ class Checker:
 
 def _differences(attempt: Attempt, answer: Any, effect: Effect, expiries: set[float]) -> Iterator[str]:
     """What an append's answer says that is not so; `expiries` are those of this and of later versions."""
+    if answer.columns is None and attempt.intent.request.scores == "tokens" and answer.scores_stored:
+        yield "neither scores nor that they are no longer stored"
     if answer.columns is not None and tuple(answer.columns.logprobs) != effect.scores:
         yield f"other scores than those of version {effect.version}"
     if answer.totals is not None and answer.totals.logprob != sum(effect.scores):

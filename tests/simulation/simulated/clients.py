@@ -289,7 +289,7 @@ CALLS: Final[dict[str, str]] = {
 async def _read_export(engine: Engine, session: str) -> tuple[int, bytes]:
     """Read a file to its end; its version, and its bytes."""
     exported = await engine.export(CALLER, session)
-    return exported.version, b"".join(exported.pieces)
+    return exported.version, exported.data
 
 
 async def _read_stream(engine: Engine, request: SessionGenerate, attempt: Attempt) -> None:

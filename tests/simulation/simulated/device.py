@@ -1,4 +1,4 @@
-"""The device of the simulation: the real runner and scheduler without a thread, and a model that counts.
+"""The device of the simulation: the real worker and scheduler without a thread, and a model that counts.
 
 Everything the server does with a model stays, its evaluators, states, seals and jobs; what is replaced
 is the arithmetic of one round (:mod:`fold`), and the thread that waits for work.
@@ -32,8 +32,8 @@ from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import TokenScores
 from rlstm_model.state import State
 from rlstm_model.vocab import CharVocab
-from rlstm_server.engine.runner import Runner
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
+from rlstm_server.engine.worker import Worker
 from simulated import fold
 from simulated.fold import Fold
 from simulated.loop import SimulatedLoop
@@ -194,14 +194,14 @@ class _Idle(Exception):
 
 
 class Device:
-    """Stands where a runner has the condition that its thread waits on: it runs a round when it is notified.
+    """Stands where a worker has the condition that its thread waits on: it runs a round when it is notified.
 
     A round takes time: what is submitted meanwhile is in the next one, and so are cancellations.
     """
 
-    def __init__(self, runner: Runner, loop: SimulatedLoop, computed: Callable[[], None]) -> None:
+    def __init__(self, worker: Worker, loop: SimulatedLoop, computed: Callable[[], None]) -> None:
         """`computed` is called after each round."""
-        self._runner, self._loop, self._computed = runner, loop, computed
+        self._worker, self._loop, self._computed = worker, loop, computed
         self._due = False
 
     def __enter__(self) -> None:
@@ -218,21 +218,20 @@ class Device:
             self._due = True
             self._loop.call_later(ROUND_SECONDS, self._round)
 
-    def wait(self, seconds: float) -> Any:
+    def wait(self, seconds: float | None = None) -> Any:
         """Where the thread would wait, the round is over."""
         raise _Idle
 
     def _round(self) -> None:
         self._due = False
-        runner = self._runner
+        worker = self._worker
         try:
-            plan = runner._next_plan()
+            step = worker._next_step()
         except _Idle:
-            runner.slots.wipe()
             return
-        if plan is None:
-            runner._refuse_rest()
+        if step is None:
+            worker._refuse_rest()
             return
-        runner._learn(plan, runner._execute(plan))
+        worker._run_step(step)
         self.notify()
         self._computed()

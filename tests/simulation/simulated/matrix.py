@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rlstm_server.errors import Gone, ServerError, StateCorrupt, StoreFull, StoreUnavailable
-from rlstm_server.store.base import Committed, Replayed, SnapshotDue, Stale
+from rlstm_server.errors import Gone, ServerError, StoreFull, StoreUnavailable
+from rlstm_server.store.base import Committed, Replayed, Stale
 from simulated.network import Call
 from simulated.replica import Replica
 from simulated.storage import Applied
@@ -17,18 +17,10 @@ from simulated.told import ATTEMPT, Attempt
 MATRIX: Final = Path(__file__).parent.parent / "CRASH_MATRIX.md"
 ROWS: Final = tuple(re.findall(r"^\| `([a-z0-9-]+)` \|", MATRIX.read_text(), re.MULTILINE))
 
-SHORT: Final = {
-    "load_head": "load",
-    "name_snapshot": "name",
-    "put_snapshot": "put",
-    "keep_snapshot": "keep",
-    "read_log": "log",
-}
+SHORT: Final = {"load_head": "load", "name_snapshot": "name"}
 CRASHES: Final = {
     "name_snapshot": ("crash-name-sent", "crash-name-applied"),
-    "read_log": ("crash-reading-log", "crash-reading-log"),
-    "get_snapshot": ("crash-reading-base", "crash-reading-base"),
-    "keep_snapshot": ("crash-unkept", "crash-kept"),
+    "read_snapshot": ("crash-reading-snapshot", "crash-reading-snapshot"),
 }
 """Calls whose row does not depend on who made them: before they are applied, and after."""
 
@@ -82,15 +74,13 @@ class Watch:
                         self._crashed_calling(attempt, names, call)
             elif "Lock.acquire" in names:
                 self.row("crash-queued")
-            elif "Runner.run" in names:
+            elif "Worker.run" in names:
                 self._crashed_computing(attempt, names, computed=_is_ready(task))
-            elif names and names[-1] == "Operation.wait" and _is_ready(task):
+            elif names and names[-1] == "Task.wait" and _is_ready(task):
                 self.row("crash-untold")
 
     def _crashed_computing(self, attempt: Attempt, names: Sequence[str], *, computed: bool) -> None:
-        if "Loader._rebuild" in names and "Loader._open" not in names:
-            self.row("crash-replaying")
-        if "Sessions.change" not in names or "Loader.load" in names:
+        if "Sessions.change" not in names or "Sessions._load" in names:
             return
         self.row("crash-computed" if computed else "crash-computing")
         if attempt in self._stale:
@@ -105,15 +95,9 @@ class Watch:
         sent, copies = call.phase == "sent", attempt.intent.kind in ("fork", "import")
         if call.name in CRASHES:
             self.row(CRASHES[call.name][0 if sent else 1])
-        elif call.name == "put_snapshot" and not sent and "Sessions.change" in names:
-            self.row("crash-whole-put")
-        elif call.name == "put_snapshot" and "Snapshotter._keep" in names:
-            self.row("crash-put")
-        elif call.name == "put_snapshot" and not sent and copies:
-            self.row("crash-copy-put")
         elif call.name == "create" and copies:
             self.row("crash-copy-made")
-        elif call.name == "load_head" and "Loader.load" in names:
+        elif call.name == "load_head" and "Sessions._load" in names:
             self.row("crash-loading" if sent else "crash-loaded")
         elif call.name == "load_head" and attempt in self._replayed:
             self.row("crash-replayed")
@@ -168,14 +152,6 @@ class Watch:
             self._seen_load(call)
         if call.name == "commit" and event in ("applied", "again"):
             self._seen_commit(call)
-        if event in ("applied", "refused"):
-            self._seen_snapshot(call)
-
-    def _seen_snapshot(self, call: Call) -> None:
-        if call.name == "keep_snapshot" and call.outcome is False:
-            self.row("snapshot-late")
-        if call.name == "get_snapshot" and isinstance(call.outcome, StateCorrupt):
-            self.row("base-moved")
 
     def _seen_load(self, call: Call) -> None:
         key = call.args[0]
@@ -190,8 +166,6 @@ class Watch:
             if not call.host.alive:
                 self.row("crash-commit-sent")
             return
-        if isinstance(outcome, SnapshotDue):
-            self.row("snapshot-due")
         if isinstance(outcome, Stale | Replayed) and call.fate in ("late", "twice"):
             if outcome.current.version > commit.position.version:
                 self.row("commit-overtaken")

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from rlstm_server.errors import DurabilityNotReached, OutcomeUnknown, ServerError, StoreUnavailable
-from rlstm_server.store.base import Commit, Durability, Mismatch, Moved, SnapshotDue, Stale
+from rlstm_server.store.base import Commit, Durability, Mismatch, Moved, Stale
 from simulated.loop import HOST, Host, SimulatedLoop, on
 from simulated.storage import Storage
 from simulated.told import ATTEMPT, Attempt
@@ -28,8 +28,6 @@ CHANGES: Final = frozenset(
         "create",
         "commit",
         "delete",
-        "put_snapshot",
-        "keep_snapshot",
         "name_snapshot",
         "drop_snapshot",
         "sweep",
@@ -40,10 +38,9 @@ READS: Final = frozenset(
         "check",
         "ping",
         "load_head",
-        "read_log",
         "recall",
         "recall_creation",
-        "get_snapshot",
+        "read_snapshot",
         "named_snapshots",
         "find",
         "list",
@@ -76,21 +73,13 @@ class Call:
     @property
     def what(self) -> str:
         """What the call is for: the operation of a commit, and else its name."""
-        if isinstance(self.args[0] if self.args else None, Commit):
-            return operation_of(self.args[0])
-        return self.name
+        first = self.args[0] if self.args else None
+        if not isinstance(first, Commit) or self.attempt is None:
+            return self.name
+        return "first" if first.operation_id.endswith("#first") else self.attempt.intent.kind
 
     def __repr__(self) -> str:
         return f"{self.name} of {self.attempt}"
-
-
-def operation_of(commit: Commit) -> str:
-    """The kind of operation that a commit is, by its id and its record."""
-    if not commit.record:
-        return "question"
-    if commit.operation_id.endswith("#first"):
-        return "first"
-    return commit.record[: commit.record.find(b",")].split(b'"')[3].decode()
 
 
 @dataclass(eq=False)
@@ -192,7 +181,7 @@ class Network:
             outcome = storage.call(call.name, call.args, call.kwargs, call.attempt)
         except ServerError as error:
             return None, error
-        refused = isinstance(outcome, Stale | Moved | Mismatch | SnapshotDue)
+        refused = isinstance(outcome, Stale | Moved | Mismatch)
         if waits and not refused and storage.replicated < len(storage.applied):
             return None, DurabilityNotReached("no replica has it", version=0)
         return outcome, None

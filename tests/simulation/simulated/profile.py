@@ -2,13 +2,11 @@
 
 import random
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.schemas import EngineLimits
 from rlstm_server.store.base import Durability, Limits
 
-Mode = Literal["inline", "log"]
 Aim = tuple[str, str, int, int]
 """A crash or pause so many steps after the n-th call of this kind has reached this phase."""
 
@@ -24,12 +22,7 @@ AIMS: Final = (
     *(("delete", phase) for phase in ("sent", "applied")),
     *((f"to {kind}", phase) for kind in SELDOM for phase in ("sent", "applied")),
     *(("name_snapshot", phase) for phase in ("sent", "applied")),
-)
-LOG_AIMS: Final = (
-    *(("put_snapshot", phase) for phase in ("sent", "applied", "over")),
-    *(("keep_snapshot", phase) for phase in ("sent", "applied")),
-    *(("get_snapshot", phase) for phase in ("sent", "applied")),
-    *(("read_log", phase) for phase in ("applied", "over")),
+    *(("read_snapshot", phase) for phase in ("sent", "applied")),
 )
 
 
@@ -44,7 +37,6 @@ class Profile:
     sticky    whether clients keep to one replica while it is up, as behind a proxy that hashes
     """
 
-    mode: Mode
     replicas: int
     clients: int
     wishes: int
@@ -62,7 +54,6 @@ class Profile:
     cache_bytes: int
     limits: Limits
     engine_limits: EngineLimits
-    policy: SnapshotPolicy
 
     @classmethod
     def of(cls, draw: random.Random) -> "Profile":
@@ -71,14 +62,12 @@ class Profile:
         kinds = ["down", "down", "full", "drain", "failover"]
         events = () if calm else tuple(draw.choice(kinds) for _ in range(draw.choice((0, 0, 1, 1, 2))))
         fuses = () if calm else tuple(draw.randint(3, 150) for _ in range(draw.choice((0, 1, 1, 2))))
-        mode: Mode = draw.choice(("inline", "inline", "log"))
-        aims = () if calm else tuple(_aim(draw, mode) for _ in range(draw.choice((0, 1, 1, 2))))
+        aims = () if calm else tuple(_aim(draw) for _ in range(draw.choice((0, 1, 1, 2))))
         crowd = draw.random() < 0.08
         backwards = crowd and not calm and draw.random() < 0.6
         if backwards:
             events = ("failover", "failover", "failover")
         return cls(
-            mode=mode,
             replicas=3 if crowd else draw.choice((1, 2, 2, 3)),
             clients=4 if crowd else draw.choice((2, 2, 3)),
             wishes=8 if backwards else draw.randint(3, 5),
@@ -94,15 +83,12 @@ class Profile:
             ttl_s=draw.choice((None, None, None, None, 4.0)),
             durability="fsync" if backwards else draw.choice(("fsync", "fsync", "replica")),
             cache_bytes=draw.choice((1 << 20, 1 << 20, 1 << 20, 300)),
-            limits=Limits(answers=2, answer_bytes=1_000, log_records=draw.choice((4, 1_024))),
-            policy=SnapshotPolicy(
-                seconds=0.0, least_tokens=draw.choice((4, 12)), most_records=draw.choice((2, 4))
-            ),
+            limits=Limits(details_bytes=draw.choice((1, 200, 1 << 18))),
             engine_limits=EngineLimits(queued_operations_per_session=draw.choice((64, 64, 2))),
         )
 
 
-def _aim(draw: random.Random, mode: Mode) -> Aim:
-    name, phase = draw.choice(AIMS if mode == "inline" or draw.random() < 0.3 else LOG_AIMS)
+def _aim(draw: random.Random) -> Aim:
+    name, phase = draw.choice(AIMS)
     nth = draw.randint(1, 6 if name in OFTEN else 2)
     return name, phase, nth, draw.choice((0, 0, 1, 2, 3))

@@ -1,11 +1,11 @@
 """What is remembered when a run is over, in memory and in the store: all of it is the history's."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from rlstm_server.store.base import SessionKey, SnapshotRef
-from rlstm_server.store.in_memory import MemoryStore
-from simulated.account import Account, digest_of, is_state
+from tests.memory_store import MemoryStore
+
+from rlstm_server.store.base import SessionKey
+from simulated.account import Account, is_state
 from simulated.replica import Replica
 from simulated.storage import Applied
 
@@ -23,27 +23,19 @@ def copies(account: Account, replicas: Sequence[Replica]) -> Iterator[str]:
 
 
 def stored(account: Account, store: MemoryStore) -> Iterator[str]:
-    """Each stored state is the fold of its log, and what has ended left nothing."""
+    """Each stored state is the fold of its history, and what has ended left nothing."""
     gone = {change.key for change in account.applied if change.call == "delete" and not change.lost}
     for key in gone & store._sessions.keys():
         yield f"session {key.session_id[:6]} was deleted and is there"
-    kept = {
-        (key, generation)
-        for key, snapshots in store._snapshots.items()
-        for generation, snapshot in snapshots.items()
-        if snapshot.until_ms is None
-    }
-    pointed = {(key, one.generation) for key, history in store._sessions.items() for one in history.snapshots}
-    if kept != pointed:
-        yield f"{len(kept - pointed)} snapshots too many, {len(pointed - kept)} too few"
-        return
     for (session, name), changes in account.named.items():
         yield from _named(account, store, session, name, changes)
     for key, history in store._sessions.items():
         if history.head.position.chain not in account.folds:
             yield f"session {key.session_id[:6]} is at a place nobody led it to"
         else:
-            yield from _base(account, store, key)
+            state = account.states.open(key, history.head.version, history.head.state)
+            if not is_state(state, account.folds[history.head.position.chain]):
+                yield f"the state of {key.session_id[:6]} is not the fold of its history"
 
 
 def _named(
@@ -61,21 +53,6 @@ def _named(
     if (named is None) != (lasting[-1].call == "unname"):
         yield f"the snapshot {name} of {session[:6]} is not what was done with it"
     elif named is not None:
-        state = account.snapshots.open(key, named.version, _bytes_of(store, key, named.state))
+        state = account.states.open(key, named[0].version, named[2])
         if not is_state(state, account.folds[lasting[-1].after.chain]):
             yield f"the snapshot {name} of {session[:6]} is not its version"
-
-
-def _base(account: Account, store: MemoryStore, key: SessionKey) -> Iterator[str]:
-    head = store._sessions[key].whole_head
-    base = head.base
-    state = account.snapshots.open(key, base.version, _bytes_of(store, key, base.state))
-    chain = account.earlier(head.position.chain, head.version - base.version)
-    if not is_state(state, account.folds[chain]):
-        yield f"the state of {key.session_id[:6]} is not the fold of its log"
-    if account.digests.get(chain, digest_of(state)) != digest_of(state):
-        yield f"the state of {key.session_id[:6]} has another digest than its record"
-
-
-def _bytes_of(store: MemoryStore, key: SessionKey, state: Any) -> bytes:
-    return store._snapshots[key][state.generation].state if isinstance(state, SnapshotRef) else state

@@ -8,9 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import EngineLimits
@@ -21,8 +19,6 @@ from simulated.told import ATTEMPT, Attempt
 
 PATIENCE_S: Final = 120.0
 """A replica that lives and is not paused answers within so long."""
-
-EXPORT_KEYS: Final = ExportKeys((b"k" * 32,))
 
 Work = Callable[[Engine], Awaitable[Any]]
 
@@ -43,7 +39,6 @@ class Replica:
         metrics: Metrics,
         cache_bytes: int,
         limits: EngineLimits,
-        policy: SnapshotPolicy,
         computed: Callable[[Host], None],
     ) -> None:
         self.name = name
@@ -52,7 +47,7 @@ class Replica:
         self.unforeseen: list[str] = []
         self._loop, self._network, self._metrics = loop, network, metrics
         self._computed = computed
-        self._cache_bytes, self._limits, self._policy = cache_bytes, limits, policy
+        self._cache_bytes, self._limits = cache_bytes, limits
         self._starts = 0
         self._requests: dict[_Request, None] = {}
         self.start()
@@ -83,13 +78,10 @@ class Replica:
             self._metrics,
             limits=self._limits,
             cache_bytes=self._cache_bytes,
-            export_keys=EXPORT_KEYS,
         )
-        engine.runner.perform = run_batch
-        engine.sessions.snapshotter.policy = self._policy
-        engine._cache_check.start()
-        engine.sessions._operations = _InOrder()
-        engine.runner._wake = Device(engine.runner, self._loop, partial(self._computed, self.host))
+        engine.worker.run_batch = run_batch
+        engine.sessions._tasks = _InOrder()
+        engine.worker._wake = Device(engine.worker, self._loop, partial(self._computed, self.host))
         return engine
 
     def crash(self) -> None:

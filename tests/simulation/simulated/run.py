@@ -3,7 +3,6 @@
 import random
 from dataclasses import dataclass, field
 
-from rlstm_server.engine.snapshot import INLINE_BYTES
 from simulated.checker import Checker, Verdict
 from simulated.loop import Stuck
 from simulated.virtual import virtual
@@ -24,8 +23,7 @@ class Run:
 def run(seed: int, *, tell: bool = False) -> Run:
     """Live through one seed; the trace is for one that failed, unless it is to be told anyway."""
     world = World(seed)
-    inline_bytes = INLINE_BYTES if world.profile.mode == "inline" else 0
-    with virtual(world.loop, random.Random(f"bits {seed}"), inline_bytes):
+    with virtual(world.loop, random.Random(f"bits {seed}")):
         checker = Checker(world)
         try:
             world.loop.run(_life(world, checker))

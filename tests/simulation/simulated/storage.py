@@ -8,6 +8,8 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tests.memory_store import MemoryStore
+
 from rlstm_server.store.base import (
     Commit,
     Committed,
@@ -18,9 +20,7 @@ from rlstm_server.store.base import (
     NamedSnapshot,
     Position,
     SessionKey,
-    SnapshotRef,
 )
-from rlstm_server.store.in_memory import MemoryStore
 from simulated.loop import SimulatedLoop
 from simulated.told import Attempt
 
@@ -33,9 +33,7 @@ class Applied:
 
     before, after  the positions that it leads from and to; None where it has none
     at_s           when it was applied
-    state          what it brought, wherever it lay; None for a commit that left it to the log
     name           of a snapshot
-    base           the version of the base before another was kept
     lost           a failover took it back
     """
 
@@ -46,9 +44,7 @@ class Applied:
     after: Position | None = None
     change: Commit | Creation | None = None
     expires_at_ms: int = 0
-    state: bytes | None = None
     name: str | None = None
-    base: int | None = None
     lost: bool = False
     at_s: float = 0.0
 
@@ -75,36 +71,19 @@ class Storage:
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], attempt: Attempt | None) -> Any:
         """Do what a replica asks, at once and as a whole."""
-        key: SessionKey | None = None
-        if name in ("commit", "keep_snapshot"):
-            key = args[0].key if name == "commit" else args[0]
-        before, base = self._position(key), self._base(key)
+        before = self._position(args[0].key) if name == "commit" else None
         outcome = finished(getattr(self.store, name)(*args, **kwargs))
         if isinstance(outcome, Committed):
             commit: Commit = args[0]
             after, expires = outcome.position, outcome.expires_at_ms
-            state = self._stored(commit.key, commit.state)
-            self._note(Applied("commit", commit.key, attempt, before, after, commit, expires, state))
+            self._note(Applied("commit", commit.key, attempt, before, after, commit, expires))
         elif isinstance(outcome, Created):
             creation: Creation = args[0]
-            head = outcome.head
-            self._note(
-                Applied(
-                    "create",
-                    creation.key,
-                    attempt,
-                    None,
-                    head.position,
-                    creation,
-                    head.expires_at_ms,
-                    self._stored(creation.key, creation.state),
-                )
-            )
+            after, expires = outcome.head.position, outcome.head.expires_at_ms
+            self._note(Applied("create", creation.key, attempt, None, after, creation, expires))
         elif isinstance(outcome, NamedSnapshot):
             position = Position(outcome.version, args[2].chain)
             self._note(Applied("name", args[0], attempt, after=position, name=outcome.name))
-        elif name == "keep_snapshot" and outcome:
-            self._note(Applied("keep", args[0], attempt, before, args[1], base=base))
         elif name == "drop_snapshot":
             self._note(Applied("unname", args[0], attempt, name=args[1]))
         elif name == "delete":
@@ -149,15 +128,6 @@ class Storage:
     def _position(self, key: SessionKey | None) -> Position | None:
         session = None if key is None else self.store._sessions.get(key)
         return None if session is None else session.head.position
-
-    def _base(self, key: SessionKey | None) -> int | None:
-        session = None if key is None else self.store._sessions.get(key)
-        return None if session is None else session._base.version
-
-    def _stored(self, key: SessionKey, state: bytes | SnapshotRef | None) -> bytes | None:
-        if isinstance(state, SnapshotRef):
-            return self.store._snapshots[key][state.generation].state
-        return state
 
     def _note(self, change: Applied) -> None:
         change.at_s = self.loop.time()

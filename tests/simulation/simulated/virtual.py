@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rlstm_server.engine import keeping, snapshot
+from rlstm_server.engine import stream
 from simulated.loop import HOST, SimulatedLoop
 from simulated.storage import EPOCH_MS
 
 
 @contextmanager
-def virtual(loop: SimulatedLoop, draw: random.Random, inline_bytes: int) -> Iterator[None]:
+def virtual(loop: SimulatedLoop, draw: random.Random) -> Iterator[None]:
     """Replace what `time` and `secrets` give. Each host has a wall clock of its own, which may be wrong.
 
-    `inline_bytes`: a larger state is not part of its commit. Chunks of a kept text are short.
+    Chunks of a kept text are short.
     """
 
     def wall() -> float:
@@ -31,9 +31,8 @@ def virtual(loop: SimulatedLoop, draw: random.Random, inline_bytes: int) -> Iter
         (secrets, "token_hex"): lambda size=32: draw.randbytes(size).hex(),
         (secrets, "token_bytes"): lambda size=32: draw.randbytes(size),
         (secrets, "randbits"): draw.getrandbits,
-        (snapshot, "INLINE_BYTES"): inline_bytes,
-        (keeping, "CHUNK"): 3,
-        (keeping, "MAX_TOKENS"): 6,
+        (stream, "CHUNK"): 3,
+        (stream, "MAX_TOKENS"): 6,
     }
     real = {place: getattr(*place) for place in replaced}
     try:

@@ -159,7 +159,6 @@ class World:
             metrics=metrics(),
             cache_bytes=self.profile.cache_bytes,
             limits=self.profile.engine_limits,
-            policy=self.profile.policy,
             computed=self.computed,
         )
         if self.profile.skewed:

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.calibration import load_calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import ADAPTATION, load
-from rlstm_training.corpora.streams import held_out
+from rlstm_training.corpora.reading import held_out
 from rlstm_training.corpora.texts import excerpt
 from rlstm_training.evaluation.evaluation import DynamicReading
 from rlstm_training.evaluation.measurements import Statistics, cores_of, most_fast_weights
@@ -50,10 +50,9 @@ def test_the_served_subspace_and_full_weights_are_the_usual(calibrate, trained):
 
 def test_other_kinds_and_sizes_are_found_when_asked_for(calibrate, trained):
     """In that order."""
-    words = ["--kind", "output_bias", "--kind", "sparse", "--kind", "subspace", "--units", 4]
+    words = ["--kind", "output_bias", "--kind", "subspace"]
     _, rules = calibrate(*words, "--fast-weights", 100, "--fast-weights", 50)
-    layers = load(trained).model.config.num_layers
-    assert rules == [("output_bias", 256), ("sparse", layers * 16), ("subspace", 100), ("subspace", 50)]
+    assert rules == [("output_bias", 256), ("subspace", 100), ("subspace", 50)]
 
 
 @pytest.mark.parametrize(("words", "experts"), [((), 2), (("--experts", 1), 1), (("--experts", 4), 4)])
@@ -96,7 +95,6 @@ def test_what_is_asked_for_twice_is_calibrated_once(calibrate):
         (["--fast-weights", 10**8], "--fast-weights", "fast weights at most"),
         (["--rank", 1, "--fast-weights", 10**5], "--fast-weights", "a subspace of"),
         (["--experts", 3], "--experts", "1, 2, 4"),
-        (["--units", 4], "--units", "--kind sparse"),
         (["--first"], "--first", "--add"),
     ],
 )
@@ -111,12 +109,10 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(calibrate, traine
 
 def test_a_rule_is_added_to_those_there_are(calibrate, trained):
     """--add keeps statistics, rules and default; what has the kind and size of one takes its place."""
-    _, before = calibrate("--kind", "output_bias", "--kind", "subspace", "--fast-weights", 50)
+    _, before = calibrate("--kind", "subspace", "--fast-weights", 50)
     stored = load_calibration(trained / ADAPTATION, load(trained).model)
-    _, after = calibrate(
-        "--add", "--kind", "sparse", "--units", 3, "--kind", "subspace", "--fast-weights", 50
-    )
-    assert after == [*before, ("sparse", load(trained).model.config.num_layers * 9)]
+    _, after = calibrate("--add", "--kind", "output_bias", "--kind", "subspace", "--fast-weights", 50)
+    assert after == [*before, ("output_bias", 256)]
     found = load_calibration(trained / ADAPTATION, load(trained).model)
     assert torch.equal(found.statistics.full_P, stored.statistics.full_P)
     _, last = calibrate("--add", "--first", "--kind", "subspace", "--fast-weights", 40)
@@ -126,9 +122,9 @@ def test_a_rule_is_added_to_those_there_are(calibrate, trained):
 
 
 def test_additions_go_by_the_statistics_that_are_stored(calibrate, trained):
-    """Few axes and units were measured: the usual are as many, and more are refused by what there is."""
-    words = ["--kind", "subspace", "--kind", "sparse"]
-    _, before = calibrate(*words, "--rank", 2, "--embedding-rank", 2, "--units", 3, "--fast-weights", 50)
+    """Few axes were measured: the usual are as many, and more are refused by what there is."""
+    words = ["--kind", "subspace"]
+    _, before = calibrate(*words, "--rank", 2, "--embedding-rank", 2, "--fast-weights", 50)
     model = load(trained).model
     cores = cores_of(model, Statistics(rank=2, embedding_rank=2))
     served, most = most_fast_weights(cores, cells=False), most_fast_weights(cores)
@@ -138,7 +134,7 @@ def test_additions_go_by_the_statistics_that_are_stored(calibrate, trained):
     done, _ = calibrate("--add", "--kind", "subspace", "--fast-weights", most + 1)
     assert done.exit_code == 2
     assert f"a subspace of {most:,} fast weights at most, not {most + 1:,}" in told(done)
-    for option in ("--rank", "--embedding-rank", "--units"):
+    for option in ("--rank", "--embedding-rank"):
         done, _ = calibrate("--add", *words, option, 2)
         assert done.exit_code == 2
         assert f"{option}: --add goes by the statistics" in told(done)

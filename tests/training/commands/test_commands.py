@@ -1,4 +1,4 @@
-"""The three commands together, as a person would type them."""
+"""The commands together, as a person would type them: training, corpora, errors, devices."""
 
 import json
 
@@ -6,137 +6,103 @@ import pytest
 import torch
 import typer
 
-from rlstm_model.adaptation.calibration_file import load_calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.calibration import load_calibration
 from rlstm_model.checkpoint import load
-from rlstm_training.commands.console import command
-from rlstm_training.corpora import CorpusError, load_corpus
-from rlstm_training.corpora.streams import held_out, load_stream
-from rlstm_training.corpora.texts import excerpt, passage
-from rlstm_training.evaluation.evaluation import DynamicReading, static_loss
+from rlstm_training.commands.console import command, prepare_compute
+from rlstm_training.corpora import CorpusError
+from rlstm_training.corpora.published import PUBLISHED
+from rlstm_training.corpora.reading import held_out
+from rlstm_training.corpora.texts import excerpt
+from rlstm_training.evaluation.evaluation import static_loss
+from rlstm_training.recipes import RECIPES
 
 
-def test_training_leaves_a_model_and_its_curves(trained, tmp_path):
-    """A checkpoint that loads, with a card; metrics and TensorBoard events in the run directory."""
+def said(done):
+    """A message on standard error, out of its frame."""
+    return " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_training_leaves_a_model_and_its_curves(rlstm, trained, own_folder, tmp_path):
+    """A checkpoint that loads, with a card; metrics and TensorBoard events in the run directory.
+
+    A finished run is not exported again over what was added to its model since.
+    """
     assert load(trained).card.startswith("---")
     assert (tmp_path / "run" / "metrics.jsonl").stat().st_size > 0
     assert list((tmp_path / "run" / "tensorboard").iterdir())
-
-
-def test_training_again_keeps_the_calibration(rlstm, calibrated, own_folder, tmp_path):
-    """A finished run is not exported again over what was added to its model since."""
-    model, _ = calibrated
-    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    (trained / "README.md").write_text("mine")
     again = ["train", "tiny", "--corpus", own_folder, "--run", tmp_path / "run", "--steps", 6]
     assert rlstm(*again).exit_code == 0
-    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+    assert (trained / "README.md").read_text() == "mine"
 
 
 def test_training_goes_on_from_another_model(rlstm, trained, own_folder, tmp_path):
-    """--from takes weights, shape and vocabulary of a checkpoint; a tiny rate hardly moves them."""
-    words = ("--corpus", own_folder, "--steps", 1, "--rate", 1e-6, "--full")
-    done = rlstm("train", "tiny", *words, "--from", trained, "--run", tmp_path / "more", "--json")
+    """--from takes weights, shape and vocabulary of a checkpoint; --json gives a line a record."""
+    words, run = ("--corpus", own_folder, "--steps", 1, "--rate", 1e-6, "--full"), tmp_path / "more"
+    done = rlstm("train", "tiny", *words, "--from", trained, "--run", run, "--json")
     assert done.exit_code == 0, done.output
-    first, second = load(trained).model, load(tmp_path / "more" / "tiny").model
+    *records, last = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [record["step"] for record in records] == [1, 1]
+    assert last == {"run": str(run), "model": str(run / "tiny")}
+    first, second = load(trained).model, load(run / "tiny").model
     assert second.config == first.config
     torch.testing.assert_close(second.embedding.input, first.embedding.input, atol=1e-4, rtol=0.0)
     assert rlstm("train", "tiny", *words, "--from", tmp_path / "none").exit_code == 2
 
 
-def test_training_prints_json_lines(rlstm, own_folder, tmp_path):
-    """--json: a line a record, then where the run and the model are; nothing else on standard output."""
-    run = tmp_path / "run"
-    done = rlstm("train", "tiny", "--corpus", own_folder, "--run", run, "--steps", 2, "--full", "--json")
-    *records, last = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [record["step"] for record in records] == [2, 2]
-    assert last == {"run": str(run), "model": str(run / "tiny")}
-
-
-def test_calibration_is_written_and_told(calibrated):
-    """The chosen rate is in the file and in the card; each text's loss is told for each trial."""
-    model, answer = calibrated
-    told = answer["rules"][0]
-    checkpoint = load(model)
-    stored = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
-    assert stored.config.rate == told["chosen"]["rate"]
-    assert [trial["rate"] for trial in told["trials"]] == [1e-3, 1e-2]
-    assert told["chosen"]["regret"] == min(trial["regret"] for trial in told["trials"])
-    assert set(told["static"]) == set(told["chosen"]["bits_per_byte"])
-    assert len(told["static"]) == 3
-    assert f"Rate {stored.config.rate:g}, decay 0" in checkpoint.card
-    assert checkpoint.card.startswith("---")
+def test_all_recipes_are_listed_with_what_they_read(rlstm, corpora):
+    """Name, weights and corpora; those that are not here are marked."""
+    (corpora / "text8").write_bytes(b"x")
+    lines = rlstm("train", "--list").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(RECIPES)
+    assert all(("(not here)" in line) != ("text8-" in line) for line in lines[1:])
+    assert f"{RECIPES['ptb-words-24m-rlstm']().model.num_parameters:,}" in "\n".join(lines)
+    rows = {row["recipe"]: row for row in json.loads(rlstm("train", "--list", "--json").stdout)["recipes"]}
+    assert rows["text8-48m-lstm"]["corpora"] == {"text8": True}
+    assert rows["bytes-small"]["corpora"] == {"enwiki6": False, "dickens": False}
 
 
 def test_calibration_has_a_rule_for_each_kind_and_size(calibrated):
-    """What was asked for is stored in that order, each with rates of its own, on common statistics."""
+    """Stored in the order asked for, each with rates of its own, in the card too, each trial told."""
     model, answer = calibrated
     checkpoint = load(model)
     choices = load_calibration(checkpoint.adaptation_file, checkpoint.model).choices
     assert [choice.to_json() for choice in choices] == [rule["rule"] for rule in answer["rules"]]
-    sizes = [(choice.kind, choice.num_fast_weights) for choice in choices]
-    assert sizes == [
-        ("full", checkpoint.model.config.num_parameters),
-        ("subspace", 300),
-        ("output_bias", 256),
-    ]
-    assert all(
-        f"## Adaptation: {kind}, {num_fast_weights:,} fast weights\n" in checkpoint.card
-        for kind, num_fast_weights in sizes
-    )
-
-
-def test_calibration_reads_all_held_out_texts_in_one_session_too(calibrated):
-    """A rule is also chosen for a text that changes: the excerpts, one after the other."""
-    model, answer = calibrated
+    sizes = [("full", checkpoint.model.config.num_parameters), ("subspace", 300), ("output_bias", 256)]
+    assert [(choice.kind, choice.num_fast_weights) for choice in choices] == sizes
+    assert all(f"## Adaptation: {kind}, {n:,} fast weights\n" in checkpoint.card for kind, n in sizes)
     told = answer["rules"][0]
-    checkpoint = load(model)
+    assert [trial["rate"] for trial in told["trials"]] == [1e-3, 1e-2]
+    assert told["chosen"]["regret"] == min(trial["regret"] for trial in told["trials"])
+    assert f"Rate {told['chosen']['rate']:g}, decay 0" in checkpoint.card
+    # A rule is also chosen for a text that changes: the excerpts, one after the other.
     *names, changing = told["static"]
     assert changing == "all in one session"
-    raw = b"".join(held_out(name, "valid", 100) for name in names)
-    joined = excerpt(checkpoint.vocab, raw, changing)
-    expected = static_loss(checkpoint.model, joined, bos_id=checkpoint.vocab.bos_id)
-    assert told["static"][changing] == pytest.approx(expected.to_json()["static"]["bits_per_byte"], rel=1e-5)
+    joined = excerpt(checkpoint.vocab, b"".join(held_out(name, "valid", 100) for name in names), changing)
+    expected = static_loss(checkpoint.model, joined, bos_id=checkpoint.vocab.bos_id).to_json()
+    assert told["static"][changing] == pytest.approx(expected["static"]["bits_per_byte"], rel=1e-5)
 
 
-def test_evaluation_of_a_corpus_is_the_static_loss(rlstm, trained):
-    """What is printed for a corpus's test split is the library's number."""
-    done = rlstm("evaluate", trained, "--corpus", "one", "--json")
-    (told,) = json.loads(done.stdout)["texts"]
-    checkpoint = load(trained)
-    expected = static_loss(
-        checkpoint.model,
-        passage(checkpoint.vocab, load_corpus("one", "test"), "one test"),
-        bos_id=checkpoint.vocab.bos_id,
+def test_corpora_are_told_and_how_to_get_those_missing(rlstm, corpora, monkeypatch):
+    """A folder that has one of them: the others come with their files; only what is named is downloaded."""
+    for split in ("train", "valid", "test"):
+        (corpora / f"ptb.char.{split}.txt").write_text("a")
+    told = rlstm("corpora").stdout
+    for name, corpus in PUBLISHED.items():
+        assert name in told
+        assert (f"into {corpora / name} " in told) == (name != "ptb-characters")
+        assert corpus.licence in told
+    answer = json.loads(rlstm("corpora", "text8", "--json").stdout)
+    (text8,) = answer["corpora"]
+    assert (answer["folder"], text8["missing"]) == (str(corpora), [str(corpora / "text8" / "text8")])
+    assert text8["address"] == "http://mattmahoney.net/dc/text8.zip"
+    got = []
+    monkeypatch.setattr(
+        "rlstm_training.commands.corpora.download", lambda corpus, folder, client: got.append(corpus.name)
     )
-    assert told["static"] == expected.to_json()["static"]
-    assert told["adapted"] is None
-
-
-def test_evaluation_of_a_stream_is_one_session(rlstm, calibrated):
-    """A stream in its prefix form, dynamically, equals one session over the joined segments."""
-    model, _ = calibrated
-    done = rlstm("evaluate", model, "--stream", "turns", "--prefix", 30, "--dynamic", "--json")
-    (told,) = json.loads(done.stdout)["texts"]
-    checkpoint = load(model)
-    segments = load_stream("turns", prefix=30)
-    joined = passage(checkpoint.vocab, b"".join(raw for _, raw in segments), "joined")
-    calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
-    evaluator = DynamicEvaluator(checkpoint.model, calibration, bos_id=checkpoint.vocab.bos_id)
-    expected = DynamicReading(evaluator).read(joined)
-    assert told["adapted"]["nats"] == pytest.approx(expected.adapted_nats, abs=1e-5 * told["tokens"])
-    assert told["static"]["nats"] == pytest.approx(expected.static_nats, abs=1e-5 * told["tokens"])
-    assert [segment["text"] for segment in told["segments"]] == [label for label, _ in segments]
-    assert sum(segment["bytes"] for segment in told["segments"]) == told["bytes"] == 90
-
-
-def test_evaluation_of_files_and_standard_input(rlstm, trained, tmp_path):
-    """Each file is a text of its own; the table has a row for each."""
-    (tmp_path / "a.txt").write_text("the sea\n")
-    done = rlstm("evaluate", trained, tmp_path / "a.txt", "-", stdin="was calm and cold\n")
-    assert done.exit_code == 0
-    tokens = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()[1:]}
-    assert tokens[str(tmp_path / "a.txt")] == "8"
-    assert tokens["-"] == "18"
+    (corpora / "text8").write_bytes(b"x")
+    assert rlstm("corpora", "enwik8", "text8", "--download").exit_code == 0
+    assert got == ["enwik8"]
 
 
 def test_foreseeable_errors_are_one_line(rlstm, trained, corpora, own_folder, tmp_path):
@@ -154,10 +120,11 @@ def test_foreseeable_errors_are_one_line(rlstm, trained, corpora, own_folder, tm
         (["calibrate", trained, "--corpus", own_folder, "--length", 99999], 2, "99999 bytes in a row"),
         (["train", "tiny", "--corpus", tmp_path / "void"], 2, "no corpus"),
         (["train", "tiny", "--corpus", own_folder, "--run", run, "--steps", 7], 1, "steps differ"),
+        (["corpora", "ptb-words", "--download"], 2, "corpus 'ptb-words' cannot be downloaded"),
     ]:
         done = rlstm(*words)
         assert done.exit_code == code, words
-        (line,) = done.stderr.splitlines()
+        (line,) = done.stderr.splitlines()[-1:]
         assert line.startswith("rlstm: ")
         assert message in line
 
@@ -172,27 +139,48 @@ def test_wrong_usage_names_the_option(rlstm, trained):
         (["train", "huge"], "huge"),
         (["train", "tiny", "--steps", 0], "--steps"),
         (["calibrate", trained, "--recipe", "huge"], "huge"),
+        (["corpora", "--download"], "name what to download"),
+        (["corpora", "enwik9"], "'enwik9' is none of ptb-words"),
     ]:
         done = rlstm(*words)
         assert done.exit_code == 2, words
-        assert name in done.stderr
+        assert name in said(done)
 
 
 def test_an_interrupted_command_says_so():
     """Ctrl-C ends with 130; errors that nobody foresaw stay errors."""
 
-    def interrupted():
-        raise KeyboardInterrupt
+    def raising(error):
+        def act():
+            raise error
 
-    def broken():
-        raise ZeroDivisionError
+        return command(act)
 
-    def foreseen():
-        raise CorpusError("gone")
-
-    for function, code in ((interrupted, 130), (foreseen, 2)):
+    for error, code in ((KeyboardInterrupt, 130), (CorpusError("gone"), 2)):
         with pytest.raises(typer.Exit) as exit_info:
-            command(function)()
+            raising(error)()
         assert exit_info.value.exit_code == code
     with pytest.raises(ZeroDivisionError):
-        command(broken)()
+        raising(ZeroDivisionError)()
+
+
+def test_a_thread_pool_where_there_are_several_threads(monkeypatch):
+    """While it lasts torch splits no product; one thread, or a GPU, has none."""
+    before = torch.get_num_threads()
+    try:
+        with prepare_compute("cpu", 3) as compute:
+            assert (compute.device.type, compute.threads, compute.thread_pool.threads) == ("cpu", 3, 3)
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+        with pytest.raises(RuntimeError):
+            compute.thread_pool.map(abs, [1, 2])
+        with prepare_compute("cpu", None) as compute:
+            assert (compute.threads, compute.thread_pool.threads) == (3, 3)
+        with prepare_compute("cpu", 1) as compute:
+            assert (compute.threads, compute.thread_pool) == (1, None)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        with prepare_compute("cuda", 2) as compute:
+            assert (compute.device.type, compute.threads, compute.thread_pool) == ("cuda", 2, None)
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -4,28 +4,19 @@ import json
 
 import pytest
 
-from rlstm_model.adaptation.calibration_file import load_calibration
-from rlstm_model.checkpoint import EVALUATION, load, save
+from rlstm_model.adaptation.calibration import load_calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.checkpoint import EVALUATION, load
 from rlstm_model.dropout import DropoutRates
-from rlstm_training.corpora import load_corpus
+from rlstm_training.corpora.reading import load_corpus, load_stream
 from rlstm_training.corpora.texts import passage
-from rlstm_training.evaluation.evaluation import static_loss
+from rlstm_training.evaluation.evaluation import DynamicReading, static_loss
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.procedure import Procedure
 
 QUICK = [
-    "--search-tokens",
-    60,
-    "--heads",
-    2,
-    "--segments",
-    2,
-    "--segment",
-    10,
-    "--decay",
-    0,
-    "--epsilon",
-    0.1,
+    *("--search-tokens", 60, "--heads", 2, "--segments", 2),
+    *("--segment", 10, "--decay", 0, "--epsilon", 0.1),
 ]
 RATES = ["--rate", 1e-3, "--rate", 1e-2]
 
@@ -44,6 +35,53 @@ def evaluated(rlstm, trained):
 
 def _test_passage(checkpoint):
     return passage(checkpoint.vocab, load_corpus("one", "test"), "one test")
+
+
+def test_a_corpus_costs_its_static_loss(evaluated, trained):
+    """What is printed for a split is the library's number; each begins with the weights as loaded."""
+    told = evaluated("--split", "valid", "--split", "test")["texts"]
+    assert [text["text"] for text in told] == ["one valid", "one test"]
+    expected = static_loss(load(trained).model, _test_passage(load(trained)), bos_id=10)
+    assert (told[1]["static"], told[1]["adapted"]) == (expected.to_json()["static"], None)
+
+
+def test_a_stream_is_one_session(rlstm, calibrated):
+    """In its prefix form, dynamically, it equals one session over the joined segments."""
+    model, _ = calibrated
+    done = rlstm("evaluate", model, "--stream", "turns", "--prefix", 30, "--dynamic", "--json")
+    (told,) = json.loads(done.stdout)["texts"]
+    checkpoint, segments = load(model), load_stream("turns", prefix=30)
+    joined = passage(checkpoint.vocab, b"".join(raw for _, raw in segments), "joined")
+    calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
+    evaluator = DynamicEvaluator(checkpoint.model, calibration, bos_id=checkpoint.vocab.bos_id)
+    expected = DynamicReading(evaluator).read(joined)
+    assert told["adapted"]["nats"] == pytest.approx(expected.adapted_nats, abs=1e-5 * told["tokens"])
+    assert told["static"]["nats"] == pytest.approx(expected.static_nats, abs=1e-5 * told["tokens"])
+    assert [segment["text"] for segment in told["segments"]] == [label for label, _ in segments]
+    assert sum(segment["bytes"] for segment in told["segments"]) == told["bytes"] == 90
+
+
+def test_tables_for_people(rlstm, trained, own_folder, tmp_path):
+    """A row each for files and standard input; searches, and results in the published measure."""
+    (tmp_path / "a.txt").write_text("the sea\n")
+    words = [
+        "--temperature",
+        "search",
+        "--search",
+        *QUICK,
+        *RATES,
+        "--recipe",
+        "tiny",
+        "--trained-on",
+        own_folder,
+    ]
+    done = rlstm("evaluate", trained, tmp_path / "a.txt", "-", *words, stdin="was calm and cold\n")
+    assert done.exit_code == 0, done.output
+    assert "nats a token" in done.stdout
+    assert "own valid" in done.stdout
+    assert "static, adapted and gain in bits per byte" in done.stdout
+    tokens = dict(line.split()[:2] for line in done.stdout.splitlines() if line.strip())
+    assert (tokens[str(tmp_path / "a.txt")], tokens["-"]) == ("8", "18")
 
 
 def test_a_temperature_is_chosen_on_validation_and_used_on_test(evaluated, trained):
@@ -122,22 +160,6 @@ def test_results_are_saved_beside_the_model(rlstm, evaluated, trained):
     assert f"{data['results'][0]['static']['bits_per_byte']:.4f}" in card
 
 
-def test_a_new_model_does_not_keep_old_results(evaluated, trained):
-    """Writing other weights into the folder takes the results of the old ones away."""
-    evaluated("--save")
-    checkpoint = load(trained)
-    save(trained, checkpoint.model, checkpoint.vocab)
-    assert not (trained / EVALUATION).exists()
-
-
-def test_several_splits_are_texts_of_their_own(evaluated):
-    """Each split begins with the weights as loaded and no state."""
-    told = evaluated("--split", "valid", "--split", "test")
-    assert [text["text"] for text in told["texts"]] == ["one valid", "one test"]
-    (alone,) = evaluated()["texts"]
-    assert told["texts"][1]["static"] == alone["static"]
-
-
 @pytest.mark.parametrize("mode", ["arithmetic", "geometric"])
 def test_monte_carlo_dropout(evaluated, trained, mode):
     """Rates are scaled and named in the result; the number is the library's."""
@@ -155,16 +177,6 @@ def test_monte_carlo_dropout(evaluated, trained, mode):
     }
     plain = static_loss(checkpoint.model, _test_passage(checkpoint), bos_id=10)
     assert text["static"]["nats"] != pytest.approx(plain.static_nats, abs=1e-3)
-
-
-def test_tables_for_people(rlstm, trained, own_folder):
-    """Searches and results as tables, in the published measure."""
-    words = ["--corpus", "one", "--temperature", "search", "--search", *QUICK, *RATES]
-    done = rlstm("evaluate", trained, *words, "--trained-on", own_folder)
-    assert done.exit_code == 0, done.output
-    assert "nats a token" in done.stdout
-    assert "one valid" in done.stdout
-    assert "static, adapted and gain in bits per byte" in done.stdout
 
 
 def test_wrong_options_are_named(rlstm, trained):

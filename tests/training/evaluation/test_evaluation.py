@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState
+from rlstm_model.adaptation.adapted_state import NonFiniteState
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.state import State
 from rlstm_model.vocab import WordVocab
@@ -124,13 +125,6 @@ def test_dynamic_reading_equals_an_adapter_by_hand(model, evaluator, ids):
     assert result.updates == updates == len(ids) // 7
 
 
-def test_without_a_rate_nothing_is_learned(model, ids, calibration):
-    """At rate zero the adapted loss is the static one to the last bit."""
-    result = DynamicReading(DynamicEvaluator(model, calibration, bos_id=BOS)).read(_passage(ids))
-    assert result.adapted_nats == result.static_nats
-    assert result.updates == 0
-
-
 def test_passages_of_one_reading_share_a_session(evaluator, ids):
     """What was learned from one passage helps in the next: a stream is one session."""
     reading = DynamicReading(evaluator)
@@ -180,18 +174,6 @@ def test_a_crew_shares_what_is_read_together(evaluator, streams, shared_out):
     with ThreadPool(2) as thread_pool:
         assert read_together(evaluator, chosen, thread_pool=thread_pool) == read_together(evaluator, chosen)
     assert max(shared_out) > 1
-
-
-def test_reading_together_tells_how_far_it_is(model, calibration, streams):
-    """Every token of every text is told once."""
-    evaluator, done = DynamicEvaluator(model, calibration, bos_id=BOS), []
-    read_together(evaluator, [Stream(passage, evaluator.start()) for passage, _ in streams], done.append)
-    assert sum(done) == sum(len(passage.ids) for passage, _ in streams)
-
-
-def test_nothing_is_read_together(model, calibration):
-    """No streams, no evaluations."""
-    assert read_together(DynamicEvaluator(model, calibration, bos_id=BOS), []) == []
 
 
 def test_a_state_that_is_no_number_is_raised(model, calibration, streams):

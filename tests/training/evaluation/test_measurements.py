@@ -12,11 +12,16 @@ from rlstm_model.adaptation.bases import (
     SubspaceStatistics,
     collect,
 )
-from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics, measure_rms
-from rlstm_model.adaptation.calibration_file import load_calibration, rounded, save_calibration
+from rlstm_model.adaptation.calibration import (
+    CalibrationSet,
+    GradientStatistics,
+    load_calibration,
+    measure_rms,
+    rounded,
+    save_calibration,
+)
 from rlstm_model.adaptation.factors import segment_gradients
 from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.sparse import SparseStatistics, all_units
 from rlstm_training.evaluation.measurements import (
     FULL,
     Form,
@@ -30,13 +35,11 @@ from rlstm_training.evaluation.measurements import (
 
 RANK, EMBEDDING_RANK = 3, 2
 SUBSPACE, BIAS = Form(kind="subspace", num_fast_weights=90), Form(kind="output_bias")
-SPARSE, FEWER = Form(kind="sparse"), Form(kind="sparse", num_fast_weights=18)
 
 
 def taken(rank):
     """Statistics of three heads over four segments, with so many axes of a matrix, and two of embeddings."""
-    units = 5 if rank else 0
-    return Statistics(heads=3, segments=4, rank=rank, embedding_rank=EMBEDDING_RANK, units=units)
+    return Statistics(heads=3, segments=4, rank=rank, embedding_rank=EMBEDDING_RANK)
 
 
 def _setting(rate=0.0, segment=6):
@@ -154,22 +157,7 @@ def test_rms_between_axes_are_those_of_other_text(with_axes, model, by_hand):
     assert all(torch.equal(found.rms[name], expected.rms[name]) for name in found.bases)
 
 
-def test_units_are_those_that_add_most_to_each_other(with_axes, model, sources):
-    """As many of each layer as were asked for, over the text of whole weights."""
-    reading = {"segment": 6, "reduction": "mean", "bos_id": 10}
-    rms_P, _ = measure_rms(model, read_heads(sources, 3, 24), **reading, fast_weights=all_units(model))
-    expected, found = SparseStatistics.of(rms_P.view(2, 8, 8)), with_axes.of(6).sparse
-    assert torch.equal(found.units_LU, expected.units_LU[:, :5])
-    assert torch.equal(found.rms_LUU, expected.rms_LUU[:, :5, :5].bfloat16().float())
-
-
-def test_every_segment_counts_for_both_halves(with_axes, plain):
-    """As many gradients as without axes."""
-    counts = [each.config(_setting()).statistics_segments for each in (with_axes, plain)]
-    assert counts == [12, 12]
-
-
-@pytest.mark.parametrize("form", [FULL, SUBSPACE, SPARSE, FEWER, BIAS], ids=str)
+@pytest.mark.parametrize("form", [FULL, SUBSPACE, BIAS], ids=str)
 def test_the_search_uses_the_numbers_that_are_stored(with_axes, model, tmp_path, form):
     """What a rule was chosen with, and what a session reads from the file: the same to the last bit."""
     searched = with_axes.under(_setting(1e-3), form)
@@ -178,7 +166,7 @@ def test_the_search_uses_the_numbers_that_are_stored(with_axes, model, tmp_path,
     assert load_calibration(tmp_path / "file", model).choose().fingerprint == searched.fingerprint
 
 
-@pytest.mark.parametrize("form", [FULL, SUBSPACE, SPARSE, FEWER, BIAS], ids=str)
+@pytest.mark.parametrize("form", [FULL, SUBSPACE, BIAS], ids=str)
 def test_a_form_has_its_size(with_axes, model, form):
     """The number that was asked for; where none was, all that there are of the kind."""
     found = with_axes.under(_setting(), form)
@@ -209,20 +197,20 @@ def test_coordinates_within_axes_are_counted(with_axes, model, rank, cells):
     assert most_fast_weights(cores_of(model, taken(RANK)), rank, cells=cells) == sum(counted)
 
 
-def _knowing(measurements, model, sources, **asked):
+def _knowing(measurements, model, sources):
     """Measurements that know those of others, whatever is asked for."""
     configs = (measurements.config(_setting()),)
     known = CalibrationSet(model=model, statistics=measurements.of(6), choices=configs)
-    statistics = replace(taken(1000), embedding_rank=1000, **asked)
+    statistics = replace(taken(1000), embedding_rank=1000)
     return Measurements(model, sources, bos_id=10, statistics=statistics, known=known)
 
 
-def test_what_is_known_goes_by_its_own_axes_and_units(with_axes, model, sources):
+def test_what_is_known_goes_by_its_own_axes(with_axes, model, sources):
     """Not by those that would be measured: more are not there."""
-    again = _knowing(with_axes, model, sources, units=7)
-    for kind in ("subspace", "sparse"):
-        assert again.size(kind) == with_axes.size(kind)
-        assert again.under(_setting(), Form(kind=kind)).config.num_fast_weights == with_axes.size(kind)
+    again = _knowing(with_axes, model, sources)
+    assert again.size("subspace") == with_axes.size("subspace")
+    found = again.under(_setting(), Form(kind="subspace")).config
+    assert found.num_fast_weights == with_axes.size("subspace")
     known = cores_of(model, taken(1000), with_axes.of(6))
     assert known == cores_of(model, taken(RANK))
     assert most_fast_weights(known) < most_fast_weights(cores_of(model, taken(1000)))
@@ -234,13 +222,6 @@ def test_statistics_without_axes_have_no_cores(plain, model, sources):
         cores_of(model, taken(RANK), plain.of(6))
     with pytest.raises(ValueError, match="no axes"):
         _knowing(plain, model, sources).config(_setting(), Form(kind="subspace"))
-
-
-@pytest.mark.parametrize("form", [SUBSPACE, FEWER], ids=lambda form: form.kind)
-def test_what_was_not_asked_for_is_not_there(plain, form):
-    """Axes and units must be asked for before."""
-    with pytest.raises(ValueError, match=form.kind):
-        plain.under(_setting(), form)
 
 
 @pytest.mark.parametrize("rank", [0, RANK])

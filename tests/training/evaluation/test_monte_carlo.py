@@ -7,8 +7,6 @@ import torch
 
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
-from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import DynamicReading, StaticReading
 from rlstm_training.evaluation.monte_carlo import (
     DroppingModel,
     MonteCarlo,
@@ -103,19 +101,6 @@ def test_geometric_equals_one_step_after_another(model, ids):
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("averaging", ["arithmetic", "geometric"])
-@pytest.mark.parametrize("temperature", [1.0, 0.9])
-def test_nothing_dropped_is_the_static_evaluation(model, ids, averaging, temperature):
-    """At rates of zero every sample is the model itself."""
-    sampling = MonteCarlo(samples=2, rates=DropoutRates(), averaging=averaging, window=WINDOW)
-    read: list[int] = []
-    found = sampled_log_probs(model, ids, sampling, bos_id=BOS, temperature=temperature, advance=read.append)
-    passage = Passage(name="text", ids=ids, bytes=len(ids))
-    static = StaticReading(model, bos_id=BOS, temperature=temperature).read(passage)
-    assert -float(found.sum()) == pytest.approx(static.static_nats, abs=1e-4)
-    assert sum(read) == len(ids) * (2 if averaging == "arithmetic" else 1)
-
-
 def test_many_samples_are_read_in_groups(model, ids, monkeypatch):
     """How many rows are read at once is of no account, but for the dice."""
     monkeypatch.setattr("rlstm_training.evaluation.monte_carlo._ROWS_AT_ONCE", 2)
@@ -134,18 +119,6 @@ def test_pitfall_25_the_average_is_over_probabilities(model, ids):
     mean_of_logs = torch.stack(singles).mean()
     averaged = sampled_log_probs(model, ids, MonteCarlo(samples=20, rates=RATES), bos_id=BOS).mean()
     assert averaged > mean_of_logs + 0.02
-
-
-def test_learning_samples_without_dropout_are_dynamic_evaluation(model, ids, calibration):
-    """Every sample begins with the loaded weights: without dropout all are the one dynamic evaluation."""
-    sampling = MonteCarlo(samples=3, rates=DropoutRates())
-    read: list[int] = []
-    found = sampled_adapted_log_probs(model, calibration, ids, sampling, bos_id=BOS, advance=read.append)
-    evaluator = DynamicEvaluator(model, calibration, bos_id=BOS)
-    expected = DynamicReading(evaluator).read(Passage(name="text", ids=ids, bytes=1))
-    assert -float(found.sum()) == pytest.approx(expected.adapted_nats, abs=1e-9)
-    assert expected.updates == len(ids) // 6
-    assert sum(read) == 3 * len(ids)
 
 
 def test_learning_samples_equal_adapters_of_their_own(model, ids, calibration):

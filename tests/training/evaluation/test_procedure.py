@@ -1,18 +1,23 @@
-"""Procedures against the readings that they are made of."""
+"""Procedures against the readings that they are made of; and results, kept beside a checkpoint."""
 
+import json
 import math
 import random
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.checkpoint import EVALUATION, CheckpointError
 from rlstm_model.dropout import DropoutRates
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import static_loss, total
+from rlstm_training.evaluation.evaluation import Evaluation, static_loss, total
 from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
-from rlstm_training.evaluation.procedure import Procedure
+from rlstm_training.evaluation.procedure import Procedure, load_results, record, save_results
 
 BOS = 10
 
@@ -120,3 +125,73 @@ def test_oracle_l_a_repeated_motif_is_learned_from_statistics_to_score(random_mo
     )
     assert repeated.adapted_nats < 0.7 * repeated.static_nats
     assert random_text.adapted_nats < 1.01 * random_text.static_nats
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return SimpleNamespace(folder=tmp_path, fingerprint="aaaa")
+
+
+@pytest.fixture
+def result(model):
+    """A record of a text that cost so much, by a procedure of such settings."""
+
+    def make(text="t", nats=8.0, **settings):
+        cost = Evaluation(text=text, tokens=4, bytes=16, unknown=1, static_nats=nats, adapted_nats=6.0)
+        procedure, now = (
+            Procedure(model=model, bos_id=BOS, **settings),
+            datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        )
+        return record(cost, procedure.settings(), "words", now=now)
+
+    return make
+
+
+def test_a_record_says_what_made_it(result, calibration):
+    """Counts, measures of both kinds, settings whole, the published measure and when it was."""
+    sampling = MonteCarlo(samples=3, rates=DropoutRates(cell=0.1))
+    kept = json.loads(json.dumps(result(temperature=0.96, calibration=calibration, monte_carlo=sampling)))
+    assert (kept["tokens"], kept["bytes"], kept["unknown"], kept["published"]) == (4, 16, 1, "perplexity")
+    assert (kept["static"]["nats"], kept["adapted"]["nats"]) == (8.0, 6.0)
+    assert kept["date"] == "2026-01-02T03:04:05+00:00"
+    settings = kept["settings"]
+    assert AdaptationConfig.from_json(settings["adaptation"]) == calibration.config
+    assert (settings["temperature"], settings["monte_carlo"]["rates"]["cell"]) == (0.96, 0.1)
+
+
+def test_a_result_replaces_its_predecessor_alone(checkpoint, result):
+    """One for the same text under the same settings; those of other weights are dropped."""
+    save_results(checkpoint, [result("b"), result("a")])
+    kept = save_results(checkpoint, [result("b", nats=7.0), result("b", temperature=0.9)])
+    told = [(r["text"], r["static"]["nats"], r["settings"]["temperature"]) for r in kept]
+    assert told == [("a", 8.0, 1.0), ("b", 7.0, 1.0), ("b", 8.0, 0.9)]
+    assert load_results(checkpoint) == kept
+    other = SimpleNamespace(folder=checkpoint.folder, fingerprint="bbbb")
+    assert load_results(other) == []
+    assert [each["text"] for each in save_results(other, [result("c")])] == ["c"]
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"format_version": 2}', '{"format_version": 1, "results": 3}']
+)
+def test_a_damaged_file_is_named_and_left(checkpoint, result, content):
+    """What cannot be read is not written over."""
+    path = checkpoint.folder / EVALUATION
+    path.write_text(content)
+    with pytest.raises(CheckpointError, match=EVALUATION):
+        save_results(checkpoint, [result()])
+    assert path.read_text() == content
+
+
+def test_a_file_that_cannot_be_written_keeps_the_old_one(checkpoint, result, monkeypatch):
+    """A full disk while writing: a clear error, the old results unharmed, nothing left beside them."""
+    save_results(checkpoint, [result("a")])
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        save_results(checkpoint, [result("b")])
+    assert [each["text"] for each in load_results(checkpoint)] == ["a"]
+    assert [path.name for path in checkpoint.folder.iterdir()] == [EVALUATION]

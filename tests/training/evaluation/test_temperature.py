@@ -20,11 +20,11 @@ def test_pitfall_23_the_published_temperatures():
     ]
 
 
-@given(st.lists(st.one_of(st.integers(0, 5), st.just(math.nan)), min_size=1, max_size=14))
+@given(st.lists(st.one_of(st.integers(0, 5), st.just(math.nan)), min_size=14, max_size=14))
 def test_the_search_stops_after_two_without_improvement(losses):
     """Values are tried in order until two in a row are no better than the best before them."""
-    by_temperature = dict(zip(TEMPERATURES, losses, strict=False))
-    tried = list(search_temperature(by_temperature.__getitem__, TEMPERATURES[: len(losses)]))
+    by_temperature = dict(zip(TEMPERATURES, losses, strict=True))
+    tried = list(search_temperature(by_temperature.__getitem__))
     assert tried == [(t, by_temperature[t]) for t, _ in tried]
     least, waits = math.inf, []
     for loss in losses:

@@ -1,8 +1,8 @@
 """``rlstm calibrate``: measure a model's gradient statistics and choose how it learns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -11,21 +11,6 @@ from rlstm_model.adaptation.config import Kind
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_model.vocab import VocabKind
-from rlstm_training.commands.calibrate_choices import (
-    ON,
-    Axes,
-    EmbeddingRank,
-    Kinds,
-    Measured,
-    NumFastWeights,
-    On,
-    Rank,
-    Units,
-    forms_chosen,
-    kinds_chosen,
-    passages_held_out,
-    subspaces_chosen,
-)
 from rlstm_training.commands.choosing import (
     Choice,
     Decays,
@@ -36,9 +21,9 @@ from rlstm_training.commands.choosing import (
     Rates,
     RecipeName,
     Segments,
-    Values,
     calibrated_of,
     choose_rule,
+    grid_of,
     keep_choices,
     measurements_of,
 )
@@ -49,14 +34,21 @@ from rlstm_training.commands.console import (
     OwnCorpus,
     Threads,
     command,
-    prepare_crew,
+    prepare_compute,
     recipe_named,
     show_json,
 )
-from rlstm_training.commands.tables import show_trials
-from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import Grid
-from rlstm_training.evaluation.measurements import Form, Measurements, Statistics, cores_of
+from rlstm_training.config import Recipe
+from rlstm_training.corpora.reading import held_out
+from rlstm_training.corpora.texts import Passage, excerpt
+from rlstm_training.evaluation.measurements import Form, Measurements, Statistics, cores_of, most_fast_weights
+from rlstm_training.evaluation.search import Grid
+
+ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29", "domains/foldoc", "languages/bgwiki")
+CHANGING = "all in one session"
+KINDS: tuple[Kind, ...] = ("subspace", "full")
+SERVED_RANK = 128
+AXES, EMBEDDING_AXES = 160, 256
 
 
 @command
@@ -64,15 +56,36 @@ def calibrate(
     model: Model,
     recipe: RecipeName = None,
     corpus: OwnCorpus = None,
-    on: On = None,
+    on: Annotated[
+        list[str] | None, typer.Option(help=f"Held-out texts beside the recipe's (default: {', '.join(ON)}).")
+    ] = None,
     length: Annotated[int, typer.Option(min=100, help="Bytes of each held-out text.")] = 4000,
-    kind: Kinds = None,
-    num_fast_weights: NumFastWeights = None,
-    axes: Axes = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"A kind of fast weights: {', '.join(get_args(Kind))}. The first is the default. "
+            f"Others than {' and '.join(KINDS)} are found only when asked for."
+        ),
+    ] = None,
+    num_fast_weights: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--fast-weights",
+            min=1,
+            help="A size of subspaces, the default first. Others than the usual, the embedding and the "
+            f"softmax within {SERVED_RANK} axes, are found only when asked for.",
+        ),
+    ] = None,
+    axes: Annotated[
+        int | None, typer.Option(min=1, help="Leading axes of a side that subspaces may use (all).")
+    ] = None,
     experts: Experts = 2,
-    rank: Rank = None,
-    embedding_rank: EmbeddingRank = None,
-    units: Units = None,
+    rank: Annotated[
+        int | None, typer.Option(min=1, help=f"Axes a side of a cell's matrix, at most ({AXES}).")
+    ] = None,
+    embedding_rank: Annotated[
+        int | None, typer.Option(min=1, help=f"Of the embedding and the softmax, at most ({EMBEDDING_AXES}).")
+    ] = None,
     rate: Rates = None,
     decay: Decays = None,
     epsilon: Epsilons = None,
@@ -96,36 +109,52 @@ def calibrate(
     """
     if first and not add:
         raise typer.BadParameter("the first form is the default without --add", param_hint="--first")
-    with prepare_crew(device, threads) as room:
-        checkpoint = load(model, room.device)
-        known = calibrated_of(checkpoint) if add else None
-        kinds, measured = kinds_chosen(kind), Measured(rank=rank, embedding_rank=embedding_rank, units=units)
-        measured.check(kinds, known)
-        statistics = measured.statistics(kinds, heads=heads, segments=segments)
-        forms = _forms(checkpoint, kinds, num_fast_weights, axes, statistics, known)
-        values = Values(rates=rate, decays=decay, epsilons=epsilon, segments=_segments(segment, known))
+    with prepare_compute(device, threads) as compute:
+        checkpoint = load(model, compute.device)
+        known, kinds = calibrated_of(checkpoint) if add else None, kinds_chosen(kind)
+        for option, value in (("--rank", rank), ("--embedding-rank", embedding_rank)):
+            if known is not None and value is not None:
+                message = "--add goes by the statistics that the model has: they were measured before"
+                raise typer.BadParameter(message, param_hint=option)
+        statistics = Statistics(
+            heads=heads,
+            segments=segments,
+            rank=rank or AXES,
+            embedding_rank=embedding_rank or EMBEDDING_AXES,
+        )
+        forms = forms_chosen(checkpoint, kinds, num_fast_weights, axes, statistics, known)
         trained = recipe_named(recipe or checkpoint.name, corpus)
         others = on if on is not None else () if corpus else ON
         passages = passages_held_out(checkpoint, trained, others, length)
         measurements = measurements_of(checkpoint, trained, statistics, known)
+        given = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": _segments(segment, known)}
         choices = _choose(
             measurements,
             passages,
             checkpoint.vocab.kind,
             forms,
-            values,
+            given,
             experts=experts,
-            thread_pool=room.thread_pool,
+            thread_pool=compute.thread_pool,
         )
     keep_choices(checkpoint, choices, known, first=first)
     if as_json:
         show_json({"rules": [choice.to_json() for choice in choices]})
     else:
         for choice in choices:
-            show_trials(choice.config, choice.trials, choice.experts)
+            choice.show()
 
 
-def _forms(
+def kinds_chosen(named: Sequence[str] | None) -> list[Kind]:
+    """The kinds named, each once, or the usual ones."""
+    known: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
+    for name in named or ():
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint="--kind")
+    return [known[name] for name in dict.fromkeys(named or KINDS)]
+
+
+def forms_chosen(
     checkpoint: Checkpoint,
     kinds: Sequence[Kind],
     sizes: Sequence[int] | None,
@@ -133,15 +162,43 @@ def _forms(
     statistics: Statistics,
     known: CalibrationSet | None,
 ) -> list[Form]:
-    """The forms of the kinds. Wrong usage where the axes that are known do not suffice."""
-    if "subspace" not in kinds:
-        return forms_chosen(kinds, ())
-    try:
-        cores = cores_of(checkpoint.model, statistics, known.statistics if known else None)
-    except ValueError as error:
-        message = f"{error}: name other kinds, or calibrate without --add"
-        raise typer.BadParameter(message, param_hint="--kind") from error
-    return forms_chosen(kinds, subspaces_chosen(cores, sizes, axes))
+    """Each kind in its order, a subspace once in each size; wrong usage where the axes do not suffice."""
+    forms: list[Form] = []
+    for kind in kinds:
+        if kind != "subspace":
+            forms.append(Form(kind))
+            continue
+        try:
+            cores = cores_of(checkpoint.model, statistics, known.statistics if known else None)
+        except ValueError as error:
+            message = f"{error}: name other kinds, or calibrate without --add"
+            raise typer.BadParameter(message, param_hint="--kind") from error
+        if sizes is None and axes is None:
+            served = most_fast_weights(cores, SERVED_RANK, cells=False)
+            forms.append(Form("subspace", served, SERVED_RANK))
+            continue
+        most = most_fast_weights(cores, axes or 0)
+        wanted = sizes or [most_fast_weights(cores, axes or 0, cells=False)]
+        if max(wanted) > most:
+            message = f"the axes make a subspace of {most:,} fast weights at most, not {max(wanted):,}"
+            raise typer.BadParameter(message, param_hint="--fast-weights")
+        forms += [Form("subspace", size, axes or 0) for size in wanted]
+    return list({(form.kind, form.num_fast_weights): form for form in forms}.values())
+
+
+def passages_held_out(
+    checkpoint: Checkpoint, recipe: Recipe, others: Sequence[str], length: int
+) -> list[Passage]:
+    """An excerpt of each corpus's validation text, once whatever the forms it is trained in.
+
+    And all of them in one session, where there are several: how well a rule follows a text that changes, and
+    what it forgets, shows in no text alone.
+    """
+    names = list(dict.fromkeys([*recipe.corpora, *others]))
+    raw = {name: held_out(name, "valid", length) for name in names}
+    if len(raw) > 1:
+        raw[CHANGING] = b"".join(raw.values())
+    return [excerpt(checkpoint.vocab, text, name) for name, text in raw.items()]
 
 
 def _segments(given: Sequence[int] | None, known: CalibrationSet | None) -> Sequence[int] | None:
@@ -160,7 +217,7 @@ def _choose(
     passages: Sequence[Passage],
     tokens: VocabKind,
     forms: Sequence[Form],
-    values: Values,
+    given: Mapping[str, Sequence[float] | None],
     *,
     experts: int,
     thread_pool: ThreadPool | None,
@@ -169,11 +226,11 @@ def _choose(
     choices: list[Choice] = []
     for form in forms:
         usual = Grid.usual(tokens, form.kind)
-        grid = values.grid(replace(usual, epsilons=usual.epsilons[:1], segments=usual.segments[:1]))
+        grid = grid_of(replace(usual, epsilons=usual.epsilons[:1], segments=usual.segments[:1]), **given)
         mixed = 1 if form.kind == "full" else experts
         choices.append(
             choose_rule(measurements, passages, grid, form, experts=mixed, thread_pool=thread_pool)
         )
         # Statistics belong to a segment length, and a checkpoint has them once: the first form chooses it.
-        values = replace(values, segments=[choices[0].winner.setting.segment])
+        given = {**given, "segments": [choices[0].config.segment]}
     return choices

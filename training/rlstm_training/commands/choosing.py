@@ -1,27 +1,33 @@
 """Choices made on held-out text, for ``rlstm calibrate`` and ``rlstm evaluate`` alike."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args
 
 import typer
 from safetensors import SafetensorError
 
 from rlstm_model.adaptation.adapted_state import ExpertConfig
-from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, NotCalibrated
-from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
+from rlstm_model.adaptation.calibration import (
+    Calibration,
+    CalibrationSet,
+    NotCalibrated,
+    load_calibration,
+    save_calibration,
+)
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
-from rlstm_training.cards import ADAPTATION_TITLE, calibration_section, remove_sections, rewrite_section
-from rlstm_training.commands.console import progress_bar, warn
+from rlstm_training.cards import calibration_section, rewrite_card, with_section, without_sections
+from rlstm_training.commands.console import progress_bar, show_table, warn
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
 from rlstm_training.corpora.texts import Passage, prepare
-from rlstm_training.evaluation.calibrate import Grid, Trial, Trials, search, session_losses
 from rlstm_training.evaluation.evaluation import StaticReading
 from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Statistics
-from rlstm_training.evaluation.temperature import TEMPERATURES, search_temperature, static_losses
+from rlstm_training.evaluation.search import Grid, Trials, search, session_losses
+
+TITLE = "Adaptation"
 
 
 def _experts(count: int) -> int:
@@ -48,25 +54,6 @@ Heads = Annotated[int, typer.Option("--heads", min=1, help="Read heads of the st
 HeadSegments = Annotated[int, typer.Option("--segments", min=1, help="Segments that each of them reads.")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Values:
-    """Values to try, as they were asked for; where none were, the usual ones."""
-
-    rates: Sequence[float] | None = None
-    decays: Sequence[float] | None = None
-    epsilons: Sequence[float] | None = None
-    segments: Sequence[int] | None = None
-
-    def grid(self, usual: Grid) -> Grid:
-        """What is tried."""
-        return Grid(
-            rates=tuple(self.rates or usual.rates),
-            decays=tuple(self.decays or usual.decays),
-            epsilons=tuple(self.epsilons or usual.epsilons),
-            segments=tuple(self.segments or usual.segments),
-        )
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Choice:
     """What a search for one form of fast weights tried, in sessions of so many experts."""
@@ -77,23 +64,31 @@ class Choice:
     trials: Trials
 
     @property
-    def winner(self) -> Trial:
-        """The best trial."""
-        return self.trials.best
-
-    @property
     def config(self) -> AdaptationConfig:
         """The rule of the best trial."""
-        return self.measurements.config(self.winner.setting, self.form)
+        return self.measurements.config(self.trials.best.setting, self.form)
 
     @property
     def calibration(self) -> Calibration:
         """The same with its statistics."""
-        return self.measurements.under(self.winner.setting, self.form)
+        return self.measurements.under(self.trials.best.setting, self.form)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with all trials."""
         return {"rule": self.config.to_json(), "experts": self.experts, **self.trials.to_json()}
+
+    def show(self) -> None:
+        """The table of the search; says so when the best rate is the least or greatest of those tried."""
+        config, trials = self.config, self.trials
+        mixed = f", {self.experts} experts" if self.experts > 1 else ""
+        typer.echo(f"{config.kind}, {config.num_fast_weights:,} fast weights{mixed}")
+        headers, *rows = trials.table()
+        chosen = 1 + trials.tried.index(trials.best)
+        rows[chosen] = (*rows[chosen][:-1], f"{rows[chosen][-1]} *")
+        show_table(headers, rows)
+        rates = {trial.setting.rate for trial in trials.tried}
+        if len(rates) > 1 and config.rate in (min(rates), max(rates)):
+            typer.echo("The best rate is at the edge of those tried: try others with --rate.")
 
 
 def keep_choices(
@@ -108,7 +103,7 @@ def keep_choices(
     The first is the default; those that are ``known`` come before. All must be of one segment length, to
     which statistics belong.
     """
-    statistics = choices[0].measurements.of(choices[0].winner.setting.segment)
+    statistics = choices[0].measurements.of(choices[0].config.segment)
     rules = tuple(choice.config for choice in choices)
     calibrated = CalibrationSet(
         model=checkpoint.model, statistics=statistics, choices=known.choices if known else rules
@@ -119,12 +114,15 @@ def keep_choices(
         save_calibration(checkpoint.folder / ADAPTATION, calibrated)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{checkpoint.folder}: cannot be written ({error})") from error
-    if known is None:
-        remove_sections(checkpoint, ADAPTATION_TITLE)
-    for choice in choices:
-        section = calibration_section(choice.trials, choice.experts)
-        title = f"{ADAPTATION_TITLE}: {choice.config.kind}, {choice.config.num_fast_weights:,} fast weights"
-        rewrite_section(checkpoint, title, section)
+
+    def rewritten(card: str) -> str:
+        card = card if known else without_sections(card, TITLE)
+        for choice in choices:
+            title = f"{TITLE}: {choice.config.kind}, {choice.config.num_fast_weights:,} fast weights"
+            card = with_section(card, title, calibration_section(choice.trials, choice.experts))
+        return card
+
+    rewrite_card(checkpoint, rewritten)
 
 
 def calibrated_of(checkpoint: Checkpoint) -> CalibrationSet:
@@ -136,17 +134,20 @@ def calibrated_of(checkpoint: Checkpoint) -> CalibrationSet:
 
 
 def rule_named(calibrated: CalibrationSet, name: str) -> AdaptationConfig:
-    """The rule ``KIND[:COORDINATES]``. Wrong usage when there is none."""
+    """The rule ``KIND[:SIZE]``. Wrong usage when there is none."""
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     kind, _, size = name.partition(":")
     if kind not in kinds or (size and not size.isdecimal()):
-        raise typer.BadParameter(
-            f"{name!r} is no KIND[:COORDINATES] of {', '.join(kinds)}", param_hint="--rule"
-        )
+        raise typer.BadParameter(f"{name!r} is no KIND[:SIZE] of {', '.join(kinds)}", param_hint="--rule")
     try:
         return calibrated.find(kinds[kind], int(size) if size else None)
     except NotCalibrated as error:
         raise typer.BadParameter(str(error), param_hint="--rule") from error
+
+
+def grid_of(usual: Grid, **given: Sequence[float] | None) -> Grid:
+    """The values to try that were given (rates, decays, epsilons, segments), else the usual ones."""
+    return replace(usual, **{name: tuple(values) for name, values in given.items() if values})  # type: ignore[arg-type]
 
 
 def measurements_of(
@@ -180,7 +181,11 @@ def choose_rule(
 
     Raises CorpusError when no text fills a segment, or there are no such fast weights.
     """
-    static = _static(measurements, passages, temperature)
+    static = {}
+    for part in passages:
+        reading = StaticReading(measurements.model, bos_id=measurements.bos_id, temperature=temperature)
+        result = reading.read(part)
+        static[part.name] = result.bits_per_byte(result.static_nats or 0.0)
     total = sum(len(part.ids) for part in passages) * grid.most_trials
     with progress_bar(f"search {form.kind}", total) as advance:
         losses = session_losses(
@@ -199,24 +204,3 @@ def choose_rule(
     if trials.regret(trials.best.bits_per_byte) >= trials.regret(static):
         warn(f"nothing tried for {form.kind} is better than the weights as loaded: learning would cost bits")
     return Choice(measurements=measurements, form=form, experts=experts, trials=trials)
-
-
-def choose_temperature(checkpoint: Checkpoint, passages: Sequence[Passage]) -> list[tuple[float, float]]:
-    """The temperatures that were tried with their losses, in nats a token: the best is the least."""
-    with progress_bar("temperature", sum(len(part.ids) for part in passages)) as advance:
-        losses = static_losses(checkpoint.model, passages, bos_id=checkpoint.vocab.bos_id, advance=advance)
-    with progress_bar("temperatures", len(TEMPERATURES)) as advance:
-        tried = []
-        for pair in search_temperature(losses):
-            tried.append(pair)
-            advance(1)
-    return tried
-
-
-def _static(measurements: Measurements, passages: Sequence[Passage], temperature: float) -> dict[str, float]:
-    bits = {}
-    for part in passages:
-        reading = StaticReading(measurements.model, bos_id=measurements.bos_id, temperature=temperature)
-        result = reading.read(part)
-        bits[part.name] = result.bits_per_byte(result.static_nats or 0.0)
-    return bits

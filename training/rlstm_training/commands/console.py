@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rlstm_model.adaptation.calibration_file import CalibrationError
-from rlstm_model.adaptation.evaluator import NonFiniteState
+from rlstm_model.adaptation.adapted_state import NonFiniteState
+from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.adaptation.thread_pool import ThreadPool, single_threaded_products
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_training.config import Recipe
@@ -83,7 +83,7 @@ def prepare_device(device: str, threads: int | None) -> torch.device:
     return chosen
 
 
-class Room(NamedTuple):
+class Compute(NamedTuple):
     """What batches are computed with: a thread pool only where there are several ``threads`` on a CPU."""
 
     device: torch.device
@@ -92,7 +92,7 @@ class Room(NamedTuple):
 
 
 @contextmanager
-def prepare_crew(device: str, threads: int | None) -> Iterator[Room]:
+def prepare_compute(device: str, threads: int | None) -> Iterator[Compute]:
     """The device, and a thread pool of so many threads for what learns in batches.
 
     While it lasts torch splits no product on a CPU, so that no figure depends on the threads. Wrong usage
@@ -100,13 +100,13 @@ def prepare_crew(device: str, threads: int | None) -> Iterator[Room]:
     """
     chosen = prepare_device(device, threads)
     if chosen.type != "cpu":
-        yield Room(chosen, torch.get_num_threads(), None)
+        yield Compute(chosen, torch.get_num_threads(), None)
         return
     with (
         single_threaded_products() as count,
         ThreadPool(count) if count > 1 else nullcontext() as thread_pool,
     ):
-        yield Room(chosen, count, thread_pool)
+        yield Compute(chosen, count, thread_pool)
 
 
 def recipe_named(name: str, corpus: str | None) -> Recipe:

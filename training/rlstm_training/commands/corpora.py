@@ -7,9 +7,9 @@ import httpx
 import typer
 
 from rlstm_training.commands.console import AsJson, command, show_json, show_table
-from rlstm_training.corpora import PUBLISHED, corpora_folder, missing_files
-from rlstm_training.corpora.download import download
-from rlstm_training.corpora.published import PublishedCorpus
+from rlstm_training.corpora import corpora_folder
+from rlstm_training.corpora.published import PUBLISHED, PublishedCorpus, download
+from rlstm_training.corpora.reading import missing_files
 
 TIMEOUT = httpx.Timeout(30.0)
 

@@ -1,13 +1,19 @@
 """``rlstm evaluate``: score texts exactly, as published numbers are."""
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import Checkpoint, load
-from rlstm_training.cards import evaluation_section, rewrite_section
+from rlstm_model.dropout import DropoutRates
+from rlstm_model.vocab import Vocab, VocabKind
+from rlstm_training.cards import evaluation_section, rewrite_card, with_section
 from rlstm_training.commands.choosing import (
     Choice,
     Decays,
@@ -18,9 +24,11 @@ from rlstm_training.commands.choosing import (
     Rates,
     RecipeName,
     Segments,
-    Values,
     calibrated_of,
+    choose_rule,
+    grid_of,
     keep_choices,
+    measurements_of,
     rule_named,
 )
 from rlstm_training.commands.console import (
@@ -31,79 +39,84 @@ from rlstm_training.commands.console import (
     command,
     prepare_device,
     progress_bar,
+    recipe_named,
     show_json,
+    show_table,
 )
-from rlstm_training.commands.given import Corpora, Files, Prefix, SplitName, Splits, Streams, texts_given
-from rlstm_training.commands.origin import Origin
-from rlstm_training.commands.tables import show_results, show_temperatures, show_trials
-from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.calibrate import Grid
-from rlstm_training.evaluation.evaluation import Evaluation, total
+from rlstm_training.config import Recipe
+from rlstm_training.corpora import CorpusError
+from rlstm_training.corpora.reading import load_corpus, load_stream
+from rlstm_training.corpora.texts import Passage, excerpt, passage, validation_passages
+from rlstm_training.evaluation.evaluation import PUBLISHED, Evaluation, total
 from rlstm_training.evaluation.measurements import Statistics
-from rlstm_training.evaluation.monte_carlo import MonteCarlo
-from rlstm_training.evaluation.procedure import Procedure
-from rlstm_training.evaluation.results import record, save_results
+from rlstm_training.evaluation.monte_carlo import MonteCarlo, scaled
+from rlstm_training.evaluation.procedure import Procedure, record, save_results
+from rlstm_training.evaluation.search import Grid
+from rlstm_training.evaluation.temperature import TEMPERATURES, search_temperature, static_losses
 
-Temperature = Annotated[
-    str, typer.Option(help="Multiplies the logits; 'search' chooses it on validation text.")
-]
-Dynamic = Annotated[bool, typer.Option("--dynamic", help="Learn while reading, as a session.")]
-Rule = Annotated[
-    str | None,
-    typer.Option(metavar="KIND[:COORDINATES]", help="A rule of the checkpoint, for --dynamic (its default)."),
-]
-RateScale = Annotated[float, typer.Option(min=0, help="Multiplies the calibrated rate.")]
-Search = Annotated[
-    bool, typer.Option("--search", help="Learn as is best on validation text, not as calibrated.")
-]
-SearchTokens = Annotated[int, typer.Option(min=1, help="Of validation text, for --search.")]
-TrainedOn = Annotated[
-    str | None, typer.Option(help="Instead of the recipe's: the corpus whose training text is read.")
-]
-Keep = Annotated[bool, typer.Option("--keep", help="Keep what --search finds as the calibration.")]
-Samples = Annotated[int, typer.Option("--monte-carlo", min=0, help="Dropout samples; 0 drops nothing.")]
-Dropout = Annotated[
-    str | None, typer.Option(help="As input=.2,cell=.1,state=.1,output=.2 (default: the recipe's).")
-]
-DropoutScale = Annotated[float, typer.Option(min=0, help="Multiplies the rates of dropout.")]
-Geometric = Annotated[bool, typer.Option("--geometric", help="Mean of logits, not probabilities.")]
-Seed = Annotated[int, typer.Option(help="Of the dropout samples.")]
-Save = Annotated[bool, typer.Option("--save", help="Write evaluation.json and the model card.")]
+TEMPERATURE_TOKENS = 50_000
+
+
+class SplitName(StrEnum):
+    """A split, as the command line names it: typer takes no list of literals."""
+
+    TRAIN = "train"
+    VALID = "valid"
+    TEST = "test"
+
+
+Corpora = Annotated[list[str] | None, typer.Option("--corpus", help="A corpus by name, or a folder.")]
+Streams = Annotated[list[str] | None, typer.Option("--stream", help="A stream, read in one session.")]
 
 Texts = Sequence[tuple[str, list[Passage]]]
-Results = Sequence[tuple[str, list[Evaluation]]]
+Temperatures = Sequence[tuple[float, float]]
 
 
 @command
 def evaluate(
     model: Model,
-    files: Files = None,
+    files: Annotated[list[str] | None, typer.Argument(help="Text files; - is standard input.")] = None,
     corpus: Corpora = None,
-    split: Splits = None,
+    split: Annotated[list[SplitName] | None, typer.Option(help="Of the corpora (default: test).")] = None,
     stream: Streams = None,
-    prefix: Prefix = None,
-    temperature: Temperature = "1",
-    dynamic: Dynamic = False,
-    rate_scale: RateScale = 1.0,
-    search: Search = False,
-    search_tokens: SearchTokens = 10_000,
+    prefix: Annotated[
+        int | None, typer.Option(min=1, help="Only the first bytes of each text or segment.")
+    ] = None,
+    temperature: Annotated[
+        str, typer.Option(help="Multiplies the logits; 'search' chooses it on validation text.")
+    ] = "1",
+    dynamic: Annotated[bool, typer.Option("--dynamic", help="Learn while reading, as a session.")] = False,
+    rate_scale: Annotated[float, typer.Option(min=0, help="Multiplies the calibrated rate.")] = 1.0,
+    search: Annotated[
+        bool, typer.Option("--search", help="Learn as is best on validation text, not as calibrated.")
+    ] = False,
+    search_tokens: Annotated[int, typer.Option(min=1, help="Of validation text, for --search.")] = 10_000,
     rate: Rates = None,
     decay: Decays = None,
     epsilon: Epsilons = None,
     segment: Segments = None,
-    rule: Rule = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(metavar="KIND[:SIZE]", help="A rule of the checkpoint, for --dynamic (its default)."),
+    ] = None,
     experts: Experts = 1,
     recipe: RecipeName = None,
-    trained_on: TrainedOn = None,
+    trained_on: Annotated[
+        str | None, typer.Option(help="Instead of the recipe's: the corpus whose training text is read.")
+    ] = None,
     heads: Heads = 16,
     segments: HeadSegments = 60,
-    keep: Keep = False,
-    monte_carlo: Samples = 0,
-    dropout: Dropout = None,
-    dropout_scale: DropoutScale = 0.8,
-    geometric: Geometric = False,
-    seed: Seed = 1,
-    save: Save = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep what --search finds as calibration.")] = False,
+    monte_carlo: Annotated[int, typer.Option(min=0, help="Dropout samples; 0 drops nothing.")] = 0,
+    dropout: Annotated[
+        str | None, typer.Option(help="As input=.2,cell=.1,state=.1,output=.2 (default: the recipe's).")
+    ] = None,
+    dropout_scale: Annotated[float, typer.Option(min=0, help="Multiplies the rates of dropout.")] = 0.8,
+    geometric: Annotated[
+        bool, typer.Option("--geometric", help="Mean of logits, not probabilities.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the dropout samples.")] = 1,
+    save: Annotated[bool, typer.Option("--save", help="Write evaluation.json and the model card.")] = False,
     threads: Threads = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -115,44 +128,28 @@ def evaluate(
     if keep and not search:
         raise typer.BadParameter("there is nothing to keep without --search", param_hint="--keep")
     checkpoint = load(model, prepare_device(device, threads))
-    splits = split or [SplitName.TEST]
-    texts = texts_given(checkpoint.vocab, files or (), corpus or (), splits, stream or (), prefix)
-    origin = Origin(checkpoint, recipe, trained_on, corpus or ())
+    texts = texts_given(
+        checkpoint.vocab, files or (), corpus or (), split or [SplitName.TEST], stream or (), prefix
+    )
+    origin = _Origin(checkpoint, recipe, trained_on, corpus or ())
     tried = origin.temperatures() if temperature == "search" else []
     chosen = min(tried, key=lambda pair: pair[1])[0] if tried else _temperature(temperature)
     choice = None
     if search:
-        values = Values(rates=rate, decays=decay, epsilons=epsilon, segments=segment)
-        grid = values.grid(Grid.usual(checkpoint.vocab.kind))
+        grid = grid_of(
+            Grid.usual(checkpoint.vocab.kind), rates=rate, decays=decay, epsilons=epsilon, segments=segment
+        )
+        passages = origin.validation(search_tokens)
         statistics = Statistics(heads=heads, segments=segments)
-        choice = origin.rule(grid, statistics, search_tokens, experts=experts, temperature=chosen)
+        measurements = measurements_of(checkpoint, origin.recipe(), statistics)
+        choice = choose_rule(measurements, passages, grid, experts=experts, temperature=chosen)
     calibration = choice.calibration if choice else _calibration(checkpoint, rule) if dynamic else None
     sampling = origin.monte_carlo(monte_carlo, dropout, dropout_scale, geometric, seed)
-    procedure = _procedure(checkpoint, chosen, calibration, experts, rate_scale, sampling)
-    results = _read(texts, procedure)
-    if keep and choice:
-        keep_choices(checkpoint, [choice])
-    if save:
-        _save(checkpoint, results, procedure, prefix)
-    if as_json:
-        show_json(_report(checkpoint, results, procedure, prefix, tried, choice))
-    else:
-        _show(checkpoint, results, tried, choice)
-
-
-def _procedure(
-    checkpoint: Checkpoint,
-    temperature: float,
-    calibration: Calibration | None,
-    experts: int,
-    rate_scale: float,
-    sampling: MonteCarlo | None,
-) -> Procedure:
     try:
-        return Procedure(
+        procedure = Procedure(
             model=checkpoint.model,
             bos_id=checkpoint.vocab.bos_id,
-            temperature=temperature,
+            temperature=chosen,
             calibration=calibration,
             experts=experts,
             rate_scale=rate_scale,
@@ -160,6 +157,97 @@ def _procedure(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    _tell(checkpoint, _read(texts, procedure), procedure.settings(prefix), tried, choice, keep, save, as_json)
+
+
+def texts_given(
+    vocab: Vocab,
+    files: Sequence[str],
+    corpora: Sequence[str],
+    splits: Sequence[SplitName],
+    streams: Sequence[str],
+    prefix: int | None,
+) -> list[tuple[str, list[Passage]]]:
+    """Every text named, by its name, as passages. Wrong usage when none is; raises CorpusError."""
+
+    def whole(raw: bytes, name: str) -> tuple[str, list[Passage]]:
+        one = passage(vocab, raw, name) if prefix is None else excerpt(vocab, raw[:prefix], name)
+        return name, [one]
+
+    texts = [whole(_file(path), path) for path in files]
+    texts += [
+        whole(load_corpus(name, split.value), f"{name} {split}") for name in corpora for split in splits
+    ]
+    for name in streams:
+        segments = load_stream(name, prefix=prefix)
+        texts.append((name, [excerpt(vocab, raw, label) for label, raw in segments]))
+    if not texts:
+        raise typer.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
+    return texts
+
+
+def _file(path: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise CorpusError(f"{path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a model comes from: its recipe, and the corpora that choices about it are made on."""
+
+    checkpoint: Checkpoint
+    recipe_name: str | None
+    trained_on: str | None
+    corpora: Sequence[str]
+
+    def recipe(self) -> Recipe:
+        """The recipe that it was trained by, on the corpus it was trained on. Wrong usage if unknown."""
+        return recipe_named(self.recipe_name or self.checkpoint.name, self.trained_on)
+
+    def validation(self, tokens: int) -> list[Passage]:
+        """The first ``tokens`` tokens of the corpora's validation text, or of the recipe's."""
+        corpora = self.corpora or self.recipe().corpora
+        return validation_passages(self.checkpoint.vocab, list(dict.fromkeys(corpora)), tokens)
+
+    def temperatures(self) -> Temperatures:
+        """Temperatures with their losses on validation text, in nats a token."""
+        model, bos_id = self.checkpoint.model, self.checkpoint.vocab.bos_id
+        passages = self.validation(TEMPERATURE_TOKENS)
+        with progress_bar("temperature", sum(len(part.ids) for part in passages)) as advance:
+            losses = static_losses(model, passages, bos_id=bos_id, advance=advance)
+        tried = []
+        with progress_bar("temperatures", len(TEMPERATURES)) as advance:
+            for pair in search_temperature(losses):
+                tried.append(pair)
+                advance(1)
+        return tried
+
+    def monte_carlo(
+        self, samples: int, dropout: str | None, scale: float, geometric: bool, seed: int
+    ) -> MonteCarlo | None:
+        """Dropout samples with the rates written in ``dropout``, or the recipe's; None for no samples."""
+        if not samples:
+            return None
+        rates = self.recipe().dropout if dropout is None else _rates(dropout)
+        try:
+            rates = scaled(rates, scale)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--dropout-scale") from error
+        return MonteCarlo(
+            samples=samples, rates=rates, averaging="geometric" if geometric else "arithmetic", seed=seed
+        )
+
+
+def _rates(text: str) -> DropoutRates:
+    names = [field.name for field in fields(DropoutRates)]
+    given = dict(part.partition("=")[::2] for part in text.split(","))
+    try:
+        return DropoutRates(**{name.strip(): float(rate) for name, rate in given.items()})
+    except (TypeError, ValueError) as error:
+        expected = f"{text!r} is not NAME=RATE,... with rates below 1 of {', '.join(names)}"
+        raise typer.BadParameter(expected, param_hint="--dropout") from error
 
 
 def _calibration(checkpoint: Checkpoint, rule: str | None) -> Calibration:
@@ -175,7 +263,7 @@ def _temperature(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is no number, nor 'search'", param_hint="--temperature") from None
 
 
-def _read(texts: Texts, procedure: Procedure) -> Results:
+def _read(texts: Texts, procedure: Procedure) -> list[tuple[str, list[Evaluation]]]:
     results = []
     for name, passages in texts:
         tokens = sum(len(part.ids) for part in passages) * procedure.readings
@@ -184,47 +272,73 @@ def _read(texts: Texts, procedure: Procedure) -> Results:
     return results
 
 
-def _save(
+def _tell(
     checkpoint: Checkpoint,
-    results: Results,
-    procedure: Procedure,
-    prefix: int | None,
-) -> None:
-    settings, kind = procedure.settings(prefix), checkpoint.vocab.kind
-    kept = save_results(checkpoint, [record(total(name, parts), settings, kind) for name, parts in results])
-    rewrite_section(checkpoint, "Evaluation", evaluation_section(kept))
-
-
-def _report(
-    checkpoint: Checkpoint,
-    results: Results,
-    procedure: Procedure,
-    prefix: int | None,
-    temperatures: Sequence[tuple[float, float]],
+    results: Sequence[tuple[str, list[Evaluation]]],
+    settings: dict[str, Any],
+    temperatures: Temperatures,
     choice: Choice | None,
-) -> dict[str, Any]:
-    settings, kind = procedure.settings(prefix), checkpoint.vocab.kind
-    texts = [
-        {**record(total(name, parts), settings, kind), "segments": [part.to_json() for part in parts]}
-        for name, parts in results
-    ]
-    return {
-        "model": checkpoint.name,
-        "fingerprint": checkpoint.fingerprint,
-        "temperatures": [{"temperature": t, "nats_per_token": loss} for t, loss in temperatures],
-        "search": None if choice is None else choice.to_json(),
-        "texts": texts,
-    }
-
-
-def _show(
-    checkpoint: Checkpoint,
-    results: Results,
-    temperatures: Sequence[tuple[float, float]],
-    choice: Choice | None,
+    keep: bool,
+    save: bool,
+    as_json: bool,
 ) -> None:
+    kind = checkpoint.vocab.kind
+    records = [record(total(name, parts), settings, kind) for name, parts in results]
+    if keep and choice:
+        keep_choices(checkpoint, [choice])
+    if save:
+        section = evaluation_section(save_results(checkpoint, records))
+        rewrite_card(checkpoint, lambda card: with_section(card, "Evaluation", section))
+    if as_json:
+        texts = [
+            {**told, "segments": [part.to_json() for part in parts]}
+            for told, (_, parts) in zip(records, results, strict=True)
+        ]
+        show_json(
+            {
+                "model": checkpoint.name,
+                "fingerprint": checkpoint.fingerprint,
+                "temperatures": [{"temperature": t, "nats_per_token": loss} for t, loss in temperatures],
+                "search": None if choice is None else choice.to_json(),
+                "texts": texts,
+            }
+        )
+        return
     if temperatures:
-        show_temperatures(temperatures)
+        best = min(temperatures, key=lambda pair: pair[1])
+        rows = [(f"{t:g}", f"{loss:.4f}{' *' if (t, loss) == best else ''}") for t, loss in temperatures]
+        show_table(("temperature", "nats a token"), rows)
     if choice:
-        show_trials(choice.config, choice.trials, choice.experts)
-    show_results(results, checkpoint.vocab.kind)
+        choice.show()
+    _show(results, kind)
+
+
+def _show(results: Sequence[tuple[str, list[Evaluation]]], kind: VocabKind) -> None:
+    """A row a text, and one for each of its parts where it has several."""
+    rows = []
+    for name, parts in results:
+        rows += [_row(part, kind) for part in parts if len(parts) > 1]
+        rows.append(_row(total(name, parts), kind))
+    show_table(("text", "tokens", "unknown", "perplexity", "static", "adapted", "gain"), rows)
+    columns = "static and adapted" if kind == "words" else "static, adapted and gain"
+    typer.echo(f"{columns} in {PUBLISHED[kind]}; perplexity per token")
+
+
+def _row(result: Evaluation, kind: VocabKind) -> tuple[str, ...]:
+    known = [nats for nats in (result.static_nats, result.adapted_nats) if nats is not None]
+    before, after = (
+        None if nats is None else result.published(kind, nats)
+        for nats in (result.static_nats, result.adapted_nats)
+    )
+    gain = ""
+    if before is not None and after is not None:
+        gain = f"{100 * (1 - after / before):+.2f} %" if kind == "words" else f"{before - after:+.4f}"
+    digits = 2 if kind == "words" else 4
+    return (
+        result.text,
+        f"{result.tokens:,}",
+        f"{result.unknown:,}",
+        f"{result.perplexity(known[-1]):.3f}" if known else "",
+        *("" if value is None else f"{value:.{digits}f}" for value in (before, after)),
+        gain,
+    )

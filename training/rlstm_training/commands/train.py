@@ -1,7 +1,7 @@
 """``rlstm train``: a recipe, from its beginning or its newest checkpoint to its end."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from rlstm_model.checkpoint import load
+from rlstm_training.cards import export
 from rlstm_training.commands.console import (
     AsJson,
     Device,
@@ -22,17 +23,16 @@ from rlstm_training.commands.console import (
     prepare_device,
     recipe_chosen,
     show_json,
+    show_table,
 )
-from rlstm_training.commands.listing import show_recipes
 from rlstm_training.config import Recipe
+from rlstm_training.corpora.reading import missing_files
 from rlstm_training.corpora.texts import prepare
-from rlstm_training.export import export
 from rlstm_training.loop import train as run_recipe
 from rlstm_training.ranks import Ranks, launched_ranks, own_device
 from rlstm_training.recipes import RECIPES
-from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, Several, Silence
+from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, Several, TensorBoard
 from rlstm_training.run import RunDirectory, RunError
-from rlstm_training.tensorboard import TensorBoard
 
 
 @command
@@ -110,9 +110,46 @@ def _opened(folder: Path, recipe: Recipe, ranks: Ranks) -> RunDirectory:
 @contextmanager
 def _reporter(run: RunDirectory, ranks: Ranks, as_json: bool) -> Iterator[Reporter]:
     if not ranks.first:
-        yield Silence()
+        yield Reporter()
         return
     with ExitStack() as stack:
         bar = stack.enter_context(ProgressBar(Console(stderr=True), run.recipe().name))
         board = stack.enter_context(TensorBoard(run.tensorboard))
         yield Several([bar, board, *([JsonLines(sys.stdout)] if as_json else [])])
+
+
+def show_recipes(*, as_json: bool) -> None:
+    """All recipes in one table, each with what it reads, and whether that is here. Raises CorpusError."""
+    recipes = [RECIPES[name]() for name in RECIPES]
+    here = {name: not missing_files(name) for recipe in recipes for name in recipe.corpora}
+    if as_json:
+        show_json({"recipes": [_row(recipe, here) for recipe in recipes]})
+        return
+    headers = ("recipe", "weights", "vocabulary", "layers", "rows x tokens x samples", "steps", "corpora")
+    rows = [
+        (
+            recipe.name,
+            f"{recipe.model.num_parameters:,}",
+            f"{recipe.model.vocab_size:,} {recipe.vocab}",
+            f"{recipe.model.num_layers} {recipe.model.cell} of {recipe.model.hidden_size}",
+            f"{recipe.rows} x {recipe.window} x {recipe.dropout_samples}",
+            f"{recipe.steps:,}",
+            ", ".join(name + ("" if here[name] else " (not here)") for name in recipe.corpora),
+        )
+        for recipe in recipes
+    ]
+    show_table(headers, rows)
+
+
+def _row(recipe: Recipe, here: Mapping[str, bool]) -> dict[str, Any]:
+    model = recipe.model
+    return {
+        "recipe": recipe.name,
+        "weights": model.num_parameters,
+        "vocabulary": {"kind": recipe.vocab, "size": model.vocab_size},
+        "cell": model.cell,
+        "layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        **{name: getattr(recipe, name) for name in ("rows", "window", "dropout_samples", "steps")},
+        "corpora": {name: here[name] for name in recipe.corpora},
+    }

@@ -5,26 +5,35 @@
 * a dataset of the folder's ``manifest.json``, which gives each file's size, sha256 and role; a corpus with
   one file has byte-range splits;
 * a published corpus, whose files, as their publisher names them, lie in the folder or in a folder of the
-  corpus's name in it (:mod:`rlstm_training.corpora.table`);
+  corpus's name in it (:mod:`rlstm_training.corpora.published`);
 * a folder of the user's own with ``train.txt``, ``valid.txt`` and ``test.txt``: name it by its path.
 """
 
-from rlstm_training.corpora.base import ENVIRONMENT, CorpusError, Extent, Split, corpora_folder
-from rlstm_training.corpora.forms import in_form, unwrap
-from rlstm_training.corpora.reading import load_corpus, load_file, locate, missing_files
-from rlstm_training.corpora.table import PUBLISHED
+import os
+from pathlib import Path
+from typing import Literal
 
-__all__ = [
-    "ENVIRONMENT",
-    "PUBLISHED",
-    "CorpusError",
-    "Extent",
-    "Split",
-    "corpora_folder",
-    "in_form",
-    "load_corpus",
-    "load_file",
-    "locate",
-    "missing_files",
-    "unwrap",
-]
+Split = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+ENVIRONMENT = "RLSTM_CORPORA"
+DEFAULT_FOLDER = Path("../shared/data")
+
+
+class CorpusError(Exception):
+    """A corpus that is missing, damaged or of another shape; the message names the file."""
+
+
+def corpora_folder() -> Path:
+    """The folder in ``RLSTM_CORPORA``, else ``../shared/data``."""
+    return Path(os.environ.get(ENVIRONMENT, DEFAULT_FOLDER))
+
+
+def read_file(path: Path) -> bytes:
+    """All bytes of a file, at least one. Raises CorpusError."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CorpusError(f"{path}: {error.strerror}") from error
+    if not raw:
+        raise CorpusError(f"{path} is empty")
+    return raw

@@ -1,20 +1,33 @@
-"""From the name of a corpus to the text of a split."""
+"""From the name of a corpus or a stream to its text, checked against whatever is known of it.
 
+Streams are ready orders of text segments that change author, domain or language: ``streams.json`` in the
+corpora folder names each segment's file, start and length in bytes. They are test texts: nothing is ever
+chosen on them, so :func:`held_out` gives only text that no stream uses.
+"""
+
+import hashlib
+import json
+import lzma
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rlstm_training.corpora.base import (
-    ENVIRONMENT,
-    SPLITS,
-    CorpusError,
-    Extent,
-    Split,
-    corpora_folder,
-    read_file,
-)
-from rlstm_training.corpora.manifest import MANIFEST, named, read_manifest, read_verified
-from rlstm_training.corpora.table import PUBLISHED
+from rlstm_training.corpora import ENVIRONMENT, SPLITS, CorpusError, Split, corpora_folder, read_file
+from rlstm_training.corpora.published import PUBLISHED
 
+MANIFEST, STREAMS = "manifest.json", "streams.json"
 OWN_LICENCE = "the user's own text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """The bytes from ``start`` to before ``end`` of a file of the manifest, or of the user's own (path)."""
+
+    path: str
+    start: int
+    end: int
+    licence: str
 
 
 def locate(name: str, split: Split, *, folder: Path | None = None) -> Extent:
@@ -45,16 +58,29 @@ def load_corpus(name: str, split: Split, *, folder: Path | None = None) -> bytes
         return PUBLISHED[name].load(split, folder)
     if Path(name).is_dir():
         return read_file(Path(name) / f"{split}.txt")
-    raise _unknown(name, folder)
+    raise CorpusError(
+        f"no corpus {name!r}: not in {folder / MANIFEST} (set {ENVIRONMENT} to a corpora folder), none of "
+        f"the published ones ({', '.join(PUBLISHED)}), and no folder"
+    )
 
 
 def load_file(path: str, *, folder: Path | None = None) -> bytes:
     """A whole file of the manifest, by its path there, checked. Raises CorpusError."""
     folder = folder or corpora_folder()
-    for record in read_manifest(folder):
-        if record["path"] == path:
-            return read_verified(folder, record)
-    raise CorpusError(f"no file {path!r} in {folder / MANIFEST}")
+    record = next((record for record in _manifest(folder) if record["path"] == path), None)
+    if record is None:
+        raise CorpusError(f"no file {path!r} in {folder / MANIFEST}")
+    place = folder / path
+    packed = read_file(place)
+    try:
+        raw = lzma.decompress(packed)
+    except (lzma.LZMAError, EOFError) as error:
+        raise CorpusError(f"{place} is damaged: {error}") from error
+    if len(raw) != record["raw_bytes"]:
+        raise CorpusError(f"{place} holds {len(raw)} bytes; the manifest says {record['raw_bytes']}")
+    if hashlib.sha256(raw).hexdigest() != record["raw_sha256"]:
+        raise CorpusError(f"{place}: its checksum is not the manifest's")
+    return raw
 
 
 def missing_files(name: str, *, folder: Path | None = None) -> list[Path]:
@@ -63,7 +89,7 @@ def missing_files(name: str, *, folder: Path | None = None) -> list[Path]:
     A name that means nothing is a folder that is not there. Raises CorpusError when the manifest is damaged.
     """
     folder = folder or corpora_folder()
-    records = [record for record in read_manifest(folder) if named(name, record)]
+    records = [record for record in _manifest(folder) if _named(name, record)]
     if records:
         return [folder / record["path"] for record in records if not (folder / record["path"]).is_file()]
     if name in PUBLISHED:
@@ -75,7 +101,7 @@ def missing_files(name: str, *, folder: Path | None = None) -> list[Path]:
 
 def _in_manifest(name: str, split: Split, folder: Path) -> Extent | None:
     """Where the manifest has it; None where it does not know the name. Raises CorpusError."""
-    records = [record for record in read_manifest(folder) if named(name, record)]
+    records = [record for record in _manifest(folder) if _named(name, record)]
     for record in records:
         start, end = 0, record["raw_bytes"]
         if record["role"] == "all":
@@ -87,8 +113,88 @@ def _in_manifest(name: str, split: Split, folder: Path) -> Extent | None:
     return None
 
 
-def _unknown(name: str, folder: Path) -> CorpusError:
-    return CorpusError(
-        f"no corpus {name!r}: not in {folder / MANIFEST} (set {ENVIRONMENT} to a corpora folder), none of "
-        f"the published ones ({', '.join(PUBLISHED)}), and no folder"
-    )
+def _named(name: str, record: dict[str, Any]) -> bool:
+    """Whether a record belongs to the corpus of this name."""
+    if record["role"] == "domain":
+        return record["path"] == name or str(record["path"]).startswith(f"{name}.")
+    return bool(record["dataset"] == name)
+
+
+def _manifest(folder: Path) -> list[dict[str, Any]]:
+    """The records of the folder's files; none where it has no manifest. Raises CorpusError."""
+    path = folder / MANIFEST
+    try:
+        files: list[dict[str, Any]] = json.loads(path.read_text())["files"]
+        for record in files:
+            record["path"], record["dataset"], record["role"], record["licence"]
+            record["raw_bytes"], record["raw_sha256"]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorpusError(f"{path} is no corpora manifest: {error}") from error
+    return files
+
+
+def load_stream(
+    name: str, *, prefix: int | None = None, folder: Path | None = None
+) -> list[tuple[str, bytes]]:
+    """The named segments of a stream: whole, or in the prefix form, the first ``prefix`` bytes of each.
+
+    Raises CorpusError.
+    """
+    folder = folder or corpora_folder()
+    streams = _streams(folder)
+    if name not in streams:
+        raise CorpusError(f"no stream {name!r} in {folder / STREAMS} (there: {', '.join(streams)})")
+    whole = {path: load_file(path, folder=folder) for path in {extent.path for extent in streams[name]}}
+    segments = []
+    for extent in streams[name]:
+        end = extent.end if prefix is None else min(extent.end, extent.start + prefix)
+        label = f"{Path(extent.path).name.removesuffix('.xz')} @{extent.start}"
+        segments.append((label, whole[extent.path][extent.start : end]))
+    return segments
+
+
+def stream_names(*, folder: Path | None = None) -> list[str]:
+    """The streams that there are, in their order. Raises CorpusError."""
+    return list(_streams(folder or corpora_folder()))
+
+
+def held_out(name: str, split: Split, length: int, *, folder: Path | None = None) -> bytes:
+    """The first ``length`` bytes in a row of a corpus's split that belong to no stream.
+
+    Raises CorpusError when there are none.
+    """
+    extent = locate(name, split, folder=folder)
+    streams = _streams(folder or corpora_folder()).values()
+    taken = [used for stream in streams for used in stream if used.path == extent.path]
+    start = first_free(extent, taken, length) - extent.start
+    return load_corpus(name, split, folder=folder)[start : start + length]
+
+
+def first_free(extent: Extent, taken: Sequence[Extent], length: int) -> int:
+    """Where the first ``length`` bytes of ``extent`` begin that touch nothing of ``taken``."""
+    start = extent.start
+    for used in sorted(taken, key=lambda used: used.start):
+        if used.start < start + length and start < used.end:
+            start = used.end
+    if start + length > extent.end:
+        raise CorpusError(f"{extent.path} has no {length} bytes in a row that belong to no stream")
+    return start
+
+
+def _streams(folder: Path) -> dict[str, list[Extent]]:
+    """All streams by name; none where the folder has no ``streams.json``."""
+    path = folder / STREAMS
+    try:
+        data: dict[str, Any] = json.loads(path.read_text())
+        return {name: [_extent(segment) for segment in stream["segments"]] for name, stream in data.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorpusError(f"{path} is no description of streams: {error}") from error
+
+
+def _extent(segment: dict[str, Any]) -> Extent:
+    start = int(segment["start"])
+    return Extent(path=str(segment["file"]), start=start, end=start + int(segment["length"]), licence="")

@@ -1,7 +1,9 @@
-"""Texts as ids: what a recipe reads, and passages to evaluate on."""
+"""Texts as ids, in the form they are read in: what a recipe reads, and passages to evaluate on."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,12 @@ from rlstm_model.vocab import (
     WordVocab,
 )
 from rlstm_training.batches import Ids, Texts
-from rlstm_training.config import Recipe, Source
-from rlstm_training.corpora import CorpusError, Split, in_form, load_corpus
+from rlstm_training.config import Form, Recipe, Source
+from rlstm_training.corpora import CorpusError, Split
+from rlstm_training.corpora.reading import held_out, load_corpus, locate
+
+# The most that a token takes on average in any text we know: more is read than is kept.
+_BYTES_A_TOKEN = {"bytes": 1, "characters": 4, "words": 8, "subwords": 8}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -105,6 +111,28 @@ def excerpt(vocab: Vocab, raw: bytes, name: str) -> Passage:
     return passage(vocab, raw, name)
 
 
+def validation_passages(vocab: Vocab, corpora: Sequence[str], tokens: int) -> list[Passage]:
+    """About ``tokens`` tokens in all: the beginnings of the corpora's validation texts, in equal shares.
+
+    What belongs to a stream is left out. Raises CorpusError.
+    """
+    share, passages = max(1, tokens // len(corpora)), []
+    for corpus in corpora:
+        extent = locate(corpus, "valid")
+        length = min(share * _BYTES_A_TOKEN[vocab.kind], extent.end - extent.start)
+        passages.append(first_tokens(vocab, held_out(corpus, "valid", length), f"{corpus} valid", share))
+    return passages
+
+
+def first_tokens(vocab: Vocab, raw: bytes, name: str, tokens: int) -> Passage:
+    """The passage of the first ``tokens`` tokens of a text. Raises CorpusError when it holds none."""
+    if vocab.kind == "bytes":
+        return excerpt(vocab, raw[:tokens], name)
+    text = raw.decode(errors="ignore")
+    ends = vocab.encode(text).ends
+    return excerpt(vocab, text[: ends[min(tokens, len(ends)) - 1]].encode() if ends else b"", name)
+
+
 def _train_text(recipe: Recipe, source: Source, vocab: Vocab, raw: bytes) -> tuple[Ids, int]:
     """A source's ids and rows, which are sure to be read as the recipe says."""
     name = f"{_label(source)} train"
@@ -131,8 +159,7 @@ def _encode_long(vocab: Vocab, raw: bytes, name: str, window: int, pieces: int =
 
 
 def _load_sources(recipe: Recipe, split: Split, folder: Path | None) -> dict[str, bytes]:
-    corpora: Sequence[str] = list(dict.fromkeys(source.corpus for source in recipe.sources))
-    raws = {corpus: load_corpus(corpus, split, folder=folder) for corpus in corpora}
+    raws = {corpus: load_corpus(corpus, split, folder=folder) for corpus in recipe.corpora}
     return {_label(source): in_form(raws[source.corpus], source.form) for source in recipe.sources}
 
 
@@ -145,3 +172,35 @@ def _decode(raw: bytes, name: str) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise CorpusError(f"{name} is not UTF-8 at byte {error.start}") from error
+
+
+def in_form(raw: bytes, form: Form) -> bytes:
+    """``raw`` in another form: see :class:`rlstm_training.config.Source`."""
+    if form == "as_is":
+        return raw
+    text = raw.replace(b"\r\n", b"\n")
+    return text if form == "lf" else unwrap(text)
+
+
+def unwrap(text: bytes) -> bytes:
+    """Join hard-wrapped lines, and let one newline end a paragraph, as novels have it.
+
+    A line was wrapped if the next line's first word would not have fitted on it: so verse, headings and
+    lists keep their lines. The width is that of the block's longest line, at least 50 bytes.
+    """
+    blocks = re.split(rb"\n[ \t]*\n", text)
+    return b"\n".join(_unwrap_block(block) for block in blocks if block.strip()) + b"\n"
+
+
+def _unwrap_block(block: bytes) -> bytes:
+    lines = block.strip(b"\n").split(b"\n")
+    width = max(50, *(len(line) for line in lines))
+    joined = [lines[0]]
+    for before, line in pairwise(lines):
+        first_word = line.split(b" ", 1)[0]
+        wrapped = bool(first_word) and len(before) + 1 + len(first_word) > width - 3
+        if wrapped:
+            joined[-1] = joined[-1].rstrip() + b" " + line
+        else:
+            joined.append(line)
+    return b"\n".join(joined)

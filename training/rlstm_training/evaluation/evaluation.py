@@ -1,20 +1,23 @@
 """Evaluation: static and dynamic, in nats summed in float64.
 
 Published numbers are read one token after the other as a session would: batch 1, the first token follows
-``bos``, every token counts, ends of lines too, and the state is carried over them (mathematics: §2.12).
+``bos``, every token counts, ends of lines too, and the state is carried over them (docs/mathematics.md
+§2.12).
 Shape suffixes: T time, B batch rows.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from rlstm_model.adaptation.adapted_state import AdaptedState
+from rlstm_model.adaptation.batch_items import ObservedChunk
 from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, ObservedChunk
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import score
@@ -25,7 +28,7 @@ from rlstm_training.corpora.texts import Passage
 
 Advance = Callable[[int], None]
 
-# Characters of Unicode and bytes of UTF-8 give different numbers for one text (mathematics: pitfall 24).
+# Characters of Unicode and bytes of UTF-8 give different numbers for one text.
 PUBLISHED: Mapping[VocabKind, str] = {
     "words": "perplexity",
     "characters": "bits per character",
@@ -48,6 +51,28 @@ class Evaluation:
     adapted_nats: float | None = None
     updates: int = 0
     guards: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        passage: Passage,
+        *,
+        static: float | None = None,
+        adapted: float | None = None,
+        updates: int = 0,
+        guards: int = 0,
+    ) -> "Evaluation":
+        """What ``passage`` cost."""
+        return cls(
+            text=passage.name,
+            tokens=len(passage.ids),
+            bytes=passage.bytes,
+            unknown=passage.unknown,
+            static_nats=static,
+            adapted_nats=adapted,
+            updates=updates,
+            guards=guards,
+        )
 
     def published(self, kind: VocabKind, nats: float) -> float:
         """``nats`` in the measure that is published for tokens of a kind: see :data:`PUBLISHED`."""
@@ -93,15 +118,18 @@ class Evaluation:
 
 def total(name: str, parts: Sequence[Evaluation]) -> Evaluation:
     """All ``parts`` (at least one) as one text."""
-    statics = [part.static_nats for part in parts if part.static_nats is not None]
-    adapted = [part.adapted_nats for part in parts if part.adapted_nats is not None]
+
+    def nats(losses: list[float | None]) -> float | None:
+        known = [loss for loss in losses if loss is not None]
+        return math.fsum(known) if len(known) == len(parts) else None
+
     return Evaluation(
         text=name,
         tokens=sum(part.tokens for part in parts),
         bytes=sum(part.bytes for part in parts),
         unknown=sum(part.unknown for part in parts),
-        static_nats=math.fsum(statics) if len(statics) == len(parts) else None,
-        adapted_nats=math.fsum(adapted) if len(adapted) == len(parts) else None,
+        static_nats=nats([part.static_nats for part in parts]),
+        adapted_nats=nats([part.adapted_nats for part in parts]),
         updates=sum(part.updates for part in parts),
         guards=sum(part.guards for part in parts),
     )
@@ -111,15 +139,8 @@ def no_advance(tokens: int) -> None:
     """Tell nobody how many more tokens were read."""
 
 
-class Reading(Protocol):
-    """A reader in the middle of a text: its next passage continues the last one."""
-
-    def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
-        """Read ``passage`` to its end; ``advance`` hears of tokens done."""
-
-
 class StaticReading:
-    """Reads with the slow weights."""
+    """Reads with the slow weights: its next passage continues the last one."""
 
     def __init__(self, model: LanguageModel, *, bos_id: int, temperature: float = 1.0) -> None:
         self._model = model
@@ -128,7 +149,7 @@ class StaticReading:
         self._last = bos_id
 
     def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
-        """See :class:`Reading`."""
+        """Read ``passage`` to its end; ``advance`` is called with the number of tokens read."""
         nats = []
         for start in range(0, len(passage.ids), _SLICE):
             ids = passage.ids[start : start + _SLICE]
@@ -143,17 +164,11 @@ class StaticReading:
             self._last = ids[-1]
             nats.append(-scores.total)
             advance(len(ids))
-        return Evaluation(
-            text=passage.name,
-            tokens=len(passage.ids),
-            bytes=passage.bytes,
-            unknown=passage.unknown,
-            static_nats=math.fsum(nats),
-        )
+        return Evaluation.of(passage, static=math.fsum(nats))
 
 
 class DynamicReading:
-    """Reads as a session does, through the same :meth:`DynamicEvaluator.observe`."""
+    """Reads as a session does, through the same :meth:`DynamicEvaluator.observe`, passage after passage."""
 
     def __init__(
         self, evaluator: DynamicEvaluator, *, static: bool = True, experts: int = 1, rate_scale: float = 1.0
@@ -163,7 +178,7 @@ class DynamicReading:
         self._state = evaluator.start(rate_scale=rate_scale, static=static, experts=experts)
 
     def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
-        """See :class:`Reading`."""
+        """Read ``passage`` to its end; ``advance`` is called with the number of tokens read."""
         sums = _Sums()
         for observed in self._evaluator.observe(self._state, passage.ids):
             self._state = observed.state
@@ -228,13 +243,10 @@ class _Sums:
         self.guards += len(observed.guards)
 
     def of(self, passage: Passage) -> Evaluation:
-        return Evaluation(
-            text=passage.name,
-            tokens=len(passage.ids),
-            bytes=passage.bytes,
-            unknown=passage.unknown,
-            static_nats=math.fsum(self.static) if self.static else None,
-            adapted_nats=math.fsum(self.adapted),
+        return Evaluation.of(
+            passage,
+            static=math.fsum(self.static) if self.static else None,
+            adapted=math.fsum(self.adapted),
             updates=self.updates,
             guards=self.guards,
         )

@@ -3,23 +3,22 @@
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 
 import numpy as np
 import torch
 
-from rlstm_model.adaptation.bases import (
-    GradientAxes,
-    GradientSquares,
-    SubspaceStatistics,
-    collect,
+from rlstm_model.adaptation.bases import GradientAxes, GradientSquares, SubspaceStatistics, collect
+from rlstm_model.adaptation.calibration import (
+    Calibration,
+    CalibrationSet,
+    GradientStatistics,
+    measure_rms,
+    rounded,
 )
-from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics, measure_rms
-from rlstm_model.adaptation.calibration_file import rounded
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.factors import segment_gradients
-from rlstm_model.adaptation.sparse import SparseStatistics, all_units
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.batches import Ids
 
@@ -29,15 +28,13 @@ class Statistics:
     """How gradient statistics are taken: ``heads`` read heads, each over ``segments`` segments.
 
     ``rank`` is how many axes a side of a matrix has at most, ``embedding_rank`` of the embedding and the
-    softmax; with a rank of 0 only whole weights are measured. ``units`` is how many hidden units of a layer
-    may add to each other, at most; with 0 that is not measured.
+    softmax; with a rank of 0 only whole weights are measured.
     """
 
     heads: int = 16
     segments: int = 60
     rank: int = 0
     embedding_rank: int = 256
-    units: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -172,11 +169,6 @@ class Measurements:
         """How many fast weights a kind has when it has all of them. Raises ValueError without axes."""
         if kind == "output_bias":
             return self.model.config.vocab_size
-        if kind == "sparse":
-            if self._known is not None and self._known.sparse is not None:
-                return self._known.sparse.rms_LUU.numel()
-            layers, units = self.model.config.num_layers, self.model.config.hidden_size
-            return layers * min(units, self._statistics.units) ** 2
         if kind == "subspace":
             return most_fast_weights(cores_of(self.model, self._statistics, self._known))
         return sum(weight.numel() for weight in self.model.parameters())
@@ -184,10 +176,6 @@ class Measurements:
     def _of(self, segment: int) -> tuple[GradientStatistics, int]:
         if segment not in self._measured:
             statistics, count = self._measure(segment)
-            self._measured[segment] = (rounded(statistics, self.model), count)
-        statistics, count = self._measured[segment]
-        if statistics.sparse is None and self._statistics.units:
-            statistics = replace(statistics, sparse=self._between_units(segment))
             self._measured[segment] = (rounded(statistics, self.model), count)
         return self._measured[segment]
 
@@ -214,20 +202,6 @@ class Measurements:
         return GradientStatistics(
             full_P=full_P, subspace=SubspaceStatistics(bases, cores.rms() | biases)
         ), count
-
-    def _between_units(self, segment: int) -> SparseStatistics:
-        wanted, model = self._statistics, self.model
-        texts = read_heads(self._sources, wanted.heads, wanted.segments * segment)
-        rms_P, _ = measure_rms(
-            model,
-            texts,
-            segment=segment,
-            reduction="mean",
-            bos_id=self.bos_id,
-            fast_weights=all_units(model),
-        )
-        hidden = model.config.hidden_size
-        return SparseStatistics.of(rms_P.view(-1, hidden, hidden)).leading(wanted.units)
 
     def _collect(
         self, texts: Sequence[Sequence[int]], segment: int, *statistics: GradientAxes | GradientSquares

@@ -1,4 +1,4 @@
-"""Monte-Carlo dropout: evaluation with dropout left on, averaged over samples (mathematics: §2.14).
+"""Monte-Carlo dropout: evaluation with dropout left on, averaged over samples (docs/mathematics.md §2.14).
 
 arithmetic  p(w) = 1/N sum_n p_n(w): each sample is a full pass with masks and state of its own; where it
             learns, it begins with the weights as loaded and learns under its own masks

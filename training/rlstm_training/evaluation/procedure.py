@@ -1,25 +1,36 @@
-"""Procedures: everything that decides what a text costs, in one value."""
+"""Procedures: everything that decides what a text costs, in one value; and its results, as they are kept.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+``evaluation.json`` beside a checkpoint holds what it reached on which text. A result belongs to weights and
+settings: those of other weights are dropped when the file is written again, and one for the same text under
+the same settings replaces the last one.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from itertools import accumulate
+from typing import Any
 
-from torch import Tensor
-
+from rlstm_model.adaptation.adapted_state import ExpertConfig
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, ExpertConfig
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.checkpoint import EVALUATION, Checkpoint, CheckpointError
 from rlstm_model.language_model import LanguageModel
+from rlstm_model.vocab import VocabKind
+from rlstm_training.atomic import replace_text
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import (
+    PUBLISHED,
     Advance,
     DynamicReading,
     Evaluation,
-    Reading,
     StaticReading,
     no_advance,
 )
 from rlstm_training.evaluation.monte_carlo import MonteCarlo, sampled_adapted_log_probs, sampled_log_probs
-from rlstm_training.evaluation.results import EvaluationSettings
+
+FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,31 +59,33 @@ class Procedure:
             raise ValueError("samples of dropout are averaged for one expert, not for several")
         ExpertConfig(experts=self.experts)
 
-    def settings(self, prefix: int | None = None) -> EvaluationSettings:
-        """What of it belongs beside a result."""
-        return EvaluationSettings(
-            temperature=self.temperature,
-            adaptation=None if self.calibration is None else self.calibration.config,
-            experts=self.experts,
-            rate_scale=self.rate_scale,
-            monte_carlo=self.monte_carlo,
-            prefix=prefix,
-        )
+    def settings(self, prefix: int | None = None) -> dict[str, Any]:
+        """All that a result depends on beside weights and text, as JSON.
+
+        ``prefix`` is the bytes of each text or segment that were read, None for all of them.
+        """
+        return {
+            "temperature": self.temperature,
+            "adaptation": None if self.calibration is None else self.calibration.config.to_json(),
+            "experts": self.experts,
+            "rate_scale": self.rate_scale,
+            "monte_carlo": None if self.monte_carlo is None else asdict(self.monte_carlo),
+            "prefix": prefix,
+        }
 
     @property
     def readings(self) -> int:
         """How often each token is read."""
-        readings = 1 if self.calibration is None else 2
-        sampling = self.monte_carlo
-        return (
-            readings if sampling is None or sampling.averaging == "geometric" else readings * sampling.samples
-        )
+        readings, sampling = 1 if self.calibration is None else 2, self.monte_carlo
+        if sampling is None or sampling.averaging == "geometric":
+            return readings
+        return readings * sampling.samples
 
     def read(self, passages: Sequence[Passage], advance: Advance = no_advance) -> list[Evaluation]:
         """Evaluations of the parts of one text, each of which continues the last one."""
         if self.monte_carlo is not None:
             return self._sample(passages, self.monte_carlo, advance)
-        static: Reading = StaticReading(self.model, bos_id=self.bos_id, temperature=self.temperature)
+        static = StaticReading(self.model, bos_id=self.bos_id, temperature=self.temperature)
         results = [static.read(part, advance) for part in passages]
         if self.calibration is None:
             return results
@@ -110,19 +123,58 @@ class Procedure:
                 rate_scale=self.rate_scale,
                 advance=advance,
             )
-        ends = list(accumulate(len(part.ids) for part in passages))
-        return [
-            _of_log_probs(part, static_N, adapted_N, slice(end - len(part.ids), end))
-            for part, end in zip(passages, ends, strict=True)
-        ]
+        results = []
+        for part, end in zip(passages, accumulate(len(part.ids) for part in passages), strict=True):
+            place = slice(end - len(part.ids), end)
+            adapted = None if adapted_N is None else -float(adapted_N[place].sum())
+            results.append(Evaluation.of(part, static=-float(static_N[place].sum()), adapted=adapted))
+        return results
 
 
-def _of_log_probs(passage: Passage, static_N: Tensor, adapted_N: Tensor | None, place: slice) -> Evaluation:
-    return Evaluation(
-        text=passage.name,
-        tokens=len(passage.ids),
-        bytes=passage.bytes,
-        unknown=passage.unknown,
-        static_nats=-float(static_N[place].sum()),
-        adapted_nats=None if adapted_N is None else -float(adapted_N[place].sum()),
-    )
+def record(
+    evaluation: Evaluation, settings: Mapping[str, Any], kind: VocabKind, *, now: datetime | None = None
+) -> dict[str, Any]:
+    """A result as it is kept. ``published`` names the measure that is published for such tokens."""
+    return {
+        **evaluation.to_json(),
+        "published": PUBLISHED[kind],
+        "settings": dict(settings),
+        "date": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
+    }
+
+
+def load_results(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """The results of a checkpoint's present weights. Raises CheckpointError when the file is damaged."""
+    path = checkpoint.folder / EVALUATION
+    try:
+        data = json.loads(path.read_bytes())
+        if data["format_version"] != FORMAT_VERSION:
+            raise CheckpointError(f"{path}: format_version must be {FORMAT_VERSION}")
+        results = [dict(result) for result in data["results"]]
+        known = data["fingerprint"] == checkpoint.fingerprint
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: holds no results that can be read; move it away ({error})") from error
+    return results if known else []
+
+
+def save_results(checkpoint: Checkpoint, new: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Add results to the file beside a checkpoint; returns all that it holds then, by text.
+
+    The file is replaced in one step. Raises CheckpointError, with the old file unharmed.
+    """
+    kept = {
+        json.dumps([result["text"], result["settings"]], sort_keys=True): dict(result)
+        for result in (*load_results(checkpoint), *new)
+    }
+    results = sorted(kept.values(), key=lambda result: str(result["text"]))
+    data = {"format_version": FORMAT_VERSION, "fingerprint": checkpoint.fingerprint, "results": results}
+    path = checkpoint.folder / EVALUATION
+    try:
+        replace_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written ({error})") from error
+    return results

@@ -43,13 +43,7 @@ class Command:
     parts: tuple["Command", ...] = ()
 
 
-BENCHES = (
-    Command(name="serve", help="What a server does for many sessions at once.", extra="server"),
-    Command(name="adapt", help="What learning saves, by each rule of a model.", extra="training"),
-    Command(name="peers", help="Learning and scoring beside how others do it.", extra="training"),
-    Command(name="train", help="How fast training is.", extra="training"),
-    Command(name="gpu", help="Minutes on one GPU: what is learned, beside an LSTM.", extra="training"),
-)
+BENCHES = (Command(name="serve", help="What a server does for many sessions at once.", extra="server"),)
 
 STORES = (
     Command(name="install", help="Install the function library on a shared store.", extra="server"),

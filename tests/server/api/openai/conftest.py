@@ -8,15 +8,16 @@ from dataclasses import replace
 import httpx
 import pytest
 import pytest_asyncio
+from tests.memory_store import MemoryStore
 
+from rlstm_model.adaptation.evaluator import score_after
 from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
 from rlstm_server.api.openai.completions import CompletionOut
 from rlstm_server.app import create_app
-from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.settings import Settings
-from rlstm_server.store.in_memory import MemoryStore
 
 BOS = 10
 
@@ -113,7 +114,7 @@ def adapted(tiny_checkpoint):
         for part in evaluator.observe(state, prompt[1:]):
             state, found = part.state, [*found, *part.scores.logprobs.tolist()]
         reader = evaluator.reader(state)
-        after, _ = reader.score(reader.cursor, written)
+        after, _ = score_after(reader, reader.cursor, written)
         return found, after.logprobs.tolist()
 
     return scores

@@ -1,0 +1,193 @@
+"""One queue a session: its tasks, one after the other, each outside the request that asked for it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from rlstm_server.engine.cache import SessionCache
+from rlstm_server.errors import (
+    Draining,
+    InFlight,
+    OutcomeUnknown,
+    Overloaded,
+    ServerError,
+    StoreUnavailable,
+)
+from rlstm_server.metrics import Metrics
+from rlstm_server.store.base import SessionKey
+
+COMMIT_SECONDS: Final = 3.0
+"""How long a commit may be on its way."""
+
+Result = TypeVar("Result")
+Answer = TypeVar("Answer")
+
+
+@dataclass(eq=False)
+class Task(Generic[Result]):
+    """Work that outlives the request: whoever waits for it may leave, and a commit goes on all the same.
+
+    Once the work knows that its change `took_effect`, now or earlier, no error says otherwise.
+    """
+
+    work: Callable[["Task[Result]"], Awaitable[Result]]
+    took_effect: bool = False
+    _refuse: Callable[[], ServerError] | None = None
+    _abandoned: bool = False
+    _committing: bool = False
+    _task: "asyncio.Task[Result]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._task = asyncio.ensure_future(self._run())
+        self._task.add_done_callback(_take_exception)
+
+    @property
+    def task(self) -> "asyncio.Task[Result]":
+        """The event loop's task that does the work."""
+        return self._task
+
+    async def wait(self) -> Result:
+        """The result. Cancelling the wait abandons the task."""
+        try:
+            return await asyncio.shield(self._task)
+        except ServerError as error:
+            self._honest(error)
+            raise
+        except asyncio.CancelledError:
+            if self._refuse is not None and self._task.cancelled():
+                raise self._honest(self._refuse()) from None
+            self.abandon()
+            raise
+
+    def abandon(self, refuse: Callable[[], ServerError] | None = None) -> None:
+        """Stop the work at once, or after the commit that is on its way; who still waits is refused so."""
+        self._abandoned = True
+        self._refuse = refuse
+        if not self._committing:
+            self._task.cancel()
+
+    async def commit(self, call: Awaitable[Answer]) -> Answer:
+        """Await a commit that nothing may interrupt."""
+        self._committing = True
+        try:
+            return await call
+        finally:
+            self._committing = False
+
+    def check(self) -> None:
+        """Raise CancelledError when the task was abandoned during a commit."""
+        if self._abandoned:
+            raise asyncio.CancelledError
+
+    def _honest(self, error: ServerError) -> ServerError:
+        if self.took_effect:
+            error.applied = "yes"
+        return error
+
+    async def _run(self) -> Result:
+        return await self.work(self)
+
+
+def _take_exception(task: "asyncio.Task[Any]") -> None:
+    """Look at a task's exception, so that an abandoned one is not reported as forgotten."""
+    if not task.cancelled():
+        task.exception()
+
+
+@dataclass(eq=False)
+class _Queue:
+    """The tasks of one session: one has its turn, the others wait in the order they came.
+
+    `failures` counts tasks that the store left without an answer. Who waited behind one of them is told so at
+    once: the next wait for the store would only begin there, and the one after that later still.
+    """
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    failures: int = 0
+    tasks: dict[str, Task[Any]] = field(default_factory=dict)
+
+
+@dataclass(eq=False, kw_only=True)
+class SessionQueues:
+    """The queues of all sessions that have anything to do."""
+
+    cache: SessionCache
+    metrics: Metrics
+    queued_operations: int
+    draining: bool = False
+    _queues: dict[SessionKey, _Queue] = field(default_factory=dict)
+    _tasks: set[Task[Any]] = field(default_factory=set)
+
+    def start(self, work: Callable[[Task[Result]], Awaitable[Result]]) -> Task[Result]:
+        """Start work that belongs to no session yet."""
+        task = Task(work)
+        self._tasks.add(task)
+        task.task.add_done_callback(lambda _: self._tasks.discard(task))
+        return task
+
+    def enqueue(
+        self, key: SessionKey, operation_id: str, work: Callable[[Task[Result]], Awaitable[Result]]
+    ) -> Task[Result]:
+        """Put work into the session's queue. Raises InFlight for an operation that is in it, Overloaded."""
+        queue = self._queues.get(key) or _Queue()
+        if operation_id in queue.tasks:
+            self.metrics.replays.labels("in_flight").inc()
+            raise InFlight("an operation with this key is being worked on", retry_after=1)
+        if len(queue.tasks) >= self.queued_operations:
+            raise Overloaded(
+                f"{self.queued_operations} operations of this session wait already", retry_after=1
+            )
+
+        known = queue.failures
+
+        async def in_turn(task: Task[Result]) -> Result:
+            async with queue.turn:
+                if queue.failures != known:
+                    raise StoreUnavailable("the store did not answer the operation before this one")
+                try:
+                    return await work(task)
+                except (StoreUnavailable, OutcomeUnknown):
+                    queue.failures += 1
+                    raise
+
+        self._queues[key] = queue
+        task = queue.tasks[operation_id] = self.start(in_turn)
+        task.task.add_done_callback(lambda _: self._leave(key, queue, operation_id))
+        return task
+
+    def _leave(self, key: SessionKey, queue: _Queue, operation_id: str) -> None:
+        queue.tasks.pop(operation_id, None)
+        if not queue.tasks and self._queues.get(key) is queue:
+            del self._queues[key]
+
+    def end(self, key: SessionKey, refuse: Callable[[], ServerError]) -> None:
+        """Stop all tasks of a session that has ended, but for a commit on its way; keep no copy."""
+        self.cache.drop(key)
+        queue = self._queues.get(key)
+        for task in [] if queue is None else list(queue.tasks.values()):
+            task.abandon(refuse)
+            # A commit from just before the end makes a copy once more.
+            task.task.add_done_callback(lambda _: self.cache.drop(key))
+
+    async def drain(self, seconds: float) -> None:
+        """Let tasks finish for so long; stop the others, but for commits on their way."""
+        self.draining = True
+        under_way = [task.task for task in self._tasks]
+        if under_way:
+            await asyncio.wait(under_way, timeout=seconds)
+        for task in list(self._tasks):
+            task.abandon(partial(Draining, "the server is shutting down"))
+        rest = [task.task for task in self._tasks]
+        if rest:
+            await asyncio.wait(rest, timeout=COMMIT_SECONDS)
+
+    def check(self) -> None:
+        """Raise ValueError unless queues and tasks belong together and the cache's sizes add up."""
+        self.cache.check()
+        queued = sum(len(queue.tasks) for queue in self._queues.values())
+        if queued > len(self._tasks):
+            raise ValueError(f"{queued} tasks are queued, {len(self._tasks)} exist")
+        if any(not queue.tasks for queue in self._queues.values()):
+            raise ValueError("a queue without tasks was left behind")

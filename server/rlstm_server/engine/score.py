@@ -1,0 +1,281 @@
+"""Scoring texts: with the weights as loaded, learning inside each text, or after a session's text.
+
+The texts of one request share its batches, each a segment at a time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NamedTuple
+
+from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.batch_items import Reader, ScoreChunk, ScoredChunk
+from rlstm_model.adaptation.evaluator import CHUNK
+from rlstm_server.engine import requests
+from rlstm_server.engine.description import SessionCopy
+from rlstm_server.engine.models import Models, ServedModel
+from rlstm_server.engine.quotas import charging
+from rlstm_server.engine.reading import TokenUsage, columns_of, read_piece, totals_of
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.text import Piece, read_context, read_passage
+from rlstm_server.engine.worker import compute, gather
+from rlstm_server.errors import InvalidField, StateCorrupt
+from rlstm_server.schemas import (
+    AdaptationChoice,
+    Candidate,
+    CandidatesAnswer,
+    CandidatesRequest,
+    CandidateWeights,
+    Columns,
+    EngineLimits,
+    FirstToken,
+    ItemScores,
+    RankedCandidate,
+    ScoreAnswer,
+    ScoreItem,
+    ScoreRequest,
+    Timings,
+    Totals,
+)
+
+ROWS_OF_REQUEST: Final = 64
+"""Rows that one request takes of a round at most: it may have as many texts as a round has rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemText:
+    """One item's tokens; `context` is read before them and not reported."""
+
+    id: str
+    piece: Piece
+    context: Piece | None
+
+    @property
+    def tokens(self) -> int:
+        """All that are read."""
+        return len(self.piece.ids) + (len(self.context.ids) if self.context else 0)
+
+    @property
+    def first_token(self) -> FirstToken:
+        """What the first token is scored against."""
+        return "bos" if self.context is None else "context"
+
+
+class Scored(NamedTuple):
+    """Items scored, and how that is counted."""
+
+    items: tuple[ItemScores, ...]
+    usage: TokenUsage
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """Scores that change nothing: from the weights as loaded, or from the state that a session has now."""
+
+    sessions: Sessions
+    models: Models
+    limits: EngineLimits
+
+    async def score(self, request: ScoreRequest) -> ScoreAnswer:
+        """Log-probabilities of texts, each on its own.
+
+        Without adaptation they are those of :func:`rlstm_model.scoring.score` to 1e-5 nats a token: texts
+        share a product, where that function has each text to itself.
+        """
+        requests.check_score(request, self.limits)
+        served = self.models.named(request.model)
+        size = sum(requests.size_of(item.passage) + requests.size_of(item.context) for item in request.items)
+        items = await requests.off_loop(size, partial(self._item_texts, served, request.items))
+        choice = None if request.adaptation is None else served.choose(request.adaptation)
+        rows = min(len(items), ROWS_OF_REQUEST)
+        with charging(request.caller.quota) as charge:
+            count = sum(text.tokens for text in items)
+            charge.add(tokens=count, learned=0 if choice is None else count)
+            if choice is None:
+                job = partial(score_items, served.reader, items, request.top)
+            else:
+                job = partial(score_items_adapted, served, choice, items, request.top)
+            ran = await self.sessions.worker.run(job, request.caller, rows)
+        ran.result.usage.count(self.sessions.metrics)
+        timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
+        return ScoreAnswer(items=ran.result.items, adaptation=choice, timings=timings)
+
+    def _item_texts(self, served: ServedModel, items: tuple[ScoreItem, ...]) -> Sequence[ItemText]:
+        given = sum(len(item.passage.tokens or ()) for item in items)
+        requests.within("tokens of all items", given, self.limits.score_tokens)  # before any is read
+        texts = [_item_text(served, index, item) for index, item in enumerate(items)]
+        count = sum(text.tokens for text in texts)
+        requests.within("tokens of all items", count, self.limits.score_tokens)
+        return texts
+
+    async def rank(self, request: CandidatesRequest) -> CandidatesAnswer:
+        """Rank continuations."""
+        requests.check_candidates(request, self.limits)
+        key = requests.session_key(request.caller.tenant, request.session)
+        copy = await self.sessions.read(key, request.caller, request.min_version)
+        size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
+        pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
+        job = partial(rank_candidates, copy.state, request.candidates, pieces, request.weights)
+        with self.sessions.distrusting(key), charging(request.caller.quota) as charge:
+            charge.add(tokens=sum(len(piece.ids) for piece in pieces))
+            ran = await self.sessions.worker.run(job, request.caller, min(len(pieces), ROWS_OF_REQUEST))
+        self.sessions.metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
+        timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
+        return CandidatesAnswer(version=copy.position.version, candidates=ran.result, timings=timings)
+
+    def _candidate_pieces(self, request: CandidatesRequest, copy: SessionCopy) -> Sequence[Piece]:
+        vocab, place = copy.state.served.vocab, copy.state.place
+        pieces = [
+            read_passage(vocab, candidate.passage, f"candidates[{index}]", place=place)
+            for index, candidate in enumerate(request.candidates)
+        ]
+        count = sum(len(piece.ids) for piece in pieces)
+        requests.within("tokens of all candidates", count, self.limits.candidate_tokens)
+        return pieces
+
+
+def _item_text(served: ServedModel, index: int, item: ScoreItem) -> ItemText:
+    field = f"items[{index}]"
+    piece = read_passage(served.vocab, item.passage, field)
+    if not piece.ids:
+        raise InvalidField(f"{field}.text", "the text holds no token")
+    context = read_context(served.vocab, item.context, f"{field}.context")
+    return ItemText(id=item.id, piece=piece, context=context)
+
+
+# ---- on the device thread ---------------------------------------------------------------------------------
+
+
+async def score_items(reader: Reader, items: Sequence[ItemText], top: int) -> Scored:
+    """Score each item from the reader's place, the beginning of all text."""
+    done = await gather((_score_item(reader, item, top) for item in items), ROWS_OF_REQUEST)
+    return Scored(tuple(done), TokenUsage(scored=sum(item.totals.tokens for item in done)))
+
+
+async def score_items_adapted(
+    served: ServedModel, choice: AdaptationChoice, items: Sequence[ItemText], top: int
+) -> Scored:
+    """Score each item while learning from it (and from its context), each from the weights as loaded."""
+    start = SessionState.before_text(served, choice)
+    at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
+    done = await gather((_score_adapting(start, item, top) for item in items), at_once)
+    return Scored(tuple(scores for scores, _ in done), TokenUsage.of_items([usage for _, usage in done]))
+
+
+async def rank_candidates(
+    state: SessionState,
+    candidates: Sequence[Candidate],
+    pieces: Sequence[Piece],
+    weights: CandidateWeights,
+) -> tuple[RankedCandidate, ...]:
+    """Score continuations of a session's present state, which stays as it is; rank 1 is the best mix."""
+    reader = state.evaluator.reader(state.adapted, static=True)
+    at_once = max(1, ROWS_OF_REQUEST // reader.cursor.state.batch)
+    try:
+        sums = await gather((_sums(reader, piece) for piece in pieces), at_once)
+    except ArithmeticError as error:
+        raise StateCorrupt("the session's state gives values that are not finite") from error
+    return _ranked(candidates, sums, weights)
+
+
+async def score_text(reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0) -> ScoredChunk:
+    """Scores of at least one token after a cursor, and the cursor after them."""
+    parts: list[ScoredChunk] = []
+    for start in range(0, len(ids), CHUNK):
+        sliced = await compute(ScoreChunk(reader, cursor, tuple(ids[start : start + CHUNK]), top))
+        parts.append(sliced)
+        cursor = sliced.cursor
+    return ScoredChunk.concatenate(parts)
+
+
+async def read(reader: Reader, ids: Sequence[int]) -> Cursor:
+    """The reader's cursor after a text, which may be empty."""
+    if not ids:
+        return reader.cursor
+    sliced = await score_text(reader, reader.cursor, ids)
+    return sliced.cursor
+
+
+class _Sums(NamedTuple):
+    """Of a candidate; the static one is None where the session has no static row."""
+
+    logprob: float
+    static_logprob: float | None
+    tokens: int
+
+
+async def _sums(reader: Reader, piece: Piece) -> _Sums:
+    if not piece.ids:
+        return _Sums(0.0, 0.0 if reader.static else None, 0)
+    sliced = await score_text(reader, reader.cursor, piece.ids)
+    static = None if sliced.static_logprobs is None else float(sliced.static_logprobs.double().sum())
+    return _Sums(sliced.scores.total, static, len(piece.ids))
+
+
+async def _score_item(reader: Reader, item: ItemText, top: int) -> ItemScores:
+    cursor = reader.cursor
+    if item.context is not None:
+        cursor = await read(reader, item.context.ids)
+    sliced = await score_text(reader, cursor, item.piece.ids, top)
+    columns = columns_of(item.piece, sliced.scores, None)
+    return _item_scores(item, columns, totals_of(item.piece, columns), TokenUsage())
+
+
+async def _score_adapting(state: SessionState, item: ItemText, top: int) -> tuple[ItemScores, TokenUsage]:
+    usages = []
+    if item.context is not None:
+        before = await read_piece(state, item.context, learn=True)
+        state = before.state
+        usages.append(replace(before.usage, scored=0))
+    reading = await read_piece(state, item.piece, learn=True, top=top)
+    usages.append(reading.usage)
+    return _item_scores(item, reading.columns, reading.totals, reading.usage), TokenUsage.of_items(usages)
+
+
+def _item_scores(item: ItemText, columns: Columns, totals: Totals, usage: TokenUsage) -> ItemScores:
+    return ItemScores(
+        id=item.id,
+        first_token=item.first_token,
+        text=item.piece.text,
+        columns=columns,
+        totals=totals,
+        updates=usage.updates,
+        guards=usage.guard_counts,
+    )
+
+
+def _ranked(
+    candidates: Sequence[Candidate], sums: Sequence[_Sums], weights: CandidateWeights
+) -> tuple[RankedCandidate, ...]:
+    pairs = [*zip(candidates, sums, strict=True)]
+    scores = [weights.score(own.logprob, own.tokens, each.given) for each, own in pairs]
+    static_scores = [
+        weights.score(own.static_logprob, own.tokens, each.given)
+        for each, own in pairs
+        if own.static_logprob is not None
+    ]
+    none = [None] * len(pairs)
+    ranks, static_ranks = _ranks(scores), _ranks(static_scores)
+    return tuple(
+        RankedCandidate(
+            id=each.id,
+            logprob=own.logprob,
+            static_logprob=own.static_logprob,
+            tokens=own.tokens,
+            score=score,
+            static_score=static_score,
+            rank=rank,
+            static_rank=static_rank,
+        )
+        for (each, own), score, static_score, rank, static_rank in zip(
+            pairs, scores, static_scores or none, ranks, static_ranks or none, strict=True
+        )
+    )
+
+
+def _ranks(scores: Sequence[float]) -> list[int]:
+    """The rank of each: 1 is the highest, ties keep their order."""
+    best_first = sorted(range(len(scores)), key=lambda index: -scores[index])
+    ranks = {index: rank for rank, index in enumerate(best_first, start=1)}
+    return [ranks[index] for index in range(len(scores))]

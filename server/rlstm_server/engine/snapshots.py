@@ -1,0 +1,126 @@
+"""Named snapshots: versions of a session that were given a name to go back to."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rlstm_server.engine import requests
+from rlstm_server.engine.queue import Task
+from rlstm_server.engine.quotas import Caller, StorageQuota
+from rlstm_server.engine.session import REDOS, Sessions
+from rlstm_server.engine.state import SessionState
+from rlstm_server.errors import (
+    Conflict,
+    IdempotencyMismatch,
+    SnapshotExists,
+    StateCorrupt,
+    VersionMoved,
+)
+from rlstm_server.schemas import SessionSnapshot, SessionTotals, SnapshotAnswer, SnapshotRequest
+from rlstm_server.store.base import NamedSnapshot, SessionKey, new_operation_id
+
+
+@dataclass(frozen=True, eq=False)
+class NamedSnapshots:
+    """Names versions of sessions, and opens them again."""
+
+    sessions: Sessions
+    quota: StorageQuota
+
+    async def name(self, request: SnapshotRequest) -> SnapshotAnswer:
+        """Name the present version. See Engine.take_snapshot."""
+        key = requests.session_key(request.caller.tenant, request.session)
+
+        async def work(task: Task[SnapshotAnswer]) -> SnapshotAnswer:
+            for _ in range(1 + REDOS):
+                task.check()
+                answer = await self._try(key, request, task)
+                if answer is not None:
+                    return answer
+            raise Conflict("other servers changed the session at the same time", retry_after=1)
+
+        return await self.sessions.enqueue(key, request.key or new_operation_id(), work).wait()
+
+    async def list(self, key: SessionKey) -> Sequence[SessionSnapshot]:
+        """Return all of a session, oldest first. Raises NotFound, Gone."""
+        return [_read(snapshot) for snapshot in await self.sessions.store.named_snapshots(key)]
+
+    async def drop(self, key: SessionKey, name: str) -> None:
+        """Remove one, if it is there. Raises NotFound, Gone for the session."""
+        await self.sessions.store.drop_snapshot(key, name)
+
+    async def open(self, key: SessionKey, name: str, caller: Caller) -> tuple[SessionState, int]:
+        """Return the state of one, and its version.
+
+        Raises NotFound when there is none of this name, StateCorrupt, ModelMismatch, Gone.
+        """
+        snapshot, value = await self.sessions.store.read_snapshot(key, name)
+        return await self.sessions.open(key, snapshot.version, value, caller), snapshot.version
+
+    async def _try(
+        self, key: SessionKey, request: SnapshotRequest, task: Task[SnapshotAnswer]
+    ) -> SnapshotAnswer | None:
+        """Name the version that is the newest now; None when that was overtaken."""
+        copy = await self.sessions.read(key, request.caller)
+        if (known := await self._known(key, request, copy.position.version)) is not None:
+            return self._answer(known, replayed=True)
+        if request.if_match not in (None, copy.position.version):
+            raise VersionMoved(request.if_match or 0, copy.position.version)
+        totals = asdict(copy.state.totals)
+        info = {"position": copy.state.adapted.position, "totals": totals, "key": request.key}
+        store, written = self.sessions.store, json.dumps(info).encode()
+        async with self.quota.reserve(request.caller, copy.state.nbytes, sessions=0):
+            named = await task.commit(store.name_snapshot(key, request.name, copy.position, written))
+        if not isinstance(named, NamedSnapshot):
+            self.sessions.cache.drop(key)
+            return None
+        return self._answer(named, replayed=False)
+
+    async def _known(self, key: SessionKey, request: SnapshotRequest, version: int) -> NamedSnapshot | None:
+        """The snapshot that this request made before, or that is what it asks for.
+
+        Naming makes no version, so the history knows nothing of the key: the snapshot remembers it itself.
+        """
+        snapshots = await self.sessions.store.named_snapshots(key)
+        for snapshot in snapshots:
+            if request.key is not None and _parse(snapshot).get("key") == request.key:
+                if snapshot.name != request.name:
+                    raise IdempotencyMismatch("the idempotency key was used with another request")
+                return snapshot
+        for snapshot in snapshots:
+            if snapshot.name == request.name and snapshot.version != version:
+                raise SnapshotExists(f"a snapshot of version {snapshot.version} has this name")
+            if snapshot.name == request.name:
+                return snapshot
+        return None
+
+    def _answer(self, snapshot: NamedSnapshot, *, replayed: bool) -> SnapshotAnswer:
+        return SnapshotAnswer(
+            snapshot=_read(snapshot), durability=self.sessions.store.durability, replayed=replayed
+        )
+
+
+def _read(snapshot: NamedSnapshot) -> SessionSnapshot:
+    info = _parse(snapshot)
+    try:
+        return SessionSnapshot(
+            name=snapshot.name,
+            version=snapshot.version,
+            position=info["position"],
+            created_at=snapshot.created_at_ms / 1000,
+            state_bytes=snapshot.state_bytes,
+            totals=SessionTotals(**info["totals"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise StateCorrupt("a snapshot's description lacks a field") from error
+
+
+def _parse(snapshot: NamedSnapshot) -> dict[str, Any]:
+    try:
+        info = json.loads(snapshot.info)
+    except ValueError as error:
+        raise StateCorrupt("a snapshot's description cannot be read") from error
+    if not isinstance(info, dict):
+        raise StateCorrupt("a snapshot's description is no object")
+    return info

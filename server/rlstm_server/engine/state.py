@@ -1,0 +1,313 @@
+"""A session's state, and the bytes that it is stored and exported as.
+
+    export        safetensors; its metadata hold, as JSON under `rlstm`, all that is no tensor
+    stored state  magic (8) | checksum (32) | the same
+
+The JSON says whose state it is (model, calibration, session, version) and holds the kind and number of the
+fast weights, the counters and pending tokens of the dynamic evaluator, the watch over it, the sums over the
+session's life, and the place in its text. A state that was stored and opened again gives the same scores, bit
+for bit. The checksum is BLAKE2b-256 of all that follows it. Nothing is allocated before the names, shapes and
+types of all tensors are those that the model has.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Final, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from rlstm_model.adaptation.adapted_state import (
+    AdaptedState,
+    ExpertConfig,
+    NonFiniteState,
+    StateMismatch,
+    StateSchema,
+    is_finite,
+)
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.loss_guard import LossGuard
+from rlstm_model.vocab import InvalidToken
+from rlstm_server.engine.models import Models, ServedModel
+from rlstm_server.engine.text import START, Place
+from rlstm_server.errors import InvalidField, StateCorrupt, TooLarge
+from rlstm_server.schemas import AdaptationChoice, SessionTotals
+from rlstm_server.store.base import SessionKey
+
+MAGIC: Final = b"RLSTMST3"
+MAX_HEADER_BYTES: Final = 1 << 18
+_LENGTH_BYTES: Final = 8
+_CHECKSUM_BYTES: Final = 32
+_FRONT_BYTES: Final = len(MAGIC) + _CHECKSUM_BYTES
+_METADATA: Final = "__metadata__"
+_OWN: Final = "rlstm"
+_DTYPES: Final = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+}
+
+OVERHEAD_BYTES: Final = 64 << 10
+"""What a state may have beside its tensors: mostly the text that it holds back."""
+
+_Parsed = TypeVar("_Parsed")
+_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+_Word = Annotated[StrictStr, Field(max_length=1024)]
+
+
+class Unreadable(Exception):
+    """Bytes that are no state of a served model. Nothing in the message comes from them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SessionState:
+    """Everything that a session's history has made of it.
+
+    served      the model that it is of
+    choice      how it learns, from its creation to its end
+    watch       over a single expert that learns beside the frozen baseline; of no meaning for others
+    norm_ratio  of the fast weights to the slow ones, when the state was last committed
+    """
+
+    served: ServedModel
+    adapted: AdaptedState
+    choice: AdaptationChoice
+    totals: SessionTotals
+    place: Place = START
+    watch: LossGuard = field(default_factory=LossGuard)
+    norm_ratio: float = 0.0
+
+    @classmethod
+    def before_text(cls, served: ServedModel, choice: AdaptationChoice) -> "SessionState":
+        """The state of a new session."""
+        evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
+        return cls(
+            served=served,
+            adapted=evaluator.start(
+                rate_scale=choice.rate_scale, static=choice.static, experts=choice.experts
+            ),
+            choice=choice,
+            totals=SessionTotals(static_nats=0.0 if choice.static else None),
+        )
+
+    @property
+    def evaluator(self) -> DynamicEvaluator:
+        """What its fast weights belong to."""
+        return self.served.evaluator(self.choice.kind, self.choice.num_fast_weights)
+
+    def measured(self) -> "SessionState":
+        """The same with the norm of its fast weights, as it is committed."""
+        return replace(self, norm_ratio=self.served.norm_ratio(self.choice, self.adapted))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors, which are nearly all that is stored."""
+        return self.adapted.nbytes
+
+
+class Header(BaseModel):
+    """All of a state that is no tensor. `learning` and `metadata` are an exported session's."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    fingerprint: _Word
+    adaptation_fingerprint: _Word
+    tenant: Annotated[StrictStr, Field(pattern=r"^[a-z0-9]{0,64}$")]
+    session: Annotated[StrictStr, Field(pattern=r"^[a-z0-9]{1,64}$")]
+    version: _Count
+    kind: _Word
+    num_fast_weights: _Count
+    adapted: dict[str, Any]
+    watch: LossGuard
+    norm_ratio: float
+    totals: SessionTotals
+    place: Place
+    learning: bool = True
+    metadata: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+
+
+class _TensorPlace(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    dtype: _Word
+    shape: list[_Count]
+    data_offsets: Annotated[list[_Count], Field(min_length=2, max_length=2)]
+
+
+_TENSORS: Final[TypeAdapter[dict[str, _TensorPlace]]] = TypeAdapter(dict[str, _TensorPlace])
+_JSON: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(dict[str, Any])
+
+
+@dataclass(frozen=True)
+class States:
+    """States of the models that are served, as bytes. Raises TooLarge for one of more than `max_bytes`."""
+
+    models: Models
+    max_bytes: int
+
+    def seal(self, key: SessionKey, version: int, state: SessionState) -> bytes:
+        """The state of `key` at `version`, to be stored. Raises StateCorrupt for one that is not finite."""
+        written = write(state, tenant=key.tenant, session=key.session_id, version=version)
+        check_size(_FRONT_BYTES + len(written), self.max_bytes, state.choice)
+        return b"".join((MAGIC, _checksum(written), written))
+
+    def open(self, key: SessionKey, version: int, value: bytes) -> SessionState:
+        """The state that was sealed for `key` at `version`. Raises StateCorrupt, ModelMismatch."""
+        content = memoryview(value)[_FRONT_BYTES:]
+        if value[: len(MAGIC)] != MAGIC or not content:
+            raise StateCorrupt("the stored state has an unknown form")
+        if _checksum(content) != value[len(MAGIC) : _FRONT_BYTES]:
+            raise StateCorrupt("the stored state fails its checksum")
+        try:
+            header, state = read(bytes(content), self.models)
+        except Unreadable as error:
+            raise StateCorrupt(f"the stored state cannot be used: {error}") from error
+        stated = {"tenant": header.tenant, "session": header.session, "version": header.version}
+        actual = {"tenant": key.tenant, "session": key.session_id, "version": version}
+        for name, value_of in actual.items():
+            if stated[name] != value_of:
+                raise StateCorrupt(f"the stored state names another {name}")
+        return state
+
+
+def check_size(size: int, limit: int, choice: AdaptationChoice) -> None:
+    """Raise TooLarge for a state that is larger than a commit may be; the setting is named."""
+    kind = f"{choice.kind} of {choice.num_fast_weights:,} with {choice.experts} experts"
+    if size > limit:
+        raise TooLarge(f"bytes of a session's state, {kind} (RLSTM_LIMITS__STATE_BYTES)", size, limit)
+
+
+def write(state: SessionState, **about: Any) -> bytes:
+    """A state as safetensors. Raises StateCorrupt for a value that is not finite."""
+    tensors = {name: tensor.contiguous().cpu() for name, tensor in state.adapted.tensors().items()}
+    if not all(is_finite(tensor) for tensor in tensors.values()):
+        raise StateCorrupt("the new state holds a value that is not finite")
+    served = state.served
+    fields = {
+        "fingerprint": served.fingerprint,
+        "adaptation_fingerprint": served.adaptation_fingerprint or "",
+        **about,
+        **_fields_of(state),
+    }
+    try:
+        text = json.dumps(fields, allow_nan=False)
+    except ValueError as error:
+        raise StateCorrupt("the new state's sums are not finite") from error
+    return save(tensors, metadata={_OWN: text})
+
+
+def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
+    """The state that was written. Raises Unreadable, ModelMismatch."""
+    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if not _LENGTH_BYTES < start <= min(len(data), MAX_HEADER_BYTES):
+        raise Unreadable("it has no header")
+    places = _parsed(_JSON, data[_LENGTH_BYTES:start])
+    metadata = places.pop(_METADATA, None)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(_OWN), str):
+        raise Unreadable("it has no description")
+    header = _parsed(TypeAdapter(Header), metadata[_OWN])
+    _check_numbers(header)
+    served = models.with_identity(header.fingerprint, header.adaptation_fingerprint)
+    try:
+        evaluator = served.evaluator(header.kind, header.num_fast_weights)  # type: ignore[arg-type]
+        fields = header.adapted
+        expert_config = ExpertConfig(experts=_given(fields, "experts"), static=_given(fields, "static"))
+        pending = bool(header.adapted.get("pending"))
+        _check_layout(
+            evaluator.state_schema, expert_config, pending, _tensor_places(places), len(data) - start
+        )
+        tensors = {name: tensor.to(served.device) for name, tensor in load(data).items()}
+        adapted = evaluator.restore(tensors, header.adapted)
+        served.vocab.validate(header.place.unfinished)
+        choice = AdaptationChoice.of(evaluator.config, adapted.expert_config, adapted.rate_scale)
+    except NonFiniteState:
+        raise Unreadable("it holds a value that is not finite") from None
+    except (StateMismatch, SafetensorError, InvalidField, InvalidToken, ValueError, TypeError):
+        raise Unreadable("it does not fit the model") from None
+    if (header.totals.static_nats is None) == adapted.expert_config.static:
+        raise Unreadable("its sums do not fit it")
+    return header, SessionState(
+        served=served,
+        adapted=adapted,
+        choice=choice,
+        totals=header.totals,
+        place=header.place,
+        watch=header.watch,
+        norm_ratio=header.norm_ratio,
+    )
+
+
+def _given(fields: Mapping[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise StateMismatch(f"the header lacks {name}")
+    return fields[name]
+
+
+def _fields_of(state: SessionState) -> dict[str, Any]:
+    """All that is no tensor."""
+    return {
+        "kind": state.choice.kind,
+        "num_fast_weights": state.choice.num_fast_weights,
+        "adapted": state.adapted.header(),
+        "watch": asdict(state.watch),
+        "norm_ratio": state.norm_ratio,
+        "totals": asdict(state.totals),
+        "place": asdict(state.place),
+    }
+
+
+def _checksum(content: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(content, digest_size=_CHECKSUM_BYTES).digest()
+
+
+def _parsed(schema: TypeAdapter[_Parsed], text: bytes | str) -> _Parsed:
+    try:
+        return schema.validate_json(text, strict=True)
+    except ValidationError:
+        raise Unreadable("its header cannot be read") from None
+
+
+def _tensor_places(places: Mapping[str, Any]) -> dict[str, _TensorPlace]:
+    try:
+        return _TENSORS.validate_python(places, strict=True)
+    except ValidationError:
+        raise Unreadable("its header cannot be read") from None
+
+
+def _check_numbers(header: Header) -> None:
+    """Raise Unreadable for a count below zero or beyond 64 bits, or a sum that is not finite."""
+    for part in (header.totals, header.watch, replace(header.place, unfinished=())):
+        for number in asdict(part).values():
+            if isinstance(number, float) and not math.isfinite(number):
+                raise Unreadable("its sums are not finite")
+            if isinstance(number, int) and not 0 <= number < 1 << 63:
+                raise Unreadable("it has a count that is none")
+
+
+def _check_layout(
+    shape: StateSchema,
+    expert_config: ExpertConfig,
+    pending: bool,
+    places: Mapping[str, _TensorPlace],
+    size: int,
+) -> None:
+    """Raise Unreadable unless the tensors are the model's, one behind the other, and nothing else."""
+    layout = shape.layout(expert_config, pending=pending)
+    if not set(layout) - {"delta"} <= set(places) <= set(layout):
+        raise Unreadable("its tensors are not those of the model")
+    at = 0
+    for name, place in sorted(places.items(), key=lambda named: named[1].data_offsets):
+        expected, dtype = layout[name]
+        stop = at + dtype.itemsize * torch.Size(expected).numel()
+        found = (tuple(place.shape), place.dtype, place.data_offsets)
+        if found != (expected, _DTYPES.get(dtype), [at, stop]):
+            raise Unreadable("a tensor has not the shape or type that the model has")
+        at = stop
+    if at != size:
+        raise Unreadable("its tensors have not the length that the model has")

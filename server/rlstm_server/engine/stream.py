@@ -1,0 +1,488 @@
+"""Continuing a session's text: shown only, or generated into the session, a commit every few tokens.
+
+What is generated into a session is committed before anybody sees it. Each chunk is an operation of its own,
+``key#0``, ``key#1``, ..., so a repeat of the request streams what is stored and goes on after it. Tokens that
+are held back (they may begin a stop string) are not committed; the next chunk chooses them again, from the
+same random numbers. A reader that says which event it had last gets what comes after it. The text goes on
+exactly where it stopped, or not at all: when something else changed the session since, that is a conflict.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import itertools
+import re
+import secrets
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from rlstm_server.engine import answers, requests
+from rlstm_server.engine.buffer import Buffer
+from rlstm_server.engine.description import SessionCopy
+from rlstm_server.engine.generate import Continuation, Released, StopStrings, charged
+from rlstm_server.engine.models import ServedModel
+from rlstm_server.engine.queue import Task
+from rlstm_server.engine.quotas import charging
+from rlstm_server.engine.reading import Reading, TokenUsage, read_piece
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.text import read_passage
+from rlstm_server.engine.transaction import Change, Staged
+from rlstm_server.engine.worker import Job
+from rlstm_server.errors import (
+    Conflict,
+    Draining,
+    InFlight,
+    InvalidField,
+    ModelMismatch,
+    ServerError,
+    StateCorrupt,
+)
+from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import (
+    EndEvent,
+    EngineIdentity,
+    EngineLimits,
+    FinishReason,
+    GenerationEvent,
+    GenerationSettings,
+    Passage,
+    SessionGenerate,
+    TokenEvent,
+)
+from rlstm_server.store.base import MAX_SUMMARY_BYTES, Replayed, SessionKey, new_operation_id
+
+CHUNK: Final = 16
+"""Tokens between two commits: so many at least, but at the end."""
+
+MAX_TOKENS: Final = 2 * CHUNK
+MAX_STORED_BYTES: Final = MAX_SUMMARY_BYTES - 256
+
+COMMITTED_TOKENS: Final = 8_192
+"""Of one text. Its chunks take half of the operation ids that a session remembers, at most: were more than
+those generated, a repeat of the request would not be known from its first chunk on, and be done twice."""
+
+_EVENT_ID: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})\.([0-9a-f]{16})")
+
+
+# ---- event ids --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventId:
+    """A token of a text in a session: its index, the number of its chunk, and the index that this begins at.
+
+    Any replica finds its place by it without reading the text from its beginning. A digest ties it to the
+    text.
+    """
+
+    index: int
+    chunk: int
+    first: int
+
+    def write(self, session: str, operation_id: str) -> str:
+        """The id as it is sent, for the text that this operation generates into this session."""
+        plain = f"{self.index}.{self.chunk}.{self.first}"
+        return f"{plain}.{_tie(session, operation_id, plain)}"
+
+
+def read_event_id(written: str, session: str, operation_id: str) -> EventId:
+    """Read what `write` wrote. Raises InvalidField when it is no event of this text."""
+    match = _EVENT_ID.fullmatch(written)
+    if match is not None:
+        index, chunk, first, tie = match.groups()
+        event = EventId(index=int(index), chunk=int(chunk), first=int(first))
+        known = _tie(session, operation_id, f"{index}.{chunk}.{first}")
+        if hmac.compare_digest(known, tie) and event.first <= event.index:
+            return event
+    raise InvalidField("last-event-id", "last-event-id: no event of the text that this key stands for")
+
+
+def _tie(session: str, operation_id: str, plain: str) -> str:
+    return hashlib.sha256(f"rlstm mark\0{session}\0{operation_id}\0{plain}".encode()).hexdigest()[:16]
+
+
+# ---- on the device thread ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Tokens that became part of the session, and whether the text is complete with them."""
+
+    tokens: tuple[Released, ...]
+    finish_reason: FinishReason | None
+    position: int
+
+    @classmethod
+    def read(cls, stored: bytes) -> "Chunk":
+        """A chunk that was committed. Raises StateCorrupt."""
+        content = answers.parse(stored)
+        try:
+            tokens = tuple(Released(*token) for token in content.pop("tokens"))
+            return cls(tokens=tokens, **content)
+        except (KeyError, TypeError) as error:
+            raise StateCorrupt("a stored chunk lacks a field") from error
+
+    def write(self) -> bytes:
+        """What `read` reads."""
+        content = {"finish_reason": self.finish_reason, "position": self.position}
+        return orjson.dumps({"tokens": _plain(self.tokens)} | content)
+
+
+@dataclass
+class Progress:
+    """How much of a text is committed so far: the number of its tokens, and which were `seen`."""
+
+    settings: GenerationSettings
+    seed: int
+    learn: bool = False
+    committed: int = 0
+    seen: set[int] = field(default_factory=set)
+
+    def add(self, chunk: Chunk) -> None:
+        """Count a chunk that is committed."""
+        self.committed += len(chunk.tokens)
+        self.seen.update(token.id for token in chunk.tokens)
+
+    def continue_from(self, state: SessionState) -> Continuation:
+        """The text, going on from a session's state after what is committed of it already."""
+        reader = state.evaluator.reader(state.adapted)
+        after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
+        return Continuation(
+            reader=reader,
+            cursor=reader.cursor,
+            settings=self.settings,
+            seed=self.seed,
+            choice=0,
+            stops=StopStrings(state.served.vocab, self.settings.stop, after=after),
+            seen=set(self.seen),
+            index=self.committed,
+        )
+
+
+async def _show(
+    progress: Progress, copy: SessionCopy, metrics: Metrics, put: Callable[[GenerationEvent], None]
+) -> None:
+    """Continue a session's text and commit nothing."""
+    pending = await _read_pending(copy.state, learn=False)
+    state = copy.state if pending is None else pending.state
+    await progress.continue_from(state).write(put, metrics)
+
+
+async def _generate_chunk(progress: Progress, copy: SessionCopy) -> Staged[Chunk]:
+    """Generate the next chunk of a text and read it into the session."""
+    pending = await _read_pending(copy.state, learn=copy.facts.learning)
+    state = copy.state if pending is None else pending.state
+    text = progress.continue_from(state)
+    released: list[Released] = []
+    while len(released) < CHUNK and text.finish_reason is None:
+        released += await text.decode()
+    tokens = _fitting(released)
+    own = await _read_own(state, tokens, learn=progress.learn and copy.facts.learning)
+    state = (state if own is None else own.state).measured()
+    readings = [reading for reading in (pending, own) if reading is not None]
+    chunk = Chunk(
+        tokens=tokens,
+        finish_reason=text.finish_reason if len(tokens) == len(released) else None,
+        position=state.adapted.position,
+    )
+    usage = reduce(TokenUsage.followed_by, (reading.usage for reading in readings), TokenUsage())
+    return Staged(state, chunk, answers.Stored(chunk.write(), b""), usage, copy.facts)
+
+
+async def _read_pending(state: SessionState, *, learn: bool) -> Reading | None:
+    """Read the word in progress, which generation ends; None when there is none."""
+    if not state.place.pending:
+        return None
+    piece = read_passage(state.served.vocab, Passage(text=""), "", place=state.place, final=True)
+    return await read_piece(state, piece, learn=learn)
+
+
+async def _read_own(state: SessionState, tokens: Sequence[Released], *, learn: bool) -> Reading | None:
+    if not tokens:
+        return None
+    passage = Passage(tokens=tuple(token.id for token in tokens))
+    piece = read_passage(state.served.vocab, passage, "", place=state.place)
+    return await read_piece(state, piece, learn=learn, own=True)
+
+
+def _plain(tokens: Sequence[Released]) -> list[list[Any]]:
+    """Tokens as lists: orjson writes no named tuples."""
+    return [list(token) for token in tokens]
+
+
+def _fitting(released: Sequence[Released]) -> tuple[Released, ...]:
+    """As many tokens as a stored answer holds; what is cut off is chosen again by the next chunk."""
+    tokens = tuple(released[:MAX_TOKENS])
+    while len(tokens) > 1 and len(orjson.dumps(_plain(tokens))) > MAX_STORED_BYTES:
+        tokens = tokens[: len(tokens) // 2]
+    return tokens
+
+
+# ---- on the event loop ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Text:
+    """The text of one request, generated into its session. `after` is what its reader has already.
+
+    `version` is that of the last chunk. Of `served` nothing is known while all that was shown was stored.
+    """
+
+    sessions: Sessions
+    key: SessionKey
+    request: SessionGenerate
+    after: EventId | None
+    buffer: Buffer[GenerationEvent]
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.operation_id = request.key or new_operation_id()
+        self.version: int | None = None
+        self.progress = Progress(
+            settings=request.settings, seed=_seed(request), learn=request.learn_from_output
+        )
+        self._served: ServedModel | None = None
+        self._repeats = self.after is not None
+
+    async def generate(self, task: Task[None]) -> None:
+        """Chunk after chunk until the text is complete; the task holds the session's turn."""
+        progress = self.progress
+        for number in itertools.count(self._skip()):
+            if self.sessions.draining:
+                raise Draining("the server is shutting down; retry later")
+            chunk = await self._chunk(task, number)
+            for event in self._tokens(chunk, number):
+                self.buffer.put(event)
+            progress.add(chunk)
+            if chunk.finish_reason is not None:
+                self.buffer.put(await self._end(chunk, chunk.finish_reason))
+                return
+            task.check()  # nobody to wait for: the reader may have left during the commit
+            await self.buffer.wait_until_empty()
+
+    def digest(self, number: int) -> bytes:
+        """What tells this request, and one chunk of it, from another with the same key."""
+        return requests.request_digest(
+            "generate",
+            session=self.request.session,
+            settings=self.request.settings,
+            learn=self.request.learn_from_output,
+            chunk=number,
+        )
+
+    def explain(self, error: ServerError) -> None:
+        """Let an error say that what was shown, or had been before, is kept whatever became of the rest."""
+        if self.version is not None:
+            error.applied = "yes"
+            error.facts["version"] = self.version
+
+    def _skip(self) -> int:
+        """The chunk to begin with: that of the last event, where nothing of the ones before it is needed."""
+        if self.after is None or self.request.settings.sampling.repetition_penalty != 1.0:
+            return 0
+        self.progress.committed = self.after.first
+        return self.after.chunk
+
+    async def _chunk(self, task: Task[None], number: int) -> Chunk:
+        """A chunk, as it was stored when the text was generated before, or generated now.
+
+        The first one may be asked for again; those after it only as long as all before were stored.
+        """
+        change = Change(
+            key=self.key,
+            operation_id=f"{self.operation_id}#{number}",
+            body_hash=self.digest(number),
+            caller=self.request.caller,
+            if_match=self.request.if_match if number == 0 else None,
+            redo=number == 0,
+        )
+        stored = await self.sessions.recall(change) if self._repeats else None
+        if stored is None:
+            if self.after is not None and number <= self.after.chunk:
+                raise Conflict("the session does not remember this text any more")
+            generated = await self._generated(task, change)
+            self._repeats = not isinstance(generated, Chunk)
+            if isinstance(generated, Chunk):
+                return generated
+            stored = generated
+        self._repeats = True
+        self.version = stored.version
+        return Chunk.read(stored.summary)
+
+    async def _generated(self, task: Task[None], change: Change) -> Chunk | Replayed:
+        """Generate a chunk; what is stored of it, where another replica with this request was faster."""
+        try:
+            changed = await self.sessions.change(task, change, self._plan)
+        except Conflict:
+            stored = await self.sessions.recall(change)
+            if stored is None:
+                raise
+            return stored
+        if changed.staged is None or changed.copy is None:
+            return changed.known
+        self.version = changed.copy.position.version
+        return changed.staged.answer
+
+    async def _plan(self, copy: SessionCopy) -> Job[Staged[Chunk]]:
+        if self.version is not None and copy.position.version != self.version:
+            raise Conflict("the session was changed since the text broke off")
+        self._served = copy.state.served
+        return partial(_generate_chunk, self.progress, copy)
+
+    def _tokens(self, chunk: Chunk, number: int) -> list[TokenEvent]:
+        """The tokens of a chunk that the reader does not have."""
+        had, first = -1 if self.after is None else self.after.index, self.progress.committed
+        return [
+            TokenEvent(
+                choice=0,
+                index=index,
+                id=token.id,
+                text=token.text,
+                logprob=token.logprob,
+                mark=EventId(index=index, chunk=number, first=first).write(
+                    self.request.session, self.operation_id
+                ),
+            )
+            for index, token in enumerate(chunk.tokens, start=first)
+            if index > had
+        ]
+
+    async def _identity(self) -> EngineIdentity | None:
+        """Of the session's model, None where that is not served here: all of the text was stored then."""
+        if self._served is None:
+            try:
+                self._served = (await self.sessions.read(self.key, self.request.caller)).state.served
+            except ModelMismatch:
+                return None
+        return self._served.identity
+
+    async def _end(self, chunk: Chunk, reason: FinishReason) -> EndEvent:
+        return EndEvent(
+            choice=0,
+            finish_reason=reason,
+            prompt_tokens=0,
+            completion_tokens=self.progress.committed,
+            seed=self.progress.seed,
+            version=self.version,
+            position=chunk.position,
+            durability=self.sessions.store.durability,
+            replayed=self._repeats,
+            identity=await self._identity(),
+        )
+
+
+class _Under(NamedTuple):
+    """A text that is being generated for a reader, and what it asked for."""
+
+    task: Task[None]
+    digest: bytes
+
+
+@dataclass(frozen=True, eq=False)
+class SessionStreams:
+    """Streams of events from sessions."""
+
+    sessions: Sessions
+    limits: EngineLimits
+    _under_way: dict[tuple[SessionKey, str], _Under] = field(default_factory=dict)
+
+    async def generate(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
+        """Continue a session's text, and commit it to the session where asked."""
+        stream = self._commit(request) if request.commit else self._show(request)
+        learns = request.commit and request.learn_from_output
+        with charging(request.caller.quota) as charge:
+            async with aclosing(
+                charged(stream, request.settings.max_tokens, charge, learns=learns)
+            ) as events:
+                async for event in events:
+                    yield event
+
+    async def _show(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
+        """Continue from the session's state as it is; nothing changes."""
+        requests.check_generation(request.settings, self.limits)
+        if request.after is not None:
+            raise InvalidField(
+                "last-event-id", "last-event-id: needs commit: only committed text can be gone on with"
+            )
+        key = requests.session_key(request.caller.tenant, request.session)
+        copy = await self.sessions.read(key, request.caller, request.min_version)
+        progress = Progress(settings=request.settings, seed=_seed(request))
+        job = partial(_show, progress, copy, self.sessions.metrics)
+        stream = self.sessions.worker.stream(job, request.caller, copy.state.adapted.expert_config.rows)
+        with self.sessions.distrusting(key):
+            async with aclosing(stream) as events:
+                shown = 0
+                async for event in events:
+                    if isinstance(event, EndEvent):
+                        event = replace(event, identity=copy.state.served.identity)
+                    elif shown and shown % CHUNK == 0:
+                        await self._check_alive(key)
+                    shown += 1
+                    yield event
+
+    async def _commit(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
+        """Continue the session's text and commit it: every token is stored before it is an event."""
+        requests.check_generation(request.settings, self.limits)
+        requests.within("max_tokens of committed text", request.settings.max_tokens, COMMITTED_TOKENS)
+        key = requests.session_key(request.caller.tenant, request.session)
+        after, buffer = _after(request), Buffer[GenerationEvent](self.limits)
+        text = _Text(self.sessions, key, request, after, buffer)
+        if after is not None:
+            await self._take_over(text)
+        task = self.sessions.enqueue(key, text.operation_id, text.generate)
+        self._note(text, task)
+        task.task.add_done_callback(lambda _: buffer.end())
+        try:
+            shown = 0
+            while (event := await buffer.take()) is not None:
+                if shown % CHUNK == 0 and len(buffer) >= CHUNK:
+                    await self._check_alive(key)  # what waits was committed long ago
+                shown += 1
+                yield event
+            await task.wait()
+        except ServerError as error:
+            text.explain(error)
+            raise
+        finally:
+            task.abandon()
+
+    async def _check_alive(self, key: SessionKey) -> None:
+        """Raise Gone where the session was deleted or has expired: nobody reads on from it."""
+        await self.sessions.store.load_head(key, with_state=False)
+
+    async def _take_over(self, text: _Text) -> None:
+        """End the same text where it is still generated for a reader whose connection is lost, unnoticed."""
+        under = self._under_way.get((text.key, text.operation_id))
+        if under is not None and under.digest == text.digest(0):
+            under.task.abandon(partial(InFlight, "the text goes on in a newer request"))
+            await asyncio.wait({under.task.task})
+
+    def _note(self, text: _Text, task: Task[None]) -> None:
+        place = (text.key, text.operation_id)
+        self._under_way[place] = _Under(task, text.digest(0))
+        task.task.add_done_callback(lambda _: self._under_way.pop(place, None))
+
+
+def _after(request: SessionGenerate) -> EventId | None:
+    if request.after is None:
+        return None
+    if request.key is None:
+        raise InvalidField(
+            "last-event-id", "last-event-id: needs the idempotency-key that the text began with"
+        )
+    return read_event_id(request.after, request.session, request.key)
+
+
+def _seed(request: SessionGenerate) -> int:
+    """The seed; one drawn from the key is the same in every repeat of the request."""
+    if request.settings.seed is not None:
+        return request.settings.seed
+    if request.key is None:
+        return secrets.randbits(32)
+    return int.from_bytes(hashlib.sha256(request.key.encode()).digest()[:4], "little")

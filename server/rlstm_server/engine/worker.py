@@ -1,0 +1,469 @@
+"""The device thread: it alone computes, it and its thread pool, and it never waits for anybody.
+
+A job is a coroutine function that awaits what it wants computed (`compute`, `gather`). The thread goes in
+batch steps: what all jobs of a step await is computed at once, and each goes on with its own results.
+Outcomes and events travel to the event loop by ``call_soon_threadsafe``. A job that raises, or a batch item
+that fails, fails alone. The slow weights never change in a server: their digest is taken when the thread
+starts and when it ends.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import logging
+import threading
+import time
+import types
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
+
+from torch import nn
+
+from rlstm_model.adaptation.batch_items import (
+    BatchItem,
+    BatchResult,
+    DecodeStep,
+    NextToken,
+    ObserveChunk,
+    ObservedChunk,
+    ScoreChunk,
+    ScoredChunk,
+)
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.passes import PassKind
+from rlstm_server.engine.buffer import Buffer, Event
+from rlstm_server.engine.quotas import Caller
+from rlstm_server.engine.scheduler import Scheduler
+from rlstm_server.errors import Draining, InternalError, ServerError
+from rlstm_server.metrics import Metrics, Phase
+from rlstm_server.schemas import EngineLimits
+
+logger = logging.getLogger(__name__)
+
+ROWS: Final = 256
+"""Rows of a batch step, unless the server is told otherwise."""
+
+SHORT: Final = 4
+"""How many batches a job that asks for little has of one step: tokens of a text that is generated, or the
+rest of one that was read, for which they need not wait until all others have learned once more."""
+
+SWITCH_SECONDS: Final = 0.0005
+"""How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
+
+PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "decode": "generate", "learn": "update"}
+"""What passes are counted as."""
+
+Result = TypeVar("Result")
+RunBatch: TypeAlias = Callable[[Sequence[BatchItem]], Sequence[BatchResult]]
+Job: TypeAlias = Callable[[], Coroutine[Any, Any, Result]]
+"""A coroutine function that the device thread runs: it awaits `compute` and `gather`, and nothing else."""
+
+
+# ---- inside a job -----------------------------------------------------------------------------------------
+
+
+@overload
+def compute(item: ObserveChunk) -> Awaitable[ObservedChunk]: ...
+@overload
+def compute(item: ScoreChunk) -> Awaitable[ScoredChunk]: ...
+@overload
+def compute(item: DecodeStep) -> Awaitable[NextToken]: ...
+@types.coroutine
+def compute(item: BatchItem) -> Generator[Sequence[BatchItem], Sequence[BatchResult], Any]:
+    """Have one item computed in the next batch. Raises what became of it, where that is an exception."""
+    (result,) = yield (item,)
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+@types.coroutine
+def gather(
+    coroutines: Iterable[Coroutine[Any, Any, Result]], at_once: int
+) -> Generator[Sequence[BatchItem], Sequence[BatchResult], list[Result]]:
+    """Await many coroutines: at most ``at_once`` of them share each batch. Results are in their order."""
+    members: list[_Member[Result]] = []
+    waiting, going = iter(coroutines), list[_Member[Result]]()
+    results: Sequence[BatchResult] = ()
+    try:
+        while True:
+            going = _advanced(going, results)
+            while len(going) < at_once and (coroutine := next(waiting, None)) is not None:
+                members.append(member := _Member(coroutine))
+                if member.go_on(None):
+                    going.append(member)
+            if not going:
+                return [result for member in members for result in member.returned]
+            results = yield [item for member in going for item in member.items]
+    finally:
+        for member in members:
+            member.coroutine.close()
+
+
+@dataclass(eq=False)
+class _Member(Generic[Result]):
+    """One of the coroutines that are gathered: the items that it awaits, and then what it returned."""
+
+    coroutine: Coroutine[Any, Any, Result]
+    items: Sequence[BatchItem] = ()
+    returned: list[Result] = field(default_factory=list)
+
+    def go_on(self, results: Sequence[BatchResult] | None) -> bool:
+        """Run to the next await; False when it is over. There are no results for the first time."""
+        try:
+            self.items = self.coroutine.send(results)
+        except StopIteration as stop:
+            self.returned.append(stop.value)
+        return not self.returned
+
+
+def _advanced(going: Sequence[_Member[Result]], results: Sequence[BatchResult]) -> list[_Member[Result]]:
+    """Give each member the results of its own items; those that are not over."""
+    still, start = [], 0
+    for member in going:
+        stop = start + len(member.items)
+        if member.go_on(results[start:stop]):
+            still.append(member)
+        start = stop
+    return still
+
+
+# ---- jobs that are under way ------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Request(Generic[Result]):
+    """A job, who asked for it, the items that it awaits, and what became of it.
+
+    `rows` are those of its next batch, `queue_seconds` those it waited for its first, `compute_seconds` those
+    of its batches. Only the device thread runs the job; the future belongs to the event loop that waits. With
+    a `buffer` that is full it is `parked`: out of the queue until the reader goes on.
+    """
+
+    job: Job[Result]
+    caller: Caller
+    tenant: str
+    rows: int
+    future: "asyncio.Future[Result]"
+    buffer: Buffer[Any] | None = None
+    items: Sequence[BatchItem] = ()
+    sizes: Sequence[tuple[Phase, int, int]] = ()
+    over: bool = False
+    cancelled: bool = False
+    parked: float | None = None
+    submitted: float = field(default_factory=time.perf_counter)
+    queue_seconds: float = 0.0
+    compute_seconds: float = 0.0
+    coroutine: Coroutine[Any, Any, Result] | None = None
+
+    @property
+    def result(self) -> Result:
+        """What the job returned."""
+        return self.future.result()
+
+    @property
+    def short(self) -> bool:
+        """Whether it awaits single tokens only, or ends of texts, which no segment ends with.
+
+        Several of these weigh as much as one segment, from which is learned.
+        """
+        return bool(self.items) and all(
+            isinstance(item, DecodeStep) or (isinstance(item, ObserveChunk) and not item.ends)
+            for item in self.items
+        )
+
+    def go_on(self, results: Sequence[BatchResult] | None) -> None:
+        """Run to the next await, or to the end; the outcome is on its way when this returns."""
+        began = time.perf_counter()
+        if self.coroutine is None:
+            self.queue_seconds, self.coroutine = began - self.submitted, self.job()
+        try:
+            self.items = self.coroutine.send(results)
+            self.sizes = [size_of(item) for item in self.items]
+            self.rows = sum([rows for _, rows, _ in self.sizes])
+            outcome: Any = None
+        except StopIteration as stop:
+            self.over, outcome = True, stop.value
+        except Exception as error:
+            self.over, outcome = True, error
+        self.compute_seconds += time.perf_counter() - began
+        if self.over:
+            self.end(outcome)
+
+    def end(self, outcome: Any) -> None:
+        """Let the event loop have a result or an error; when that is closed, nobody waits any more."""
+        self.over, self.items = True, ()
+        if isinstance(outcome, Exception) and not isinstance(outcome, ServerError):
+            # What was not foreseen fails this request only.
+            extra = {"request_id": self.caller.request_id, "endpoint": self.caller.endpoint}
+            logger.error("a job failed", exc_info=outcome, extra=extra)
+            outcome = InternalError()
+        try:
+            self.future.get_loop().call_soon_threadsafe(self._settle, outcome)
+        except RuntimeError:
+            logger.info("a result came after its event loop was closed")
+
+    def close(self) -> None:
+        """End the job where it is."""
+        if self.coroutine is not None:
+            self.coroutine.close()
+
+    def _settle(self, outcome: Any) -> None:
+        if self.future.done():
+            return
+        if isinstance(outcome, ServerError):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+
+@dataclass(eq=False)
+class Worker:
+    """Runs jobs, a batch step after the other. `capacity` bounds the jobs, `rows` a step.
+
+    To `padding` whatever runs the batches adds what it computed for nobody.
+    """
+
+    models: Sequence[nn.Module]
+    metrics: Metrics
+    capacity: int
+    rows: int = ROWS
+    run_batch: RunBatch = run_batch
+    padding: Counter[PassKind] = field(default_factory=Counter)
+    limits: EngineLimits = field(default_factory=EngineLimits)
+    _wake: threading.Condition = field(default_factory=threading.Condition)
+    _closing: bool = False
+
+    def __post_init__(self) -> None:
+        self._scheduler: Scheduler[Request[Any]] = Scheduler(self.capacity, self.rows)
+        self._thread = threading.Thread(target=self._work, name="device", daemon=True)
+        self._digests: list[str] = []
+        self.metrics.watch_device(lambda: self.active, lambda: self.wanted_rows, self.rows)
+
+    def start(self) -> None:
+        """Start the device thread."""
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Refuse what is left, end the thread, and make sure that the slow weights are what they were.
+
+        Raises InternalError when they are not.
+        """
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        if self._thread.ident is None:
+            return
+        await asyncio.to_thread(self._thread.join)
+        if len(set(self._digests)) != 1:
+            logger.critical("the base weights changed while serving")
+            raise InternalError("the base weights changed while serving")
+
+    async def run(self, job: Job[Result], caller: Caller, rows: int = 1) -> Request[Result]:
+        """Run a job to its end; `rows` are those of its first batch.
+
+        Cancelling the wait cancels the job between two batch steps. Raises Overloaded, Draining.
+        """
+        future = asyncio.get_running_loop().create_future()
+        request = Request(job, caller, caller.tenant, max(1, rows), future)
+        self._add(request)
+        try:
+            await future
+        finally:
+            if not request.over:
+                self._cancel(request)
+        return request
+
+    async def call(self, caller: Caller, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a function on the device thread, which alone touches tensors, between two batch steps."""
+
+        async def job() -> Result:
+            return function(*arguments)
+
+        return (await self.run(job, caller)).result
+
+    async def stream(
+        self,
+        job: Callable[[Callable[[Event], None]], Coroutine[Any, Any, Any]],
+        caller: Caller,
+        rows: int = 1,
+    ) -> AsyncGenerator[Event, None]:
+        """Run a job that is given where to put events, and iterate over these; leaving early cancels it.
+
+        The job is parked while its reader is behind. Raises Overloaded, Draining, SlowConsumer.
+        """
+        buffer: Buffer[Event] = Buffer(self.limits)
+        future = asyncio.get_running_loop().create_future()
+        request = Request(partial(job, buffer.put), caller, caller.tenant, max(1, rows), future, buffer)
+        self._add(request)
+        future.add_done_callback(lambda _: buffer.end())
+        try:
+            while True:
+                if not len(buffer):
+                    self._unpark(request)
+                event = await buffer.take()
+                if event is None:
+                    break
+                yield event
+            future.result()
+        finally:
+            # An error that comes late, or came, is not reported as forgotten.
+            if not future.cancel() and not future.cancelled():
+                future.exception()
+            self._cancel(request)
+
+    async def drain(self, seconds: float) -> None:
+        """Give the jobs there are so long to end."""
+        with self._wake:
+            futures = [request.future for request in self._scheduler.requests]
+        if futures:
+            await asyncio.wait(futures, timeout=seconds)
+
+    def check(self) -> None:
+        """Raise ValueError unless the scheduler's counts agree."""
+        with self._wake:
+            self._scheduler.check()
+
+    @property
+    def active(self) -> int:
+        """Jobs that wait or run."""
+        return self._scheduler.active
+
+    @property
+    def wanted_rows(self) -> int:
+        """Rows that these jobs ask for."""
+        with self._wake:
+            return self._scheduler.wanted
+
+    # ---- the event loop's side ----------------------------------------------------------------------------
+
+    def _add(self, request: Request[Any], *, admitted: bool = False) -> None:
+        with self._wake:
+            if self._closing:
+                raise Draining("the server is shutting down; retry later")
+            self._scheduler.add(request, admitted=admitted)
+            self._wake.notify()
+
+    def _cancel(self, request: Request[Any]) -> None:
+        """Close a job, unless it is in a batch step: then the device thread does when that is over."""
+        with self._wake:
+            request.cancelled = True
+            if self._scheduler.remove(request):
+                request.close()
+
+    def _unpark(self, request: Request[Any]) -> None:
+        """Let a job that was parked go on, unless its reader took too long."""
+        with self._wake:
+            parked, request.parked = request.parked, None
+        if parked is not None and request.buffer is not None:
+            if time.monotonic() - parked > self.limits.reader_seconds:
+                raise request.buffer.slow()
+            self._add(request, admitted=True)
+
+    # ---- the device thread's side -------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        self._digests.append(weights_digest(self.models))
+        while (step := self._next_step()) is not None:
+            self._run_step(step)
+        self._refuse_rest()
+        self._digests.append(weights_digest(self.models))
+
+    def _next_step(self) -> Sequence[Request[Any]] | None:
+        """The jobs of the next step, waiting for some; None when the worker is closing."""
+        while True:
+            with self._wake:
+                closing, step = self._closing, self._scheduler.schedule() if not self._closing else []
+                if not step and not closing:
+                    self._wake.wait()
+            if step or closing:
+                return step or None
+
+    def _run_step(self, step: Sequence[Request[Any]]) -> None:
+        """Start what is new, compute what all await, and then a few batches for those who ask for little."""
+        for request in step:
+            if request.coroutine is None:
+                request.go_on(None)
+                endpoint = self.metrics.endpoint(request.caller.endpoint)
+                self.metrics.queue_seconds.labels(endpoint).observe(request.queue_seconds)
+        seconds, going = 0.0, [request for request in step if request.items]
+        for _ in range(SHORT):
+            if not going:
+                break
+            seconds += self._run_jobs_batch(going)
+            going = [request for request in going if request.short]
+        if seconds:
+            self.metrics.round_finished(seconds)
+        self._put_back(step)
+
+    def _run_jobs_batch(self, jobs: Sequence[Request[Any]]) -> float:
+        """Compute what the jobs await, and let each go on with its own; the seconds it took."""
+        rows, tokens = Counter[Phase](), Counter[Phase]()
+        for request in jobs:
+            for phase, own_rows, own_tokens in request.sizes:
+                rows[phase] += own_rows
+                tokens[phase] += own_tokens
+        began = time.perf_counter()
+        results = self._computed([request.items for request in jobs])
+        seconds = time.perf_counter() - began
+        self.metrics.batch_finished(seconds, rows, tokens)
+        self.metrics.padded({PHASES[kind]: count for kind, count in self.padding.items()})
+        self.padding.clear()
+        for request, own in zip(jobs, results, strict=True):
+            request.compute_seconds += seconds
+            request.go_on(own)
+        return seconds
+
+    def _computed(self, asked: Sequence[Sequence[BatchItem]]) -> list[Sequence[BatchResult]]:
+        """What became of each job's items. When a batch as a whole fails, each job has one of its own."""
+        try:
+            results = self.run_batch([item for items in asked for item in items])
+        except Exception as error:
+            if len(asked) == 1:
+                return [[error] * len(asked[0])]
+            logger.error("a batch failed: its jobs go one by one", exc_info=error)
+            return [own for items in asked for own in self._computed([items])]
+        ends = list(itertools.accumulate(map(len, asked)))
+        return [results[end - len(items) : end] for items, end in zip(asked, ends, strict=True)]
+
+    def _put_back(self, step: Sequence[Request[Any]]) -> None:
+        """After a step: queue each job again, park it, or let it go."""
+        with self._wake:
+            for request in step:
+                again = not request.over and not request.cancelled
+                if again and request.buffer is not None and request.buffer.full:
+                    again, request.parked = False, time.monotonic()
+                self._scheduler.back(request, again=again)
+                if request.cancelled:
+                    request.close()
+
+    def _refuse_rest(self) -> None:
+        with self._wake:
+            rest = self._scheduler.requests
+            for request in rest:
+                self._scheduler.remove(request)
+        for request in rest:
+            request.end(Draining("the server is shutting down; retry later"))
+            request.close()
+
+
+def size_of(item: BatchItem) -> tuple[Phase, int, int]:
+    """What an item is counted as, its rows of the batch, and the tokens of its text."""
+    if isinstance(item, DecodeStep):
+        return "generate", item.cursor.state.batch, 1
+    if isinstance(item, ObserveChunk):
+        return "update" if item.learns else "score", item.state.expert_config.rows, len(item.ids)
+    return "score", item.cursor.state.batch, len(item.ids)
+
+
+def weights_digest(models: Iterable[nn.Module]) -> str:
+    """Give the SHA-256 of every weight's name and bytes."""
+    digest = hashlib.sha256()
+    for model in models:
+        for name, weight in sorted(model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(weight.detach().cpu().contiguous().view(-1).numpy().tobytes())
+    return digest.hexdigest()

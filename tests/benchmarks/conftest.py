@@ -1,0 +1,62 @@
+"""Shared by the tests of the benchmarks: a checkpoint of no training, and typing a command."""
+
+import numpy as np
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from rlstm_model.adaptation.calibration import CalibrationSet, save_calibration
+from rlstm_model.checkpoint import ADAPTATION, save
+from rlstm_model.config import ModelConfig
+from rlstm_model.initialisation import initialise
+from rlstm_model.language_model import LanguageModel
+from rlstm_model.vocab import ByteVocab
+from rlstm_training.evaluation.measurements import Form, Measurements, Setting, Statistics
+
+TEXT = b"the sea was calm and cold; the ship sailed.\n" * 20
+
+
+@pytest.fixture(scope="session")
+def calibrated():
+    """A small model with three rules: a subspace of 300, full, and the output bias."""
+    model = LanguageModel(ModelConfig(vocab_size=256, hidden_size=8, num_layers=2, mogrifier_rank=3))
+    initialise(model, chrono_max=None, generator=torch.Generator().manual_seed(0))
+    text, statistics = np.frombuffer(TEXT, dtype=np.uint8), Statistics(heads=2, segments=4, rank=4)
+    measured = Measurements(
+        model.requires_grad_(False), [(text, 1)], bos_id=ByteVocab().bos_id, statistics=statistics
+    )
+    setting = Setting(rate=1e-2, decay=0.01, segment=6)
+    forms = Form(kind="subspace", num_fast_weights=300), Form(kind="full"), Form(kind="output_bias")
+    choices = tuple(measured.config(setting, form) for form in forms)
+    return CalibrationSet(model=model, statistics=measured.of(setting.segment), choices=choices)
+
+
+@pytest.fixture
+def checkpoint(calibrated, tmp_path):
+    """The same as a folder."""
+    save(tmp_path / "tiny", calibrated.model, ByteVocab())
+    save_calibration(tmp_path / "tiny" / ADAPTATION, calibrated)
+    return tmp_path / "tiny"
+
+
+@pytest.fixture
+def own_folder(tmp_path):
+    """A corpus of the user's own."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for split in ("train", "valid", "test"):
+        (folder / f"{split}.txt").write_bytes(TEXT)
+    return folder
+
+
+@pytest.fixture
+def type_command():
+    """Types a command; the answer has exit_code, stdout and stderr."""
+
+    def call(function, *words):
+        app = typer.Typer()
+        app.command()(function)
+        return CliRunner().invoke(app, [str(word) for word in words])
+
+    return call

@@ -1,0 +1,400 @@
+"""MemoryStore: the contract of a store in this process, for tests and for the simulation.
+
+It runs under the same conformance suite as the product's store.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rlstm_server.errors import (
+    Gone,
+    InvalidField,
+    NotFound,
+    SessionExists,
+    SnapshotExists,
+    StoreFull,
+    TooLarge,
+)
+from rlstm_server.store.base import (
+    Commit,
+    CommitOutcome,
+    Committed,
+    Created,
+    Creation,
+    CreationOutcome,
+    CreationReplayed,
+    Durability,
+    Head,
+    Limits,
+    Listed,
+    Mismatch,
+    Moved,
+    NamedSnapshot,
+    Page,
+    Position,
+    Replayed,
+    SessionKey,
+    Stale,
+    Usage,
+    check_info,
+    check_name,
+    read_cursor,
+    write_cursor,
+)
+
+
+def wall_clock_ms() -> int:
+    """Return milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Done:
+    """An operation that took effect: a commit or, of the session `made`, a creation."""
+
+    version: int
+    at_ms: int
+    body_hash: bytes
+    summary: bytes = b""
+    detailed: bool = False
+    made: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tombstone:
+    """What is left of a session that has ended, and until when."""
+
+    reason: str
+    until_ms: int
+
+
+class History:
+    """One session. What is asked of it must be alive: it knows no end."""
+
+    def __init__(self, creation: Creation, limits: Limits, now_ms: int) -> None:
+        self._limits = limits
+        self.head = Head(
+            position=creation.position,
+            name=creation.name,
+            info=creation.info,
+            state=creation.state,
+            created_at_ms=now_ms,
+            expires_at_ms=now_ms + creation.ttl_ms,
+            ttl_ms=creation.ttl_ms,
+        )
+        self.answer = creation.answer
+        self.operations: dict[str, Done] = {}
+        self.details: dict[int, bytes] = {}
+        self.named: dict[str, tuple[NamedSnapshot, Position, bytes]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the states and of the description."""
+        named = sum(len(state) for _, _, state in self.named.values())
+        return len(self.head.state or b"") + len(self.head.info) + named
+
+    def known(self, operation_id: str, body_hash: bytes, now_ms: int) -> Replayed | Mismatch | None:
+        """Say what is known of an operation; None when it was never applied, or too long ago."""
+        done = self.operations.get(operation_id)
+        if done is None or done.at_ms + self._limits.operation_age_ms <= now_ms:
+            return None
+        if done.body_hash != body_hash:
+            return Mismatch()
+        return Replayed(
+            version=done.version,
+            summary=done.summary,
+            details=self.details.get(done.version) if done.detailed else b"",
+            current=self.head.position,
+        )
+
+    def refusal(self, commit: Commit, now_ms: int) -> CommitOutcome | None:
+        """Say why an operation cannot be applied, in the order of the contract; None when it can."""
+        head = self.head
+        known = self.known(commit.operation_id, commit.body_hash, now_ms)
+        if known is not None:
+            return known
+        if commit.if_match is not None and commit.if_match != head.version:
+            return Moved(current=head.version)
+        if commit.expects != head.position:
+            return Stale(current=head.position)
+        return None
+
+    def apply(self, commit: Commit, now_ms: int) -> None:
+        """Apply an operation that nothing speaks against."""
+        version, limits = commit.position.version, self._limits
+        self.head = replace(
+            self.head,
+            position=commit.position,
+            info=commit.info,
+            state=commit.state,
+            expires_at_ms=now_ms + commit.ttl_ms,
+            ttl_ms=commit.ttl_ms,
+        )
+        while self.details and sum(map(len, self.details.values())) > limits.details_bytes:
+            del self.details[next(iter(self.details))]
+        self.details.pop(version - limits.operations, None)
+        if commit.details:
+            self.details[version] = commit.details
+        remember(
+            self.operations,
+            commit.operation_id,
+            Done(
+                version=version,
+                at_ms=now_ms,
+                body_hash=commit.body_hash,
+                summary=commit.summary,
+                detailed=bool(commit.details),
+            ),
+            limits.operations,
+        )
+
+
+def remember(operations: dict[str, Done], operation_id: str, done: Done, most: int) -> None:
+    """Note the newest operation, and forget the one that is too many."""
+    operations.pop(operation_id, None)  # one that came back after its time is the newest
+    operations[operation_id] = done
+    oldest = next(iter(operations))
+    if operations[oldest].version <= done.version - most:
+        del operations[oldest]
+
+
+class MemoryStore:
+    """Sessions in this process. No call yields to other tasks, so each is atomic.
+
+    clock_ms     the store's clock
+    max_bytes    room for states and descriptions; 0 is no limit
+    """
+
+    durability: Durability = "memory"
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+        max_bytes: int = 0,
+    ) -> None:
+        self._limits = limits or Limits()
+        self._clock_ms = clock_ms
+        self._max_bytes = max_bytes
+        self._sessions: dict[SessionKey, History] = {}
+        self._tombstones: dict[SessionKey, Tombstone] = {}
+        self._names: dict[tuple[str, str], SessionKey] = {}
+        self._creations: dict[str, dict[str, Done]] = {}
+        self._created = 0
+
+    async def check(self) -> None:
+        """Nothing can be wrong."""
+
+    async def ping(self) -> None:
+        """Answer."""
+
+    async def create(self, creation: Creation) -> CreationOutcome:
+        """Make a session at version 0."""
+        key, limits = creation.key, self._limits
+        known = await self.recall_creation(key.tenant, creation.operation_id, creation.body_hash)
+        if known is not None:
+            return known
+        if creation.name is not None:
+            self._raise_if_taken(key.tenant, creation.name)
+        self._make_room(
+            len(creation.state) + len(creation.info),
+            share=limits.import_below if creation.brought else limits.create_below,
+        )
+        now = self._clock_ms()
+        history = self._sessions[key] = History(creation, limits, now)
+        self._created += 1
+        done = Done(version=self._created, at_ms=now, body_hash=creation.body_hash, made=key.session_id)
+        made = self._creations.setdefault(key.tenant, {})
+        remember(made, creation.operation_id, done, self._created + 1)
+        if len(made) > limits.operations:
+            del made[next(iter(made))]
+        if creation.name is not None:
+            self._names[key.tenant, creation.name] = key
+        return Created(head=history.head)
+
+    async def load_head(
+        self, key: SessionKey, *, known: Position | None = None, with_state: bool = True
+    ) -> Head:
+        """Return the newest version."""
+        head = self._living(key).head
+        return head if with_state and head.position != known else replace(head, state=None)
+
+    async def commit(self, commit: Commit) -> CommitOutcome:
+        """Apply one operation."""
+        history = self._living(commit.key)
+        refusal = history.refusal(commit, self._clock_ms())
+        if refusal is not None:
+            return refusal
+        self._make_room(len(commit.state) - len(history.head.state or b""), share=1.0)
+        history.apply(commit, self._clock_ms())
+        return Committed(position=commit.position, expires_at_ms=history.head.expires_at_ms)
+
+    async def recall(
+        self, key: SessionKey, operation_id: str, body_hash: bytes
+    ) -> Replayed | Mismatch | None:
+        """Say what a commit of this operation came to."""
+        return self._living(key).known(operation_id, body_hash, self._clock_ms())
+
+    async def recall_creation(
+        self, tenant: str, operation_id: str, body_hash: bytes
+    ) -> CreationReplayed | Mismatch | None:
+        """Say which session this operation made."""
+        done = self._creations.get(tenant, {}).get(operation_id)
+        if done is None or self._too_old(done.at_ms):
+            return None
+        if done.body_hash != body_hash:
+            return Mismatch()
+        made = self._living(SessionKey(tenant, done.made))
+        return CreationReplayed(session_id=done.made, answer=made.answer)
+
+    async def name_snapshot(
+        self, key: SessionKey, name: str, position: Position, info: bytes
+    ) -> NamedSnapshot | Stale:
+        """Keep a copy of the present state."""
+        check_name(name)
+        check_info(info)
+        history = self._living(key)
+        state = history.head.state or b""
+        known = history.named.get(name)
+        if known is not None and known[1] == position:
+            return known[0]
+        if position != history.head.position:
+            return Stale(current=history.head.position)
+        if known is not None:
+            raise SnapshotExists("another version of the session has a snapshot of this name")
+        if len(history.named) >= self._limits.named_snapshots:
+            raise TooLarge("named snapshots", len(history.named) + 1, self._limits.named_snapshots)
+        self._make_room(len(state), share=self._limits.import_below)
+        new = NamedSnapshot(
+            name=name,
+            version=position.version,
+            created_at_ms=self._clock_ms(),
+            info=info,
+            state_bytes=len(state),
+        )
+        history.named[name] = new, position, state
+        return new
+
+    async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
+        """Return all named snapshots, oldest version first."""
+        named = [snapshot for snapshot, _, _ in self._living(key).named.values()]
+        return sorted(named, key=lambda one: (one.version, one.created_at_ms, one.name))
+
+    async def read_snapshot(self, key: SessionKey, name: str) -> tuple[NamedSnapshot, bytes]:
+        """Return a named snapshot and its state."""
+        found = self._living(key).named.get(name)
+        if found is None:
+            raise NotFound("the session has no such snapshot")
+        return found[0], found[2]
+
+    async def drop_snapshot(self, key: SessionKey, name: str) -> None:
+        """Remove a named snapshot."""
+        self._living(key).named.pop(name, None)
+
+    async def delete(self, key: SessionKey) -> None:
+        """End the session."""
+        try:
+            self._living(key)
+        except Gone as gone:
+            if gone.reason != "deleted":
+                raise
+            return
+        self._end(key, "deleted")
+
+    async def find(self, tenant: str, name: str) -> str:
+        """Return the id behind the name."""
+        key = self._names.get((tenant, name))
+        if key is None:
+            raise NotFound
+        try:
+            self._living(key)
+        except Gone:
+            raise NotFound from None
+        return key.session_id
+
+    async def list(self, tenant: str, *, limit: int = 100, cursor: str | None = None) -> Page:
+        """Return one page."""
+        if limit < 1:
+            raise InvalidField("limit", "limit must be at least 1")
+        after = read_cursor(cursor)
+        due = self._clock_ms()
+        rows = sorted(
+            (history.head.created_at_ms, key.session_id, replace(history.head, state=None))
+            for key, history in self._sessions.items()
+            if key.tenant == tenant and history.head.expires_at_ms > due
+        )
+        rows = [row for row in rows if row[:2] > after][:limit]
+        return Page(
+            sessions=tuple(Listed(session_id=i, head=head) for _, i, head in rows),
+            cursor=write_cursor(*rows[-1][:2]) if len(rows) == limit else None,
+        )
+
+    async def count(self, tenant: str) -> int:
+        """Count the tenant's sessions."""
+        return sum(key.tenant == tenant for key in self._sessions)
+
+    async def total(self) -> int:
+        """Count all sessions."""
+        return len(self._sessions)
+
+    async def sweep(self, *, limit: int = 100) -> int:
+        """End what is due, and forget what nobody can ask for any more."""
+        now = self._clock_ms()
+        due = [key for key, history in self._sessions.items() if history.head.expires_at_ms <= now]
+        for key in due:
+            self._end(key, "session_expired")
+        self._tombstones = {key: one for key, one in self._tombstones.items() if one.until_ms > now}
+        for tenant, made in list(self._creations.items()):
+            kept = {operation: done for operation, done in made.items() if not self._too_old(done.at_ms)}
+            self._creations[tenant] = kept
+            if not kept:
+                del self._creations[tenant]
+        return len(due)
+
+    async def usage(self) -> Usage:
+        """Add up all sessions."""
+        return Usage(used_bytes=self._used_bytes(), max_bytes=self._max_bytes, evicted_keys=0)
+
+    async def close(self) -> None:
+        """Keep everything: the store may be used again."""
+
+    def _living(self, key: SessionKey) -> History:
+        now = self._clock_ms()
+        history = self._sessions.get(key)
+        if history is not None and history.head.expires_at_ms > now:
+            return history
+        if history is not None:
+            self._end(key, "session_expired")
+        tombstone = self._tombstones.get(key)
+        if tombstone is None or tombstone.until_ms <= now:
+            raise NotFound
+        raise Gone(tombstone.reason)
+
+    def _end(self, key: SessionKey, reason: str) -> None:
+        history = self._sessions.pop(key)
+        if history.head.name is not None:
+            self._names.pop((key.tenant, history.head.name), None)
+        until_ms = self._clock_ms() + self._limits.tombstone_ms
+        self._tombstones[key] = Tombstone(reason=reason, until_ms=until_ms)
+
+    def _raise_if_taken(self, tenant: str, name: str) -> None:
+        owner = self._names.get((tenant, name))
+        if owner is None:
+            return
+        try:
+            self._living(owner)
+        except Gone:
+            return
+        raise SessionExists("another session has this name")
+
+    def _too_old(self, at_ms: int) -> bool:
+        return at_ms + self._limits.operation_age_ms <= self._clock_ms()
+
+    def _used_bytes(self) -> int:
+        return sum(history.nbytes for history in self._sessions.values())
+
+    def _make_room(self, more: int, *, share: float) -> None:
+        if self._max_bytes and self._used_bytes() + more > share * self._max_bytes:
+            raise StoreFull("the store has no room; live sessions stay as they are")

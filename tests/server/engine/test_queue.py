@@ -1,0 +1,79 @@
+"""Work that outlives its waiter: abandoned at once, or after the commit that is on its way."""
+
+import asyncio
+
+import pytest
+
+from rlstm_server.engine.queue import Task
+from rlstm_server.errors import Draining, NotFound
+
+
+async def test_the_waiter_gets_the_result_or_the_error():
+    """Result and error arrive as they are."""
+
+    async def good(task):
+        return 7
+
+    async def bad(task):
+        raise NotFound
+
+    assert await Task(good).wait() == 7
+    with pytest.raises(NotFound):
+        await Task(bad).wait()
+
+
+async def test_work_outside_a_commit_stops_with_its_waiter():
+    """Cancelling the wait cancels the work."""
+    stopped = asyncio.Event()
+
+    async def work(task):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            stopped.set()
+
+    waiter = asyncio.ensure_future(Task(work).wait())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiter.cancel()
+    await asyncio.wait_for(stopped.wait(), 1)
+
+
+async def test_a_commit_is_not_interrupted_and_nothing_follows_it():
+    """The commit ends; the next step of the work sees that nobody waits."""
+    entered, opened, log = asyncio.Event(), asyncio.Event(), []
+
+    async def commit():
+        entered.set()
+        await opened.wait()
+        log.append("committed")
+
+    async def work(task):
+        await task.commit(commit())
+        task.check()
+        log.append("went on")
+
+    task = Task(work)
+    waiter = asyncio.ensure_future(task.wait())
+    await entered.wait()
+    waiter.cancel()
+    await asyncio.sleep(0)
+    opened.set()
+    await asyncio.wait([task.task])
+
+    assert log == ["committed"]
+    assert task.task.cancelled()
+
+
+async def test_a_refused_task_tells_its_waiter_why():
+    """Abandoned with a refusal, the waiter gets that and not a cancellation."""
+
+    async def work(task):
+        await asyncio.sleep(60)
+
+    task = Task(work)
+    waiter = asyncio.ensure_future(task.wait())
+    await asyncio.sleep(0)
+    task.abandon(lambda: Draining("going down"))
+    with pytest.raises(Draining):
+        await waiter

@@ -1,0 +1,427 @@
+"""Recipes by name, in one table: those of one CPU core, the rows of the papers' tables, an ablation.
+
+What Melis 2022 published: layers, batch, window, epochs, dropout samples, RAdam, Chrono initialisation,
+residual stacking, cell dropout, divergence resets, two-tailed averaging, and that everything else is as in
+2019 (docs/mathematics.md §3). Not published, and chosen here:
+
+* learning rate, L2, dropout rates, rounds and rank: those tuned in 2019 for the same corpus and size
+  (docs/mathematics.md §2.15), but a learning rate outside 0.002 .. 0.003 is moved to the nearer end; text8
+  takes enwik8's, since there are none for it;
+* T_max of the Chrono initialisation: e^3 tokens for words, e^4 for characters, of a range of e^2 .. e^5;
+* RAdam's decay rates: beta1 = 0, beta2 = 0.999, as Adam's in 2019;
+* the length of a validation, and its period where none is known: for enwik8 every 2,000 steps on the first
+  tenth, and 50 evaluations without a better one, 36 epochs, end the run; for the Penn Treebank by characters
+  every 250 steps.
+
+What 2019 published (Melis, Kočiský and Blunsom 2020, and their code) is complete; three things differ here.
+Embeddings are as wide as the layers, not tuned apart. Dropout between layers acts on the softmax's input
+too, as in 2022. And a batch is never cut in two whose gradients are clipped as a sum, as that of 96 million
+weights was.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from rlstm_model.config import ModelConfig
+from rlstm_model.dropout import DropoutRates
+from rlstm_training.config import Averaging, Recipe, Source, VocabKind
+
+ROWS_2022 = 128
+MILLION = 1_000_000
+
+
+def _shape(vocab_size: int, layers: int, rounds: int, rank: int, **rest: Any) -> ModelConfig:
+    """A model of one unit a layer, to be widened to a budget of weights."""
+    return ModelConfig(
+        vocab_size=vocab_size,
+        hidden_size=1,
+        num_layers=layers,
+        mogrifier_rounds=rounds,
+        mogrifier_rank=rank,
+        **rest,
+    )
+
+
+# Those of one CPU core.
+
+
+def _small(name: str, model: ModelConfig, vocab: VocabKind, *sources: Source, **settings: Any) -> Recipe:
+    """A run of minutes to hours, with momentum and a rate that falls to zero."""
+    usual = {"learning_rate": 3e-3, "decay": "linear", "beta1": 0.9}
+    return Recipe(name=name, model=model, vocab=vocab, sources=sources, **{**usual, **settings})
+
+
+def tiny() -> Recipe:
+    """Shakespeare, byte by byte, with far too few weights: seconds, to see that everything works."""
+    return _small(
+        "tiny",
+        replace(_shape(256, 2, 2, 8), hidden_size=48),
+        "bytes",
+        Source(corpus="tinyshakespeare", rows=16),
+        window=32,
+        steps=300,
+        learning_rate=1e-2,
+        evaluate_every=100,
+        validation_tokens=10_000,
+        checkpoint_every=100,
+    )
+
+
+def bytes_small() -> Recipe:
+    """The model that ships: English novels and Wikipedia, byte by byte; about two million weights.
+
+    Dickens is CRLF and hard-wrapped, other people's novels are not: half of its rows read the file as it
+    is, half a copy with LF line ends, of which half again has its paragraphs unwrapped. Wikipedia has LF
+    ends and a paragraph a line already.
+    """
+    return _small(
+        "bytes-small",
+        _shape(256, 2, 4, 40).with_budget(2 * MILLION),
+        "bytes",
+        Source(corpus="enwiki6", rows=12),
+        Source(corpus="dickens", rows=10),
+        Source(corpus="dickens", rows=5, form="lf"),
+        Source(corpus="dickens", rows=5, form="unwrapped"),
+        window=80,
+        steps=6_500,
+        checkpoint_every=200,
+    )
+
+
+def characters_small() -> Recipe:
+    """Wikipedia as letters and spaces: 27 symbols, and the newline and the unknown of every vocabulary."""
+    model, source = _shape(29, 2, 4, 32).with_budget(MILLION), Source(corpus="enwiki6-text8", rows=32)
+    settings = {"window": 80, "steps": 6_000, "checkpoint_every": 200}
+    return _small("characters-small", model, "characters", source, **settings)
+
+
+def words_small() -> Recipe:
+    """The 33,278 words of WikiText-2, input and output embeddings tied: an hour or two on one core.
+
+    Nearly all weights are embeddings, and nearly all time goes into the softmax.
+    """
+    return _small(
+        "words-small",
+        replace(_shape(33_278, 2, 4, 32, tie_embeddings=True), hidden_size=192),
+        "words",
+        Source(corpus="wikitext-2", rows=32),
+        window=35,
+        steps=10_000,
+        dropout=DropoutRates(input=0.2, cell=0.1, output=0.2),
+        precision="bfloat16",
+        chrono_max=30.0,
+        validation_tokens=20_000,
+    )
+
+
+def subwords_small() -> Recipe:
+    """The 256 bytes and 3,840 merges of WikiText-2's training text; two million weights, a third embeddings.
+
+    Nothing is unknown to it. Its perplexity a token compares with that of no words: bits per byte do.
+    """
+    return _small(
+        "subwords-small",
+        _shape(4_096, 2, 4, 32, tie_embeddings=True).with_budget(2 * MILLION),
+        "subwords",
+        Source(corpus="wikitext-2", rows=32),
+        window=50,
+        steps=8_000,
+        dropout=DropoutRates(input=0.1, cell=0.05, output=0.1),
+        chrono_max=30.0,
+        validation_tokens=30_000,
+    )
+
+
+# The papers' tables of results.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """A corpus at one size: what the runs of 2022 and of 2019 have in common, and what each has for itself.
+
+    millions     of weights
+    layers_2019  where they differ
+    steps        of 2022, that is how often the training text is read
+    tuned_2019   the learning rate of 2019
+    batch_2019   rows and window
+    turn, turns  steps between two evaluations of 2019, and how many of them; the average of the weights
+                 begins at the latest after 0.8 of the run, or after ``patience`` turns without a better one
+    """
+
+    corpus: str
+    vocab: VocabKind
+    millions: int
+    shape: ModelConfig
+    window: int
+    steps: int
+    samples: int = 1
+    learning_rate: float
+    l2: float
+    dropout: DropoutRates
+    chrono_max: float
+    evaluate_every: int
+    validation_tokens: int
+    early_stopping: int = 0
+    jitter_lines: int = 100
+    tuned_2019: float
+    layers_2019: int = 2
+    softmaxes_2019: int = 1
+    batch_2019: tuple[int, int] = (64, 70)
+    turn: int = 200
+    turns: int = 1_000
+    patience: int = 50
+
+
+def steps_of(epochs: int, tokens: int, window: int) -> int:
+    """The optimiser steps in which the batch of 2022 reads a text of ``tokens`` so many times."""
+    return round(epochs * tokens / (ROWS_2022 * window))
+
+
+def _rates(embedding: float, cell: float, state: float, output: float) -> DropoutRates:
+    return DropoutRates(input=embedding, cell=cell, state=state, output=output)
+
+
+# The vocabulary is all 256 bytes, so that a model reads any text; the papers had the 205 that occur in
+# enwik8, and one for the unknown. The 50 more cost some 100,000 weights and no bits once it has learned that
+# they never come.
+_ENWIK8 = _Row(
+    corpus="enwik8",
+    vocab="bytes",
+    millions=48,
+    shape=_shape(256, 6, 6, 79),
+    window=256,
+    steps=steps_of(200, 90 * MILLION, 256),
+    learning_rate=2e-3,
+    l2=9.93e-4,
+    dropout=_rates(0.015, 0.009, 0.044, 0.138),
+    chrono_max=math.e**4,
+    evaluate_every=2_000,
+    validation_tokens=500_000,
+    early_stopping=50,
+    tuned_2019=1.02e-3,
+    layers_2019=4,
+    batch_2019=(128, 500),
+    turn=400,
+    turns=100,
+    patience=10,
+)
+_ENWIK8_96M = replace(
+    _ENWIK8,
+    millions=96,
+    shape=_shape(256, 6, 5, 61),
+    learning_rate=2.25e-3,
+    l2=4.4e-5,
+    dropout=_rates(0.016, 0.138, 0.165, 0.288),
+    tuned_2019=2.25e-3,
+)
+
+
+def _on_text8(row: _Row) -> _Row:
+    """enwik8's run on 27 letters and spaces, line end and unknown. One line: its read heads cannot jitter."""
+    shape = replace(row.shape, vocab_size=29)
+    return replace(row, corpus="text8", vocab="characters", shape=shape, jitter_lines=0)
+
+
+_ROWS: Mapping[str, _Row] = {
+    "ptb-words-24m": _Row(
+        corpus="ptb-words",
+        vocab="words",
+        millions=24,
+        shape=_shape(10_000, 2, 5, 84, tie_embeddings=True),
+        window=70,
+        steps=steps_of(400, 929_589, 70),
+        samples=8,
+        learning_rate=2.3e-3,
+        l2=2.52e-4,
+        dropout=_rates(0.729, 0.291, 0.387, 0.716),
+        chrono_max=math.e**3,
+        evaluate_every=1_000,
+        validation_tokens=80_000,
+        tuned_2019=2.3e-3,
+    ),
+    # The rates come from a baseline of narrower embeddings and two softmaxes.
+    "wikitext-2-35m": _Row(
+        corpus="wikitext-2",
+        vocab="words",
+        millions=35,
+        shape=_shape(33_278, 2, 6, 48, tie_embeddings=True),
+        window=70,
+        steps=steps_of(250, 2_088_628, 70),
+        samples=4,
+        learning_rate=3e-3,
+        l2=1.9e-4,
+        dropout=_rates(0.547, 0.199, 0.221, 0.348),
+        chrono_max=math.e**3,
+        evaluate_every=1_000,
+        validation_tokens=220_000,
+        tuned_2019=3.29e-3,
+        softmaxes_2019=2,
+    ),
+    # 50 symbols, line end among them, and the unknown character; 100 epochs or 20,000 steps.
+    "ptb-characters-24m": _Row(
+        corpus="ptb-characters",
+        vocab="characters",
+        millions=24,
+        shape=_shape(51, 2, 4, 24),
+        window=200,
+        steps=20_000,
+        samples=4,
+        learning_rate=3e-3,
+        l2=2.56e-4,
+        dropout=_rates(0.279, 0.074, 0.171, 0.235),
+        chrono_max=math.e**4,
+        evaluate_every=250,
+        validation_tokens=400_000,
+        tuned_2019=3.74e-3,
+        batch_2019=(64, 150),
+        turns=500,
+        patience=25,
+    ),
+    "enwik8-48m": _ENWIK8,
+    "enwik8-96m": _ENWIK8_96M,
+    "text8-48m": _on_text8(_ENWIK8),
+    "text8-96m": _on_text8(_ENWIK8_96M),
+}
+
+PUBLISHED: Mapping[str, tuple[float, float]] = {
+    "ptb-words-24m-rlstm": (47.9, 42.9),
+    "ptb-words-24m-lstm": (48.5, 43.3),
+    "ptb-words-24m-mogrifier-2019": (51.0, 45.0),
+    "wikitext-2-35m-rlstm": (55.0, 38.0),
+    "wikitext-2-35m-lstm": (55.8, 38.6),
+    "wikitext-2-35m-mogrifier-2019": (56.6, 39.0),
+    "ptb-characters-24m-rlstm": (1.096, 1.061),
+    "ptb-characters-24m-lstm": (1.109, 1.074),
+    "ptb-characters-24m-mogrifier-2019": (1.131, 1.088),
+    "enwik8-48m-rlstm": (1.071, 0.968),
+    "enwik8-48m-lstm": (1.094, 0.970),
+    "enwik8-48m-mogrifier-2019": (1.146, 1.012),
+    "enwik8-96m-rlstm": (1.042, 0.935),
+    "enwik8-96m-lstm": (1.073, 0.946),
+    "enwik8-96m-mogrifier-2019": (1.122, 0.988),
+    "text8-48m-rlstm": (1.119, 1.068),
+    "text8-48m-lstm": (1.140, 1.075),
+    "text8-96m-rlstm": (1.096, 1.044),
+    "text8-96m-lstm": (1.106, 1.047),
+}
+"""The published rows: perplexity of words, bits per character or byte, on test; static, then dynamic."""
+
+
+def _published(name: str) -> Recipe:
+    """The run of a published row, of either paper."""
+    row_name, _, cell = name.removesuffix("-2019").rpartition("-")
+    row = _ROWS[row_name]
+    of_2019 = cell == "mogrifier"
+    shape = _shape_of_2019(row) if of_2019 else replace(row.shape, cell="lstm" if cell == "lstm" else "rlstm")
+    rows, window = row.batch_2019 if of_2019 else (ROWS_2022, row.window)
+    recipe = Recipe(
+        name=name,
+        # An LSTM's layers are narrower for as many weights.
+        model=shape.with_budget(row.millions * MILLION),
+        vocab=row.vocab,
+        sources=(Source(corpus=row.corpus, rows=rows),),
+        jitter_lines=row.jitter_lines,
+        window=window,
+        steps=row.steps,
+        learning_rate=row.learning_rate,
+        loss_scale="sum_over_time",
+        l2=row.l2,
+        clip_norm=10.0,
+        dropout=row.dropout,
+        dropout_samples=row.samples,
+        reset_probability=0.01,
+        chrono_max=row.chrono_max,
+        averaging=Averaging(kind="two_tailed"),
+        evaluate_every=row.evaluate_every,
+        validation_tokens=row.validation_tokens,
+        early_stopping=row.early_stopping,
+        checkpoint_every=500,
+    )
+    return _as_in_2019(recipe, row) if of_2019 else recipe
+
+
+def _shape_of_2019(row: _Row) -> ModelConfig:
+    """LSTM layers, each reading the one below it; the softmax reads the sum of all.
+
+    The mixture of two softmaxes on WikiText-2 had embeddings of 0.199 of the layers' width and a projection
+    between; here they have all of it, so that the layers are narrower for the same weights.
+    """
+    layers, softmaxes = row.layers_2019, row.softmaxes_2019
+    shape = replace(row.shape, cell="lstm", stacking="skip", num_layers=layers)
+    return replace(shape, softmax_components=softmaxes)
+
+
+def _as_in_2019(recipe: Recipe, row: _Row) -> Recipe:
+    """What differs from 2022 beside shape and batch: Adam, tail averaging, one dropout sample, no Chrono."""
+    steps = row.turn * row.turns
+    return replace(
+        recipe,
+        steps=steps,
+        optimizer="adam",
+        learning_rate=row.tuned_2019,
+        dropout_samples=1,
+        chrono_max=None,
+        averaging=Averaging(kind="tail", patience=row.patience, latest=steps * 4 // 5),
+        evaluate_every=row.turn,
+        early_stopping=0,
+        divergence_resets=0,
+    )
+
+
+# The ablation: a baseline with every part of the method, and runs that differ from it by one part.
+
+_LOW_DROPOUT = _rates(0.05, 0.05, 0.05, 0.05)
+_PLAIN_LSTM = {"cell": "lstm", "mogrifier_rounds": 0, "stacking": "plain"}
+_ABLATION: Mapping[str, Mapping[str, Any]] = {
+    "baseline": {},
+    "lstm": {"model": {"cell": "lstm"}},
+    "rounds-0": {"model": {"mogrifier_rounds": 0}},
+    "rounds-2": {"model": {"mogrifier_rounds": 2}},
+    "rounds-6": {"model": {"mogrifier_rounds": 6}},
+    "skip": {"model": {"stacking": "skip"}},
+    "plain": {"model": {"stacking": "plain"}},
+    "plain-lstm": {"model": _PLAIN_LSTM},
+    "plain-lstm-2": {"model": {**_PLAIN_LSTM, "num_layers": 2}},
+    "no-chrono": {"chrono_max": None},
+    "adam": {"optimizer": "adam"},
+    "tail": {"averaging": Averaging(kind="tail", latest=750)},
+    "dropout-1": {"dropout": _LOW_DROPOUT},
+    "dropout-4": {"dropout": _LOW_DROPOUT, "dropout_samples": 4},
+}
+
+
+def _ablation(name: str) -> Recipe:
+    """At most 600,000 weights that read the same tokens of enwiki6, byte by byte, in minutes on one core.
+
+    The baseline: RLSTM, four layers, four rounds, residual, Chrono, RAdam, Two-Tailed Averaging; no dropout,
+    since a pass over the corpus is not completed and nothing can overfit.
+    """
+    changes = {"averaging": Averaging(kind="two_tailed"), **_ABLATION[name]}
+    shape = replace(_shape(256, 4, 4, 24), **changes.pop("model", {}))
+    return Recipe(
+        name=f"ablation-{name}",
+        model=shape.with_budget(600_000),
+        vocab="bytes",
+        sources=(Source(corpus="enwiki6", rows=64),),
+        window=50,
+        steps=1_000,
+        learning_rate=3e-3,
+        beta1=0.9,
+        evaluate_every=100,
+        validation_tokens=30_000,
+        **changes,
+    )
+
+
+RECIPES: Mapping[str, Callable[[], Recipe]] = {
+    "tiny": tiny,
+    "bytes-small": bytes_small,
+    "characters-small": characters_small,
+    "words-small": words_small,
+    "subwords-small": subwords_small,
+    **{name: partial(_published, name) for name in PUBLISHED},
+    **{f"ablation-{name}": partial(_ablation, name) for name in _ABLATION},
+}
