@@ -95,6 +95,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.train
 	$(BIN)/python -m benchmarks.adapt
+	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m pytest tests/end_to_end/examples -m bench --capture no
 
 bench-gpu: $(INSTALLED)

@@ -117,7 +117,7 @@ def peers(
     """
     model, segment, count = calibrated.model, rule.config.segment, under.sessions
     forward, weights = multiply_adds(model), model.config.num_parameters
-    crewed = 1 if thread_pool is None else thread_pool.threads
+    pooled = 1 if thread_pool is None else thread_pool.threads
     product = Case(
         name="F.linear, " + " x ".join(3 * [f"{SGEMM_SIZE:,}"]),
         task="sgemm",
@@ -134,7 +134,7 @@ def peers(
             work=sessions(model, rule, bos_id=bos_id, count=count, experts=experts, thread_pool=thread_pool),
             operations=forward * (int(experts > 1) + _LEARNING * len(EXPERT_RATES[experts])),
             rows=ExpertConfig(experts=experts, static=experts > 1).rows,
-            thread_pool=crewed,
+            thread_pool=pooled,
         )
         for experts in EXPERT_RATES
     ]
@@ -152,7 +152,7 @@ def peers(
         weights=weights,
         work=scoring(graphed_reading(FrozenWeights(model)), segment, count, thread_pool),
         operations=forward,
-        thread_pool=crewed,
+        thread_pool=pooled,
     )
     eager = replace(alone, name=EAGER, work=EagerSession(model, full), threads=under.freely)
     lstm = TorchLSTM(lstm_of_equal_size(model.config)).to(under.device).requires_grad_(False)

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 from tests.fuzz.nasties import CANARY
-from tests.fuzz.test_nasties import Ears
 from tests.memory_store import MemoryStore
+from tests.server.api.test_bad_input import Ears
 from uvicorn.server import ServerState
 
 from rlstm_server.app import create_app

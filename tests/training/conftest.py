@@ -42,7 +42,7 @@ def _record(folder, path, raw, dataset, role, **more):
 
 @pytest.fixture
 def shared_out(monkeypatch):
-    """How many items crews were given to share, each time they were given any."""
+    """How many items thread pools were given to share, each time they were given any."""
     counts, map_items = [], ThreadPool.map
 
     def counting(thread_pool, act, items):

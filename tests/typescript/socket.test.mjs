@@ -160,7 +160,7 @@ for (const [what, says] of Object.entries({
 test("a refused WebSocket is asked about, and Retry-After obeyed", async () => {
   const waits = [];
   const { session, asked } = played(["refuse", "refuse"], {
-    plain: () => problem(429, "quota", { "retry-after": "7" }),
+    plain: () => problem(429, "rate_limited", { "retry-after": "7" }),
     sleep: async (seconds) => void waits.push(seconds),
     chance: () => 0,
   });

@@ -250,7 +250,7 @@ class UpgradeRequiredError(APIError, status=426, type="upgrade_required"):
     """The WebSocket arrived as a plain request: a proxy in between does not pass it on."""
 
 
-class QuotaError(APIError, status=429, type="quota"):
+class QuotaError(APIError, status=429, type="rate_limited"):
     """Your own quota is used up; `retry_after` says for how long."""
 
 
@@ -258,7 +258,7 @@ class ServerFaultError(APIError, status=500):
     """The server's own fault; its log has the request id."""
 
 
-class InternalError(ServerFaultError, type="internal"):
+class InternalError(ServerFaultError, type="internal_error"):
     """An unexpected fault failed this request."""
 
 

@@ -14,7 +14,7 @@
  *     └── APIError                        the server said no: a class for each status, and below it for each word
  */
 
-import type { AppendOut } from "./schema.js";
+import type { AppendAnswer } from "./schema.js";
 
 /** Whether the change that was asked for took effect. */
 export type Applied = "no" | "yes" | "unknown";
@@ -22,7 +22,7 @@ export type Applied = "no" | "yes" | "unknown";
 /** How far a text had come when appending it ended before its end. */
 export interface AppendProgress {
   /** The pieces that were acknowledged, as one answer; null when there is none, and of a stream, whose were handed out. */
-  readonly answer: AppendOut | null;
+  readonly answer: AppendAnswer | null;
   /** What of the text they hold, in UTF-16 code units: `text.slice(length)` is what is left. Of ids: how many. */
   readonly length: number;
   /** What was on its way next and may be in the session too; null when nothing was. */
@@ -248,7 +248,7 @@ export class UpgradeRequiredError extends APIError {
 /** Your own quota is used up; `retryAfter` says for how long. */
 export class QuotaError extends APIError {
   static override readonly status = 429;
-  static override readonly type = "quota";
+  static override readonly type = "rate_limited";
 }
 
 /** The server's own fault; its log has the request id. */
@@ -257,7 +257,7 @@ export class ServerFaultError extends APIError {
 }
 /** An unexpected fault failed this request. */
 export class InternalError extends ServerFaultError {
-  static override readonly type = "internal";
+  static override readonly type = "internal_error";
 }
 /** The stored state of the session is damaged; nothing was applied. */
 export class StateCorruptError extends ServerFaultError {

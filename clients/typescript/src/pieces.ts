@@ -8,7 +8,7 @@
 import type { Call } from "./call.js";
 import { checkText, encode } from "./call.js";
 import { type AppendProgress, RequestError, ScoresNotStoredError, UnreadableAnswerError } from "./errors.js";
-import type { AppendOut, TotalsOut } from "./schema.js";
+import type { AppendAnswer, Totals } from "./schema.js";
 import { sha256 } from "./sha256.js";
 import { call, checkedKey, type Options } from "./wire.js";
 
@@ -16,8 +16,6 @@ export const PIECE_BYTES = 4096;
 /** How many of a session's keys a server knows again: what has more pieces cannot be repeated as a whole. */
 const REMEMBERED_KEYS = 1024;
 const APPEND = "POST /sessions/{session_id}/append";
-/** An answer, marked where it is of a repeat whose scores are no longer stored. */
-type Answer = AppendOut & { readonly scores_stored?: boolean };
 const COLUMNS = ["ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends"] as const;
 
 /** Of `append`. */
@@ -115,12 +113,12 @@ function bytes(text: string): number {
  */
 export class AppendPlan {
   readonly #pieces: readonly (string | readonly number[])[];
-  readonly #answers: Answer[] = [];
+  readonly #answers: AppendAnswer[] = [];
   readonly #sessionId: string;
   readonly #text: string | readonly number[];
   readonly #options: AppendOptions;
   #whole: string | undefined;
-  #onItsWay: Call<AppendOut> | undefined;
+  #onItsWay: Call<AppendAnswer> | undefined;
 
   constructor(sessionId: string, text: string | readonly number[], options: AppendOptions) {
     this.#pieces = typeof text === "string" ? cut(text) : cutTokens(text);
@@ -139,7 +137,7 @@ export class AppendPlan {
   }
 
   /** The call of the next piece; undefined when all are answered. */
-  next(): Call<AppendOut> | undefined {
+  next(): Call<AppendAnswer> | undefined {
     const index = this.#answers.length;
     const piece = this.#pieces[index];
     if (piece === undefined) {
@@ -157,7 +155,7 @@ export class AppendPlan {
   }
 
   /** Take the answer of the call that came last. */
-  add(answer: AppendOut): void {
+  add(answer: AppendAnswer): void {
     this.#answers.push(marked(answer, this.#options.scores));
     this.#onItsWay = undefined;
   }
@@ -175,7 +173,7 @@ export class AppendPlan {
   }
 
   /** The answers as one; throws where of a part, which was appended before, the scores are not known. */
-  get result(): AppendOut {
+  get result(): AppendAnswer {
     return withScores(combine(this.#answers));
   }
 
@@ -214,20 +212,19 @@ export function tell(error: unknown, progress: AppendProgress): unknown {
 }
 
 /** The answer, marked if it came without the scores that were asked for: only a repeat may. */
-export function marked(answer: AppendOut, scores: AppendOptions["scores"]): Answer {
+export function marked(answer: AppendAnswer, scores: AppendOptions["scores"]): AppendAnswer {
   const tokens = answer.totals?.tokens;
   const columns = checkColumns(answer);
   const complete = scores === "none" || tokens === 0 || (scores === "totals" ? tokens !== undefined : columns > 0);
   if (!complete && !answer.replayed) {
     throw new UnreadableAnswerError("the answer lacks the scores that were asked for", { applied: "unknown" });
   }
-  const { scores_stored = true } = answer as Answer;
-  return scores_stored === complete ? answer : { ...answer, scores_stored: complete };
+  return (answer.scores_stored ?? true) === complete ? answer : { ...answer, scores_stored: complete };
 }
 
 /** An answer that has its scores; of one that has none the error says what is known. */
 export function withScores<T extends object>(answer: T): T {
-  const { scores_stored, version, position } = answer as Partial<Answer>;
+  const { scores_stored, version, position } = answer as Partial<AppendAnswer>;
   if (scores_stored === false) {
     const facts = { version, position };
     throw new ScoresNotStoredError("applied; its scores are no longer stored", { applied: "yes", facts });
@@ -236,7 +233,7 @@ export function withScores<T extends object>(answer: T): T {
 }
 
 /** How many columns there are; throws where they are not as long as the tokens that they stand for. */
-function checkColumns(answer: AppendOut): number {
+function checkColumns(answer: AppendAnswer): number {
   const lengths = COLUMNS.map((name) => answer[name]?.length ?? 0).filter((length) => length > 0);
   const tokens = answer.totals?.tokens ?? lengths[0];
   if (lengths.some((length) => length !== tokens)) {
@@ -250,7 +247,7 @@ function checkColumns(answer: AppendOut): number {
  *
  * Where the scores of a piece are no longer stored those of the text are not known.
  */
-export function combine(answers: readonly Answer[]): Answer {
+export function combine(answers: readonly AppendAnswer[]): AppendAnswer {
   const last = answers.at(-1);
   if (last === undefined) {
     throw new TypeError("there are no answers to combine");
@@ -261,7 +258,7 @@ export function combine(answers: readonly Answer[]): Answer {
   const stored = answers.every((answer) => answer.scores_stored !== false);
   const columns = COLUMNS.filter((name) => last[name] != null).map((name) => [
     name,
-    stored ? answers.flatMap((answer) => answer[name] ?? []) : null,
+    stored ? answers.flatMap((answer) => answer[name] ?? []) : undefined,
   ]);
   const guards: Record<string, number> = {};
   for (const [name, count] of answers.flatMap((answer) => Object.entries(answer.guards))) {
@@ -270,18 +267,18 @@ export function combine(answers: readonly Answer[]): Answer {
   const totals = answers.map((answer) => answer.totals);
   const whole = {
     ...last,
-    ...(Object.fromEntries(columns) as Partial<AppendOut>),
+    ...(Object.fromEntries(columns) as Partial<AppendAnswer>),
     replayed: answers.some((answer) => answer.replayed),
     updates: sum(answers.map((answer) => answer.updates)),
     guards,
     ...(all(totals) && stored ? { totals: summed(totals) } : {}),
-    ...(stored ? {} : { totals: null, scores_stored: false }),
+    ...(stored ? {} : { totals: undefined, scores_stored: false }),
   };
   checkColumns(whole);
   return whole;
 }
 
-function summed(parts: readonly TotalsOut[]): TotalsOut {
+function summed(parts: readonly Totals[]): Totals {
   return {
     logprob: sum(parts.map((part) => part.logprob)),
     static_logprob: sumOfAll(parts.map((part) => part.static_logprob)),
@@ -308,13 +305,13 @@ function all<T>(values: readonly (T | null | undefined)[]): values is readonly T
   return values.every((value) => value !== null && value !== undefined);
 }
 
-function perByte(parts: readonly TotalsOut[], name: "bits_per_byte" | "static_bits_per_byte"): number | null {
+function perByte(parts: readonly Totals[], name: "bits_per_byte" | "static_bits_per_byte"): number | null {
   const bytes = sum(parts.map((part) => part.bytes));
   const weighted = sumOfAll(parts.map((part) => (part[name] === null ? null : part[name] * part.bytes)));
   return bytes > 0 && weighted !== null ? weighted / bytes : null;
 }
 
-function perplexity(parts: readonly TotalsOut[]): number | null {
+function perplexity(parts: readonly Totals[]): number | null {
   const tokens = sum(parts.map((part) => part.tokens));
   const logs = sumOfAll(parts.map((part) => (part.perplexity ? part.tokens * Math.log(part.perplexity) : null)));
   return tokens > 0 && logs !== null ? Math.exp(logs / tokens) : null;

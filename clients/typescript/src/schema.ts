@@ -68,34 +68,6 @@ export interface paths {
         readonly patch?: never;
         readonly trace?: never;
     };
-    readonly "/sessions/{session_id}": {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: never;
-            readonly path?: never;
-            readonly cookie?: never;
-        };
-        /**
-         * Info
-         * @description Tell where a session stands and what learning has saved it.
-         */
-        readonly get: operations["info_sessions__session_id__get"];
-        readonly put?: never;
-        readonly post?: never;
-        /**
-         * Delete
-         * @description End a session for good. Repeating it is harmless.
-         */
-        readonly delete: operations["delete_sessions__session_id__delete"];
-        readonly options?: never;
-        readonly head?: never;
-        /**
-         * Update
-         * @description Change the time to live, the metadata, or whether appends may learn.
-         */
-        readonly patch: operations["update_sessions__session_id__patch"];
-        readonly trace?: never;
-    };
     readonly "/sessions/{session_id}/append": {
         readonly parameters: {
             readonly query?: never;
@@ -136,26 +108,6 @@ export interface paths {
         readonly patch?: never;
         readonly trace?: never;
     };
-    readonly "/sessions/{session_id}/generate": {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: never;
-            readonly path?: never;
-            readonly cookie?: never;
-        };
-        readonly get?: never;
-        readonly put?: never;
-        /**
-         * Generate
-         * @description Continue the session's text with its own weights; keep it in the session where asked.
-         */
-        readonly post: operations["generate_sessions__session_id__generate_post"];
-        readonly delete?: never;
-        readonly options?: never;
-        readonly head?: never;
-        readonly patch?: never;
-        readonly trace?: never;
-    };
     readonly "/sessions/{session_id}/reset": {
         readonly parameters: {
             readonly query?: never;
@@ -184,10 +136,10 @@ export interface paths {
             readonly cookie?: never;
         };
         /**
-         * Listing
+         * List Snapshots
          * @description List a session's named snapshots, oldest version first.
          */
-        readonly get: operations["listing_sessions__session_id__snapshots_get"];
+        readonly get: operations["list_snapshots_sessions__session_id__snapshots_get"];
         readonly put?: never;
         /**
          * Take
@@ -195,26 +147,6 @@ export interface paths {
          */
         readonly post: operations["take_sessions__session_id__snapshots_post"];
         readonly delete?: never;
-        readonly options?: never;
-        readonly head?: never;
-        readonly patch?: never;
-        readonly trace?: never;
-    };
-    readonly "/sessions/{session_id}/snapshots/{snapshot}": {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: never;
-            readonly path?: never;
-            readonly cookie?: never;
-        };
-        readonly get?: never;
-        readonly put?: never;
-        readonly post?: never;
-        /**
-         * Drop
-         * @description Remove a named snapshot. Repeating it is harmless.
-         */
-        readonly delete: operations["drop_sessions__session_id__snapshots__snapshot__delete"];
         readonly options?: never;
         readonly head?: never;
         readonly patch?: never;
@@ -255,6 +187,74 @@ export interface paths {
          */
         readonly post: operations["fork_sessions__session_id__fork_post"];
         readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/sessions/{session_id}": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * Info
+         * @description Tell where a session stands and what learning has saved it.
+         */
+        readonly get: operations["info_sessions__session_id__get"];
+        readonly put?: never;
+        readonly post?: never;
+        /**
+         * Delete
+         * @description End a session for good. Repeating it is harmless.
+         */
+        readonly delete: operations["delete_sessions__session_id__delete"];
+        readonly options?: never;
+        readonly head?: never;
+        /**
+         * Update
+         * @description Change the time to live, the metadata, or whether appends may learn.
+         */
+        readonly patch: operations["update_sessions__session_id__patch"];
+        readonly trace?: never;
+    };
+    readonly "/sessions/{session_id}/generate": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        /**
+         * Generate
+         * @description Continue the session's text with its own weights; keep it in the session where asked.
+         */
+        readonly post: operations["generate_sessions__session_id__generate_post"];
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
+    readonly "/sessions/{session_id}/snapshots/{snapshot}": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        readonly get?: never;
+        readonly put?: never;
+        readonly post?: never;
+        /**
+         * Drop
+         * @description Remove a named snapshot. Repeating it is harmless.
+         */
+        readonly delete: operations["drop_sessions__session_id__snapshots__snapshot__delete"];
         readonly options?: never;
         readonly head?: never;
         readonly patch?: never;
@@ -470,10 +470,37 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
-         * AdaptationIn
+         * AdaptationChoice
+         * @description How a text is learned from, with nothing left open.
+         */
+        readonly AdaptationChoice: {
+            /**
+             * Kind
+             * @enum {string}
+             */
+            readonly kind: "full" | "subspace" | "output_bias";
+            /**
+             * Num Fast Weights
+             * @description Numbers that each expert may change.
+             */
+            readonly num_fast_weights: number;
+            /** Experts */
+            readonly experts: number;
+            /** Rate Scale */
+            readonly rate_scale: number;
+            /** Static */
+            readonly static: boolean;
+            /**
+             * Rates
+             * @description The learning rate of each expert; the static one's is 0.
+             */
+            readonly rates: readonly number[];
+        };
+        /**
+         * AdaptationRequest
          * @description How to learn. Segment and reduction come from the checkpoint, as do kinds and sizes: see `/info`.
          */
-        readonly AdaptationIn: {
+        readonly AdaptationRequest: {
             /**
              * Kind
              * @description What may change: of the checkpoint's rules; default: its first that fits.
@@ -504,37 +531,20 @@ export interface components {
             readonly static?: boolean;
         };
         /**
-         * AdaptationOut
-         * @description How a text is learned from.
+         * Alternatives
+         * @description The most probable alternatives at each token, best first.
          */
-        readonly AdaptationOut: {
-            /**
-             * Kind
-             * @enum {string}
-             */
-            readonly kind: "full" | "subspace" | "output_bias";
-            /**
-             * Num Fast Weights
-             * @description Numbers that each expert may change.
-             */
-            readonly num_fast_weights: number;
-            /** Experts */
-            readonly experts: number;
-            /** Rate Scale */
-            readonly rate_scale: number;
-            /** Static */
-            readonly static: boolean;
-            /**
-             * Rates
-             * @description The learning rate of each expert; the static one's is 0.
-             */
-            readonly rates: readonly number[];
+        readonly Alternatives: {
+            /** Ids */
+            readonly ids: readonly (readonly number[])[];
+            /** Logprobs */
+            readonly logprobs: readonly (readonly number[])[];
         };
         /**
-         * AncestorOut
+         * Ancestor
          * @description Where a session's history began.
          */
-        readonly AncestorOut: {
+        readonly Ancestor: {
             /** Session */
             readonly session: string;
             /** Version */
@@ -546,10 +556,107 @@ export interface components {
             readonly snapshot: string | null;
         };
         /**
-         * AppendIn
-         * @description The next piece of the session's stream: scored with the weights as they are, then learnt from.
+         * AppendAnswer
+         * @description What an append did.
          */
-        readonly AppendIn: {
+        readonly AppendAnswer: {
+            /** Version */
+            readonly version: number;
+            /** Position */
+            readonly position: number;
+            /**
+             * Durability
+             * @description What the change survives: fsync, replica or memory.
+             */
+            readonly durability: string;
+            /**
+             * Replayed
+             * @description The key was seen before: this is what happened then.
+             */
+            readonly replayed: boolean;
+            /**
+             * Unit
+             * @description Of every log-probability, entropy and gain in the answer.
+             * @default nats
+             * @enum {string}
+             */
+            readonly unit: "nats" | "bits" | "log10";
+            /** Ids */
+            readonly ids?: readonly number[];
+            /** Logprobs */
+            readonly logprobs?: readonly number[];
+            /**
+             * Static Logprobs
+             * @description Under the weights as loaded.
+             */
+            readonly static_logprobs?: readonly number[];
+            /**
+             * Ranks
+             * @description 1 is the most probable token.
+             */
+            readonly ranks?: readonly number[];
+            /**
+             * Entropies
+             * @description Of the whole distribution at the token.
+             */
+            readonly entropies?: readonly number[];
+            /**
+             * Starts
+             * @description First code point of the token's span.
+             */
+            readonly starts?: readonly number[];
+            /**
+             * Ends
+             * @description Code point after the span.
+             */
+            readonly ends?: readonly number[];
+            /** @description The most probable tokens at each place, where they were asked for. */
+            readonly top?: components["schemas"]["Alternatives"];
+            /**
+             * Learn
+             * @description Whether it could be learned from: asked for, and the session's is on.
+             * @default true
+             */
+            readonly learn: boolean;
+            /**
+             * Updates
+             * @description Segments learned from.
+             */
+            readonly updates: number;
+            /**
+             * Guards
+             * @description What kept learning in bounds, and how often: `step_skipped`, `projected`, `restarted` (once a row); `reset`, `frozen` (once a segment).
+             */
+            readonly guards: {
+                readonly [key: string]: number;
+            };
+            /**
+             * Weights
+             * @description How much each expert counts in the next prediction; they sum to 1.
+             */
+            readonly weights: readonly number[];
+            /**
+             * Norm Ratio
+             * @description Norm of the fast weights over that of the loaded ones: the greatest expert's.
+             */
+            readonly norm_ratio: number;
+            /** Pending */
+            readonly pending: number;
+            readonly totals?: components["schemas"]["Totals"];
+            /** Expires At */
+            readonly expires_at: number | null;
+            /**
+             * Scores Stored
+             * @description False of a repeat whose columns are no longer stored; the text was applied.
+             * @default true
+             */
+            readonly scores_stored: boolean;
+        };
+        /**
+         * AppendRequest
+         * @description The next piece of the session's stream: scored with the weights as they are, then learned from.
+         */
+        readonly AppendRequest: {
             /**
              * Text
              * @description Text. Give this or `tokens`.
@@ -588,108 +695,10 @@ export interface components {
             readonly unit?: "nats" | "bits" | "log10";
         };
         /**
-         * AppendOut
-         * @description What an append did.
-         */
-        readonly AppendOut: {
-            /** Ids */
-            readonly ids?: readonly number[] | null;
-            /** Logprobs */
-            readonly logprobs?: readonly number[] | null;
-            /**
-             * Static Logprobs
-             * @description Under the weights as loaded.
-             */
-            readonly static_logprobs?: readonly number[] | null;
-            /**
-             * Ranks
-             * @description 1 is the most probable token.
-             */
-            readonly ranks?: readonly number[] | null;
-            /**
-             * Entropies
-             * @description Of the whole distribution at the token.
-             */
-            readonly entropies?: readonly number[] | null;
-            /**
-             * Starts
-             * @description First code point of the token's span.
-             */
-            readonly starts?: readonly number[] | null;
-            /**
-             * Ends
-             * @description Code point after the span.
-             */
-            readonly ends?: readonly number[] | null;
-            readonly top?: components["schemas"]["TopOut"] | null;
-            /** Version */
-            readonly version: number;
-            /** Position */
-            readonly position: number;
-            /**
-             * Durability
-             * @description What the change survives: fsync, replica or memory.
-             */
-            readonly durability: string;
-            /**
-             * Replayed
-             * @description The key was seen before: this is what happened then.
-             */
-            readonly replayed: boolean;
-            /**
-             * Scores Stored
-             * @description False of a repeat whose columns are no longer stored: the text was applied all the same.
-             */
-            readonly scores_stored: boolean;
-            /**
-             * Unit
-             * @description Of every log-probability, entropy and gain in the answer.
-             * @enum {string}
-             */
-            readonly unit: "nats" | "bits" | "log10";
-            /**
-             * Learn
-             * @description Whether it could be learned from: asked for, and the session's is on.
-             */
-            readonly learn: boolean;
-            /**
-             * Updates
-             * @description Segments learned from.
-             */
-            readonly updates: number;
-            /**
-             * Guards
-             * @description What kept learning in bounds, and how often: `step_skipped`, `projected`, `restarted` (once a row); `reset`, `frozen` (once a segment).
-             */
-            readonly guards: {
-                readonly [key: string]: number;
-            };
-            /**
-             * Weights
-             * @description How much each expert counts in the next prediction; they sum to 1.
-             */
-            readonly weights: readonly number[];
-            /**
-             * Norm Ratio
-             * @description Norm of the fast weights over that of the loaded ones: the greatest expert's.
-             */
-            readonly norm_ratio: number;
-            /** Pending */
-            readonly pending: number;
-            readonly totals?: components["schemas"]["TotalsOut"] | null;
-            /** Expires At */
-            readonly expires_at: number | null;
-        };
-        /**
-         * CandidateIn
+         * Candidate
          * @description One continuation to rank.
          */
-        readonly CandidateIn: {
-            /**
-             * Id
-             * @description Comes back with the score; default: its index.
-             */
-            readonly id?: string | null;
+        readonly Candidate: {
             /**
              * Text
              * @description Text. Give this or `tokens`.
@@ -701,6 +710,11 @@ export interface components {
              */
             readonly tokens?: readonly number[] | null;
             /**
+             * Id
+             * @description Comes back with the score; default: its index.
+             */
+            readonly id?: string | null;
+            /**
              * Given
              * @description A score from elsewhere, such as an acoustic model's.
              * @default 0
@@ -708,12 +722,50 @@ export interface components {
             readonly given?: number;
         };
         /**
-         * CandidatesIn
+         * CandidateWeights
+         * @description score = lm * logprob + length * tokens + given * given, with logprob in the answer's unit.
+         */
+        readonly CandidateWeights: {
+            /**
+             * Lm
+             * @default 1
+             */
+            readonly lm?: number;
+            /**
+             * Length
+             * @default 0
+             */
+            readonly length?: number;
+            /**
+             * Given
+             * @default 0
+             */
+            readonly given?: number;
+        };
+        /**
+         * CandidatesAnswer
+         * @description The candidates in the order they were given, and the version that was read.
+         */
+        readonly CandidatesAnswer: {
+            /** Version */
+            readonly version: number;
+            /**
+             * Unit
+             * @description Of every log-probability, entropy and gain in the answer.
+             * @default nats
+             * @enum {string}
+             */
+            readonly unit: "nats" | "bits" | "log10";
+            /** Candidates */
+            readonly candidates: readonly components["schemas"]["RankedCandidate"][];
+        };
+        /**
+         * CandidatesRequest
          * @description Continuations to rank against the session as it is; nothing changes.
          */
-        readonly CandidatesIn: {
+        readonly CandidatesRequest: {
             /** Candidates */
-            readonly candidates: readonly components["schemas"]["CandidateIn"][];
+            readonly candidates: readonly components["schemas"]["Candidate"][];
             /**
              * @default {
              *       "lm": 1,
@@ -721,7 +773,7 @@ export interface components {
              *       "given": 0
              *     }
              */
-            readonly weights?: components["schemas"]["WeightsIn"];
+            readonly weights?: components["schemas"]["CandidateWeights"];
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
@@ -736,30 +788,56 @@ export interface components {
             readonly min_version?: number | null;
         };
         /**
-         * CandidatesOut
-         * @description The candidates in the order they were given.
-         */
-        readonly CandidatesOut: {
-            /** Version */
-            readonly version: number;
-            /**
-             * Unit
-             * @description Of every log-probability, entropy and gain in the answer.
-             * @enum {string}
-             */
-            readonly unit: "nats" | "bits" | "log10";
-            /** Candidates */
-            readonly candidates: readonly components["schemas"]["RankedOut"][];
-        };
-        /**
-         * ChangedOut
+         * ChangeAnswer
          * @description A session after a change.
          */
-        readonly ChangedOut: {
+        readonly ChangeAnswer: {
             /** Id */
             readonly id: string;
             /** Name */
             readonly name: string | null;
+            /** Version */
+            readonly version: number;
+            /**
+             * Position
+             * @description Tokens read.
+             */
+            readonly position: number;
+            /** Created At */
+            readonly created_at: number;
+            /** Expires At */
+            readonly expires_at: number | null;
+            /** State Bytes */
+            readonly state_bytes: number;
+            readonly adaptation: components["schemas"]["AdaptationChoice"];
+            /**
+             * Weights
+             * @description How much each expert counts in the next prediction; they sum to 1.
+             */
+            readonly weights: readonly number[];
+            /**
+             * Norm Ratio
+             * @description Norm of the fast weights over that of the loaded ones: the greatest expert's.
+             */
+            readonly norm_ratio: number;
+            readonly totals: components["schemas"]["SessionTotals"];
+            /**
+             * Pending
+             * @description Characters held back until the word is complete; at most 4,096.
+             */
+            readonly pending: number;
+            /** Metadata */
+            readonly metadata: {
+                readonly [key: string]: components["schemas"]["JsonValue"];
+            };
+            /**
+             * Learning
+             * @description Whether appends may learn.
+             * @default true
+             */
+            readonly learning: boolean;
+            /** @description Of a fork or an import: where its history began. */
+            readonly forked_from: components["schemas"]["Ancestor"] | null;
             /**
              * Model
              * @description As it was called where the session was last changed; null, as are the fingerprints, for a session of an older server.
@@ -775,205 +853,35 @@ export interface components {
              * @description Of its calibration.
              */
             readonly adaptation_fingerprint: string | null;
-            /** Version */
-            readonly version: number;
-            /**
-             * Position
-             * @description Tokens read.
-             */
-            readonly position: number;
-            /**
-             * Pending
-             * @description Characters held back until the word is complete; at most 4,096.
-             */
-            readonly pending: number;
-            /** Created At */
-            readonly created_at: number;
-            /** Expires At */
-            readonly expires_at: number | null;
-            /** State Bytes */
-            readonly state_bytes: number;
-            readonly adaptation: components["schemas"]["AdaptationOut"];
-            /**
-             * Weights
-             * @description How much each expert counts in the next prediction; they sum to 1.
-             */
-            readonly weights: readonly number[];
-            /**
-             * Norm Ratio
-             * @description Norm of the fast weights over that of the loaded ones: the greatest expert's.
-             */
-            readonly norm_ratio: number;
-            readonly totals: components["schemas"]["SessionTotalsOut"];
-            /** Metadata */
-            readonly metadata: {
-                readonly [key: string]: components["schemas"]["JsonValue"];
-            };
-            /**
-             * Learning
-             * @description Whether appends may learn.
-             */
-            readonly learning: boolean;
-            /** @description Of a fork or an import: where its history began. */
-            readonly forked_from: components["schemas"]["AncestorOut"] | null;
             /** Durability */
             readonly durability: string;
             /** Replayed */
             readonly replayed: boolean;
         };
         /**
-         * ContinuationOut
-         * @description The first continuation in the open, and all of them under `choices` where there are several.
+         * Continuation
+         * @description One continuation.
          */
-        readonly ContinuationOut: {
-            /** Model */
-            readonly model: string;
-            /**
-             * Fingerprint
-             * @description SHA-256 of weights and vocabulary.
-             */
-            readonly fingerprint: string;
-            /**
-             * Adaptation Fingerprint
-             * @description SHA-256 of the calibration.
-             */
-            readonly adaptation_fingerprint: string | null;
-            /**
-             * Numerics
-             * @description Equal ids give equal bits.
-             */
-            readonly numerics: string;
-            /**
-             * Unit
-             * @description Of every log-probability, entropy and gain in the answer.
-             * @enum {string}
-             */
-            readonly unit: "nats" | "bits" | "log10";
-            /** Seed */
-            readonly seed: number;
+        readonly Continuation: {
+            /** Index */
+            readonly index: number;
             /** Text */
             readonly text: string;
             /** Ids */
             readonly ids: readonly number[];
-            /**
-             * Logprobs
-             * @description Of the raw distribution; null where not asked for.
-             */
+            /** Logprobs */
             readonly logprobs: readonly number[] | null;
             /**
              * Finish Reason
-             * @description `stop`: a stop string; `length`: max_tokens.
-             */
-            readonly finish_reason: string;
-            readonly usage: components["schemas"]["UsageOut"];
-            /** Choices */
-            readonly choices?: readonly components["schemas"]["rlstm_server__api__generate__ChoiceOut"][] | null;
-            /**
-             * Version
-             * @description Of the session that keeps the text.
-             */
-            readonly version?: number | null;
-            /** Position */
-            readonly position?: number | null;
-            /** Durability */
-            readonly durability?: string | null;
-            /** Replayed */
-            readonly replayed?: boolean | null;
-        };
-        /**
-         * ContinueIn
-         * @description How to continue the session's text, and whether the session keeps it.
-         */
-        readonly ContinueIn: {
-            /**
-             * Max Tokens
-             * @description At most so many new tokens a choice.
-             * @default 256
-             */
-            readonly max_tokens?: number;
-            /**
-             * Temperature
-             * @description Below 0.001: the most probable token.
-             * @default 1
-             */
-            readonly temperature?: number;
-            /**
-             * Top K
-             * @description Keep the k most probable tokens; 0 keeps all.
-             * @default 0
-             */
-            readonly top_k?: number;
-            /**
-             * Top P
-             * @description Keep the fewest tokens with this much probability.
-             * @default 1
-             */
-            readonly top_p?: number;
-            /**
-             * Min P
-             * @description Keep tokens this probable relative to the best.
-             * @default 0
-             */
-            readonly min_p?: number;
-            /**
-             * Repetition Penalty
-             * @description On tokens seen before; 1 is none.
-             * @default 1
-             */
-            readonly repetition_penalty?: number;
-            /**
-             * Seed
-             * @description Same seed, same text; default: drawn, and told.
-             */
-            readonly seed?: number | null;
-            /**
-             * Stop
-             * @description Strings that end the text; up to 16; not part of it.
-             * @default []
-             */
-            readonly stop?: string | readonly string[];
-            /**
-             * Logprobs
-             * @description Report log-probabilities of the raw distribution.
-             * @default true
-             */
-            readonly logprobs?: boolean;
-            /**
-             * Stream
-             * @description Answer with server-sent events: token, end, error.
-             * @default false
-             */
-            readonly stream?: boolean;
-            /**
-             * Unit
-             * @description Of every log-probability, entropy and gain in the answer.
-             * @default nats
              * @enum {string}
              */
-            readonly unit?: "nats" | "bits" | "log10";
-            /**
-             * Commit
-             * @description The text becomes part of the session.
-             * @default false
-             */
-            readonly commit?: boolean;
-            /**
-             * Learn From Output
-             * @description Also learn from it; needs `commit`.
-             * @default false
-             */
-            readonly learn_from_output?: boolean;
-            /**
-             * Min Version
-             * @description Refuse (412) an older session.
-             */
-            readonly min_version?: number | null;
+            readonly finish_reason: "stop" | "length";
         };
         /**
-         * CreateIn
+         * CreateSession
          * @description A new session; every field is optional.
          */
-        readonly CreateIn: {
+        readonly CreateSession: {
             /**
              * Model
              * @description Of those that `/info` names; default: the first.
@@ -991,7 +899,7 @@ export interface components {
              *       "static": true
              *     }
              */
-            readonly adaptation?: components["schemas"]["AdaptationIn"];
+            readonly adaptation?: components["schemas"]["AdaptationRequest"];
             /**
              * Ttl Seconds
              * @description It expires this long after its last change.
@@ -1031,14 +939,56 @@ export interface components {
             readonly unit?: "nats" | "bits" | "log10";
         };
         /**
-         * CreatedOut
-         * @description The new session, with the answer to its first text.
+         * CreatedSession
+         * @description The new session (or, replayed, the one that the key made), with the answer to its first text.
          */
-        readonly CreatedOut: {
+        readonly CreatedSession: {
             /** Id */
             readonly id: string;
             /** Name */
             readonly name: string | null;
+            /** Version */
+            readonly version: number;
+            /**
+             * Position
+             * @description Tokens read.
+             */
+            readonly position: number;
+            /** Created At */
+            readonly created_at: number;
+            /** Expires At */
+            readonly expires_at: number | null;
+            /** State Bytes */
+            readonly state_bytes: number;
+            readonly adaptation: components["schemas"]["AdaptationChoice"];
+            /**
+             * Weights
+             * @description How much each expert counts in the next prediction; they sum to 1.
+             */
+            readonly weights: readonly number[];
+            /**
+             * Norm Ratio
+             * @description Norm of the fast weights over that of the loaded ones: the greatest expert's.
+             */
+            readonly norm_ratio: number;
+            readonly totals: components["schemas"]["SessionTotals"];
+            /**
+             * Pending
+             * @description Characters held back until the word is complete; at most 4,096.
+             */
+            readonly pending: number;
+            /** Metadata */
+            readonly metadata: {
+                readonly [key: string]: components["schemas"]["JsonValue"];
+            };
+            /**
+             * Learning
+             * @description Whether appends may learn.
+             * @default true
+             */
+            readonly learning: boolean;
+            /** @description Of a fork or an import: where its history began. */
+            readonly forked_from: components["schemas"]["Ancestor"] | null;
             /**
              * Model
              * @description As it was called where the session was last changed; null, as are the fingerprints, for a session of an older server.
@@ -1054,57 +1004,16 @@ export interface components {
              * @description Of its calibration.
              */
             readonly adaptation_fingerprint: string | null;
-            /** Version */
-            readonly version: number;
-            /**
-             * Position
-             * @description Tokens read.
-             */
-            readonly position: number;
-            /**
-             * Pending
-             * @description Characters held back until the word is complete; at most 4,096.
-             */
-            readonly pending: number;
-            /** Created At */
-            readonly created_at: number;
-            /** Expires At */
-            readonly expires_at: number | null;
-            /** State Bytes */
-            readonly state_bytes: number;
-            readonly adaptation: components["schemas"]["AdaptationOut"];
-            /**
-             * Weights
-             * @description How much each expert counts in the next prediction; they sum to 1.
-             */
-            readonly weights: readonly number[];
-            /**
-             * Norm Ratio
-             * @description Norm of the fast weights over that of the loaded ones: the greatest expert's.
-             */
-            readonly norm_ratio: number;
-            readonly totals: components["schemas"]["SessionTotalsOut"];
-            /** Metadata */
-            readonly metadata: {
-                readonly [key: string]: components["schemas"]["JsonValue"];
-            };
-            /**
-             * Learning
-             * @description Whether appends may learn.
-             */
-            readonly learning: boolean;
-            /** @description Of a fork or an import: where its history began. */
-            readonly forked_from: components["schemas"]["AncestorOut"] | null;
+            /** Durability */
+            readonly durability: string;
+            /** Replayed */
+            readonly replayed: boolean;
+            readonly append?: components["schemas"]["AppendAnswer"];
             /**
              * Numerics
              * @description Equal ids give equal bits. Null where another server made the session, with a model that is not served here.
              */
             readonly numerics: string | null;
-            /** Durability */
-            readonly durability: string;
-            /** Replayed */
-            readonly replayed: boolean;
-            readonly append?: components["schemas"]["AppendOut"] | null;
         };
         /**
          * DetokenizeIn
@@ -1128,10 +1037,10 @@ export interface components {
             readonly prompt: string;
         };
         /**
-         * EndEventOut
+         * EndEvent
          * @description The end of a choice.
          */
-        readonly EndEventOut: {
+        readonly EndEvent: {
             /**
              * Index
              * @description Of the choice.
@@ -1140,44 +1049,36 @@ export interface components {
             /**
              * Finish Reason
              * @description `stop`: a stop string; `length`: max_tokens.
+             * @enum {string}
              */
-            readonly finish_reason: string;
-            readonly usage: components["schemas"]["UsageOut"];
+            readonly finish_reason: "stop" | "length";
             /** Seed */
             readonly seed: number;
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
+             * @default nats
              * @enum {string}
              */
             readonly unit: "nats" | "bits" | "log10";
             /**
              * Version
              * @description Of the session that keeps the text.
-             * @default null
              */
-            readonly version?: number | null;
-            /**
-             * Position
-             * @default null
-             */
-            readonly position?: number | null;
-            /**
-             * Durability
-             * @default null
-             */
-            readonly durability?: string | null;
-            /**
-             * Replayed
-             * @default null
-             */
-            readonly replayed?: boolean | null;
+            readonly version?: number;
+            /** Position */
+            readonly position?: number;
+            /** Durability */
+            readonly durability?: string;
+            /** Replayed */
+            readonly replayed?: boolean;
+            readonly usage: components["schemas"]["Usage"];
         };
         /**
-         * ErrorFrameOut
+         * ErrorFrame
          * @description Why the connection is closed now, with a code of 4000 plus the status.
          */
-        readonly ErrorFrameOut: {
+        readonly ErrorFrame: {
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -1188,13 +1089,13 @@ export interface components {
              * @description Of the frame that it is about; null for what is no frame.
              */
             readonly seq: number | null;
-            readonly problem: components["schemas"]["ProblemOut"];
+            readonly problem: components["schemas"]["Problem"];
         };
         /**
-         * ForkIn
+         * ForkRequest
          * @description A copy of a session; what is left out is the source's, but for the name.
          */
-        readonly ForkIn: {
+        readonly ForkRequest: {
             /**
              * Name
              * @description Unique among your sessions.
@@ -1224,15 +1125,10 @@ export interface components {
             readonly min_version?: number | null;
         };
         /**
-         * FrameIn
+         * Frame
          * @description The next piece of the session's stream.
          */
-        readonly FrameIn: {
-            /**
-             * Seq
-             * @description One more than the frame before.
-             */
-            readonly seq: number;
+        readonly Frame: {
             /**
              * Text
              * @description Text. Give this or `tokens`.
@@ -1245,6 +1141,11 @@ export interface components {
              * @default null
              */
             readonly tokens?: readonly number[] | null;
+            /**
+             * Seq
+             * @description One more than the frame before.
+             */
+            readonly seq: number;
             /**
              * Learn
              * @description Learn from it after scoring it.
@@ -1259,15 +1160,76 @@ export interface components {
             readonly final?: boolean;
         };
         /**
-         * FrameOut
-         * @description What the server sends.
+         * FrameAnswer
+         * @description What the server sends over a WebSocket.
          */
-        readonly FrameOut: components["schemas"]["ReadyFrameOut"] | components["schemas"]["ScoresFrameOut"] | components["schemas"]["ErrorFrameOut"];
+        readonly FrameAnswer: components["schemas"]["ReadyFrame"] | components["schemas"]["ScoresFrame"] | components["schemas"]["ErrorFrame"];
         /**
-         * GenerateIn
+         * GenerateAnswer
+         * @description The first continuation in the open, and all of them under `choices` where there are several.
+         */
+        readonly GenerateAnswer: {
+            /** Model */
+            readonly model: string;
+            /**
+             * Fingerprint
+             * @description SHA-256 of weights and vocabulary.
+             */
+            readonly fingerprint: string;
+            /**
+             * Adaptation Fingerprint
+             * @description SHA-256 of the calibration.
+             */
+            readonly adaptation_fingerprint: string | null;
+            /**
+             * Numerics
+             * @description Equal ids give equal bits.
+             */
+            readonly numerics: string;
+            /**
+             * Unit
+             * @description Of every log-probability, entropy and gain in the answer.
+             * @default nats
+             * @enum {string}
+             */
+            readonly unit: "nats" | "bits" | "log10";
+            /** Seed */
+            readonly seed: number;
+            /** Text */
+            readonly text: string;
+            /** Ids */
+            readonly ids: readonly number[];
+            /**
+             * Logprobs
+             * @description Of the raw distribution; null where not asked for.
+             */
+            readonly logprobs: readonly number[] | null;
+            /**
+             * Finish Reason
+             * @description `stop`: a stop string; `length`: max_tokens.
+             * @enum {string}
+             */
+            readonly finish_reason: "stop" | "length";
+            readonly usage: components["schemas"]["Usage"];
+            /** Choices */
+            readonly choices?: readonly components["schemas"]["Continuation"][];
+            /**
+             * Version
+             * @description Of the session that keeps the text.
+             */
+            readonly version?: number;
+            /** Position */
+            readonly position?: number;
+            /** Durability */
+            readonly durability?: string;
+            /** Replayed */
+            readonly replayed?: boolean;
+        };
+        /**
+         * GenerateRequest
          * @description A prompt and how to continue it. An empty prompt is the beginning of a text.
          */
-        readonly GenerateIn: {
+        readonly GenerateRequest: {
             /**
              * Max Tokens
              * @description At most so many new tokens a choice.
@@ -1359,73 +1321,10 @@ export interface components {
             readonly n?: number;
         };
         /**
-         * ItemIn
-         * @description One text, or its ids.
-         */
-        readonly ItemIn: {
-            /**
-             * Id
-             * @description Comes back with the scores; default: its index.
-             */
-            readonly id?: string | null;
-            /**
-             * Text
-             * @description Text. Give this or `tokens`.
-             */
-            readonly text?: string | null;
-            /**
-             * Tokens
-             * @description Ids of the model's vocabulary. Give this or `text`.
-             */
-            readonly tokens?: readonly number[] | null;
-            /**
-             * Context
-             * @description Read before the text and scored against; not reported.
-             * @default
-             */
-            readonly context?: string;
-            /**
-             * Context Tokens
-             * @description The same as ids; not together with `context`.
-             * @default []
-             */
-            readonly context_tokens?: readonly number[];
-        };
-        /**
-         * ItemOut
+         * ItemScores
          * @description One item's scores.
          */
-        readonly ItemOut: {
-            /** Ids */
-            readonly ids?: readonly number[] | null;
-            /** Logprobs */
-            readonly logprobs?: readonly number[] | null;
-            /**
-             * Static Logprobs
-             * @description Under the weights as loaded.
-             */
-            readonly static_logprobs?: readonly number[] | null;
-            /**
-             * Ranks
-             * @description 1 is the most probable token.
-             */
-            readonly ranks?: readonly number[] | null;
-            /**
-             * Entropies
-             * @description Of the whole distribution at the token.
-             */
-            readonly entropies?: readonly number[] | null;
-            /**
-             * Starts
-             * @description First code point of the token's span.
-             */
-            readonly starts?: readonly number[] | null;
-            /**
-             * Ends
-             * @description Code point after the span.
-             */
-            readonly ends?: readonly number[] | null;
-            readonly top?: components["schemas"]["TopOut"] | null;
+        readonly ItemScores: {
             /** Id */
             readonly id: string;
             /**
@@ -1433,15 +1332,46 @@ export interface components {
              * @description What token 0 was scored against.
              * @enum {string}
              */
-            readonly first_token: "bos" | "context" | "session";
+            readonly first_token: "bos" | "context" | "session" | "unscored";
+            /** Ids */
+            readonly ids?: readonly number[];
+            /** Logprobs */
+            readonly logprobs?: readonly number[];
+            /**
+             * Static Logprobs
+             * @description Under the weights as loaded.
+             */
+            readonly static_logprobs?: readonly number[];
+            /**
+             * Ranks
+             * @description 1 is the most probable token.
+             */
+            readonly ranks?: readonly number[];
+            /**
+             * Entropies
+             * @description Of the whole distribution at the token.
+             */
+            readonly entropies?: readonly number[];
+            /**
+             * Starts
+             * @description First code point of the token's span.
+             */
+            readonly starts?: readonly number[];
+            /**
+             * Ends
+             * @description Code point after the span.
+             */
+            readonly ends?: readonly number[];
+            /** @description The most probable tokens at each place, where they were asked for. */
+            readonly top?: components["schemas"]["Alternatives"];
             /**
              * Bytes
              * @description Of each token that is not valid UTF-8 by itself; absent where all are.
              */
-            readonly bytes?: readonly (readonly number[] | null)[] | null;
+            readonly bytes?: readonly (readonly number[] | null)[];
             /** Words */
-            readonly words?: readonly components["schemas"]["WordOut"][] | null;
-            readonly totals: components["schemas"]["TotalsOut"];
+            readonly words?: readonly components["schemas"]["WordScore"][];
+            readonly totals: components["schemas"]["Totals"];
             /**
              * Updates
              * @description Segments learned from inside the item.
@@ -1457,10 +1387,10 @@ export interface components {
         };
         readonly JsonValue: unknown;
         /**
-         * ProblemOut
+         * Problem
          * @description An error (RFC 9457). The last part of `type` names it for programs.
          */
-        readonly ProblemOut: {
+        readonly Problem: {
             /** Type */
             readonly type: string;
             /** Title */
@@ -1479,24 +1409,22 @@ export interface components {
             readonly request_id: string;
         };
         /**
-         * RankedOut
-         * @description One candidate's sums.
+         * RankedCandidate
+         * @description One candidate's sums; static figures are of the weights as loaded. Ties keep the order given.
          */
-        readonly RankedOut: {
+        readonly RankedCandidate: {
             /** Id */
             readonly id: string;
-            /** Logprob */
+            /**
+             * Logprob
+             * @description Sum, in the answer's unit.
+             */
             readonly logprob: number;
             /**
              * Static Logprob
-             * @description Under the weights as loaded; null without a static row.
+             * @description The same under the weights as loaded.
              */
             readonly static_logprob: number | null;
-            /**
-             * Gain
-             * @description logprob - static_logprob: what learning saves.
-             */
-            readonly gain: number | null;
             /** Tokens */
             readonly tokens: number;
             /** Score */
@@ -1516,12 +1444,17 @@ export interface components {
              * @description 1 is the highest static_score.
              */
             readonly static_rank: number | null;
+            /**
+             * Gain
+             * @description logprob - static_logprob: what learning saved.
+             */
+            readonly gain: number | null;
         };
         /**
-         * ReadyFrameOut
+         * ReadyFrame
          * @description The first frame: the stream is open.
          */
-        readonly ReadyFrameOut: {
+        readonly ReadyFrame: {
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -1554,10 +1487,10 @@ export interface components {
             readonly frame_bytes: number;
         };
         /**
-         * ResetIn
+         * ResetRequest
          * @description What to forget; totals and position go on.
          */
-        readonly ResetIn: {
+        readonly ResetRequest: {
             /**
              * What
              * @default both
@@ -1566,10 +1499,10 @@ export interface components {
             readonly what?: "fast_weights" | "recurrent" | "both";
         };
         /**
-         * RestoreIn
+         * RestoreRequest
          * @description Where to go back to.
          */
-        readonly RestoreIn: {
+        readonly RestoreRequest: {
             /**
              * Snapshot
              * @description The name of a snapshot of this session.
@@ -1577,15 +1510,82 @@ export interface components {
             readonly snapshot: string;
         };
         /**
-         * ScoreIn
+         * ScoreAnswer
+         * @description The items in the order they were given, and how they were learned from, if they were.
+         */
+        readonly ScoreAnswer: {
+            /** Model */
+            readonly model: string;
+            /**
+             * Fingerprint
+             * @description SHA-256 of weights and vocabulary.
+             */
+            readonly fingerprint: string;
+            /**
+             * Adaptation Fingerprint
+             * @description SHA-256 of the calibration.
+             */
+            readonly adaptation_fingerprint: string | null;
+            /**
+             * Numerics
+             * @description Equal ids give equal bits.
+             */
+            readonly numerics: string;
+            /**
+             * Unit
+             * @description Of every log-probability, entropy and gain in the answer.
+             * @default nats
+             * @enum {string}
+             */
+            readonly unit: "nats" | "bits" | "log10";
+            /** @description How the items were learned from; absent where they were not. */
+            readonly adaptation?: components["schemas"]["AdaptationChoice"];
+            /** Items */
+            readonly items: readonly components["schemas"]["ItemScores"][];
+        };
+        /**
+         * ScoreItem
+         * @description One text, or its ids.
+         */
+        readonly ScoreItem: {
+            /**
+             * Text
+             * @description Text. Give this or `tokens`.
+             */
+            readonly text?: string | null;
+            /**
+             * Tokens
+             * @description Ids of the model's vocabulary. Give this or `text`.
+             */
+            readonly tokens?: readonly number[] | null;
+            /**
+             * Id
+             * @description Comes back with the scores; default: its index.
+             */
+            readonly id?: string | null;
+            /**
+             * Context
+             * @description Read before the text and scored against; not reported.
+             * @default
+             */
+            readonly context?: string;
+            /**
+             * Context Tokens
+             * @description The same as ids; not together with `context`.
+             * @default []
+             */
+            readonly context_tokens?: readonly number[];
+        };
+        /**
+         * ScoreRequest
          * @description Up to 256 items; or, in short, the fields of one item in their place.
          */
-        readonly ScoreIn: {
+        readonly ScoreRequest: {
             /**
              * Items
              * @description The texts to score.
              */
-            readonly items?: readonly components["schemas"]["ItemIn"][] | null;
+            readonly items?: readonly components["schemas"]["ScoreItem"][] | null;
             /**
              * Text
              * @description Text. Give this or `tokens`.
@@ -1646,88 +1646,23 @@ export interface components {
              */
             readonly adapt?: boolean;
             /** @description How; implies `adapt`. */
-            readonly adaptation?: components["schemas"]["AdaptationIn"] | null;
+            readonly adaptation?: components["schemas"]["AdaptationRequest"] | null;
         };
         /**
-         * ScoreOut
-         * @description The items in the order they were given.
-         */
-        readonly ScoreOut: {
-            /** Model */
-            readonly model: string;
-            /**
-             * Fingerprint
-             * @description SHA-256 of weights and vocabulary.
-             */
-            readonly fingerprint: string;
-            /**
-             * Adaptation Fingerprint
-             * @description SHA-256 of the calibration.
-             */
-            readonly adaptation_fingerprint: string | null;
-            /**
-             * Numerics
-             * @description Equal ids give equal bits.
-             */
-            readonly numerics: string;
-            /**
-             * Unit
-             * @description Of every log-probability, entropy and gain in the answer.
-             * @enum {string}
-             */
-            readonly unit: "nats" | "bits" | "log10";
-            /** @description How the items were learned from; absent where they were not. */
-            readonly adaptation?: components["schemas"]["AdaptationOut"] | null;
-            /** Items */
-            readonly items: readonly components["schemas"]["ItemOut"][];
-        };
-        /**
-         * ScoresFrameOut
+         * ScoresFrame
          * @description A frame is acknowledged: it was appended, and this is what that did.
          */
-        readonly ScoresFrameOut: {
+        readonly ScoresFrame: {
             /**
-             * Ids
-             * @default null
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
              */
-            readonly ids?: readonly number[] | null;
+            readonly type: "scores";
             /**
-             * Logprobs
-             * @default null
+             * Seq
+             * @description Of the frame.
              */
-            readonly logprobs?: readonly number[] | null;
-            /**
-             * Static Logprobs
-             * @description Under the weights as loaded.
-             * @default null
-             */
-            readonly static_logprobs?: readonly number[] | null;
-            /**
-             * Ranks
-             * @description 1 is the most probable token.
-             * @default null
-             */
-            readonly ranks?: readonly number[] | null;
-            /**
-             * Entropies
-             * @description Of the whole distribution at the token.
-             * @default null
-             */
-            readonly entropies?: readonly number[] | null;
-            /**
-             * Starts
-             * @description First code point of the token's span.
-             * @default null
-             */
-            readonly starts?: readonly number[] | null;
-            /**
-             * Ends
-             * @description Code point after the span.
-             * @default null
-             */
-            readonly ends?: readonly number[] | null;
-            /** @default null */
-            readonly top?: components["schemas"]["TopOut"] | null;
+            readonly seq: number;
             /** Version */
             readonly version: number;
             /** Position */
@@ -1743,19 +1678,47 @@ export interface components {
              */
             readonly replayed: boolean;
             /**
-             * Scores Stored
-             * @description False of a repeat whose columns are no longer stored: the text was applied all the same.
-             */
-            readonly scores_stored: boolean;
-            /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
+             * @default nats
              * @enum {string}
              */
             readonly unit: "nats" | "bits" | "log10";
+            /** Ids */
+            readonly ids?: readonly number[];
+            /** Logprobs */
+            readonly logprobs?: readonly number[];
+            /**
+             * Static Logprobs
+             * @description Under the weights as loaded.
+             */
+            readonly static_logprobs?: readonly number[];
+            /**
+             * Ranks
+             * @description 1 is the most probable token.
+             */
+            readonly ranks?: readonly number[];
+            /**
+             * Entropies
+             * @description Of the whole distribution at the token.
+             */
+            readonly entropies?: readonly number[];
+            /**
+             * Starts
+             * @description First code point of the token's span.
+             */
+            readonly starts?: readonly number[];
+            /**
+             * Ends
+             * @description Code point after the span.
+             */
+            readonly ends?: readonly number[];
+            /** @description The most probable tokens at each place, where they were asked for. */
+            readonly top?: components["schemas"]["Alternatives"];
             /**
              * Learn
              * @description Whether it could be learned from: asked for, and the session's is on.
+             * @default true
              */
             readonly learn: boolean;
             /**
@@ -1782,30 +1745,156 @@ export interface components {
             readonly norm_ratio: number;
             /** Pending */
             readonly pending: number;
-            /** @default null */
-            readonly totals?: components["schemas"]["TotalsOut"] | null;
+            readonly totals?: components["schemas"]["Totals"];
             /** Expires At */
             readonly expires_at: number | null;
             /**
-             * @description discriminator enum property added by openapi-typescript
-             * @enum {string}
+             * Scores Stored
+             * @description False of a repeat whose columns are no longer stored; the text was applied.
+             * @default true
              */
-            readonly type: "scores";
-            /**
-             * Seq
-             * @description Of the frame.
-             */
-            readonly seq: number;
+            readonly scores_stored: boolean;
         };
         /**
-         * SessionOut
-         * @description A session as the store has it. Times are seconds since 1970.
+         * SessionGenerate
+         * @description How to continue the session's text, and whether the session keeps it.
          */
-        readonly SessionOut: {
+        readonly SessionGenerate: {
+            /**
+             * Max Tokens
+             * @description At most so many new tokens a choice.
+             * @default 256
+             */
+            readonly max_tokens?: number;
+            /**
+             * Temperature
+             * @description Below 0.001: the most probable token.
+             * @default 1
+             */
+            readonly temperature?: number;
+            /**
+             * Top K
+             * @description Keep the k most probable tokens; 0 keeps all.
+             * @default 0
+             */
+            readonly top_k?: number;
+            /**
+             * Top P
+             * @description Keep the fewest tokens with this much probability.
+             * @default 1
+             */
+            readonly top_p?: number;
+            /**
+             * Min P
+             * @description Keep tokens this probable relative to the best.
+             * @default 0
+             */
+            readonly min_p?: number;
+            /**
+             * Repetition Penalty
+             * @description On tokens seen before; 1 is none.
+             * @default 1
+             */
+            readonly repetition_penalty?: number;
+            /**
+             * Seed
+             * @description Same seed, same text; default: drawn, and told.
+             */
+            readonly seed?: number | null;
+            /**
+             * Stop
+             * @description Strings that end the text; up to 16; not part of it.
+             * @default []
+             */
+            readonly stop?: string | readonly string[];
+            /**
+             * Logprobs
+             * @description Report log-probabilities of the raw distribution.
+             * @default true
+             */
+            readonly logprobs?: boolean;
+            /**
+             * Stream
+             * @description Answer with server-sent events: token, end, error.
+             * @default false
+             */
+            readonly stream?: boolean;
+            /**
+             * Unit
+             * @description Of every log-probability, entropy and gain in the answer.
+             * @default nats
+             * @enum {string}
+             */
+            readonly unit?: "nats" | "bits" | "log10";
+            /**
+             * Commit
+             * @description The text becomes part of the session.
+             * @default false
+             */
+            readonly commit?: boolean;
+            /**
+             * Learn From Output
+             * @description Also learn from it; needs `commit`.
+             * @default false
+             */
+            readonly learn_from_output?: boolean;
+            /**
+             * Min Version
+             * @description Refuse (412) an older session.
+             */
+            readonly min_version?: number | null;
+        };
+        /**
+         * SessionInfo
+         * @description A session as the store has it.
+         */
+        readonly SessionInfo: {
             /** Id */
             readonly id: string;
             /** Name */
             readonly name: string | null;
+            /** Version */
+            readonly version: number;
+            /**
+             * Position
+             * @description Tokens read.
+             */
+            readonly position: number;
+            /** Created At */
+            readonly created_at: number;
+            /** Expires At */
+            readonly expires_at: number | null;
+            /** State Bytes */
+            readonly state_bytes: number;
+            readonly adaptation: components["schemas"]["AdaptationChoice"];
+            /**
+             * Weights
+             * @description How much each expert counts in the next prediction; they sum to 1.
+             */
+            readonly weights: readonly number[];
+            /**
+             * Norm Ratio
+             * @description Norm of the fast weights over that of the loaded ones: the greatest expert's.
+             */
+            readonly norm_ratio: number;
+            readonly totals: components["schemas"]["SessionTotals"];
+            /**
+             * Pending
+             * @description Characters held back until the word is complete; at most 4,096.
+             */
+            readonly pending: number;
+            /** Metadata */
+            readonly metadata: {
+                readonly [key: string]: components["schemas"]["JsonValue"];
+            };
+            /**
+             * Learning
+             * @description Whether appends may learn.
+             * @default true
+             */
+            readonly learning: boolean;
+            /** @description Of a fork or an import: where its history began. */
+            readonly forked_from: components["schemas"]["Ancestor"] | null;
             /**
              * Model
              * @description As it was called where the session was last changed; null, as are the fingerprints, for a session of an older server.
@@ -1821,90 +1910,14 @@ export interface components {
              * @description Of its calibration.
              */
             readonly adaptation_fingerprint: string | null;
-            /** Version */
-            readonly version: number;
-            /**
-             * Position
-             * @description Tokens read.
-             */
-            readonly position: number;
-            /**
-             * Pending
-             * @description Characters held back until the word is complete; at most 4,096.
-             */
-            readonly pending: number;
-            /** Created At */
-            readonly created_at: number;
-            /** Expires At */
-            readonly expires_at: number | null;
-            /** State Bytes */
-            readonly state_bytes: number;
-            readonly adaptation: components["schemas"]["AdaptationOut"];
-            /**
-             * Weights
-             * @description How much each expert counts in the next prediction; they sum to 1.
-             */
-            readonly weights: readonly number[];
-            /**
-             * Norm Ratio
-             * @description Norm of the fast weights over that of the loaded ones: the greatest expert's.
-             */
-            readonly norm_ratio: number;
-            readonly totals: components["schemas"]["SessionTotalsOut"];
-            /** Metadata */
-            readonly metadata: {
-                readonly [key: string]: components["schemas"]["JsonValue"];
-            };
-            /**
-             * Learning
-             * @description Whether appends may learn.
-             */
-            readonly learning: boolean;
-            /** @description Of a fork or an import: where its history began. */
-            readonly forked_from: components["schemas"]["AncestorOut"] | null;
         };
         /**
-         * SessionTotalsOut
-         * @description Sums over the session's life, in bits.
-         */
-        readonly SessionTotalsOut: {
-            /** Tokens */
-            readonly tokens: number;
-            /** Bytes */
-            readonly bytes: number;
-            /**
-             * Static Bits
-             * @description Under the weights as loaded; null without a static row.
-             */
-            readonly static_bits: number | null;
-            /**
-             * Adapted Bits
-             * @description Under the session's own weights.
-             */
-            readonly adapted_bits: number;
-            /**
-             * Gain
-             * @description static_bits - adapted_bits: what learning saved.
-             */
-            readonly gain: number | null;
-            /**
-             * Updates
-             * @description Segments learned from.
-             */
-            readonly updates: number;
-            /**
-             * Guards
-             * @description Times that a guard acted.
-             */
-            readonly guards: number;
-        };
-        /**
-         * SessionsOut
+         * SessionPage
          * @description A page of your sessions, oldest first.
          */
-        readonly SessionsOut: {
+        readonly SessionPage: {
             /** Sessions */
-            readonly sessions: readonly components["schemas"]["SessionOut"][];
+            readonly sessions: readonly components["schemas"]["SessionInfo"][];
             /**
              * Cursor
              * @description Fetches the next page; null at the end.
@@ -1912,21 +1925,10 @@ export interface components {
             readonly cursor: string | null;
         };
         /**
-         * SnapshotIn
-         * @description The name for the present version.
+         * SessionSnapshot
+         * @description A named snapshot, and where the session stood when it was taken.
          */
-        readonly SnapshotIn: {
-            /**
-             * Name
-             * @description Unique in the session.
-             */
-            readonly name: string;
-        };
-        /**
-         * SnapshotOut
-         * @description A named snapshot, and where the session stood when it was taken. Times are seconds since 1970.
-         */
-        readonly SnapshotOut: {
+        readonly SessionSnapshot: {
             /** Name */
             readonly name: string;
             /** Version */
@@ -1937,21 +1939,58 @@ export interface components {
             readonly created_at: number;
             /** State Bytes */
             readonly state_bytes: number;
-            readonly totals: components["schemas"]["SessionTotalsOut"];
+            readonly totals: components["schemas"]["SessionTotals"];
         };
         /**
-         * SnapshotsOut
-         * @description A session's named snapshots, oldest version first.
+         * SessionTotals
+         * @description Sums over the session's life, in bits. Static figures are null without a frozen baseline.
          */
-        readonly SnapshotsOut: {
-            /** Snapshots */
-            readonly snapshots: readonly components["schemas"]["SnapshotOut"][];
+        readonly SessionTotals: {
+            /**
+             * Tokens
+             * @default 0
+             */
+            readonly tokens: number;
+            /**
+             * Bytes
+             * @default 0
+             */
+            readonly bytes: number;
+            /**
+             * Adapted Bits
+             * @description Under the session's own weights.
+             * @default 0
+             */
+            readonly adapted_bits: number;
+            /**
+             * Static Bits
+             * @description Under the weights as loaded; null without a frozen baseline.
+             * @default 0
+             */
+            readonly static_bits: number | null;
+            /**
+             * Updates
+             * @description Segments learned from.
+             * @default 0
+             */
+            readonly updates: number;
+            /**
+             * Guards
+             * @description Times that a guard acted.
+             * @default 0
+             */
+            readonly guards: number;
+            /**
+             * Gain
+             * @description static_bits - adapted_bits: what learning saved.
+             */
+            readonly gain: number | null;
         };
         /**
-         * TakenOut
+         * SnapshotAnswer
          * @description A version that has a name now.
          */
-        readonly TakenOut: {
+        readonly SnapshotAnswer: {
             /** Name */
             readonly name: string;
             /** Version */
@@ -1962,7 +2001,7 @@ export interface components {
             readonly created_at: number;
             /** State Bytes */
             readonly state_bytes: number;
-            readonly totals: components["schemas"]["SessionTotalsOut"];
+            readonly totals: components["schemas"]["SessionTotals"];
             /** Durability */
             readonly durability: string;
             /**
@@ -1972,10 +2011,29 @@ export interface components {
             readonly replayed: boolean;
         };
         /**
-         * TokenEventOut
+         * SnapshotPage
+         * @description A session's named snapshots, oldest version first.
+         */
+        readonly SnapshotPage: {
+            /** Snapshots */
+            readonly snapshots: readonly components["schemas"]["SessionSnapshot"][];
+        };
+        /**
+         * SnapshotRequest
+         * @description The name for the present version.
+         */
+        readonly SnapshotRequest: {
+            /**
+             * Name
+             * @description Unique in the session.
+             */
+            readonly name: string;
+        };
+        /**
+         * TokenEvent
          * @description The next token of a choice, and the text that it completes: none in the middle of a character.
          */
-        readonly TokenEventOut: {
+        readonly TokenEvent: {
             /**
              * Index
              * @description Of the choice.
@@ -1993,9 +2051,8 @@ export interface components {
             /**
              * Logprob
              * @description Of the raw distribution; absent if not asked for.
-             * @default null
              */
-            readonly logprob?: number | null;
+            readonly logprob?: number;
         };
         /**
          * TokenizeIn
@@ -2054,20 +2111,10 @@ export interface components {
             readonly add_bos_token: boolean;
         };
         /**
-         * TopOut
-         * @description The most probable alternatives at each token, best first.
-         */
-        readonly TopOut: {
-            /** Ids */
-            readonly ids: readonly (readonly number[])[];
-            /** Logprobs */
-            readonly logprobs: readonly (readonly number[])[];
-        };
-        /**
-         * TotalsOut
+         * Totals
          * @description Sums over the tokens of an answer.
          */
-        readonly TotalsOut: {
+        readonly Totals: {
             /**
              * Logprob
              * @description Sum, in the answer's unit.
@@ -2097,9 +2144,15 @@ export interface components {
              * @description exp of the mean loss a token; null for no tokens.
              */
             readonly perplexity: number | null;
-            /** Bits Per Byte */
+            /**
+             * Bits Per Byte
+             * @description Mean loss in bits a UTF-8 byte; None for no bytes.
+             */
             readonly bits_per_byte: number | null;
-            /** Static Bits Per Byte */
+            /**
+             * Static Bits Per Byte
+             * @description The same for the weights as loaded; None where they were not run.
+             */
             readonly static_bits_per_byte: number | null;
             /**
              * Gain
@@ -2108,10 +2161,10 @@ export interface components {
             readonly gain: number | null;
         };
         /**
-         * UpdateIn
+         * UpdateRequest
          * @description What to change; what is left out stays as it is. At least one field must be there.
          */
-        readonly UpdateIn: {
+        readonly UpdateRequest: {
             /**
              * Ttl Seconds
              * @description From now on it expires this long after its last change.
@@ -2131,43 +2184,25 @@ export interface components {
             readonly learning?: boolean | null;
         };
         /**
-         * UsageOut
+         * Usage
          * @description Tokens read and made.
          */
-        readonly UsageOut: {
+        readonly Usage: {
             /** Prompt Tokens */
             readonly prompt_tokens: number;
             /** Completion Tokens */
             readonly completion_tokens: number;
-            /** Total Tokens */
+            /**
+             * Total Tokens
+             * @description Both.
+             */
             readonly total_tokens: number;
         };
         /**
-         * WeightsIn
-         * @description score = lm * logprob + length * tokens + given * given, with logprob in the answer's unit.
-         */
-        readonly WeightsIn: {
-            /**
-             * Lm
-             * @default 1
-             */
-            readonly lm?: number;
-            /**
-             * Length
-             * @default 0
-             */
-            readonly length?: number;
-            /**
-             * Given
-             * @default 0
-             */
-            readonly given?: number;
-        };
-        /**
-         * WordOut
+         * WordScore
          * @description One word's sum. The white space before a word belongs to it; trailing white space is an entry.
          */
-        readonly WordOut: {
+        readonly WordScore: {
             /** Start */
             readonly start: number;
             /** End */
@@ -2180,23 +2215,7 @@ export interface components {
             /** Logprob */
             readonly logprob: number;
             /** Static Logprob */
-            readonly static_logprob?: number | null;
-        };
-        /**
-         * ChoiceOut
-         * @description One continuation.
-         */
-        readonly rlstm_server__api__generate__ChoiceOut: {
-            /** Index */
-            readonly index: number;
-            /** Text */
-            readonly text: string;
-            /** Ids */
-            readonly ids: readonly number[];
-            /** Logprobs */
-            readonly logprobs: readonly number[] | null;
-            /** Finish Reason */
-            readonly finish_reason: string;
+            readonly static_logprob?: number;
         };
     };
     responses: never;
@@ -2205,56 +2224,56 @@ export interface components {
     headers: never;
     pathItems: never;
 }
-export type AdaptationIn = components['schemas']['AdaptationIn'];
-export type AdaptationOut = components['schemas']['AdaptationOut'];
-export type AncestorOut = components['schemas']['AncestorOut'];
-export type AppendIn = components['schemas']['AppendIn'];
-export type AppendOut = components['schemas']['AppendOut'];
-export type CandidateIn = components['schemas']['CandidateIn'];
-export type CandidatesIn = components['schemas']['CandidatesIn'];
-export type CandidatesOut = components['schemas']['CandidatesOut'];
-export type ChangedOut = components['schemas']['ChangedOut'];
-export type ContinuationOut = components['schemas']['ContinuationOut'];
-export type ContinueIn = components['schemas']['ContinueIn'];
-export type CreateIn = components['schemas']['CreateIn'];
-export type CreatedOut = components['schemas']['CreatedOut'];
+export type AdaptationChoice = components['schemas']['AdaptationChoice'];
+export type AdaptationRequest = components['schemas']['AdaptationRequest'];
+export type Alternatives = components['schemas']['Alternatives'];
+export type Ancestor = components['schemas']['Ancestor'];
+export type AppendAnswer = components['schemas']['AppendAnswer'];
+export type AppendRequest = components['schemas']['AppendRequest'];
+export type Candidate = components['schemas']['Candidate'];
+export type CandidateWeights = components['schemas']['CandidateWeights'];
+export type CandidatesAnswer = components['schemas']['CandidatesAnswer'];
+export type CandidatesRequest = components['schemas']['CandidatesRequest'];
+export type ChangeAnswer = components['schemas']['ChangeAnswer'];
+export type Continuation = components['schemas']['Continuation'];
+export type CreateSession = components['schemas']['CreateSession'];
+export type CreatedSession = components['schemas']['CreatedSession'];
 export type DetokenizeIn = components['schemas']['DetokenizeIn'];
 export type DetokenizeOut = components['schemas']['DetokenizeOut'];
-export type EndEventOut = components['schemas']['EndEventOut'];
-export type ErrorFrameOut = components['schemas']['ErrorFrameOut'];
-export type ForkIn = components['schemas']['ForkIn'];
-export type FrameIn = components['schemas']['FrameIn'];
-export type FrameOut = components['schemas']['FrameOut'];
-export type GenerateIn = components['schemas']['GenerateIn'];
-export type ItemIn = components['schemas']['ItemIn'];
-export type ItemOut = components['schemas']['ItemOut'];
+export type EndEvent = components['schemas']['EndEvent'];
+export type ErrorFrame = components['schemas']['ErrorFrame'];
+export type ForkRequest = components['schemas']['ForkRequest'];
+export type Frame = components['schemas']['Frame'];
+export type FrameAnswer = components['schemas']['FrameAnswer'];
+export type GenerateAnswer = components['schemas']['GenerateAnswer'];
+export type GenerateRequest = components['schemas']['GenerateRequest'];
+export type ItemScores = components['schemas']['ItemScores'];
 export type JsonValue = components['schemas']['JsonValue'];
-export type ProblemOut = components['schemas']['ProblemOut'];
-export type RankedOut = components['schemas']['RankedOut'];
-export type ReadyFrameOut = components['schemas']['ReadyFrameOut'];
-export type ResetIn = components['schemas']['ResetIn'];
-export type RestoreIn = components['schemas']['RestoreIn'];
-export type ScoreIn = components['schemas']['ScoreIn'];
-export type ScoreOut = components['schemas']['ScoreOut'];
-export type ScoresFrameOut = components['schemas']['ScoresFrameOut'];
-export type SessionOut = components['schemas']['SessionOut'];
-export type SessionTotalsOut = components['schemas']['SessionTotalsOut'];
-export type SessionsOut = components['schemas']['SessionsOut'];
-export type SnapshotIn = components['schemas']['SnapshotIn'];
-export type SnapshotOut = components['schemas']['SnapshotOut'];
-export type SnapshotsOut = components['schemas']['SnapshotsOut'];
-export type TakenOut = components['schemas']['TakenOut'];
-export type TokenEventOut = components['schemas']['TokenEventOut'];
+export type Problem = components['schemas']['Problem'];
+export type RankedCandidate = components['schemas']['RankedCandidate'];
+export type ReadyFrame = components['schemas']['ReadyFrame'];
+export type ResetRequest = components['schemas']['ResetRequest'];
+export type RestoreRequest = components['schemas']['RestoreRequest'];
+export type ScoreAnswer = components['schemas']['ScoreAnswer'];
+export type ScoreItem = components['schemas']['ScoreItem'];
+export type ScoreRequest = components['schemas']['ScoreRequest'];
+export type ScoresFrame = components['schemas']['ScoresFrame'];
+export type SessionGenerate = components['schemas']['SessionGenerate'];
+export type SessionInfo = components['schemas']['SessionInfo'];
+export type SessionPage = components['schemas']['SessionPage'];
+export type SessionSnapshot = components['schemas']['SessionSnapshot'];
+export type SessionTotals = components['schemas']['SessionTotals'];
+export type SnapshotAnswer = components['schemas']['SnapshotAnswer'];
+export type SnapshotPage = components['schemas']['SnapshotPage'];
+export type SnapshotRequest = components['schemas']['SnapshotRequest'];
+export type TokenEvent = components['schemas']['TokenEvent'];
 export type TokenizeIn = components['schemas']['TokenizeIn'];
 export type TokenizeOut = components['schemas']['TokenizeOut'];
 export type TokenizerOut = components['schemas']['TokenizerOut'];
-export type TopOut = components['schemas']['TopOut'];
-export type TotalsOut = components['schemas']['TotalsOut'];
-export type UpdateIn = components['schemas']['UpdateIn'];
-export type UsageOut = components['schemas']['UsageOut'];
-export type WeightsIn = components['schemas']['WeightsIn'];
-export type WordOut = components['schemas']['WordOut'];
-export type RlstmServerApiGenerateChoiceOut = components['schemas']['rlstm_server__api__generate__ChoiceOut'];
+export type Totals = components['schemas']['Totals'];
+export type UpdateRequest = components['schemas']['UpdateRequest'];
+export type Usage = components['schemas']['Usage'];
+export type WordScore = components['schemas']['WordScore'];
 export type $defs = Record<string, never>;
 export interface operations {
     readonly score_score_post: {
@@ -2266,7 +2285,7 @@ export interface operations {
         };
         readonly requestBody?: {
             readonly content: {
-                readonly "application/json": components["schemas"]["ScoreIn"];
+                readonly "application/json": components["schemas"]["ScoreRequest"];
             };
         };
         readonly responses: {
@@ -2276,7 +2295,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["ScoreOut"];
+                    readonly "application/json": components["schemas"]["ScoreAnswer"];
                 };
             };
         };
@@ -2290,7 +2309,7 @@ export interface operations {
         };
         readonly requestBody?: {
             readonly content: {
-                readonly "application/json": components["schemas"]["GenerateIn"];
+                readonly "application/json": components["schemas"]["GenerateRequest"];
             };
         };
         readonly responses: {
@@ -2300,7 +2319,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["ContinuationOut"];
+                    readonly "application/json": components["schemas"]["GenerateAnswer"];
                     readonly "text/event-stream": string;
                 };
             };
@@ -2328,7 +2347,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["SessionsOut"];
+                    readonly "application/json": components["schemas"]["SessionPage"];
                 };
             };
         };
@@ -2345,7 +2364,7 @@ export interface operations {
         };
         readonly requestBody?: {
             readonly content: {
-                readonly "application/json": components["schemas"]["CreateIn"];
+                readonly "application/json": components["schemas"]["CreateSession"];
             };
         };
         readonly responses: {
@@ -2355,7 +2374,218 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["CreatedOut"];
+                    readonly "application/json": components["schemas"]["CreatedSession"];
+                };
+            };
+        };
+    };
+    readonly append_sessions__session_id__append_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
+                readonly "idempotency-key"?: string | null;
+                /** @description Refuse (412) unless the session is at this version; `*` is any. */
+                readonly "if-match"?: string | null;
+            };
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["AppendRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["AppendAnswer"];
+                };
+            };
+        };
+    };
+    readonly score_sessions__session_id__score_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["CandidatesRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["CandidatesAnswer"];
+                };
+            };
+        };
+    };
+    readonly reset_sessions__session_id__reset_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
+                readonly "idempotency-key"?: string | null;
+                /** @description Refuse (412) unless the session is at this version; `*` is any. */
+                readonly "if-match"?: string | null;
+            };
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["ResetRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["ChangeAnswer"];
+                };
+            };
+        };
+    };
+    readonly list_snapshots_sessions__session_id__snapshots_get: {
+        readonly parameters: {
+            readonly query?: {
+                /** @description Refuse (412) an older session. */
+                readonly min_version?: number | null;
+            };
+            readonly header?: never;
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["SnapshotPage"];
+                };
+            };
+        };
+    };
+    readonly take_sessions__session_id__snapshots_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
+                readonly "idempotency-key"?: string | null;
+                /** @description Refuse (412) unless the session is at this version; `*` is any. */
+                readonly "if-match"?: string | null;
+            };
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["SnapshotRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 201: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["SnapshotAnswer"];
+                };
+            };
+        };
+    };
+    readonly restore_sessions__session_id__restore_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
+                readonly "idempotency-key"?: string | null;
+                /** @description Refuse (412) unless the session is at this version; `*` is any. */
+                readonly "if-match"?: string | null;
+            };
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["RestoreRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["ChangeAnswer"];
+                };
+            };
+        };
+    };
+    readonly fork_sessions__session_id__fork_post: {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: {
+                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
+                readonly "idempotency-key"?: string | null;
+            };
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: {
+            readonly content: {
+                readonly "application/json": components["schemas"]["ForkRequest"];
+            };
+        };
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 201: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["CreatedSession"];
                 };
             };
         };
@@ -2381,7 +2611,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["SessionOut"];
+                    readonly "application/json": components["schemas"]["SessionInfo"];
                 };
             };
         };
@@ -2424,7 +2654,7 @@ export interface operations {
         };
         readonly requestBody?: {
             readonly content: {
-                readonly "application/json": components["schemas"]["UpdateIn"];
+                readonly "application/json": components["schemas"]["UpdateRequest"];
             };
         };
         readonly responses: {
@@ -2434,66 +2664,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["ChangedOut"];
-                };
-            };
-        };
-    };
-    readonly append_sessions__session_id__append_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: {
-                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
-                readonly "idempotency-key"?: string | null;
-                /** @description Refuse (412) unless the session is at this version; `*` is any. */
-                readonly "if-match"?: string | null;
-            };
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["AppendIn"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 200: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["AppendOut"];
-                };
-            };
-        };
-    };
-    readonly score_sessions__session_id__score_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: never;
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["CandidatesIn"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 200: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["CandidatesOut"];
+                    readonly "application/json": components["schemas"]["ChangeAnswer"];
                 };
             };
         };
@@ -2517,7 +2688,7 @@ export interface operations {
         };
         readonly requestBody?: {
             readonly content: {
-                readonly "application/json": components["schemas"]["ContinueIn"];
+                readonly "application/json": components["schemas"]["SessionGenerate"];
             };
         };
         readonly responses: {
@@ -2527,98 +2698,8 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["ContinuationOut"];
+                    readonly "application/json": components["schemas"]["GenerateAnswer"];
                     readonly "text/event-stream": string;
-                };
-            };
-        };
-    };
-    readonly reset_sessions__session_id__reset_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: {
-                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
-                readonly "idempotency-key"?: string | null;
-                /** @description Refuse (412) unless the session is at this version; `*` is any. */
-                readonly "if-match"?: string | null;
-            };
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["ResetIn"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 200: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["ChangedOut"];
-                };
-            };
-        };
-    };
-    readonly listing_sessions__session_id__snapshots_get: {
-        readonly parameters: {
-            readonly query?: {
-                /** @description Refuse (412) an older session. */
-                readonly min_version?: number | null;
-            };
-            readonly header?: never;
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: never;
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 200: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["SnapshotsOut"];
-                };
-            };
-        };
-    };
-    readonly take_sessions__session_id__snapshots_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: {
-                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
-                readonly "idempotency-key"?: string | null;
-                /** @description Refuse (412) unless the session is at this version; `*` is any. */
-                readonly "if-match"?: string | null;
-            };
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["SnapshotIn"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 201: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["TakenOut"];
                 };
             };
         };
@@ -2643,68 +2724,6 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content?: never;
-            };
-        };
-    };
-    readonly restore_sessions__session_id__restore_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: {
-                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
-                readonly "idempotency-key"?: string | null;
-                /** @description Refuse (412) unless the session is at this version; `*` is any. */
-                readonly "if-match"?: string | null;
-            };
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["RestoreIn"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 200: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["ChangedOut"];
-                };
-            };
-        };
-    };
-    readonly fork_sessions__session_id__fork_post: {
-        readonly parameters: {
-            readonly query?: never;
-            readonly header?: {
-                /** @description Makes a repeat safe: the same key takes effect once and gets the same answer. */
-                readonly "idempotency-key"?: string | null;
-            };
-            readonly path: {
-                /** @description The id that the server gave the session. */
-                readonly session_id: string;
-            };
-            readonly cookie?: never;
-        };
-        readonly requestBody?: {
-            readonly content: {
-                readonly "application/json": components["schemas"]["ForkIn"];
-            };
-        };
-        readonly responses: {
-            /** @description Successful Response */
-            readonly 201: {
-                headers: {
-                    readonly [name: string]: unknown;
-                };
-                content: {
-                    readonly "application/json": components["schemas"]["CreatedOut"];
-                };
             };
         };
     };
@@ -2761,7 +2780,7 @@ export interface operations {
                     readonly [name: string]: unknown;
                 };
                 content: {
-                    readonly "application/json": components["schemas"]["CreatedOut"];
+                    readonly "application/json": components["schemas"]["CreatedSession"];
                 };
             };
         };

@@ -50,7 +50,7 @@ class Changes:
     async def append(self, request: AppendRequest) -> AppendAnswer:
         """Score, then learn.
 
-        Raises NotFound, Gone, VersionMoved, Conflict, IdempotencyMismatch, InFlight.
+        Raises NotFound, Gone, VersionMismatch, Conflict, IdempotencyMismatch, InFlight.
         """
         body_hash = await requests.off_loop(
             requests.size_of(request.passage), partial(append_digest, request)
@@ -70,9 +70,9 @@ class Changes:
         """Forget fast weights, recurrent state, or both."""
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
-            return partial(_stage, copy, partial(reset, copy.state, request.scope), copy.facts)
+            return partial(_stage, copy, partial(reset, copy.state, request.what), copy.facts)
 
-        return await self._change(request, "reset", plan, scope=request.scope)
+        return await self._change(request, "reset", plan, scope=request.what)
 
     async def update(self, request: UpdateRequest) -> ChangeAnswer:
         """Change what was said of the session. Raises InvalidField when nothing is to change."""

@@ -28,6 +28,7 @@ from rlstm_server.schemas import (
     AdaptationChoice,
     AppendAnswer,
     AppendRequest,
+    Call,
     CreatedSession,
     CreateSession,
     EngineIdentity,
@@ -245,13 +246,8 @@ class Creator:
         """Append the first text; without a key to repeat the request with, a session without it is ended."""
         if request.first is None:
             raise ValueError("there is no first text")
-        append = AppendRequest(
-            caller=request.caller,
-            session=session,
-            passage=request.first,
-            scores=request.scores,
-            key=operation_id + FIRST,
-        )
+        call = Call(caller=request.caller, session=session, key=operation_id + FIRST)
+        append = AppendRequest(text=request.text, tokens=request.tokens, scores=request.scores).by(call)
         try:
             return await self.changes.append(append)
         except ServerError as error:
@@ -280,7 +276,7 @@ def creation_digest(request: CreateSession) -> bytes:
         "create",
         **({} if request.model is None else {"model": request.model}),
         name=request.name,
-        adaptation=request.adaptation,
+        adaptation=request.adaptation.model_dump(),
         ttl_seconds=request.ttl_seconds,
         metadata=request.metadata,
         first=request.first,

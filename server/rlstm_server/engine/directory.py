@@ -7,7 +7,7 @@ from rlstm_server.engine import requests
 from rlstm_server.engine.description import session_info
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshots import NamedSnapshots
-from rlstm_server.errors import Gone, NotFound, StateCorrupt, VersionMoved
+from rlstm_server.errors import Gone, NotFound, StateCorrupt, VersionMismatch
 from rlstm_server.schemas import SessionInfo, SessionPage, SessionSnapshot
 from rlstm_server.store.base import Listed
 
@@ -44,16 +44,16 @@ class Directory:
             return None
 
     async def info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
-        """One session. Raises NotFound, Gone, VersionMoved below `min_version`."""
+        """One session. Raises NotFound, Gone, VersionMismatch below `min_version`."""
         head = await self.sessions.store.load_head(requests.session_key(tenant, session), with_state=False)
         if min_version is not None and head.version < min_version:
-            raise VersionMoved(min_version, head.version)
+            raise VersionMismatch(min_version, head.version)
         return session_info(session, head)
 
     async def snapshots(
         self, tenant: str, session: str, min_version: int | None = None
     ) -> Sequence[SessionSnapshot]:
-        """A session's named snapshots. Raises NotFound, Gone, VersionMoved below `min_version`."""
+        """A session's named snapshots. Raises NotFound, Gone, VersionMismatch below `min_version`."""
         if min_version is not None:
             await self.info(tenant, session, min_version)
         return await self.named.list(requests.session_key(tenant, session))

@@ -29,7 +29,7 @@ from rlstm_server.errors import (
     ServerError,
     StateCorrupt,
     StoreUnavailable,
-    VersionMoved,
+    VersionMismatch,
 )
 from rlstm_server.schemas import Timings
 from rlstm_server.store.base import (
@@ -75,10 +75,10 @@ class Sessions(SessionQueues):
     # ---- reading ------------------------------------------------------------------------------------------
 
     async def read(self, key: SessionKey, caller: Caller, min_version: int | None = None) -> SessionCopy:
-        """The newest state, as the store says. Raises NotFound, Gone, VersionMoved below `min_version`."""
+        """The newest state, as the store says. Raises NotFound, Gone, VersionMismatch below `min_version`."""
         copy = await self._load(key, caller, self.cache.get(key))
         if min_version is not None and copy.position.version < min_version:
-            raise VersionMoved(min_version, copy.position.version)
+            raise VersionMismatch(min_version, copy.position.version)
         return copy
 
     async def open(self, key: SessionKey, version: int, value: bytes, caller: Caller) -> SessionState:
@@ -149,7 +149,7 @@ class Sessions(SessionQueues):
     ) -> Changed[Answer]:
         """Compute a change on a staged state and commit it; the caller holds the session's turn.
 
-        Raises Conflict when other replicas were faster each time, VersionMoved, IdempotencyMismatch,
+        Raises Conflict when other replicas were faster each time, VersionMismatch, IdempotencyMismatch,
         NotFound, Gone, and whatever `compute` raises.
         """
         for _ in range(1 + REDOS if change.redo else 1):
@@ -228,7 +228,7 @@ class Sessions(SessionQueues):
             case Moved():
                 if copy.position.version != outcome.current:
                     self.cache.drop(commit.key)
-                raise VersionMoved(commit.if_match or 0, outcome.current)
+                raise VersionMismatch(commit.if_match or 0, outcome.current)
 
     async def _recalled(self, task: Task[Any], change: Change, error: ServerError) -> Changed[Any]:
         """What a change came to that cannot be made any more; `error` if it never was."""

@@ -15,7 +15,7 @@ from rlstm_server.errors import (
     IdempotencyMismatch,
     SnapshotExists,
     StateCorrupt,
-    VersionMoved,
+    VersionMismatch,
 )
 from rlstm_server.schemas import SessionSnapshot, SessionTotals, SnapshotAnswer, SnapshotRequest
 from rlstm_server.store.base import NamedSnapshot, SessionKey, new_operation_id
@@ -66,7 +66,7 @@ class NamedSnapshots:
         if (known := await self._known(key, request, copy.position.version)) is not None:
             return self._answer(known, replayed=True)
         if request.if_match not in (None, copy.position.version):
-            raise VersionMoved(request.if_match or 0, copy.position.version)
+            raise VersionMismatch(request.if_match or 0, copy.position.version)
         totals = asdict(copy.state.totals)
         info = {"position": copy.state.adapted.position, "totals": totals, "key": request.key}
         store, written = self.sessions.store, json.dumps(info).encode()

@@ -15,7 +15,7 @@ from typing import Final
 from rlstm_model.vocab import InvalidText as VocabInvalidText
 from rlstm_model.vocab import InvalidToken as VocabInvalidToken
 from rlstm_model.vocab import Vocab
-from rlstm_server.errors import InvalidField, InvalidText, InvalidTokens
+from rlstm_server.errors import InvalidField, InvalidText, InvalidToken
 from rlstm_server.schemas import Passage
 
 
@@ -57,7 +57,7 @@ def read_passage(
 ) -> Piece:
     """The tokens of a passage at `place`. Without `final`, text that may go on is held back.
 
-    Raises InvalidText, InvalidTokens, and InvalidField (naming `field`) for an empty passage.
+    Raises InvalidText, InvalidToken, and InvalidField (naming `field`) for an empty passage.
     """
     if passage.text == "" and not (final and place.pending):
         raise InvalidField(_name(field, "text"), "the text is empty")
@@ -71,7 +71,7 @@ def read_passage(
         raise InvalidText(f"{_name(field, 'text')}: {error}", field=_name(field, "text")) from None
     except VocabInvalidToken as error:
         name = _name(field, "tokens")
-        raise InvalidTokens(f"{name}: {error} (0 to {vocab.size - 1})", field=name) from None
+        raise InvalidToken(f"{name}: {error} (0 to {vocab.size - 1})", field=name) from None
 
 
 def read_context(vocab: Vocab, passage: Passage | None, field: str) -> Piece | None:

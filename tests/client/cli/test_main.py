@@ -56,7 +56,6 @@ def test_help_names_every_command() -> None:
     out = run("--help").stdout
     names = [
         "serve",
-        "doctor",
         "models",
         "train",
         "calibrate",

@@ -201,11 +201,11 @@ def test_an_append_that_fails_says_how_far_it_came(
     monkeypatch.setattr(_appends, "PIECE_BYTES", 64)
     made = session("create").strip()
     network.let_pass()
-    network.refuse(500, "internal")
+    network.refuse(500, "internal_error")
     said = session("append", made, "a" * 70, code=1)
     assert "; the first 64 characters are in the session\n" in said
     network.refuse(504, "outcome_unknown", applied="unknown")
-    network.refuse(500, "internal", applied="unknown")
+    network.refuse(500, "internal_error", applied="unknown")
     assert "; whether the next 3 are is not known" in session("append", made, "abc", code=1)
 
 

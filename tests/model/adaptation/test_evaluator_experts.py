@@ -80,7 +80,7 @@ def test_the_loss_to_the_static_row_is_bounded(
     evaluator, text, observe, logprobs, static_logprobs, hostile, rate_scale
 ):
     """After every token of a hostile stream, at any rate: at most ln K + ln(T + 1) nats in all."""
-    ids = {"random": text(160), "one token": [3] * 80 + text(80), "alternating": [1, 2] * 40 + [2, 1] * 40}
+    ids = {"random": text(80), "one token": [3] * 40 + text(40), "alternating": [1, 2] * 20 + [2, 1] * 20}
     for experts in (2, 4):
         start = evaluator.start(experts=experts, rate_scale=rate_scale)
         parts, _ = observe(evaluator, ids[hostile], start)

@@ -60,9 +60,6 @@ def test_the_rates_of_four_experts(served):
             "adaptation.num_fast_weights",
             "output_bias of 256",
         ),
-        ({"experts": 3}, "adaptation.experts", "1, 2, 4"),
-        ({"experts": True}, "adaptation.experts", "1, 2, 4"),
-        ({"experts": 2, "static": False}, "adaptation.experts", "static"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(served, asked, field, named):

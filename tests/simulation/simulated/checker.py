@@ -112,7 +112,7 @@ class Checker:
             self.verdict.wrong.append(f"{attempt}: {code} said it was not applied, and it was")
         if error.applied == "yes" and not effects and attempt.intent.kind not in (*MAKES, *ENDS, "name"):
             self.verdict.lost.append(f"{attempt}: {code} said it was applied")
-        if code in ("internal", "internal_error", "state_corrupt", "model_mismatch"):
+        if code in ("internal_error", "state_corrupt", "model_mismatch"):
             self.verdict.wrong.append(f"{attempt}: {error!r} after {error.__cause__!r}")
         if isinstance(error, NotFound) and error.detail == NotFound().detail:
             self._check_absence(attempt)

@@ -168,7 +168,7 @@ def test_reading_together_is_dynamic_reading(evaluator, streams):
     assert together[0].adapted_nats != together[0].static_nats
 
 
-def test_a_crew_shares_what_is_read_together(evaluator, streams, shared_out):
+def test_threads_share_what_is_read_together(evaluator, streams, shared_out):
     """The batches are done by its threads, and no figure changes in its last bit."""
     chosen = [Stream(passage, evaluator.start(rate_scale=scale)) for passage, scale in streams]
     with ThreadPool(2) as thread_pool:

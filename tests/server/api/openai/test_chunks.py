@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlstm_server.api.openai import chunks as chunking
+from rlstm_server.api.openai import completions as chunking
 from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import Draining, StoreUnavailable
 
