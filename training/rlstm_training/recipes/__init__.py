@@ -27,6 +27,7 @@ from rlstm_training.recipes.ptb_words import (
     ptb_words_24m_mogrifier_2019,
     ptb_words_24m_rlstm,
 )
+from rlstm_training.recipes.subwords_base import subwords_base
 from rlstm_training.recipes.subwords_small import subwords_small
 from rlstm_training.recipes.text8 import text8_48m_lstm, text8_48m_rlstm, text8_96m_lstm, text8_96m_rlstm
 from rlstm_training.recipes.tiny import tiny
@@ -43,6 +44,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "characters-small": characters_small,
     "words-small": words_small,
     "subwords-small": subwords_small,
+    "subwords-base": subwords_base,
     "ptb-words-24m-rlstm": ptb_words_24m_rlstm,
     "ptb-words-24m-lstm": ptb_words_24m_lstm,
     "ptb-words-24m-mogrifier-2019": ptb_words_24m_mogrifier_2019,
