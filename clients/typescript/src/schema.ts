@@ -2,7 +2,7 @@
 
 /** How a text is learned from, with nothing left open. */
 export interface AdaptationChoice {
-  readonly kind: "full" | "subspace" | "sparse" | "output_bias";
+  readonly kind: "full" | "subspace" | "output_bias";
   /** Numbers that each expert may change. */
   readonly num_fast_weights: number;
   readonly experts: number;
@@ -15,7 +15,7 @@ export interface AdaptationChoice {
 /** How to learn. Segment and reduction come from the checkpoint, as do kinds and sizes: see `/info`. */
 export interface AdaptationRequest {
   /** What may change: of the checkpoint's rules; default: its first that fits. */
-  readonly kind?: "full" | "subspace" | "sparse" | "output_bias" | null;
+  readonly kind?: "full" | "subspace" | "output_bias" | null;
   /** How many numbers that is: likewise. */
   readonly num_fast_weights?: number | null;
   /** Learning rates that are mixed, of several the first static: 2 unless `static` is false. */
