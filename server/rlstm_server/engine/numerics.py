@@ -38,14 +38,14 @@ TOKENS: Final = 3
 TOP: Final = 256
 """Log-probabilities that it compares after each: those of the tokens that came would hide most others."""
 
-REVISION: Final = 2
+REVISION: Final = 3
 """Of what is computed, by the last bit: it grows when a change of ours changes one."""
 
 RunBatch: TypeAlias = Callable[[Sequence[BatchItem]], Sequence[BatchResult]]
 
 
 def numerics_id(model: LanguageModel, *, batches_agree: bool = True) -> str:
-    """What decides the bits, such as ``torch2.11.0-cpu-AVX2-mkl-float32-r2-tile8``.
+    """What decides the bits, such as ``torch2.11.0-cpu-AVX2-mkl-float32-r3-tile8``.
 
     The libraries, the device, the dtype, the revision, and the tile.
 
