@@ -5,15 +5,15 @@ its state, and as the answer to what made or changed it. The answer to a change 
 repeat gets the same one. It has a summary, kept as long as the operation's id is known, and details, of which
 a session keeps only so many: the columns of an append, the metadata of a session. Columns are stored as
 
-    zlib(header length (4, little-endian) | header (JSON: name, type and count of each) | their numbers)
+    zlib(header length (4, little-endian) | header (text: name, type and count of each) | their numbers)
 
 each number as the smallest type that holds all of its column, spans as differences.
 """
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -31,13 +31,6 @@ _LEVEL: Final = 1
 _FLOATS: Final = ("logprobs", "static_logprobs", "entropies")
 _SESSION: Final = TypeAdapter(SessionInfo)
 _APPEND: Final = TypeAdapter(AppendAnswer)
-
-
-class Stored(NamedTuple):
-    """An answer as it is stored; see the module."""
-
-    summary: bytes
-    details: bytes
 
 
 # ---- sessions ---------------------------------------------------------------------------------------------
@@ -122,16 +115,16 @@ def most_bytes(models: Models, listed: Listed) -> int:
 # ---- answers ----------------------------------------------------------------------------------------------
 
 
-def store_session(info: SessionInfo) -> Stored:
+def store_session(info: SessionInfo) -> tuple[bytes, bytes]:
     """Write the description of a session after a change: its metadata are the details."""
     details = orjson.dumps(info.metadata) if info.metadata else b""
-    return Stored(write_session(replace(info, metadata={})), details)
+    return write_session(replace(info, metadata={})), details
 
 
-def store_append(answer: AppendAnswer) -> Stored:
+def store_append(answer: AppendAnswer) -> tuple[bytes, bytes]:
     """Write an append's answer: its columns are the details."""
     details = b"" if answer.columns is None else _pack(answer.columns)
-    return Stored(_APPEND.dump_json(replace(answer, columns=None)), details)
+    return _APPEND.dump_json(replace(answer, columns=None)), details
 
 
 def read_append(summary: bytes, details: bytes | None) -> AppendAnswer:
@@ -159,7 +152,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 def _pack(columns: Columns) -> bytes:
     written: list[tuple[str, NDArray[Any]]] = []
-    for name, column in asdict(columns).items():
+    for name, column in vars(columns).items():
         if column is None or name == "top":
             continue
         values = np.asarray(column, dtype=np.float64 if name in _FLOATS else np.int64)
@@ -168,7 +161,7 @@ def _pack(columns: Columns) -> bytes:
         elif name == "starts":
             values = np.diff(values, prepend=0)
         written.append((name, _smallest(values)))
-    header = orjson.dumps([[name, values.dtype.str, len(values)] for name, values in written])
+    header = " ".join(f"{name} {values.dtype.str} {len(values)}" for name, values in written).encode()
     body = b"".join(values.tobytes() for _, values in written)
     return zlib.compress(len(header).to_bytes(_LENGTH_BYTES, "little") + header + body, _LEVEL)
 
@@ -177,8 +170,9 @@ def _unpack(details: bytes) -> Columns:
     data = zlib.decompress(details)
     at = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     found: dict[str, NDArray[Any]] = {}
-    for name, kind, count in orjson.loads(data[_LENGTH_BYTES:at]):
-        dtype = np.dtype(kind)
+    header = iter(data[_LENGTH_BYTES:at].decode().split())
+    for name, kind, number in zip(header, header, header, strict=True):
+        dtype, count = np.dtype(kind), int(number)
         found[name] = np.frombuffer(data, dtype, count, at).astype(
             np.float64 if name in _FLOATS else np.int64
         )

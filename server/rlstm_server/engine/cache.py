@@ -36,11 +36,6 @@ class SessionCopy:
     state: SessionState
     facts: SessionFacts
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the copy keeps in memory, but for small change."""
-        return self.state.nbytes
-
 
 @dataclass(eq=False)
 class SessionCache:
@@ -73,9 +68,9 @@ class SessionCache:
         A copy larger than the whole cache is not kept.
         """
         self._remove(copy.key)
-        if copy.nbytes <= self.max_bytes:
+        if copy.state.nbytes <= self.max_bytes:
             self._copies[copy.key] = copy
-            self._bytes += copy.nbytes
+            self._bytes += copy.state.nbytes
         while self._bytes > self.max_bytes:
             self._remove(next(iter(self._copies)))
             self.metrics.evictions.labels(self.tier).inc()
@@ -91,11 +86,10 @@ class SessionCache:
         for key, copy in self._copies.items():
             if copy.key != key:
                 raise ValueError("a copy is filed under another session's key")
-        total = sum(copy.nbytes for copy in self._copies.values())
+        total = sum(copy.state.nbytes for copy in self._copies.values())
         if total != self._bytes:
             raise ValueError(f"the copies have {total} bytes, the books say {self._bytes}")
 
     def _remove(self, key: SessionKey) -> None:
         copy = self._copies.pop(key, None)
-        if copy is not None:
-            self._bytes -= copy.nbytes
+        self._bytes -= 0 if copy is None else copy.state.nbytes

@@ -16,11 +16,10 @@ from rlstm_server.engine.cache import SessionCopy, SessionFacts
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Charge, charging
 from rlstm_server.engine.reading import TokenUsage, read_piece
-from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.session import Change, Changed, Sessions, Staged
 from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import Piece, Place, read_passage
-from rlstm_server.engine.transaction import Change, Changed, Staged
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas import (
@@ -116,9 +115,9 @@ class Changes:
         return partial(_stage_append, copy, request, piece, self.sessions.store.durability)
 
     async def _append_answer(self, change: Change, changed: Changed[AppendAnswer]) -> AppendAnswer:
-        if changed.staged is not None and changed.expires_at_ms is not None:
+        if changed.answer is not None:
             expires_at = changed.expires_at_ms / 1000
-            return replace(changed.staged.answer, expires_at=expires_at, timings=changed.timings)
+            return replace(changed.answer, expires_at=expires_at, timings=changed.timings)
         replay = changed.known
         head = await self.sessions.store.load_head(change.key, with_state=False)
         stored = answers.read_append(replay.summary, replay.details)
@@ -139,14 +138,14 @@ class Changes:
             return ChangeAnswer(
                 info=await self._info(change, changed),
                 durability=self.sessions.store.durability,
-                replayed=changed.staged is None,
+                replayed=changed.answer is None,
             )
 
         return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
 
     async def _info(self, change: Change, changed: Changed[SessionInfo]) -> SessionInfo:
-        if changed.staged is not None and changed.expires_at_ms is not None:
-            return replace(changed.staged.answer, expires_at=changed.expires_at_ms / 1000)
+        if changed.answer is not None:
+            return replace(changed.answer, expires_at=changed.expires_at_ms / 1000)
         replay = changed.known
         head = await self.sessions.store.load_head(change.key, with_state=False)
         present = session_info(change.key.session_id, head)
@@ -204,7 +203,7 @@ async def _stage_append(
         timings=Timings(),
         learn=learn,
     )
-    return Staged(state, answer, answers.store_append(answer), reading.usage, copy.facts)
+    return Staged(state, copy.facts, reading.usage, answer, *answers.store_append(answer))
 
 
 async def _stage(
@@ -213,7 +212,7 @@ async def _stage(
     """A change without scores: its answer is the session afterwards, to expire when the store says."""
     state = compute()
     info = replace(info_of(replace(copy, state=state, facts=facts)), version=copy.position.version + 1)
-    return Staged(state, info, answers.store_session(info), TokenUsage(), facts)
+    return Staged(state, facts, TokenUsage(), info, *answers.store_session(info))
 
 
 def reset(state: SessionState, scope: ResetScope) -> SessionState:

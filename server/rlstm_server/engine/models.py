@@ -9,7 +9,6 @@ from typing import Final, TypeAlias
 
 import torch
 
-from rlstm_model.adaptation.adapted_state import AdaptedState
 from rlstm_model.adaptation.batch_items import Reader
 from rlstm_model.adaptation.calibration import CalibrationSet, NotCalibrated, load_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
@@ -30,7 +29,8 @@ class ServedModel:
     """A model with its vocabulary, and its calibration where it has one.
 
     Made before the device thread starts; from then on only that thread, with its pool, may compute with it.
-    ``reader`` reads with the weights as loaded, from before any text.
+    ``reader`` reads with the weights as loaded, from before any text; ``adaptation_fingerprint`` is the
+    calibration's, None without one.
     """
 
     name: str
@@ -42,6 +42,7 @@ class ServedModel:
     reader: Reader = field(init=False)
     numerics: str = field(init=False)
     batches_agree: bool = field(init=False)
+    adaptation_fingerprint: str | None = field(init=False)
     _evaluators: Mapping[AdaptationConfig, DynamicEvaluator] = field(init=False)
 
     @classmethod
@@ -67,6 +68,8 @@ class ServedModel:
                 calibration = self.calibrated.choose(choice.kind, choice.num_fast_weights)
                 evaluators[choice] = DynamicEvaluator(self.model, calibration, bos_id=self.vocab.bos_id)
         object.__setattr__(self, "_evaluators", evaluators)
+        fingerprint = None if self.calibrated is None else self.calibrated.fingerprint
+        object.__setattr__(self, "adaptation_fingerprint", fingerprint)
         object.__setattr__(self, "reader", frozen_reader(self.model, self.vocab.bos_id))
         learners: list[DynamicEvaluator | None] = [*evaluators.values()] or [None]
         # The default is what most sessions use; a test of every rule in every crowd would take a long start.
@@ -116,20 +119,7 @@ class ServedModel:
         row = choice.num_fast_weights * delta.element_size()
         return 2 * choice.expert_config.rows * cursor + len(choice.expert_config.rates) * row
 
-    def norm_ratio(self, choice: AdaptationChoice, adapted: AdaptedState) -> float:
-        """The norm of the greatest row of fast weights over that of the slow weights."""
-        fast_weights = self.evaluator(choice.kind, choice.num_fast_weights).fast_weights
-        if adapted.delta_KP is None or not fast_weights.slow_norm:
-            return 0.0
-        norms_K = torch.linalg.vector_norm(adapted.delta_KP.float(), dim=1)
-        return float(norms_K.max()) / fast_weights.slow_norm
-
     # ---- identity -----------------------------------------------------------------------------------------
-
-    @property
-    def adaptation_fingerprint(self) -> str | None:
-        """The calibration's fingerprint; None without one."""
-        return None if self.calibrated is None else self.calibrated.fingerprint
 
     @property
     def device(self) -> torch.device:

@@ -70,12 +70,14 @@ class SessionState:
     """Everything that a session's history has made of it.
 
     served      the model that it is of
+    evaluator   what its fast weights belong to
     choice      how it learns, from its creation to its end
     watch       over a single expert that learns beside the frozen baseline; of no meaning for others
     norm_ratio  of the fast weights to the slow ones, when the state was last committed
     """
 
     served: ServedModel
+    evaluator: DynamicEvaluator
     adapted: AdaptedState
     choice: AdaptationChoice
     totals: SessionTotals
@@ -89,6 +91,7 @@ class SessionState:
         evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
         return cls(
             served=served,
+            evaluator=evaluator,
             adapted=evaluator.start(
                 rate_scale=choice.rate_scale, static=choice.static, experts=choice.experts
             ),
@@ -96,14 +99,12 @@ class SessionState:
             totals=SessionTotals(static_nats=0.0 if choice.static else None),
         )
 
-    @property
-    def evaluator(self) -> DynamicEvaluator:
-        """What its fast weights belong to."""
-        return self.served.evaluator(self.choice.kind, self.choice.num_fast_weights)
-
     def measured(self) -> "SessionState":
-        """The same with the norm of its fast weights, as it is committed."""
-        return replace(self, norm_ratio=self.served.norm_ratio(self.choice, self.adapted))
+        """The same with the norm of its fast weights, the greatest of all experts, as it is committed."""
+        slow, delta_KP, ratio = self.evaluator.fast_weights.slow_norm, self.adapted.delta_KP, 0.0
+        if delta_KP is not None and slow:
+            ratio = float(torch.linalg.vector_norm(delta_KP.float(), dim=1).max()) / slow
+        return replace(self, norm_ratio=ratio)
 
     @property
     def nbytes(self) -> int:
@@ -234,6 +235,7 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
         raise Unreadable("its sums do not fit it")
     return header, SessionState(
         served=served,
+        evaluator=evaluator,
         adapted=adapted,
         choice=choice,
         totals=header.totals,

@@ -87,9 +87,12 @@ def _name(field: str, kind: str) -> str:
 
 
 def _read_text(vocab: Vocab, text: str, place: Place, *, final: bool) -> Piece:
-    place = _complete_character(vocab, place)
+    if place.unfinished:  # an unfinished character is given up: it reads as U+FFFD
+        lost = vocab.decode(place.unfinished)
+        place = replace(place, characters=place.characters + len(lost), unfinished=())
     ready, held = vocab.split_pending(place.pending + text, final=final)
-    vocab.encode(held)  # a lone surrogate is refused now, not when the word is complete
+    if held:
+        vocab.encode(held)  # a lone surrogate is refused now, not when the word is complete
     encoded = vocab.encode(ready)
     return Piece(
         ids=encoded.ids,
@@ -146,14 +149,6 @@ def _spans(vocab: Vocab, ids: Sequence[int], place: Place) -> tuple[Sequence[int
 def _moved(spans: Sequence[int], by: int) -> Sequence[int]:
     """Spans in a stream, of spans in a text that begins at `by`."""
     return array("q", (by + place for place in spans)) if by else spans
-
-
-def _complete_character(vocab: Vocab, place: Place) -> Place:
-    """The place after giving up an unfinished character: it reads as U+FFFD."""
-    if not place.unfinished:
-        return place
-    lost = vocab.decode(place.unfinished)
-    return replace(place, characters=place.characters + len(lost), unfinished=())
 
 
 def _count_words(text: str) -> int:

@@ -15,7 +15,7 @@ from simulated import mutations as simulated
 from tests.memory_store import History
 
 from rlstm_server.api import auth, document, limits
-from rlstm_server.engine import copies, quotas, session, state, transaction
+from rlstm_server.engine import copies, quotas, session, state
 from rlstm_server.engine.quotas import TokenBucket
 from rlstm_server.store import redis_address, redis_check
 from rlstm_server.store.embedded import EmbeddedValkey
@@ -220,17 +220,17 @@ def files_without_bounds() -> AbstractContextManager[Any]:
 @noticed_by("server/engine/test_isolation.py::test_each_session_learns_its_own_secret_only")
 def anothers_state_committed() -> AbstractContextManager[Any]:
     """A change commits what another session's change has come to."""
-    sealed, last = transaction.sealed, []
+    seal, last = session.seal, []
 
     async def swapped(states: Any, copy: Any, job: Any) -> Any:
-        own = await sealed(states, copy, job)
-        last.append((copy.key, own.staged.state))
+        own = await seal(states, copy, job)
+        last.append((copy.key, own.state))
         for key, other in reversed(last[:-1]):
             if key != copy.key:
-                return own._replace(staged=own.staged._replace(state=other))
+                return own._replace(state=other)
         return own
 
-    return mock.patch.object(session, "sealed", swapped)
+    return mock.patch.object(session, "seal", swapped)
 
 
 # ---- who may do what --------------------------------------------------------------------------------------

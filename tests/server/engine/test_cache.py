@@ -24,7 +24,9 @@ class Sized:
 
 def copy_of(name, nbytes):
     key = SessionKey("acme", name)
-    state = SessionState(served=None, adapted=Sized(nbytes), choice=CHOICE, totals=SessionTotals())
+    state = SessionState(
+        served=None, evaluator=None, adapted=Sized(nbytes), choice=CHOICE, totals=SessionTotals()
+    )
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1)
     return SessionCopy(key=key, position=Position.first(key), state=state, facts=facts)
 

@@ -107,7 +107,7 @@ def swapped_before_commit() -> AbstractContextManager[None]:
 
     def wrong(commit_of: Any) -> Any:
         def early(self: Sessions, change: Any, copy: SessionCopy, result: Any) -> Commit:
-            self.cache.put(replace(copy, state=result.staged.state))
+            self.cache.put(replace(copy, state=result.state))
             return commit_of(self, change, copy, result)
 
         return early
