@@ -18,7 +18,7 @@ from rlstm_model.adaptation.batch_items import (
     ScoreChunk,
     ScoredChunk,
 )
-from rlstm_model.adaptation.batch_step import advance_cursors, run_batch
+from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
 from rlstm_model.adaptation.padded_rows import PaddedRows
 from rlstm_model.adaptation.passes import Passes
@@ -256,14 +256,6 @@ def test_evaluators_and_models_side_by_side(pool, make_evaluator, wide_model, ca
     for one, other in zip(found, [*map(alone, more), *expected], strict=True):
         assert_same(one, other)
     assert not torch.equal(found[3].log_probs_V, found[4].log_probs_V)
-
-
-def test_following_many_is_following_each(pool):
-    """The places after chosen tokens, whatever the experts: as each alone goes on, to the last bit."""
-    decoded = [result for result in pool[1] if isinstance(result, NextToken)]
-    chosen = [(following, token % VOCAB) for token, following in enumerate(decoded)]
-    for found, (following, token) in zip(advance_cursors(chosen), chosen, strict=True):
-        assert_same_cursor(found, following.after(token))
 
 
 def test_states_do_not_keep_their_neighbours_alive(pool):
