@@ -126,15 +126,6 @@ def test_pitfall_36_an_item_in_any_batch_gets_what_it_gets_alone(pool, chosen):
         assert_same(found, expected[place])
 
 
-@pytest.mark.parametrize("count", [1, 3, 8, 20, 100])
-def test_batches_of_many_items(pool, count):
-    """Of so many, whatever they are."""
-    items, expected = pool
-    chosen = [random.Random(count).randrange(len(items)) for _ in range(count)]
-    for place, found in zip(chosen, run_batch([items[i] for i in chosen]), strict=True):
-        assert_same(found, expected[place])
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_thread_pool_gives_the_same(pool, threads):
     """However many threads share a batch, and however often: every item gets what it gets alone."""
@@ -300,15 +291,6 @@ def test_a_reader_that_is_no_number_fails_alone(evaluator, pool):
     assert following.log_probs_V.isnan().all()
     for one, other in zip(found, expected, strict=True):
         assert_same(one, other)
-
-
-def test_a_static_row_that_is_no_number_fails_where_it_is_wanted(evaluator):
-    """As observing would: there is no static log-probability to tell."""
-    state = broken_state(evaluator.start(), row=0)
-    wanted, other = evaluator.reader(state, static=True), evaluator.reader(state)
-    error, sliced = run_batch([ScoreChunk(reader, reader.cursor, (1, 2)) for reader in (wanted, other)])
-    assert type(error) is ArithmeticError
-    assert sliced.scores.logprobs.isfinite().all()
 
 
 def broken_state(state, row=-1):
