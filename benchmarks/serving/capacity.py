@@ -62,7 +62,7 @@ def session_bytes(
 ) -> SessionBytes:
     """What a session that learns by ``rule`` with so many experts takes in a server's memory, at most.
 
-    Raises InvalidField for a rule that the model does not have, or experts that cannot be.
+    Raises InvalidField for a rule that the model does not have.
     """
     asked = AdaptationRequest(
         kind=rule.kind, num_fast_weights=rule.num_fast_weights, experts=experts, static=static

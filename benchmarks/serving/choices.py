@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 import typer
+from pydantic import ValidationError
 
 from rlstm_model.adaptation.config import Kind
 from rlstm_server.engine.engine import CACHE_BYTES
@@ -25,9 +26,12 @@ SCORES: Final[dict[str, ScoreDetail]] = {"tokens": "tokens", "totals": "totals"}
 def asked_of(
     served: ServedModel, rule: str | None, experts: int | None, *, static: bool
 ) -> AdaptationRequest:
-    """How sessions learn: by the rule ``KIND[:COORDINATES]``, or the model's default."""
+    """How sessions learn: by the rule ``KIND[:SIZE]``, or the model's default."""
     kind, size = _rule(rule) if rule is not None else (None, None)
-    asked = AdaptationRequest(kind=kind, num_fast_weights=size, experts=experts, static=static)
+    try:
+        asked = AdaptationRequest(kind=kind, num_fast_weights=size, experts=experts, static=static)
+    except ValidationError as error:
+        raise typer.BadParameter(error.errors()[0]["msg"], param_hint="--experts") from error
     try:
         served.choose(asked)
     except InvalidField as error:
@@ -40,9 +44,7 @@ def _rule(name: str) -> tuple[Kind, int | None]:
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     kind, _, size = name.partition(":")
     if kind not in kinds or (size and not size.isdecimal()):
-        raise typer.BadParameter(
-            f"{name!r} is no KIND[:COORDINATES] of {', '.join(kinds)}", param_hint="--rule"
-        )
+        raise typer.BadParameter(f"{name!r} is no KIND[:SIZE] of {', '.join(kinds)}", param_hint="--rule")
     return kinds[kind], int(size) if size else None
 
 

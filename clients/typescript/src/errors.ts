@@ -10,6 +10,7 @@
  *     │   ├── ConnectionLostError
  *     │   └── StreamInterruptedError          a stream broke off before its end event
  *     ├── UnreadableAnswerError           an answer that this client does not understand
+ *     ├── ScoresNotStoredError            done before, and what it found is not known any more
  *     └── APIError                        the server said no: a class for each status, and below it for each word
  */
 
@@ -76,7 +77,7 @@ export class RequestError extends RLSTMError {}
 
 /** No whole answer arrived. */
 export class NoAnswerError extends RLSTMError {}
-/** Nobody answers at this address; nothing was sent. Browsers do not tell this from a lost connection. */
+/** No server answers at this address; nothing was sent. Browsers do not tell this from a lost connection. */
 export class CannotConnectError extends NoAnswerError {}
 /** The answer did not come in time; the server may still be at work. */
 export class TimedOutError extends NoAnswerError {}
@@ -88,6 +89,12 @@ export class StreamInterruptedError extends NoAnswerError {}
 /** The answer is not of the expected form: another server, or a proxy's page. */
 export class UnreadableAnswerError extends RLSTMError {}
 
+/**
+ * The change took effect once, at an earlier request; its scores are no longer stored. `facts` has the session's
+ * `version` and `position` after it.
+ */
+export class ScoresNotStoredError extends RLSTMError {}
+
 /** The server refused or failed; `type` is its word for the reason, the same on every release. */
 export class APIError extends RLSTMError {
   static readonly type: string = "";
@@ -98,7 +105,7 @@ export class APIError extends RLSTMError {
 export class BadRequestError extends APIError {
   static override readonly status: number = 400;
 }
-/** The body is no strict JSON. */
+/** The body is not strict JSON. */
 export class InvalidJSONError extends BadRequestError {
   static override readonly type = "invalid_json";
 }
@@ -123,7 +130,7 @@ export class ForbiddenError extends APIError {
   static override readonly type = "forbidden";
 }
 
-/** There is no such session or route, or the session is somebody else's. */
+/** There is no such session or route, or the session is another tenant's. */
 export class NotFoundError extends APIError {
   static override readonly status = 404;
   static override readonly type: string = "not_found";
@@ -223,7 +230,7 @@ export class UnprocessableError extends APIError {
 export class IdempotencyMismatchError extends UnprocessableError {
   static override readonly type = "idempotency_mismatch";
 }
-/** The file is no whole export of yours, or one of another model. */
+/** The file is not a whole export of yours, or it is of another model. */
 export class ImportRejectedError extends UnprocessableError {
   static override readonly type = "import_rejected";
 }

@@ -5,6 +5,7 @@ import { encode, json, newKey } from "./call.js";
 import { type AppendProgress, type RLSTMError, UnreadableAnswerError } from "./errors.js";
 import { fromProblem, isObject } from "./problems.js";
 import type { AppendAnswer, Frame, FrameAnswer } from "./schema.js";
+import { marked, withScores } from "./pieces.js";
 import { call, type Options } from "./wire.js";
 
 /** Frames under way: as many answers the server's store keeps whole, for a frame that is sent again. */
@@ -17,7 +18,7 @@ const STREAM = "GET /sessions/{session_id}/stream";
 /** Of a session's `stream`; `final` is of the last frame. */
 export type StreamOptions = Options<typeof STREAM, "session_id" | "stream"> & Pick<Frame, "learn" | "final">;
 
-interface Frame {
+interface Sent {
   readonly key: string;
   readonly text: string;
   readonly content: string;
@@ -29,15 +30,17 @@ export class Frames {
   readonly call: Call<undefined>;
   readonly #name = newKey();
   readonly #learn: boolean | undefined;
-  #open: Frame[] = [];
+  readonly #scores: StreamOptions["scores"];
+  #open: Sent[] = [];
   #acknowledged = 0;
   #sent = 0;
   #length = 0;
 
   constructor(sessionId: string, { learn, ...options }: Omit<StreamOptions, "final">) {
-    const asked = call(STREAM, { ...options, session_id: sessionId, stream: this.#name });
+    const asked = call(STREAM, { stream: this.#name, ...options, session_id: sessionId });
     this.call = { ...asked, method: "POST", headers: { "idempotency-key": this.#name }, resumable: true };
     this.#learn = learn;
+    this.#scores = options.scores;
   }
 
   /** What is to be sent again on a new connection, in this order. */
@@ -74,7 +77,7 @@ export class Frames {
         this.#open.shift();
         this.#acknowledged = seq;
         this.#length += oldest.text.length;
-        return answer;
+        return withScores(marked(answer, this.#scores));
       }
       default:
         throw unreadable("a frame is of no kind that is known here");

@@ -2,7 +2,7 @@
 
 import type { Connection, EventStream } from "./connection.js";
 import type { StreamOptions } from "./frames.js";
-import { type AppendOptions, AppendPlan, PIECE_BYTES, PieceBuffer, tell } from "./pieces.js";
+import { type AppendOptions, AppendPlan, PIECE_BYTES, PieceBuffer, tell, withScores } from "./pieces.js";
 import type {
   AppendAnswer,
   Candidate,
@@ -118,7 +118,7 @@ export class Session {
    *
    * `weights` holds `lm`, `length` and `given`, the factors of a candidate's log-probability in `unit`, of its
    * number of tokens, and of its own `given`; `score` is the sum, and `static_score` the same by the weights as
-   * loaded, where the session has a static row.
+   * loaded, where the session has a frozen baseline.
    */
   score(
     candidates: readonly (string | Candidate)[],
@@ -139,13 +139,13 @@ export class Session {
    */
   generate(options: SessionGenerateOptions & { readonly stream: true }): Promise<EventStream>;
   generate(options?: SessionGenerateOptions & { readonly stream?: false }): Promise<GenerateAnswer>;
-  generate(
+  async generate(
     options: SessionGenerateOptions & { readonly stream?: boolean } = {},
   ): Promise<GenerateAnswer | EventStream> {
     const made = call("POST /sessions/{session_id}/generate", { ...options, session_id: this.id });
     return options.stream
       ? this.#connection.stream(made, options.signal)
-      : this.#connection.send(made, options.signal);
+      : withScores(await this.#connection.send(made, options.signal));
   }
 
   /** Forget the fast weights, the recurrent state, or both. */

@@ -51,7 +51,7 @@ async def everything(tools, engine, model):
     """What one caller gets of a model: a score, a continuation, and what a session learns."""
     item = tools.item(TEXT)
     scored = await engine.score(ScoreRequest(model=model, items=[item]).by(Call(caller=tools.caller())))
-    ask = replace(tools.ask("the "), model=model)
+    ask = tools.altered(tools.ask("the "), model=model)
     written, _, _ = await tools.collect(engine.generate(ask))
     talk = await tools.Talk.begin(engine, model=model)
     appended = [await talk.append(piece) for piece in (TEXT, TEXT)]
@@ -215,7 +215,7 @@ async def test_a_repeated_creation_gets_its_first_answer(tools, store, first, ot
         assert [one.identity for one in without] == [None] * 2
         assert [one.info.fingerprint for one in without] == [other.fingerprint] * 2
         with pytest.raises(ModelNotFound) as refused:
-            await engine.create_session(replace(named, key="never"))
+            await engine.create_session(tools.altered(named, key="never"))
         assert refused.value.applied == "no"
     for repeats in (again, without):
         assert [(one.info.id, one.replayed) for one in repeats] == [(one.info.id, True) for one in made]

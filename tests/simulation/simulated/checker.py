@@ -211,7 +211,7 @@ class Checker:
                 self.verdict.lost.append(f"{attempt} saw token {index}, which is not part of the session")
                 return
         if attempt.outcome == "answered":
-            limit = attempt.intent.request.settings.max_tokens
+            limit = attempt.intent.request.max_tokens
             had = {e.index for one in attempt.intent.attempts for e in one.events if hasattr(e, "index")}
             if len(had if attempt.request.after else seen) != limit or len(text) != limit:
                 self.verdict.lost.append(f"{attempt} saw {len(seen)} and kept {len(text)} of {limit} tokens")
