@@ -52,16 +52,25 @@ class Changes:
 
         Raises NotFound, Gone, VersionMismatch, Conflict, IdempotencyMismatch, InFlight.
         """
-        body_hash = await requests.off_loop(
-            requests.size_of(request.passage), partial(append_digest, request)
+        digest = partial(
+            requests.request_digest,
+            "append",
+            session=request.session,
+            passage=request.passage,
+            learn=request.learn,
+            final=request.final,
+            scores=request.scores,
         )
+        body_hash = await requests.off_loop(requests.size_of(request.passage), digest)
         change = _change(request, body_hash)
 
         async def work(task: Task[AppendAnswer]) -> AppendAnswer:
             changed = await self.sessions.change(task, change, partial(self._plan_append, request, charge))
-            if changed.replay is not None:
+            if changed.answer is None:
                 charge.refund()
-            return await self._append_answer(change, changed)
+                return await self._repeated(change, changed)
+            expires_at = changed.expires_at_ms / 1000
+            return replace(changed.answer, expires_at=expires_at, timings=changed.timings)
 
         with charging(request.caller.quota) as charge:
             return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
@@ -114,10 +123,7 @@ class Changes:
         charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
         return partial(_stage_append, copy, request, piece, self.sessions.store.durability)
 
-    async def _append_answer(self, change: Change, changed: Changed[AppendAnswer]) -> AppendAnswer:
-        if changed.answer is not None:
-            expires_at = changed.expires_at_ms / 1000
-            return replace(changed.answer, expires_at=expires_at, timings=changed.timings)
+    async def _repeated(self, change: Change, changed: Changed[AppendAnswer]) -> AppendAnswer:
         replay = changed.known
         head = await self.sessions.store.load_head(change.key, with_state=False)
         stored = answers.read_append(replay.summary, replay.details)
@@ -162,18 +168,6 @@ def _change(request: Request, body_hash: bytes) -> Change:
         body_hash=body_hash,
         caller=request.caller,
         if_match=request.if_match,
-    )
-
-
-def append_digest(request: AppendRequest) -> bytes:
-    """Tell this append from another with the same key."""
-    return requests.request_digest(
-        "append",
-        session=request.session,
-        passage=request.passage,
-        learn=request.learn,
-        final=request.final,
-        scores=request.scores,
     )
 
 

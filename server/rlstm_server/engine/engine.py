@@ -147,7 +147,8 @@ class Engine:
     def _taking(self, key: str | None) -> Iterator[None]:
         """Take work, unless draining; what fails under a key may have been done under it before."""
         try:
-            self._refuse_when_draining()
+            if self._draining:
+                raise Draining("the server is shutting down; retry later")
             yield
         except ServerError as error:
             if key is not None:
@@ -184,10 +185,6 @@ class Engine:
 
         return taken
 
-    def _refuse_when_draining(self) -> None:
-        if self._draining:
-            raise Draining("the server is shutting down; retry later")
-
     # ---- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -211,8 +208,8 @@ class Engine:
 
     async def ready(self) -> None:
         """Return when work can be taken. Raises Draining, StoreUnavailable."""
-        self._refuse_when_draining()
-        await self._store.ping()
+        with self._taking(None):
+            await self._store.ping()
 
     def check(self) -> None:
         """Raise ValueError unless every job, operation and copy is accounted for."""

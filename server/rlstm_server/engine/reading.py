@@ -191,7 +191,7 @@ def columns_of(
         entropies=() if scores is None else tuple(scores.entropies.tolist()),
         starts=tuple(piece.starts),
         ends=tuple(piece.ends),
-        top=None if scores is None else alternatives(scores),
+        top=None if scores is None or scores.top_ids is None else alternatives(scores),
     )
 
 
