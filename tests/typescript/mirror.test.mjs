@@ -92,7 +92,7 @@ test("answers of pieces are added up alike", () => {
 test("where the scores of a piece are not stored there are none of the text", () => {
   const { answers } = cases.sums.find(({ answers }) => answers.length > 1 && answers[0].ids);
   const whole = combine([answers[0], { ...answers[1], ids: null, logprobs: null, scores_stored: false }]);
-  assert.deepEqual([whole.scores_stored, whole.totals, whole.logprobs], [false, undefined, undefined]);
+  assert.deepEqual([whole.scores_stored, whole.totals ?? null, whole.logprobs ?? null], [false, null, null]);
   assert.throws(() => combine([answers[0], { ...answers[1], logprobs: answers[1].logprobs.slice(1) }]), errors.UnreadableAnswerError);
 });
 

@@ -189,7 +189,7 @@ test("401: no key, or a wrong one", async () => {
   await fails(new Client(url, { apiKey: "not the right one" }).info(), rlstm.UnauthorizedError, 401);
 });
 
-test("403: a key that may not", () => fails(client.metrics(), rlstm.ForbiddenError, 403));
+test("403: a key that may not", () => fails(new Client(url, { apiKey: slow }).metrics(), rlstm.ForbiddenError, 403));
 
 test("404: a session that never was", () => fails(client.sessions.get("0".repeat(32)).info(), rlstm.NotFoundError, 404));
 

@@ -15,7 +15,7 @@ from tests.typescript.conftest import CLIENT, HERE, NODE
 pytestmark = pytest.mark.node
 
 KEYS = {
-    "KEY": ("the-key-of-one", {"tenant": "one"}),
+    "KEY": ("the-key-of-one", {"tenant": "one", "scopes": ["score", "generate", "sessions", "admin"]}),
     "ADMIN": ("the-key-of-two", {"tenant": "two", "scopes": ["admin"]}),
     "SLOW": ("the-key-of-three", {"tenant": "three", "quotas": {"requests_per_second": 0.05}}),
 }
