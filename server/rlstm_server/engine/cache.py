@@ -88,7 +88,7 @@ class SessionCache:
                 raise ValueError("a copy is filed under another session's key")
         total = sum(copy.state.nbytes for copy in self._copies.values())
         if total != self._bytes:
-            raise ValueError(f"the copies have {total} bytes, the books say {self._bytes}")
+            raise ValueError(f"the copies have {total} bytes, {self._bytes} are counted")
 
     def _remove(self, key: SessionKey) -> None:
         copy = self._copies.pop(key, None)
