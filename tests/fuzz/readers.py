@@ -111,19 +111,19 @@ def of_requests():
 def of_a_store(world):
     """Readers of what lies in a store, where something else may have been put."""
     states = States(Models(world.served), 1 << 24)
-    sealed = tuple(states.seal(KEY, 7, state) for state in world.states)
+    stored = tuple(states.serialize(KEY, 7, state) for state in world.states)
     summary, details = store_append(_append_answer())
     return [
         Reader(
             name="state",
-            seeds=sealed,
-            read=lambda data: states.open(KEY, 7, _resealed(data)),
+            seeds=stored,
+            read=lambda data: states.deserialize(KEY, 7, _resealed(data)),
             refusals=REFUSED,
         ),
         Reader(
             name="state's header",
-            seeds=(_header_of(sealed[-1]),),
-            read=lambda data: states.open(KEY, 7, _with_header(sealed[-1], data)),
+            seeds=(_header_of(stored[-1]),),
+            read=lambda data: states.deserialize(KEY, 7, _with_header(stored[-1], data)),
             refusals=REFUSED,
             tree=True,
         ),
@@ -165,19 +165,19 @@ def _header(data):
 
 
 def _resealed(data):
-    """A sealed value whose checksum is right again, if it still has a place for one."""
+    """A stored state whose checksum is right again, if it still has a place for one."""
     content = data[FRONT_BYTES:]
     return MAGIC + hashlib.blake2b(content, digest_size=32).digest() + content
 
 
 def _header_of(value):
-    """What a sealed value says of itself, as JSON."""
+    """What a stored state says of itself, as JSON."""
     end = FRONT_BYTES + 8 + int.from_bytes(value[FRONT_BYTES:][:8], "little")
     return json.loads(value[FRONT_BYTES + 8 : end])["__metadata__"]["rlstm"].encode()
 
 
 def _with_header(value, header):
-    """A sealed value that says something else of itself."""
+    """A stored state that says something else of itself."""
     end = FRONT_BYTES + 8 + int.from_bytes(value[FRONT_BYTES:][:8], "little")
     named = json.loads(value[FRONT_BYTES + 8 : end])
     named["__metadata__"]["rlstm"] = header.decode("latin-1")
