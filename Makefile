@@ -1,4 +1,4 @@
-# One word an act. Everything is made in .venv; nothing else on the machine is touched.
+# One word an mutant. Everything is made in .venv; nothing else on the machine is touched.
 PYTHON ?= python3
 BIN := .venv/bin
 ADD := $(BIN)/pip install --quiet --disable-pip-version-check --editable
@@ -42,7 +42,7 @@ fuzz: $(INSTALLED)
 # All of it takes hours; RLSTM_FAULTS=short makes few faults of those kinds that need processes, in minutes.
 faults: $(INSTALLED)
 	$(ADD) '.[fuzz]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter short,$(RLSTM_FAULTS)),tests/faults tests/sabotage) \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter short,$(RLSTM_FAULTS)),tests/faults tests/mutation) \
 	  -m faults --timeout 3600 --capture no
 
 # RLSTM_SOAK_MINUTES says for how long.

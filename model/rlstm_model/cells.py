@@ -297,18 +297,18 @@ def local_derivatives(
     u_by_i, u_by_j = of_u.unbind(-2)
     torch.addcmul(u, u, i, value=-1, out=u_by_i)
     torch.addcmul(i, u, j, value=-1, out=u_by_j)
-    room = torch.sub(f.new_ones(1, 1), f)
+    left = torch.sub(f.new_ones(1, 1), f)
     if capped:
-        free = torch.le(i, room, out=torch.empty_like(room))
+        free = torch.le(i, left, out=torch.empty_like(left))
         torch.mul(u_by_i, free, out=by_i)
         torch.addcmul(c_old - j, j, free, out=by_f)
-        written = torch.minimum(i, room, out=free)
+        written = torch.minimum(i, left, out=free)
         torch.addcmul(written, written * j, j, value=-1, out=by_j)
-        by_f.mul_(f).mul_(room)
+        by_f.mul_(f).mul_(left)
     else:
         by_i.copy_(u_by_i)
         by_j.copy_(u_by_j)
-        torch.mul(c_old, f * room, out=by_f)
+        torch.mul(c_old, f * left, out=by_f)
     return [CellDerivatives(*views) for views in zip(by_c.unbind(), of_u.unbind(), strict=True)]
 
 

@@ -63,7 +63,7 @@ class ModelConfig:
 
     @property
     def num_parameters(self) -> int:
-        """The number of weights (mathematics: §1.4)."""
+        """The number of weights (docs/mathematics.md §1.4)."""
         n, k = self.hidden_size, self.mogrifier_rank
         cell = (7 if self.cell == "rlstm" else 8) * n * n + 4 * n
         round_weights = (2 * n * k if k else n * n) + (n if self.mogrifier_bias else 0)

@@ -15,7 +15,7 @@ output bias            0
 mixture of softmaxes   both matrices truncated normal, std sqrt(1 / H), compensated; bias 0
 =====================  ===============================================================================
 
-(mathematics: §2.5; Chrono: Tallec & Ollivier 2018, in the form of Melis 2022, §5 there.)
+(docs/mathematics.md §2.5; Chrono: Tallec & Ollivier 2018, in the form of Melis 2022, §5 there.)
 """
 
 import math

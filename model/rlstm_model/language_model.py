@@ -77,7 +77,7 @@ class LanguageModel(nn.Module):
     def logits(self, features: Tensor, temperature: float = 1.0) -> Tensor:
         """Log-probabilities ``[..., V]`` of the next token, up to a constant.
 
-        ``temperature`` multiplies the logits (mathematics: §2.13).
+        ``temperature`` multiplies the logits (docs/mathematics.md §2.13).
         """
         return self.embedding.logits(features, temperature)
 
@@ -87,7 +87,7 @@ class LanguageModel(nn.Module):
 
 
 class Embedding(nn.Module):
-    """``E_in`` and ``E_out``, never scaled by sqrt(H); tied models share one (mathematics: §1.2, §2.6)."""
+    """``E_in`` and ``E_out``, never scaled; tied models share one (docs/mathematics.md §1.2, §2.6)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Embedding(nn.Module):
     def logits(self, features: Tensor, temperature: float = 1.0) -> Tensor:
         """Log-probabilities of the next token up to a constant, ``[..., V]``, from features ``[..., H]``.
 
-        ``temperature`` multiplies the logits of each softmax, so below 1 it flattens (mathematics: §2.13).
+        ``temperature`` multiplies each softmax's logits: below 1 it flattens (docs/mathematics.md §2.13).
         """
         if self.mixture is not None:
             return self.mixture.log_probs(features, self.output_matrix, self.bias, temperature)

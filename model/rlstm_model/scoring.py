@@ -45,30 +45,28 @@ class TokenScores:
         """The log-probability of all tokens together."""
         return float(self.logprobs.double().sum())
 
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """Those that there are, by name."""
+        return {name: column for name, column in vars(self).items() if column is not None}
+
     def rows(self, index: slice) -> "TokenScores":
         """The chosen tokens."""
-        return TokenScores(
-            logprobs=self.logprobs[index],
-            ranks=self.ranks[index],
-            entropies=self.entropies[index],
-            top_ids=None if self.top_ids is None else self.top_ids[index],
-            top_logprobs=None if self.top_logprobs is None else self.top_logprobs[index],
-        )
+        return TokenScores(**{name: column[index] for name, column in self.columns.items()})
+
+    def split(self, lengths: list[int]) -> list["TokenScores"]:
+        """So many tokens after so many, as views."""
+        names = self.columns
+        parts = zip(*(torch.split(column, lengths) for column in names.values()), strict=True)
+        return [TokenScores(**dict(zip(names, columns, strict=True))) for columns in parts]
 
     @staticmethod
     def concatenate(parts: Sequence["TokenScores"]) -> "TokenScores":
         """The parts one after the other. Raises ValueError when there is none."""
         if not parts:
             raise ValueError("there are no scores to concatenate")
-        top_ids = [part.top_ids for part in parts if part.top_ids is not None]
-        top_logprobs = [part.top_logprobs for part in parts if part.top_logprobs is not None]
-        return TokenScores(
-            logprobs=torch.cat([part.logprobs for part in parts]),
-            ranks=torch.cat([part.ranks for part in parts]),
-            entropies=torch.cat([part.entropies for part in parts]),
-            top_ids=torch.cat(top_ids) if top_ids else None,
-            top_logprobs=torch.cat(top_logprobs) if top_logprobs else None,
-        )
+        names = parts[0].columns
+        return TokenScores(**{name: torch.cat([part.columns[name] for part in parts]) for name in names})
 
 
 def score_logits(
@@ -250,14 +248,8 @@ def _unwritten(model: LanguageModel, length: int, top: int) -> TokenScores:
 
 
 def _write(scores: TokenScores, start: int, part: TokenScores) -> None:
-    rows = scores.rows(slice(start, start + len(part)))
-    rows.logprobs.copy_(part.logprobs)
-    rows.ranks.copy_(part.ranks)
-    rows.entropies.copy_(part.entropies)
-    if rows.top_ids is not None and part.top_ids is not None:
-        rows.top_ids.copy_(part.top_ids)
-    if rows.top_logprobs is not None and part.top_logprobs is not None:
-        rows.top_logprobs.copy_(part.top_logprobs)
+    for name, column in part.columns.items():
+        scores.columns[name][start : start + len(part)].copy_(column)
 
 
 def _alternatives(log_probs_NV: Tensor, top: int) -> tuple[Tensor, Tensor]:

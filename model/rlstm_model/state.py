@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class State(NamedTuple):
-    """Hidden and cell values of every layer: raw, never masked nor mogrified (mathematics: §1.2).
+    """Hidden and cell values of every layer: raw, never masked nor mogrified (docs/mathematics.md §1.2).
 
     ``h`` and ``c`` are ``[L, B, H]``. States are values: functions take one and return another.
     """

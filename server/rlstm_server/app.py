@@ -17,27 +17,15 @@ from starlette.middleware import Middleware
 from rlstm_model.adaptation.thread_pool import single_threaded_products
 from rlstm_server import telemetry, upkeep
 from rlstm_server.about import VERSION, about, builds
-from rlstm_server.api import (
-    audit,
-    copies,
-    generate,
-    operations,
-    page,
-    problems,
-    score,
-    sessions,
-    snapshots,
-    stream,
-)
+from rlstm_server.api import audit, generate, operations, page, problems, score, sessions, stream
 from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.document import Application
 from rlstm_server.api.limits import ReceivingLayer
-from rlstm_server.api.openai import completions, logprob, vocabulary
+from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
-from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.metered import metered
+from rlstm_server.engine.engine import Engine, metered
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
 from rlstm_server.models_loading import load_models
@@ -108,8 +96,8 @@ def create_app(
 def _routers() -> tuple[APIRouter, ...]:
     """Give all routes. They are built once: that takes most of the time that an application takes to make."""
     modules = (
-        *(score, generate, sessions, snapshots, copies, stream, operations, page),
-        *(completions, openai_models, logprob, vocabulary),
+        *(score, generate, sessions, stream, operations, page),
+        *(completions, openai_models),
     )
     return tuple(module.router() for module in modules)
 

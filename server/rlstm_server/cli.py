@@ -12,12 +12,14 @@ import contextlib
 import errno
 import faulthandler
 import gc
+import json
 import math
 import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -25,14 +27,13 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 
-from rlstm_server.api.connections import protocol
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.stream import FRAME_BYTES
 from rlstm_server.app import EMBEDDED, create_app
+from rlstm_server.check import check as check_all
 from rlstm_server.engine.worker import SWITCH_SECONDS
 from rlstm_server.errors import StartupError
 from rlstm_server.logs import catch_stray_faults, configure_logs
-from rlstm_server.metrics import Metrics
 from rlstm_server.settings import Settings, load_settings
 
 OTHER_FILES = 256
@@ -76,32 +77,53 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(envvar="WEB_CONCURRENCY", help="Only 1: run more servers instead.")
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Start nothing: say whether it would start, and what to do if not."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
 ) -> None:
     """Serve models whose sessions go on learning. Every option is also an environment variable RLSTM_*."""
+    options: dict[str, object] = {
+        "model": tuple(models) if models else None,
+        "host": host,
+        "port": port,
+        "data_dir": data_dir,
+        "redis_url": redis_url,
+        "device": device,
+        "durability": durability,
+        "api_keys_file": api_keys_file,
+        "log_level": log_level,
+        "install_functions": install_functions,
+        "allow_weaker": allow_weaker,
+        "threads": threads,
+        "rows": rows,
+        "cache_bytes": cache_bytes,
+        "audit_file": audit_file,
+        "workers": workers,
+    }
+    if check:
+        raise typer.Exit(_checked(options, as_json=as_json))
     try:
-        settings = load_settings(
-            model=tuple(models) if models else None,
-            host=host,
-            port=port,
-            data_dir=data_dir,
-            redis_url=redis_url,
-            device=device,
-            durability=durability,
-            api_keys_file=api_keys_file,
-            log_level=log_level,
-            install_functions=install_functions,
-            allow_weaker=allow_weaker,
-            threads=threads,
-            rows=rows,
-            cache_bytes=cache_bytes,
-            audit_file=audit_file,
-            workers=workers,
-        )
+        settings = load_settings(**options)
         configure_logs(settings.log_level, audit_file=settings.audit_file)
         run(settings)
     except StartupError as error:
         typer.echo(f"rlstm serve: {error.detail}", err=True)
         raise typer.Exit(1) from None
+
+
+def _checked(options: Mapping[str, object], *, as_json: bool) -> int:
+    """Print what every check found; 1 where something fails, while a warning alone is 0."""
+    found = []
+    for finding in check_all(**options):
+        found.append(finding)
+        if not as_json:
+            typer.echo(finding.line())
+    well = all(finding.status != "fail" for finding in found)
+    if as_json:
+        typer.echo(json.dumps({"ok": well, "checks": [asdict(finding) for finding in found]}))
+    return 0 if well else 1
 
 
 def run(settings: Settings) -> None:
@@ -113,7 +135,7 @@ def run(settings: Settings) -> None:
     with contextlib.closing(_bound_socket(settings)) as bound:
         _prepare_process(settings)
         app = create_app(settings)
-        config = _uvicorn_config(app, settings, app.state.metrics)
+        config = _uvicorn_config(app, settings)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(_serve(app, config, settings, bound))
 
@@ -179,10 +201,11 @@ class _Ending:
                 loop.remove_signal_handler(number)
 
 
-def _uvicorn_config(app: FastAPI, settings: Settings, metrics: Metrics) -> uvicorn.Config:
+def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=protocol(settings.limits, metrics),
+        http="h11",
+        limit_concurrency=settings.limits.connections,
         ws="websockets-sansio",
         ws_max_size=FRAME_BYTES,
         ws_per_message_deflate=False,  # a few bytes could become many

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, with the request and the session, and never a user's text.
+"""Logs: one JSON object a line or, on a terminal, a line to read; never a user's text.
 
 A record carries only its message, which is ours, and the fields named in `FIELDS`. An exception is written as
 its class and the places it passed through: its message may quote what a user sent, so it is left out.
@@ -61,6 +61,21 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=True)
 
 
+class ReadableFormatter(logging.Formatter):
+    """Writes a record as one line for a person: time, level, message, and what it may carry besides."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, without a line end."""
+        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        facts = ((name, getattr(record, name, None)) for name in FIELDS)
+        told = " ".join(f"{name}={value}" for name, value in facts if value is not None)
+        line = f"{time} {record.levelname.lower():<7} {_message(record)} {told}".rstrip()
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            line += f" {type(error).__qualname__} at {', '.join(_places(error))}"
+        return "".join(character if character.isprintable() else " " for character in line)
+
+
 def _places(error: BaseException) -> list[str]:
     """Where the error came through, as `file:line function`, innermost last; no source line, no value."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -77,11 +92,12 @@ def _message(record: logging.LogRecord) -> str:
 def configure_logs(level: str, *, audit_file: Path | None = None, stream: TextIO | None = None) -> None:
     """Send records at or above `level` to standard error, or to `stream`; libraries' warnings too.
 
+    A terminal gets lines to read, anything else JSON.
     The audit log goes to `audit_file`, which may be moved away while it is written, or beside the others. It
     does not depend on the level. Raises StartupError when the file cannot be written.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(ReadableFormatter() if handler.stream.isatty() else JsonFormatter())
     for name, least in ((LOGGER, level.upper()), ("uvicorn", "WARNING"), (None, "WARNING")):
         logger = logging.getLogger(name)
         logger.handlers = [handler]

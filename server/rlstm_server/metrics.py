@@ -17,8 +17,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
 Outcome = Literal["ok", "client_error", "server_error", "cancelled", "rejected"]
-Rejection = Literal["queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down"]
-Cut = Literal["full", "slow_request", "slow_reader", "malformed"]
 Phase = Literal["score", "generate", "update"]
 Memory = Literal["device", "host"]
 MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
@@ -29,7 +27,6 @@ OTHER = "unknown"
 PHASES: tuple[Phase, ...] = ("score", "generate", "update")
 OUTCOMES = ("ok", "client_error", "server_error", "cancelled", "rejected")
 REJECTIONS = ("queue_full", "too_large", "conflict", "drain", "auth", "rate", "store_down")
-CUTS = ("full", "slow_request", "slow_reader", "malformed")
 UPDATE_OUTCOMES = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back")
 BUILD = ("version", "model", "model_fingerprint", "dtype", "device")
 ENDINGS = ("closed", "idle_ttl")
@@ -248,8 +245,6 @@ class Metrics:
 
     def _process_metrics(self) -> None:
         self.loop_lag_seconds = self._histogram("event_loop_lag_seconds", "Lateness of a timer", STEP_SECONDS)
-        self.connections = self._gauge("connections", "Open connections")
-        self.connections_cut = self._counter("connections_cut", "Connections ended by us", reason=CUTS)
         self.draining = self._gauge("draining", "1 while the server drains")
         ProcessCollector(registry=self.registry)
         self.build = Gauge("rlstm_build_info", "What runs here", BUILD, registry=self.registry)

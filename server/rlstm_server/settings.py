@@ -64,7 +64,7 @@ class Limits(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     body_bytes: int = Field(
-        default=8 * 2**20, ge=1024, le=2**30, description="One request body, counted as received."
+        default=4 * 2**20, ge=1024, le=2**30, description="One request body, counted as received."
     )
     import_bytes: int = Field(
         default=32 * 2**20, ge=1024, le=2**30, description="One exported session, counted as received."
@@ -87,18 +87,18 @@ class Limits(BaseModel):
         default=14.0,
         gt=0,
         le=600,
-        description="Whole time a request may take to arrive; what is not whole a second later is cut off.",
+        description="Time that a body may take to arrive.",
     )
     send_seconds: float = Field(
-        default=10.0, gt=0, le=600, description="Silence of a reader, who has more to read, before he is cut."
+        default=10.0,
+        gt=0,
+        le=600,
+        description="Silence of the reader of a stream, which has more to read, before it is cut.",
     )
     idle_seconds: int = Field(
         default=30, ge=1, le=3600, description="How long a connection is kept for another request."
     )
     connections: int = Field(default=4_096, ge=1, le=2**20, description="Open connections in total.")
-    connections_per_address: int = Field(
-        default=2_048, ge=1, le=2**20, description="Open connections from one address."
-    )
     failed_logins: int = Field(
         default=20,
         ge=1,

@@ -1,4 +1,4 @@
-"""Shared by the tests of the benchmarks: a checkpoint of no training, and typing a command."""
+"""Shared by the tests of the benchmarks: an untrained checkpoint, a served model, and typing a command."""
 
 import numpy as np
 import pytest
@@ -7,11 +7,12 @@ import typer
 from typer.testing import CliRunner
 
 from rlstm_model.adaptation.calibration import CalibrationSet, save_calibration
-from rlstm_model.checkpoint import ADAPTATION, save
+from rlstm_model.checkpoint import ADAPTATION, load, save
 from rlstm_model.config import ModelConfig
 from rlstm_model.initialisation import initialise
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab
+from rlstm_server.engine.models import ServedModel
 from rlstm_training.evaluation.measurements import Form, Measurements, Setting, Statistics
 
 TEXT = b"the sea was calm and cold; the ship sailed.\n" * 20
@@ -30,6 +31,12 @@ def calibrated():
     forms = Form(kind="subspace", num_fast_weights=300), Form(kind="full"), Form(kind="output_bias")
     choices = tuple(measured.config(setting, form) for form in forms)
     return CalibrationSet(model=model, statistics=measured.of(setting.segment), choices=choices)
+
+
+@pytest.fixture(scope="session")
+def served(tiny_checkpoint):
+    """The tiny model, whose rules are full fast weights and the output's bias."""
+    return ServedModel.of(load(str(tiny_checkpoint), "cpu"))
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def problem(slug: str, status: int) -> bytes:
 def test_waits_follow_the_server(client: Any, network: Any, waits: list[float]) -> None:
     """A Retry-After is obeyed, and the call then succeeds; after the last attempt the error is raised."""
     network.refuse(503, "overloaded", retry_after=2)
-    network.refuse(429, "quota", retry_after=3)
+    network.refuse(429, "rate_limited", retry_after=3)
     client.score("a")
     assert waits == [2.0, 3.0]
     network.lose("request", 9)
@@ -165,7 +165,7 @@ def test_an_interrupted_append_says_how_far_it_came(session: Any, network: Any) 
 def test_a_text_may_be_appended_again_with_its_key(session: Any, network: Any) -> None:
     """A whole append under the caller's own key takes effect once, also after a failure half way."""
     network.let_pass()
-    network.refuse(500, "internal")
+    network.refuse(500, "internal_error")
     with pytest.raises(errors.InternalError):
         session.append(LONG, idempotency_key="mine", **READING)
     answer = session.append(LONG, idempotency_key="mine", **READING)
@@ -234,7 +234,7 @@ def test_scores_that_are_no_longer_stored_are_an_error(session: Any, network: An
 def test_a_text_is_whole_in_the_session_although_its_scores_are_not(session: Any, network: Any) -> None:
     """The pieces behind one whose scores are gone are appended, and none of their scores moves forward."""
     network.let_pass()
-    network.refuse(500, "internal")
+    network.refuse(500, "internal_error")
     with pytest.raises(errors.InternalError):
         session.append(LONG, idempotency_key="mine", **READING)
     network.faults.append(without_scores)
@@ -363,8 +363,8 @@ def test_attempts_without_progress_are_bounded(session: Any, network: Any, waits
         ("conflict", 409, errors.ConflictError),
         ("session_deleted", 410, errors.SessionDeletedError),
         ("in_flight", 409, errors.InFlightError),
-        ("durability_not_reached", 503, errors.DurabilityError),
-        ("internal", 500, errors.InternalError),
+        ("durability_not_reached", 503, errors.DurabilityNotReachedError),
+        ("internal_error", 500, errors.InternalError),
     ],
 )
 def test_what_cannot_go_on_is_told(session: Any, network: Any, slug: str, status: int, error: Any) -> None:

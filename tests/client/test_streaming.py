@@ -186,7 +186,7 @@ def test_an_error_says_what_is_known(peer: Peer, streamed: Callable[..., list[An
     )
 
 
-@pytest.mark.parametrize(("slug", "status"), [("session_deleted", 410), ("quota", 429)])
+@pytest.mark.parametrize(("slug", "status"), [("session_deleted", 410), ("rate_limited", 429)])
 def test_a_refusal_after_a_cut_tells_nothing_of_what_was_under_way(
     peer: Peer, streamed: Callable[..., list[Any]], slug: str, status: int
 ) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rlstm_server.app import create_app
-from rlstm_server.bench.probe import Probe
+from rlstm_server.probe import Probe
 from rlstm_server.settings import Settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -91,7 +91,7 @@ async def test_events_are_not_held_back(serve):
 async def test_limits_are_kept_at_the_door(serve):
     """A body that is too long is not taken in, and no replica's metrics are passed on as if they were all."""
     async with serve() as service, service.client() as client:
-        long = await client.post("/score", content=b"x" * (8 * 2**20 + 1))
+        long = await client.post("/score", content=b"x" * (4 * 2**20 + 1))
         assert long.status_code == 413
         assert (await client.get("/metrics")).status_code == 404
         assert (await client.get("/health/ready")).status_code == 200

@@ -61,7 +61,7 @@ def test_the_newcomers_path(tmp_path):
         for heading, given in steps.items():
             began = time.monotonic()
             said[heading] = "\n".join(type_all(terminal, given))
-            name = "rlstm doctor" if heading == "Install" else heading  # the rest of it is timed below
+            name = "rlstm probe" if heading == "Install" else heading  # the rest of it is timed below
             seconds[name] = time.monotonic() - began
     print("\n" + "; ".join(f"{heading}: {value:.0f} s" for heading, value in seconds.items()))
 
@@ -113,7 +113,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
 
     http = (tmp_path / "reference" / "http" / "index.html").read_text()
     assert "POST /sessions/{session_id}/append" in http
-    assert "rlstm doctor" in (tmp_path / "reference" / "commands" / "index.html").read_text()
+    assert "rlstm probe" in (tmp_path / "reference" / "commands" / "index.html").read_text()
     client = (tmp_path / "reference" / "client" / "index.html").read_text()
     assert "Append texts as they come over one connection" in client
     for page in tmp_path.rglob("*.html"):

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from pydantic import ValidationError
+from jsonschema import Draft202012Validator
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from rlstm_client import AsyncClient, Client, Retries
 from rlstm_client.errors import NotFoundError, RequestError, SessionDeletedError
-from rlstm_server.api.frame_shapes import FrameOut
 
 from .cuts import CuttingProxy
 
@@ -219,14 +218,15 @@ def test_frames_are_what_the_document_says(server, client):
         for frame in ({"seq": 1, "text": "some"}, {"seq": 2, "tokens": [97], "learn": False}, {"seq": 9}):
             socket.send(json.dumps(frame))
             said.append(told(socket))
-    assert [FrameOut.model_validate(frame).root.type for frame in said] == [
+    document = httpx.get(f"{server.url}/openapi.json").json()
+    known = Draft202012Validator({"$ref": "#/components/schemas/FrameAnswer", **document})
+    assert [frame["type"] for frame in said if known.is_valid(frame)] == [
         "ready",
         "scores",
         "scores",
         "error",
     ]
-    with pytest.raises(ValidationError):
-        FrameOut.model_validate(said[0] | {"more": 1})
+    assert not known.is_valid(said[0] | {"more": 1})
 
 
 def test_a_key_comes_as_a_header_or_a_subprotocol(start):

@@ -10,7 +10,7 @@ from tests.fuzz.nasties import BODIES, HEADER_VALUES, QUERY_VALUES, VALUES
 from tests.fuzz.worlds import KEY
 
 from rlstm_server.api import bodies, dependencies
-from rlstm_server.engine.answers import encode_session, read_append, read_session, store_append
+from rlstm_server.engine.answers import read_append, read_session, store_append, write_session
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.state import MAGIC, States
 from rlstm_server.engine.stream import EventId, read_event_id
@@ -142,7 +142,7 @@ def of_a_store(world):
         ),
         Reader(
             name="answer to a change",
-            seeds=(encode_session(_info(world)),),
+            seeds=(write_session(_info(world)),),
             read=read_session,
             refusals=(StateCorrupt,),
             tree=True,

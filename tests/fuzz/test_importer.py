@@ -18,7 +18,7 @@ from rlstm_server.engine.models import Models
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import ImportRejected, InternalFault, ServerError
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AppendRequest, ImportRequest, Passage
+from rlstm_server.schemas import AppendRequest, Call, ImportRequest
 
 QUICK = 600
 LONG = int(os.environ.get("RLSTM_IMPORTS", "500000"))
@@ -127,10 +127,9 @@ async def use(engine, data):
     except ImportRejected:
         return "refused"
     try:
-        for passage in (Passage(text="the dog ran"), Passage(tokens=(1, 2, 3, 4, 5, 6))):
-            await engine.append(
-                AppendRequest(caller=CALLER, session=made.info.id, passage=passage, final=True)
-            )
+        for given in ({"text": "the dog ran"}, {"tokens": [1, 2, 3, 4, 5, 6]}):
+            call = Call(caller=CALLER, session=made.info.id)
+            await engine.append(AppendRequest(**given, final=True).by(call))
     except InternalFault:
         return "broken"
     except ServerError:

@@ -21,7 +21,7 @@ SHAPES = st.builds(
     tie_embeddings=st.booleans(),
 )
 
-# budget, V, L, r, k, tied, hidden size of LSTM, RLSTM, RLSTM without mogrifier (mathematics: §1.4).
+# budget, V, L, r, k, tied, hidden size of LSTM, RLSTM, RLSTM without mogrifier (docs/mathematics.md §1.4).
 TABLE = [
     (24_000_000, 10001, 2, 5, 84, True, 912, 956, 999),
     (35_000_000, 33279, 2, 6, 48, True, 752, 772, 788),

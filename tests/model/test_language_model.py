@@ -137,16 +137,6 @@ def test_the_future_cannot_be_seen(random_model):
     assert (before[2:] - after[2:]).abs().min(-1).values.max() > 0
 
 
-def test_the_model_remembers_nothing_between_calls(random_model):
-    """The same ids from the same state give the same bits, whatever was read in between."""
-    model = random_model()
-    ids, state = _inputs(model)
-    first, _ = model(ids, state)
-    model(ids.flip(0), state)
-    again, _ = model(ids, state)
-    assert torch.equal(first, again)
-
-
 def test_oracle_d_equal_masks_make_dropout_samples_plain_cross_entropy(random_model, draw_masks):
     """The log of the mean over copies with the same masks is one copy's log-probability."""
     model = random_model()

@@ -12,14 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlstm_model.scoring import (
     LOGPROB_FLOOR,
-    TextScores,
     TokenScores,
     score,
-    score_features,
     score_logits,
     score_text,
 )
-from rlstm_model.vocab import ByteVocab, Encoded, InvalidToken, WordVocab
+from rlstm_model.vocab import ByteVocab, InvalidToken, WordVocab
 
 IDS = st.lists(st.integers(0, 10), min_size=1, max_size=30)
 
@@ -197,16 +195,6 @@ def test_no_tensor_grows_with_the_length_of_the_text(random_model):
     assert largest[0] == largest[1]
 
 
-def test_a_large_vocabulary_makes_no_larger_matrix(random_model):
-    """Features are turned into distributions a few rows at a time: at most 2^21 logits exist at once."""
-    model = random_model(vocab_size=2000, hidden_size=4, num_layers=1, dtype=torch.float32)
-    with torch.no_grad(), _LargestTensor() as seen:
-        scores = score_features(model, torch.zeros(3000, 4), torch.full((3000,), 7))
-    assert seen.elements <= 1 << 21
-    assert scores.logprobs.unique().numel() == 1
-    assert len(scores) == 3000
-
-
 _PEAK = """
 import resource, sys, torch
 from rlstm_model.config import ModelConfig
@@ -251,22 +239,3 @@ def test_a_word_models_bits_are_spread_over_the_texts_bytes(random_model):
     assert scores.bits_per_byte == pytest.approx(-scores.logprob / math.log(2) / 10)
     with pytest.raises(ValueError, match="no tokens"):
         score_text(model, vocab, "  ")
-
-
-def test_perplexity_stays_finite_at_the_floor():
-    """Even where every token is impossible."""
-    floor = torch.full((2,), LOGPROB_FLOOR)
-    tokens = TokenScores(logprobs=floor, ranks=torch.ones(2), entropies=torch.zeros(2))
-    scores = TextScores(
-        encoded=Encoded(ids=[1, 2], starts=[0, 1], ends=[1, 2]), tokens=tokens, bytes=2, words=1
-    )
-    assert math.isfinite(scores.perplexity)
-
-
-def test_rows_and_concatenate_are_inverse(random_model):
-    """Cutting scores and joining them again changes nothing."""
-    scores, _ = score(random_model(), [1, 2, 3, 4], state=None, last=0, top=2)
-    joined = TokenScores.concatenate([scores.rows(slice(0, 1)), scores.rows(slice(1, None))])
-    _assert_same(joined, scores, tolerance=0)
-    assert len(joined) == 4
-    assert joined.total == pytest.approx(scores.logprobs.double().sum().item())

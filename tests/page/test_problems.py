@@ -17,7 +17,7 @@ def box(visit):
 @pytest.mark.parametrize(
     ("status", "slug", "title"),
     [
-        (429, "quota", "Your quota is used up"),
+        (429, "rate_limited", "Your quota is used up"),
         (503, "overloaded", "The server is busy"),
         (503, "store_unavailable", "The store does not answer"),
         (504, "outcome_unknown", "Whether it was applied is not known"),
@@ -61,7 +61,7 @@ def test_a_lost_answer_is_asked_for_again(visit):
         (413, "too_large", "Over a limit"),
         (409, "model_mismatch", "The session belongs to another model"),
         (403, "forbidden", "This key may not do this"),
-        (500, "internal", "A fault of the server"),
+        (500, "internal_error", "A fault of the server"),
     ],
 )
 def test_what_does_not_pass_is_told(visit, status, slug, title):
@@ -104,7 +104,7 @@ def test_a_session_that_is_gone_gives_the_text_back(visit):
 def test_a_refused_creation_leaves_the_text_in_the_box(visit):
     """Nothing was sent, so nothing is missing."""
     visit.page.route(
-        "**/sessions", lambda route: route.fulfill(**problem(429, "quota", "Your quota is used up"))
+        "**/sessions", lambda route: route.fulfill(**problem(429, "rate_limited", "Your quota is used up"))
     )
     visit.send(TEXT)
     visit.page.get_by_role("alert").get_by_text("Your quota is used up").wait_for()

@@ -9,6 +9,8 @@ from tests.memory_store import MemoryStore
 from rlstm_server.app import create_app
 from rlstm_server.settings import Settings
 
+from .documented import checks
+
 
 @pytest.fixture
 def serve(tiny_checkpoint):
@@ -27,6 +29,7 @@ def serve(tiny_checkpoint):
             httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client,
         ):
             client.app = app
+            client.event_hooks = {"response": [checks(app)]}
             yield client
 
     return running

@@ -41,23 +41,23 @@ async def test_the_openapi_document_describes_every_body(serve):
         document = (await client.get("/openapi.json")).json()
     schemas = document["components"]["schemas"]
     for path, body in (
-        ("/score", "ScoreIn"),
-        ("/generate", "GenerateIn"),
-        ("/sessions", "CreateIn"),
-        ("/sessions/{session_id}/append", "AppendIn"),
-        ("/sessions/{session_id}/score", "CandidatesIn"),
-        ("/sessions/{session_id}/generate", "ContinueIn"),
-        ("/sessions/{session_id}/reset", "ResetIn"),
-        ("/sessions/{session_id}/snapshots", "SnapshotIn"),
-        ("/sessions/{session_id}/restore", "RestoreIn"),
-        ("/sessions/{session_id}/fork", "ForkIn"),
+        ("/score", "ScoreRequest"),
+        ("/generate", "GenerateRequest"),
+        ("/sessions", "CreateSession"),
+        ("/sessions/{session_id}/append", "AppendRequest"),
+        ("/sessions/{session_id}/score", "CandidatesRequest"),
+        ("/sessions/{session_id}/generate", "SessionGenerate"),
+        ("/sessions/{session_id}/reset", "ResetRequest"),
+        ("/sessions/{session_id}/snapshots", "SnapshotRequest"),
+        ("/sessions/{session_id}/restore", "RestoreRequest"),
+        ("/sessions/{session_id}/fork", "ForkRequest"),
     ):
         operation = document["paths"][path]["post"]
         reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
         assert reference.endswith(f"/{body}")
         assert schemas[body]["additionalProperties"] is False
         assert {"401", "422", "503"} <= set(operation["responses"])
-    assert schemas["ScoreIn"]["properties"]["top"]["maximum"] == 100
+    assert schemas["ScoreRequest"]["properties"]["top"]["maximum"] == 100
 
 
 async def test_an_application_is_one_line(tiny_checkpoint):

@@ -12,16 +12,22 @@ from rlstm_server.logs import LOGGER, catch_stray_faults, configure_logs
 
 
 @pytest.fixture
-def lines():
-    """Collect the server's log lines, and leave logging as it was."""
+def restored():
+    """Leave logging as it was."""
     loggers = [logging.getLogger(name) for name in (LOGGER, "uvicorn", None)]
     before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
-    stream = io.StringIO()
-    configure_logs("info", stream=stream)
-    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    yield
     for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
         logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
+
+
+@pytest.fixture
+def lines(restored):
+    """Collect the server's log lines."""
+    stream = io.StringIO()
+    configure_logs("info", stream=stream)
+    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def test_a_line_is_one_json_object_with_the_known_fields(lines):
@@ -45,6 +51,30 @@ def test_an_exception_is_named_and_placed_but_not_quoted(lines):
     assert line["exception"] == "KeyError"
     assert line["trace"][-1].startswith("test_logs.py:")
     assert "canary" not in json.dumps(line)
+
+
+class Terminal(io.StringIO):
+    """Where a person reads."""
+
+    def isatty(self):
+        """It is one."""
+        return True
+
+
+def test_a_terminal_gets_lines_to_read(restored):
+    """One a record, whatever is in it: time, level, message, and the known fields alone."""
+    stream = Terminal()
+    logger = logging.getLogger(LOGGER)
+    configure_logs("info", stream=stream)
+    logger.info("request", extra={"endpoint": "POST /score", "status": 200, "text": "canary"})
+    try:
+        {"a": 1}["canary"]
+    except KeyError as error:
+        logger.error("a\nfault", exc_info=error)
+    told, failed = stream.getvalue().splitlines()
+    assert told[9:] == "info    request endpoint=POST /score status=200"
+    assert failed[9:].startswith("error   a fault KeyError at test_logs.py:")
+    assert "canary" not in stream.getvalue()
 
 
 def test_lines_below_the_level_are_not_written(lines):

@@ -139,7 +139,7 @@ def test_replica_needs_a_store_that_can_have_one():
 def test_a_request_that_is_allowed_fits_into_the_memory_for_requests(monkeypatch):
     """Two settings that contradict each other are refused, by the names of both."""
     monkeypatch.setenv("RLSTM_LIMITS__REQUESTS_BYTES", "10000000")
-    with pytest.raises(StartupError, match=r"^RLSTM_LIMITS: REQUESTS_BYTES .* BODY_BYTES \(8,388,608\)"):
+    with pytest.raises(StartupError, match=r"^RLSTM_LIMITS: REQUESTS_BYTES .* IMPORT_BYTES \(33,554,432\)"):
         load_settings()
 
 

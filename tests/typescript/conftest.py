@@ -1,5 +1,6 @@
 """The TypeScript client, compiled once, and Node to run it. Both need npm's registry at the first time."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.end_to_end.conftest import start  # noqa: F401  (a fixture)
+
+from rlstm_server.app import create_app
+from rlstm_server.settings import Settings
 
 HERE = Path(__file__).parent
 CLIENT = HERE.parents[1] / "clients/typescript"
@@ -57,29 +61,50 @@ class Node:
 
 
 @pytest.fixture(scope="session")
-def compiler(request):
-    """Give the compiler that package.json asks for; npm fetches it once, into pytest's own cache."""
+def programs(request):
+    """Give where the programs are that package.json asks for; npm fetches them once, into a cache."""
     for program in ("node", "npm"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed: Node 20 or newer, with npm")
-    version = json.loads((CLIENT / "package.json").read_text())["devDependencies"]["typescript"]
-    folder = Path(request.config.cache.mkdir("typescript")) / version.lstrip("~^")
-    program = folder / "node_modules/typescript/bin/tsc"
-    if not program.exists():
-        _fetch(f"typescript@{version}", folder)
-    return Compiler(program)
+    versions = json.loads((CLIENT / "package.json").read_text())["devDependencies"]
+    packages = [f"{name}@{version}" for name, version in versions.items()]
+    folder = Path(request.config.cache.mkdir("typescript")) / "-".join(packages).replace("~", "")
+    if not folder.exists():
+        _fetch(packages, folder)
+    return folder / "node_modules"
 
 
-def _fetch(package, folder):
-    """Have npm install a package into a folder, whole or not at all: several workers may want it at once."""
+@pytest.fixture(scope="session")
+def compiler(programs):
+    """Give TypeScript's compiler."""
+    return Compiler(programs / "typescript/bin/tsc")
+
+
+@pytest.fixture(scope="session")
+def schema():
+    """Give the program that writes `schema.ts`, as a module."""
+    spec = importlib.util.spec_from_file_location("schema", CLIENT / "schema.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def document():
+    """Give the server's OpenAPI document."""
+    return create_app(Settings(durability="memory")).openapi()
+
+
+def _fetch(packages, folder):
+    """Have npm install packages into a folder, whole or not at all: several workers may want them at once."""
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     command = ["npm", "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--prefix"]
     done = subprocess.run(
-        [*command, str(partial), package], capture_output=True, text=True, timeout=250, check=False
+        [*command, str(partial), *packages], capture_output=True, text=True, timeout=250, check=False
     )
     if done.returncode:
         shutil.rmtree(partial, ignore_errors=True)
-        pytest.skip(f"npm cannot fetch {package}: {done.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"npm cannot fetch {packages}: {done.stderr.strip().splitlines()[-1]}")
     try:
         partial.replace(folder)
     except OSError:

@@ -89,6 +89,13 @@ test("answers of pieces are added up alike", () => {
   }
 });
 
+test("where the scores of a piece are not stored there are none of the text", () => {
+  const { answers } = cases.sums.find(({ answers }) => answers.length > 1 && answers[0].ids);
+  const whole = combine([answers[0], { ...answers[1], ids: null, logprobs: null, scores_stored: false }]);
+  assert.deepEqual([whole.scores_stored, whole.totals ?? null, whole.logprobs ?? null], [false, null, null]);
+  assert.throws(() => combine([answers[0], { ...answers[1], logprobs: answers[1].logprobs.slice(1) }]), errors.UnreadableAnswerError);
+});
+
 test("a stream is decoded alike, wherever it is cut", () => {
   for (const { chunks, events } of cases.streams) {
     const decoder = new EventDecoder();
@@ -96,7 +103,7 @@ test("a stream is decoded alike, wherever it is cut", () => {
   }
 });
 
-test("digests are those of everybody", () => {
+test("digests are SHA-256", () => {
   for (const length of [...Array(200).keys(), 100_000]) {
     const data = Uint8Array.from({ length }, (_, index) => (index * index) % 251);
     assert.equal(sha256(data), createHash("sha256").update(data).digest("hex"), String(length));
@@ -109,7 +116,7 @@ test("pieces have the same keys", () => {
     const made = [];
     for (let next = plan.next(); next !== undefined; next = plan.next()) {
       made.push(next.headers["idempotency-key"]);
-      plan.add({ version: 4 });
+      plan.add({ version: 4, replayed: true });
     }
     assert.deepEqual(made, keys);
   }
@@ -121,7 +128,7 @@ test("ids are cut by their number, under keys of their own", () => {
   for (let made = plan.next(); made !== undefined; made = plan.next()) {
     sent.push([JSON.parse(made.body).tokens.length, JSON.parse(made.body).final, made.headers["if-match"]]);
     keys.add(made.headers["idempotency-key"]);
-    plan.add({ version: 8 + sent.length });
+    plan.add({ version: 8 + sent.length, replayed: true });
   }
   assert.deepEqual(sent, [[4_096, undefined, '"7"'], [4_096, undefined, '"9"'], [808, true, '"10"']]);
   assert.equal(keys.size, 3);

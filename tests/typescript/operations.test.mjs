@@ -1,10 +1,17 @@
 // Every operation of the server's document is reached by a method, with what the document says it takes.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-const { Client, RequestError } = await import(`${process.env.CLIENT}/index.js`);
-const { OPERATIONS } = await import(`${process.env.CLIENT}/schema.js`);
+const { Client, RequestError, ScoresNotStoredError, UnreadableAnswerError } = await import(`${process.env.CLIENT}/index.js`);
+const { paths } = JSON.parse(readFileSync(process.env.DOCUMENT, "utf8"));
+const OPERATIONS = Object.fromEntries(
+  Object.entries(paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, operation]) => [`${method.toUpperCase()} ${path}`, operation]),
+  ),
+);
+const named = ({ parameters = [] }, place) => parameters.filter((one) => one.in === place).map(({ name }) => name);
 
 const ID = "a".repeat(32);
 const FILE = new Blob(["file"]);
@@ -21,12 +28,12 @@ function recorded(answer = {}) {
     if (pathname === "/metrics") {
       return new Response("up 1");
     }
-    return Response.json({ id: ID, sessions: [], cursor: null, snapshots: [], ...answer });
+    return Response.json({ id: ID, sessions: [], cursor: null, snapshots: [], totals: { tokens: 0 }, ...answer });
   };
   return { client: new Client("http://server", { fetch, WebSocket: Refused }), requests };
 }
 
-/** A WebSocket that nobody opens: the client then asks by a plain request why. */
+/** A WebSocket that no server opens: the client then asks by a plain request why. */
 class Refused {
   constructor() {
     setTimeout(() => this.onerror({}));
@@ -85,10 +92,10 @@ test("every query and every header goes where the document has it", async () => 
   await callEverything(client);
   for (const request of requests) {
     const row = OPERATIONS[operationOf(request)];
-    assert.deepEqual(Object.keys(request.query).sort(), [...row.query].sort());
-    assert.equal(request.body === null || request.body === undefined, row.body === "none");
+    assert.deepEqual(Object.keys(request.query).sort(), named(row, "query").sort());
+    assert.equal(request.body === null || request.body === undefined, row.requestBody === undefined);
     const sent = ["idempotency-key", "if-match"].filter((name) => name in request.headers);
-    assert.deepEqual(sent, ["idempotency-key", "if-match"].filter((name) => row.headers.includes(name)));
+    assert.deepEqual(sent, ["idempotency-key", "if-match"].filter((name) => named(row, "header").includes(name)));
     assert.match(request.headers["x-request-id"], /^[0-9a-f]{32}$/);
   }
 });
@@ -107,11 +114,11 @@ test("only generation that is kept has a key", async () => {
   assert.ok(!("idempotency-key" in requests[0].headers));
 });
 
-test("what is of a kept text only is not dropped", () => {
+test("what is of a kept text only is not dropped", async () => {
   const { client, requests } = recorded();
   const session = client.sessions.get(ID);
-  assert.throws(() => session.generate({ max_tokens: 1, if_match: 3 }), RequestError);
-  assert.throws(() => session.generate({ stream: true, idempotency_key: "k" }), RequestError);
+  await assert.rejects(session.generate({ max_tokens: 1, if_match: 3 }), RequestError);
+  await assert.rejects(session.generate({ stream: true, idempotency_key: "k" }), RequestError);
   assert.equal(requests.length, 0);
 });
 
@@ -149,4 +156,26 @@ test("an address or a key that cannot be one is refused", () => {
   assert.throws(() => new Client("server:80"), RequestError);
   assert.throws(() => new Client("ftp://server"), RequestError);
   assert.throws(() => new Client("http://server", { apiKey: "line\nbreak" }), RequestError);
+});
+
+/** What a server answers to a repeat when it has dropped the scores of the first answer. */
+const REPEAT = { version: 4, position: 9, replayed: true, scores_stored: false, guards: {}, updates: 0, totals: null };
+
+test("scores that are no longer stored are an error, and a text is appended to its end", async () => {
+  const { client, requests } = recorded(REPEAT);
+  const session = client.sessions.get(ID);
+  const error = await session.append("a".repeat(5_000), { idempotency_key: "k" }).catch((one) => one);
+  assert.ok(error instanceof ScoresNotStoredError, error.stack);
+  assert.deepEqual([error.message, error.applied], ["applied; its scores are no longer stored", "yes"]);
+  assert.deepEqual([error.facts, error.progress.length, requests.length], [{ version: 4, position: 9 }, 5_000, 2]);
+  await assert.rejects(session.generate({ commit: true }), ScoresNotStoredError);
+  assert.equal((await session.append("a", { scores: "none" })).replayed, true);
+});
+
+test("columns that are too short, or missing, are no answer", async () => {
+  const totals = { tokens: 2, bytes: 2, logprob: -1, unknown: 0, words: 1 };
+  for (const columns of [{ ids: [1, 2], logprobs: [-1] }, { ids: [1], logprobs: [-1] }, {}]) {
+    const { client } = recorded({ ...REPEAT, replayed: false, scores_stored: true, totals, ...columns });
+    await assert.rejects(client.sessions.get(ID).append("ab"), UnreadableAnswerError);
+  }
 });

@@ -6,7 +6,7 @@ import { test } from "node:test";
 const rlstm = await import(`${process.env.CLIENT}/index.js`);
 const { Client } = rlstm;
 const ID = "s1";
-const ANSWER = { version: 1, position: 1, replayed: false };
+const ANSWER = { version: 1, position: 1, replayed: false, totals: { tokens: 0 } };
 
 const settled = () => new Promise((resolve) => setTimeout(resolve, 5));
 const failure = (work) => work.then(assert.fail, (error) => error);
@@ -56,7 +56,7 @@ function played(steps, { plain, ...options } = {}) {
   const asked = [];
   const fetch = async (url) => {
     asked.push(url);
-    return (plain ?? (() => Promise.reject(new TypeError("nobody is there"))))();
+    return (plain ?? (() => Promise.reject(new TypeError("no server is there"))))();
   };
   const settings = { WebSocket: Played, fetch, retries: { attempts: 3, firstWait: 0.001 }, ...options };
   return { session: new Client("http://server/below", settings).sessions.get(ID), sockets, asked };
@@ -160,7 +160,7 @@ for (const [what, says] of Object.entries({
 test("a refused WebSocket is asked about, and Retry-After obeyed", async () => {
   const waits = [];
   const { session, asked } = played(["refuse", "refuse"], {
-    plain: () => problem(429, "quota", { "retry-after": "7" }),
+    plain: () => problem(429, "rate_limited", { "retry-after": "7" }),
     sleep: async (seconds) => void waits.push(seconds),
     chance: () => 0,
   });

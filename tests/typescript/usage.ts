@@ -1,12 +1,12 @@
 // What the compiler has to take, and what it has to refuse. Nothing here is run.
 
-import { Client, type EventStream, type AppendOut, type ContinuationOut, type TextStream, VersionMismatchError } from "rlstm-client";
+import { Client, type EventStream, type AppendAnswer, type GenerateAnswer, type TextStream, VersionMismatchError } from "rlstm-client";
 
 export async function takes(client: Client, texts: AsyncIterable<string>, signal: AbortSignal): Promise<void> {
   const session = await client.sessions.create({ adaptation: { experts: 4 }, metadata: { a: 1, b: null }, signal });
-  const answer: AppendOut = await session.append("text", { learn: false, if_match: 3, idempotency_key: "k" });
+  const answer: AppendAnswer = await session.append("text", { learn: false, if_match: 3, idempotency_key: "k" });
   const saved: number | null | undefined = answer.totals?.gain;
-  const whole: ContinuationOut = await session.generate({ commit: true });
+  const whole: GenerateAnswer = await session.generate({ commit: true });
   const stream: EventStream = await session.generate({ commit: true, stream: true });
   for await (const event of stream) {
     const text: string = event.event === "token" ? event.text : event.finish_reason;

@@ -15,105 +15,62 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlstm_client import errors, models, options
-    from rlstm_client._async.client import AsyncClient, AsyncSession, AsyncSessions
-    from rlstm_client._async.connection import AsyncEventStream
-    from rlstm_client._async.streaming import AsyncTextStream
-    from rlstm_client._calls import Retries
-    from rlstm_client._sync.client import Client, Session, Sessions
-    from rlstm_client._sync.connection import EventStream
-    from rlstm_client._sync.streaming import TextStream
-    from rlstm_client.errors import RLSTMError
-    from rlstm_client.models import (
-        Adaptation,
-        Alternatives,
-        Ancestor,
-        AppendResult,
-        Candidate,
-        Choice,
-        EndEvent,
-        Event,
-        Generation,
-        Health,
-        Ranking,
-        ScoredItem,
-        ScoreResult,
-        ServerInfo,
-        SessionInfo,
-        SessionPage,
-        SessionTotals,
-        Snapshot,
-        TokenEvent,
-        TokenizerInfo,
-        Totals,
-        WordScore,
-    )
+    from rlstm_client import errors as errors
+    from rlstm_client import models as models
+    from rlstm_client import options as options
+    from rlstm_client._async.client import AsyncClient as AsyncClient
+    from rlstm_client._async.client import AsyncSession as AsyncSession
+    from rlstm_client._async.client import AsyncSessions as AsyncSessions
+    from rlstm_client._async.connection import AsyncEventStream as AsyncEventStream
+    from rlstm_client._async.streaming import AsyncTextStream as AsyncTextStream
+    from rlstm_client._calls import Retries as Retries
+    from rlstm_client._sync.client import Client as Client
+    from rlstm_client._sync.client import Session as Session
+    from rlstm_client._sync.client import Sessions as Sessions
+    from rlstm_client._sync.connection import EventStream as EventStream
+    from rlstm_client._sync.streaming import TextStream as TextStream
+    from rlstm_client.errors import RLSTMError as RLSTMError
+    from rlstm_client.models import Adaptation as Adaptation
+    from rlstm_client.models import Alternatives as Alternatives
+    from rlstm_client.models import Ancestor as Ancestor
+    from rlstm_client.models import AppendResult as AppendResult
+    from rlstm_client.models import Candidate as Candidate
+    from rlstm_client.models import Choice as Choice
+    from rlstm_client.models import EndEvent as EndEvent
+    from rlstm_client.models import Event as Event
+    from rlstm_client.models import Generation as Generation
+    from rlstm_client.models import Health as Health
+    from rlstm_client.models import Ranking as Ranking
+    from rlstm_client.models import ScoredItem as ScoredItem
+    from rlstm_client.models import ScoreResult as ScoreResult
+    from rlstm_client.models import ServerInfo as ServerInfo
+    from rlstm_client.models import SessionInfo as SessionInfo
+    from rlstm_client.models import SessionPage as SessionPage
+    from rlstm_client.models import SessionTotals as SessionTotals
+    from rlstm_client.models import Snapshot as Snapshot
+    from rlstm_client.models import TokenEvent as TokenEvent
+    from rlstm_client.models import TokenizerInfo as TokenizerInfo
+    from rlstm_client.models import Totals as Totals
+    from rlstm_client.models import WordScore as WordScore
 
 _HOMES = {
-    "AsyncClient": "_async.client",
-    "AsyncEventStream": "_async.connection",
-    "AsyncSession": "_async.client",
-    "AsyncSessions": "_async.client",
-    "AsyncTextStream": "_async.streaming",
-    "Client": "_sync.client",
-    "EventStream": "_sync.connection",
-    "RLSTMError": "errors",
-    "Retries": "_calls",
-    "Session": "_sync.client",
-    "Sessions": "_sync.client",
-    "TextStream": "_sync.streaming",
+    "_async.client": ("AsyncClient", "AsyncSession", "AsyncSessions"),
+    "_async.connection": ("AsyncEventStream",),
+    "_async.streaming": ("AsyncTextStream",),
+    "_calls": ("Retries",),
+    "_sync.client": ("Client", "Session", "Sessions"),
+    "_sync.connection": ("EventStream",),
+    "_sync.streaming": ("TextStream",),
+    "errors": ("RLSTMError",),
 }
-_MODULES = ("errors", "models", "options")
-__all__ = [
-    "Adaptation",
-    "Alternatives",
-    "Ancestor",
-    "AppendResult",
-    "AsyncClient",
-    "AsyncEventStream",
-    "AsyncSession",
-    "AsyncSessions",
-    "AsyncTextStream",
-    "Candidate",
-    "Choice",
-    "Client",
-    "EndEvent",
-    "Event",
-    "EventStream",
-    "Generation",
-    "Health",
-    "RLSTMError",
-    "Ranking",
-    "Retries",
-    "ScoreResult",
-    "ScoredItem",
-    "ServerInfo",
-    "Session",
-    "SessionInfo",
-    "SessionPage",
-    "SessionTotals",
-    "Sessions",
-    "Snapshot",
-    "TextStream",
-    "TokenEvent",
-    "TokenizerInfo",
-    "Totals",
-    "WordScore",
-    "errors",
-    "models",
-    "options",
-]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in ("errors", "models", "options"):
         return import_module(f"{__name__}.{name}")
-    if name not in __all__:
+    home = next((home for home, names in _HOMES.items() if name in names), "models")
+    value = vars(import_module(f"{__name__}.{home}")).get(name)
+    if value is None or name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'models')}"), name)
     globals()[name] = value
     return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

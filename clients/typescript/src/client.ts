@@ -1,7 +1,7 @@
 /** The client of one server. */
 
 import { type ClientOptions, Connection, DEFAULT_URL, type EventStream } from "./connection.js";
-import type { ContinuationOut, GenerateIn, ScoreIn, ScoreOut, TokenizerOut } from "./schema.js";
+import type { GenerateAnswer, GenerateRequest, ScoreRequest, ScoreAnswer, TokenizerOut } from "./schema.js";
 import { Sessions } from "./sessions.js";
 import { call, type CallOptions, type Options } from "./wire.js";
 
@@ -42,24 +42,24 @@ export class Client {
   }
 
   /** The log-probability of every token of a text, of ids, or of up to 256 items. */
-  score(input: string | ScoreIn, options: Options<"POST /score", "text"> = {}): Promise<ScoreOut> {
+  score(input: string | ScoreRequest, options: Options<"POST /score", "text"> = {}): Promise<ScoreAnswer> {
     const fields = typeof input === "string" ? { text: input } : input;
     return this.#connection.send(call("POST /score", { ...options, ...fields }), options.signal);
   }
 
   /** Continue a prompt; with `stream: true` its events as they come. */
   generate(
-    prompt: string | Omit<GenerateIn, "stream">,
+    prompt: string | Omit<GenerateRequest, "stream">,
     options: GenerateOptions & { readonly stream: true },
   ): Promise<EventStream>;
   generate(
-    prompt: string | Omit<GenerateIn, "stream">,
+    prompt: string | Omit<GenerateRequest, "stream">,
     options?: GenerateOptions & { readonly stream?: false },
-  ): Promise<ContinuationOut>;
+  ): Promise<GenerateAnswer>;
   generate(
-    prompt: string | Omit<GenerateIn, "stream">,
+    prompt: string | Omit<GenerateRequest, "stream">,
     options: GenerateOptions & { readonly stream?: boolean } = {},
-  ): Promise<ContinuationOut | EventStream> {
+  ): Promise<GenerateAnswer | EventStream> {
     const fields = typeof prompt === "string" ? { prompt } : prompt;
     const made = call("POST /generate", { ...options, ...fields });
     return options.stream

@@ -10,10 +10,11 @@
  *     │   ├── ConnectionLostError
  *     │   └── StreamInterruptedError          a stream broke off before its end event
  *     ├── UnreadableAnswerError           an answer that this client does not understand
+ *     ├── ScoresNotStoredError            done before, and what it found is not known any more
  *     └── APIError                        the server said no: a class for each status, and below it for each word
  */
 
-import type { AppendOut } from "./schema.js";
+import type { AppendAnswer } from "./schema.js";
 
 /** Whether the change that was asked for took effect. */
 export type Applied = "no" | "yes" | "unknown";
@@ -21,7 +22,7 @@ export type Applied = "no" | "yes" | "unknown";
 /** How far a text had come when appending it ended before its end. */
 export interface AppendProgress {
   /** The pieces that were acknowledged, as one answer; null when there is none, and of a stream, whose were handed out. */
-  readonly answer: AppendOut | null;
+  readonly answer: AppendAnswer | null;
   /** What of the text they hold, in UTF-16 code units: `text.slice(length)` is what is left. Of ids: how many. */
   readonly length: number;
   /** What was on its way next and may be in the session too; null when nothing was. */
@@ -76,7 +77,7 @@ export class RequestError extends RLSTMError {}
 
 /** No whole answer arrived. */
 export class NoAnswerError extends RLSTMError {}
-/** Nobody answers at this address; nothing was sent. Browsers do not tell this from a lost connection. */
+/** No server answers at this address; nothing was sent. Browsers do not tell this from a lost connection. */
 export class CannotConnectError extends NoAnswerError {}
 /** The answer did not come in time; the server may still be at work. */
 export class TimedOutError extends NoAnswerError {}
@@ -88,6 +89,12 @@ export class StreamInterruptedError extends NoAnswerError {}
 /** The answer is not of the expected form: another server, or a proxy's page. */
 export class UnreadableAnswerError extends RLSTMError {}
 
+/**
+ * The change took effect once, at an earlier request; its scores are no longer stored. `facts` has the session's
+ * `version` and `position` after it.
+ */
+export class ScoresNotStoredError extends RLSTMError {}
+
 /** The server refused or failed; `type` is its word for the reason, the same on every release. */
 export class APIError extends RLSTMError {
   static readonly type: string = "";
@@ -98,7 +105,7 @@ export class APIError extends RLSTMError {
 export class BadRequestError extends APIError {
   static override readonly status: number = 400;
 }
-/** The body is no strict JSON. */
+/** The body is not strict JSON. */
 export class InvalidJSONError extends BadRequestError {
   static override readonly type = "invalid_json";
 }
@@ -123,7 +130,7 @@ export class ForbiddenError extends APIError {
   static override readonly type = "forbidden";
 }
 
-/** There is no such session or route, or the session is somebody else's. */
+/** There is no such session or route, or the session is another tenant's. */
 export class NotFoundError extends APIError {
   static override readonly status = 404;
   static override readonly type: string = "not_found";
@@ -210,7 +217,7 @@ export class TooLargeError extends APIError {
 }
 
 /** The body has a content type that the route does not read. */
-export class UnsupportedMediaError extends APIError {
+export class UnsupportedMediaTypeError extends APIError {
   static override readonly status = 415;
   static override readonly type = "unsupported_media_type";
 }
@@ -223,7 +230,7 @@ export class UnprocessableError extends APIError {
 export class IdempotencyMismatchError extends UnprocessableError {
   static override readonly type = "idempotency_mismatch";
 }
-/** The file is no whole export of yours, or one of another model. */
+/** The file is not a whole export of yours, or it is of another model. */
 export class ImportRejectedError extends UnprocessableError {
   static override readonly type = "import_rejected";
 }
@@ -239,9 +246,9 @@ export class UpgradeRequiredError extends APIError {
 }
 
 /** Your own quota is used up; `retryAfter` says for how long. */
-export class QuotaError extends APIError {
+export class RateLimitedError extends APIError {
   static override readonly status = 429;
-  static override readonly type = "quota";
+  static override readonly type = "rate_limited";
 }
 
 /** The server's own fault; its log has the request id. */
@@ -250,7 +257,7 @@ export class ServerFaultError extends APIError {
 }
 /** An unexpected fault failed this request. */
 export class InternalError extends ServerFaultError {
-  static override readonly type = "internal";
+  static override readonly type = "internal_error";
 }
 /** The stored state of the session is damaged; nothing was applied. */
 export class StateCorruptError extends ServerFaultError {
@@ -271,7 +278,7 @@ export class DrainingError extends UnavailableError {
   static override readonly type = "draining";
 }
 /** The change is committed, but not as durably as the server is set to promise. */
-export class DurabilityError extends UnavailableError {
+export class DurabilityNotReachedError extends UnavailableError {
   static override readonly type = "durability_not_reached";
 }
 /** A queue is full. */

@@ -10,12 +10,14 @@ import type { Call } from "./call.js";
 import { after, json } from "./call.js";
 import { StreamInterruptedError, UnreadableAnswerError } from "./errors.js";
 import { fromProblem, isObject } from "./problems.js";
-import type { Operations } from "./schema.js";
+import type { EndEvent, TokenEvent } from "./schema.js";
 
 const FAULT_STATUS = 500;
 
 /** One event of a generation; what the server reports as an error is thrown. */
-export type GenerationEvent = Exclude<Operations["POST /generate"]["event"], { readonly event: "error" }>;
+export type GenerationEvent =
+  | (TokenEvent & { readonly event: "token" })
+  | (EndEvent & { readonly event: "end" });
 
 /** One event as it came over the wire. */
 export interface ServerSentEvent {

@@ -4,7 +4,8 @@ import type { Call } from "./call.js";
 import { encode, json, newKey } from "./call.js";
 import { type AppendProgress, type RLSTMError, UnreadableAnswerError } from "./errors.js";
 import { fromProblem, isObject } from "./problems.js";
-import type { AppendOut, FrameIn, FrameOut } from "./schema.js";
+import type { AppendAnswer, Frame, FrameAnswer } from "./schema.js";
+import { marked, withScores } from "./pieces.js";
 import { call, type Options } from "./wire.js";
 
 /** Frames under way: as many answers the server's store keeps whole, for a frame that is sent again. */
@@ -15,9 +16,9 @@ const FAULT_STATUS = 500;
 const STREAM = "GET /sessions/{session_id}/stream";
 
 /** Of a session's `stream`; `final` is of the last frame. */
-export type StreamOptions = Options<typeof STREAM, "session_id" | "stream"> & Pick<FrameIn, "learn" | "final">;
+export type StreamOptions = Options<typeof STREAM, "session_id" | "stream"> & Pick<Frame, "learn" | "final">;
 
-interface Frame {
+interface Sent {
   readonly key: string;
   readonly text: string;
   readonly content: string;
@@ -29,15 +30,17 @@ export class Frames {
   readonly call: Call<undefined>;
   readonly #name = newKey();
   readonly #learn: boolean | undefined;
-  #open: Frame[] = [];
+  readonly #scores: StreamOptions["scores"];
+  #open: Sent[] = [];
   #acknowledged = 0;
   #sent = 0;
   #length = 0;
 
   constructor(sessionId: string, { learn, ...options }: Omit<StreamOptions, "final">) {
-    const asked = call(STREAM, { ...options, session_id: sessionId, stream: this.#name });
+    const asked = call(STREAM, { stream: this.#name, ...options, session_id: sessionId });
     this.call = { ...asked, method: "POST", headers: { "idempotency-key": this.#name }, resumable: true };
     this.#learn = learn;
+    this.#scores = options.scores;
   }
 
   /** What is to be sent again on a new connection, in this order. */
@@ -48,14 +51,14 @@ export class Frames {
   /** Number a text and give the frame to send. */
   make(text: string, final: boolean): string {
     this.#sent += 1;
-    const frame: FrameIn = { seq: this.#sent, text, learn: this.#learn, final: final || undefined };
+    const frame: Frame = { seq: this.#sent, text, learn: this.#learn, final: final || undefined };
     const content = encode(frame);
     this.#open.push({ key: `stream:${this.#name}:${this.#sent}`, text, content });
     return content;
   }
 
   /** Read what the server sent: the answer to the oldest frame, or undefined where it only greets. */
-  take(message: unknown): AppendOut | undefined {
+  take(message: unknown): AppendAnswer | undefined {
     const frame = parsed(message);
     switch (frame.type) {
       case "ready":
@@ -74,7 +77,7 @@ export class Frames {
         this.#open.shift();
         this.#acknowledged = seq;
         this.#length += oldest.text.length;
-        return answer;
+        return withScores(marked(answer, this.#scores));
       }
       default:
         throw unreadable("a frame is of no kind that is known here");
@@ -88,12 +91,12 @@ export class Frames {
   }
 }
 
-function parsed(message: unknown): FrameOut {
+function parsed(message: unknown): FrameAnswer {
   const value = typeof message === "string" ? json(message) : undefined;
   if (!isObject(value)) {
     throw unreadable("a frame is not a JSON object");
   }
-  return value as unknown as FrameOut;
+  return value as unknown as FrameAnswer;
 }
 
 function unreadable(detail: string): RLSTMError {

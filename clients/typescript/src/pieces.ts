@@ -7,8 +7,8 @@
 
 import type { Call } from "./call.js";
 import { checkText, encode } from "./call.js";
-import { type AppendProgress, RequestError } from "./errors.js";
-import type { AppendOut, TotalsOut } from "./schema.js";
+import { type AppendProgress, RequestError, ScoresNotStoredError, UnreadableAnswerError } from "./errors.js";
+import type { AppendAnswer, Totals } from "./schema.js";
 import { sha256 } from "./sha256.js";
 import { call, checkedKey, type Options } from "./wire.js";
 
@@ -113,12 +113,12 @@ function bytes(text: string): number {
  */
 export class AppendPlan {
   readonly #pieces: readonly (string | readonly number[])[];
-  readonly #answers: AppendOut[] = [];
+  readonly #answers: AppendAnswer[] = [];
   readonly #sessionId: string;
   readonly #text: string | readonly number[];
   readonly #options: AppendOptions;
   #whole: string | undefined;
-  #onItsWay: Call<AppendOut> | undefined;
+  #onItsWay: Call<AppendAnswer> | undefined;
 
   constructor(sessionId: string, text: string | readonly number[], options: AppendOptions) {
     this.#pieces = typeof text === "string" ? cut(text) : cutTokens(text);
@@ -137,7 +137,7 @@ export class AppendPlan {
   }
 
   /** The call of the next piece; undefined when all are answered. */
-  next(): Call<AppendOut> | undefined {
+  next(): Call<AppendAnswer> | undefined {
     const index = this.#answers.length;
     const piece = this.#pieces[index];
     if (piece === undefined) {
@@ -155,8 +155,8 @@ export class AppendPlan {
   }
 
   /** Take the answer of the call that came last. */
-  add(answer: AppendOut): void {
-    this.#answers.push(answer);
+  add(answer: AppendAnswer): void {
+    this.#answers.push(marked(answer, this.#options.scores));
     this.#onItsWay = undefined;
   }
 
@@ -164,7 +164,7 @@ export class AppendPlan {
   progress(): AppendProgress {
     const done = this.#answers.length;
     return {
-      answer: done > 0 ? this.result : null,
+      answer: done > 0 ? combine(this.#answers) : null,
       length: this.#pieces.slice(0, done).reduce((sum, piece) => sum + piece.length, 0),
       piece: (this.#onItsWay && this.#pieces[done]) ?? null,
       key: this.#onItsWay?.headers["idempotency-key"] ?? null,
@@ -172,9 +172,9 @@ export class AppendPlan {
     };
   }
 
-  /** The answers so far as one. */
-  get result(): AppendOut {
-    return combine(this.#answers);
+  /** The answers as one; throws where of a part, which was appended before, the scores are not known. */
+  get result(): AppendAnswer {
+    return withScores(combine(this.#answers));
   }
 
   #version(): number | undefined {
@@ -211,8 +211,43 @@ export function tell(error: unknown, progress: AppendProgress): unknown {
   return error instanceof Error && Object.isExtensible(error) ? Object.assign(error, { progress }) : error;
 }
 
-/** One answer for the pieces of a text: columns joined, totals summed, the rest as at the end. */
-export function combine(answers: readonly AppendOut[]): AppendOut {
+/** The answer, marked if it came without the scores that were asked for: only a repeat may. */
+export function marked(answer: AppendAnswer, scores: AppendOptions["scores"]): AppendAnswer {
+  const tokens = answer.totals?.tokens;
+  const columns = checkColumns(answer);
+  const complete = scores === "none" || tokens === 0 || (scores === "totals" ? tokens !== undefined : columns > 0);
+  if (!complete && !answer.replayed) {
+    throw new UnreadableAnswerError("the answer lacks the scores that were asked for", { applied: "unknown" });
+  }
+  return (answer.scores_stored ?? true) === complete ? answer : { ...answer, scores_stored: complete };
+}
+
+/** An answer that has its scores; of one that has none the error says what is known. */
+export function withScores<T extends object>(answer: T): T {
+  const { scores_stored, version, position } = answer as Partial<AppendAnswer>;
+  if (scores_stored === false) {
+    const facts = { version, position };
+    throw new ScoresNotStoredError("applied; its scores are no longer stored", { applied: "yes", facts });
+  }
+  return answer;
+}
+
+/** How many columns there are; throws where they are not as long as the tokens that they stand for. */
+function checkColumns(answer: AppendAnswer): number {
+  const lengths = COLUMNS.map((name) => answer[name]?.length ?? 0).filter((length) => length > 0);
+  const tokens = answer.totals?.tokens ?? lengths[0];
+  if (lengths.some((length) => length !== tokens)) {
+    throw new UnreadableAnswerError(`the columns of ${tokens} tokens have other lengths`, { applied: "unknown" });
+  }
+  return lengths.length;
+}
+
+/**
+ * One answer for the pieces of a text: columns joined, totals summed, the rest as at the end.
+ *
+ * Where the scores of a piece are no longer stored those of the text are not known.
+ */
+export function combine(answers: readonly AppendAnswer[]): AppendAnswer {
   const last = answers.at(-1);
   if (last === undefined) {
     throw new TypeError("there are no answers to combine");
@@ -220,26 +255,30 @@ export function combine(answers: readonly AppendOut[]): AppendOut {
   if (answers.length === 1) {
     return last;
   }
+  const stored = answers.every((answer) => answer.scores_stored !== false);
   const columns = COLUMNS.filter((name) => last[name] != null).map((name) => [
     name,
-    answers.flatMap((answer) => answer[name] ?? []),
+    stored ? answers.flatMap((answer) => answer[name] ?? []) : undefined,
   ]);
   const guards: Record<string, number> = {};
   for (const [name, count] of answers.flatMap((answer) => Object.entries(answer.guards))) {
     guards[name] = (guards[name] ?? 0) + count;
   }
   const totals = answers.map((answer) => answer.totals);
-  return {
+  const whole = {
     ...last,
-    ...(Object.fromEntries(columns) as Partial<AppendOut>),
+    ...(Object.fromEntries(columns) as Partial<AppendAnswer>),
     replayed: answers.some((answer) => answer.replayed),
     updates: sum(answers.map((answer) => answer.updates)),
     guards,
-    ...(all(totals) ? { totals: summed(totals) } : {}),
+    ...(all(totals) && stored ? { totals: summed(totals) } : {}),
+    ...(stored ? {} : { totals: undefined, scores_stored: false }),
   };
+  checkColumns(whole);
+  return whole;
 }
 
-function summed(parts: readonly TotalsOut[]): TotalsOut {
+function summed(parts: readonly Totals[]): Totals {
   return {
     logprob: sum(parts.map((part) => part.logprob)),
     static_logprob: sumOfAll(parts.map((part) => part.static_logprob)),
@@ -266,13 +305,13 @@ function all<T>(values: readonly (T | null | undefined)[]): values is readonly T
   return values.every((value) => value !== null && value !== undefined);
 }
 
-function perByte(parts: readonly TotalsOut[], name: "bits_per_byte" | "static_bits_per_byte"): number | null {
+function perByte(parts: readonly Totals[], name: "bits_per_byte" | "static_bits_per_byte"): number | null {
   const bytes = sum(parts.map((part) => part.bytes));
   const weighted = sumOfAll(parts.map((part) => (part[name] === null ? null : part[name] * part.bytes)));
   return bytes > 0 && weighted !== null ? weighted / bytes : null;
 }
 
-function perplexity(parts: readonly TotalsOut[]): number | null {
+function perplexity(parts: readonly Totals[]): number | null {
   const tokens = sum(parts.map((part) => part.tokens));
   const logs = sumOfAll(parts.map((part) => (part.perplexity ? part.tokens * Math.log(part.perplexity) : null)));
   return tokens > 0 && logs !== null ? Math.exp(logs / tokens) : null;

@@ -2,18 +2,18 @@
 
 import type { Connection, EventStream } from "./connection.js";
 import type { StreamOptions } from "./frames.js";
-import { type AppendOptions, AppendPlan, PIECE_BYTES, PieceBuffer, tell } from "./pieces.js";
+import { type AppendOptions, AppendPlan, PIECE_BYTES, PieceBuffer, tell, withScores } from "./pieces.js";
 import type {
-  AppendOut,
-  CandidateIn,
-  CandidatesOut,
-  ChangedOut,
-  ContinuationOut,
-  CreatedOut,
-  SessionOut,
-  SessionsOut,
-  SnapshotOut,
-  TakenOut,
+  AppendAnswer,
+  Candidate,
+  CandidatesAnswer,
+  ChangeAnswer,
+  GenerateAnswer,
+  CreatedSession,
+  SessionInfo,
+  SessionPage,
+  SessionSnapshot,
+  SnapshotAnswer,
 } from "./schema.js";
 import { TextStream } from "./streaming.js";
 import { call, type CallOptions, type Options } from "./wire.js";
@@ -31,10 +31,10 @@ export interface AppendStreamOptions extends Omit<AppendOptions, "if_match" | "i
 export class Session {
   readonly id: string;
   /** The server's answer at create (with the first append, if a text was given), else null. */
-  readonly created: CreatedOut | null;
+  readonly created: CreatedSession | null;
   readonly #connection: Connection;
 
-  constructor(connection: Connection, id: string, created: CreatedOut | null = null) {
+  constructor(connection: Connection, id: string, created: CreatedSession | null = null) {
     call("GET /sessions/{session_id}", { session_id: id }); // refuses what is no id
     this.#connection = connection;
     this.id = id;
@@ -42,13 +42,13 @@ export class Session {
   }
 
   /** Version, position, totals and the like; `min_version` refuses an older session. */
-  info(options: Options<"GET /sessions/{session_id}", "session_id"> = {}): Promise<SessionOut> {
+  info(options: Options<"GET /sessions/{session_id}", "session_id"> = {}): Promise<SessionInfo> {
     const made = call("GET /sessions/{session_id}", { ...options, session_id: this.id });
     return this.#connection.send(made, options.signal);
   }
 
   /** Change the time to live, the metadata, or whether appends may learn. */
-  update(options: Options<"PATCH /sessions/{session_id}", "session_id">): Promise<ChangedOut> {
+  update(options: Options<"PATCH /sessions/{session_id}", "session_id">): Promise<ChangeAnswer> {
     const made = call("PATCH /sessions/{session_id}", { ...options, session_id: this.id });
     return this.#connection.send(made, options.signal);
   }
@@ -58,7 +58,7 @@ export class Session {
    *
    * Whatever error ends it has a `progress`, which says what of the text is in the session already.
    */
-  async append(text: string | readonly number[], options: AppendOptions = {}): Promise<AppendOut> {
+  async append(text: string | readonly number[], options: AppendOptions = {}): Promise<AppendAnswer> {
     const plan = new AppendPlan(this.id, text, options);
     try {
       return await this.#send(plan, options.signal);
@@ -76,7 +76,7 @@ export class Session {
   async *appendStream(
     texts: Iterable<string> | AsyncIterable<string>,
     options: AppendStreamOptions = {},
-  ): AsyncGenerator<AppendOut, void, undefined> {
+  ): AsyncGenerator<AppendAnswer, void, undefined> {
     const { gatherBytes = PIECE_BYTES, final = false, ...rest } = options;
     const buffer = new PieceBuffer(gatherBytes, final);
     try {
@@ -106,7 +106,7 @@ export class Session {
     return new TextStream(this.#connection, this.id, texts, options);
   }
 
-  async #send(plan: AppendPlan, signal: AbortSignal | undefined): Promise<AppendOut> {
+  async #send(plan: AppendPlan, signal: AbortSignal | undefined): Promise<AppendAnswer> {
     for (let made = plan.next(); made !== undefined; made = plan.next()) {
       plan.add(await this.#connection.send(made, signal));
     }
@@ -118,12 +118,12 @@ export class Session {
    *
    * `weights` holds `lm`, `length` and `given`, the factors of a candidate's log-probability in `unit`, of its
    * number of tokens, and of its own `given`; `score` is the sum, and `static_score` the same by the weights as
-   * loaded, where the session has a static row.
+   * loaded, where the session has a frozen baseline.
    */
   score(
-    candidates: readonly (string | CandidateIn)[],
+    candidates: readonly (string | Candidate)[],
     options: Options<"POST /sessions/{session_id}/score", "session_id" | "candidates"> = {},
-  ): Promise<CandidatesOut> {
+  ): Promise<CandidatesAnswer> {
     const made = call("POST /sessions/{session_id}/score", {
       ...options,
       session_id: this.id,
@@ -138,18 +138,18 @@ export class Session {
    * A stream of text that is kept goes on by itself where it broke off; nothing comes twice.
    */
   generate(options: SessionGenerateOptions & { readonly stream: true }): Promise<EventStream>;
-  generate(options?: SessionGenerateOptions & { readonly stream?: false }): Promise<ContinuationOut>;
-  generate(
+  generate(options?: SessionGenerateOptions & { readonly stream?: false }): Promise<GenerateAnswer>;
+  async generate(
     options: SessionGenerateOptions & { readonly stream?: boolean } = {},
-  ): Promise<ContinuationOut | EventStream> {
+  ): Promise<GenerateAnswer | EventStream> {
     const made = call("POST /sessions/{session_id}/generate", { ...options, session_id: this.id });
     return options.stream
       ? this.#connection.stream(made, options.signal)
-      : this.#connection.send(made, options.signal);
+      : withScores(await this.#connection.send(made, options.signal));
   }
 
   /** Forget the fast weights, the recurrent state, or both. */
-  reset(options: Options<"POST /sessions/{session_id}/reset", "session_id"> = {}): Promise<ChangedOut> {
+  reset(options: Options<"POST /sessions/{session_id}/reset", "session_id"> = {}): Promise<ChangeAnswer> {
     const made = call("POST /sessions/{session_id}/reset", { ...options, session_id: this.id });
     return this.#connection.send(made, options.signal);
   }
@@ -158,7 +158,7 @@ export class Session {
   snapshot(
     name: string,
     options: Options<"POST /sessions/{session_id}/snapshots", "session_id" | "name"> = {},
-  ): Promise<TakenOut> {
+  ): Promise<SnapshotAnswer> {
     const made = call("POST /sessions/{session_id}/snapshots", { ...options, session_id: this.id, name });
     return this.#connection.send(made, options.signal);
   }
@@ -166,7 +166,7 @@ export class Session {
   /** All named snapshots, oldest version first. */
   async snapshots(
     options: Options<"GET /sessions/{session_id}/snapshots", "session_id"> = {},
-  ): Promise<readonly SnapshotOut[]> {
+  ): Promise<readonly SessionSnapshot[]> {
     const made = call("GET /sessions/{session_id}/snapshots", { ...options, session_id: this.id });
     return (await this.#connection.send(made, options.signal)).snapshots;
   }
@@ -181,7 +181,7 @@ export class Session {
   restore(
     snapshot: string,
     options: Options<"POST /sessions/{session_id}/restore", "session_id" | "snapshot"> = {},
-  ): Promise<ChangedOut> {
+  ): Promise<ChangeAnswer> {
     const made = call("POST /sessions/{session_id}/restore", { ...options, session_id: this.id, snapshot });
     return this.#connection.send(made, options.signal);
   }
@@ -231,7 +231,7 @@ export class Sessions {
   }
 
   /** One page of your sessions, oldest first. */
-  page(options: Options<"GET /sessions"> = {}): Promise<SessionsOut> {
+  page(options: Options<"GET /sessions"> = {}): Promise<SessionPage> {
     return this.#connection.send(call("GET /sessions", options), options.signal);
   }
 
@@ -243,10 +243,10 @@ export class Sessions {
   }
 
   /** Your sessions, oldest first. */
-  async *list(options: CallOptions = {}): AsyncGenerator<SessionOut, void, undefined> {
+  async *list(options: CallOptions = {}): AsyncGenerator<SessionInfo, void, undefined> {
     let cursor: string | null = null;
     do {
-      const page: SessionsOut = await this.page({ ...options, cursor });
+      const page: SessionPage = await this.page({ ...options, cursor });
       yield* page.sessions;
       cursor = page.cursor;
     } while (cursor !== null);

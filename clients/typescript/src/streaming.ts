@@ -4,7 +4,7 @@ import type { Connection } from "./connection.js";
 import { RLSTMError } from "./errors.js";
 import { FRAME_BYTES, Frames, type StreamOptions, WINDOW } from "./frames.js";
 import { PieceBuffer, tell } from "./pieces.js";
-import type { AppendOut } from "./schema.js";
+import type { AppendAnswer } from "./schema.js";
 import type { Socket } from "./sockets.js";
 
 type Texts = Iterable<string> | AsyncIterable<string>;
@@ -16,14 +16,14 @@ type Texts = Iterable<string> | AsyncIterable<string>;
  * After a cut it goes on over a new connection; every frame takes effect once. Leave the loop over it, close it,
  * or abort the signal, to end it early: frames that are under way may still take effect.
  */
-export class TextStream implements AsyncIterableIterator<AppendOut, undefined, undefined> {
+export class TextStream implements AsyncIterableIterator<AppendAnswer, undefined, undefined> {
   readonly #connection: Connection;
   readonly #frames: Frames;
   readonly #texts: Texts;
   readonly #final: boolean;
   readonly #signal: AbortSignal | undefined;
   readonly #ending = new AbortController();
-  readonly #answers: AsyncGenerator<AppendOut, undefined, undefined>;
+  readonly #answers: AsyncGenerator<AppendAnswer, undefined, undefined>;
   #socket: Socket | undefined;
   #iterator: Iterator<string> | AsyncIterator<string> | undefined;
   #exhausted = false;
@@ -45,12 +45,12 @@ export class TextStream implements AsyncIterableIterator<AppendOut, undefined, u
     return this;
   }
 
-  next(): Promise<IteratorResult<AppendOut, undefined>> {
+  next(): Promise<IteratorResult<AppendAnswer, undefined>> {
     return this.#answers.next();
   }
 
   /** End the stream: what a loop calls that is left early. */
-  async return(): Promise<IteratorResult<AppendOut, undefined>> {
+  async return(): Promise<IteratorResult<AppendAnswer, undefined>> {
     this.#end();
     return this.#answers.return(undefined);
   }
@@ -62,7 +62,7 @@ export class TextStream implements AsyncIterableIterator<AppendOut, undefined, u
 
   // ---- what the reader does -------------------------------------------------------------------------------
 
-  async *#run(): AsyncGenerator<AppendOut, undefined, undefined> {
+  async *#run(): AsyncGenerator<AppendAnswer, undefined, undefined> {
     const abort = (): void => this.#end();
     this.#signal?.addEventListener("abort", abort);
     try {
@@ -82,7 +82,7 @@ export class TextStream implements AsyncIterableIterator<AppendOut, undefined, u
     }
   }
 
-  async *#read(): AsyncGenerator<AppendOut, void, undefined> {
+  async *#read(): AsyncGenerator<AppendAnswer, void, undefined> {
     for (let attempt = 1; !this.#isOver; attempt += 1) {
       try {
         const socket = await this.#open();

@@ -1,15 +1,46 @@
-/** Every call of the HTTP interface, built from its fields by the table that the server's document gave. */
+/** Every call of the HTTP interface, built from its fields; the types come from the server's document. */
 
-import type { Call } from "./call.js";
+import type { Call, Form } from "./call.js";
 import { encode, newKey } from "./call.js";
 import { RequestError } from "./errors.js";
-import { OPERATIONS, type Operations } from "./schema.js";
+import type { paths } from "./schema.js";
+
+type Method = "get" | "post" | "patch" | "delete";
+type Members<P extends keyof paths> = {
+  [M in Method]: [Exclude<paths[P][M], undefined>] extends [never] ? never : `${Uppercase<M>} ${P}`;
+}[Method];
 
 /** The name of an operation: method and path. */
-export type Operation = keyof Operations;
+export type Operation = { [P in keyof paths]: Members<P> }[keyof paths];
+
+type Described<O extends Operation> = O extends `${infer M} ${infer P extends keyof paths}`
+  ? Exclude<paths[P][Lowercase<M> & Method], undefined>
+  : never;
+type Parameters<O extends Operation> = Described<O> extends { readonly parameters: infer P } ? P : never;
+type Part<P, Name extends string> = P extends { readonly [N in Name]?: infer T }
+  ? [NonNullable<T>] extends [never]
+    ? object
+    : NonNullable<T>
+  : object;
+type Content<T> = T extends { readonly content: { readonly "application/json": infer B } }
+  ? B
+  : T extends { readonly content: { readonly "application/octet-stream": unknown } }
+    ? Blob
+    : T extends { readonly content: { readonly "text/plain": infer B } }
+      ? B
+      : undefined;
+type Body<O extends Operation> = Described<O> extends { readonly requestBody?: infer B }
+  ? [Exclude<B, undefined>] extends [never]
+    ? object
+    : Content<Exclude<B, undefined>> extends Blob
+      ? { readonly data: Blob }
+      : Content<Exclude<B, undefined>>
+  : object;
 
 /** The answer of an operation. */
-export type Answer<O extends Operation> = Operations[O]["answer"];
+export type Answer<O extends Operation> = Described<O> extends { readonly responses: infer R }
+  ? Content<R[keyof R]>
+  : never;
 
 /** What is given for each header; one that the document has and this does not is a fault that the compiler finds. */
 interface HeaderFields {
@@ -25,12 +56,15 @@ interface HeaderFields {
 }
 
 type All<U> = (U extends unknown ? (one: U) => void : never) extends (one: infer I) => void ? I : never;
+type Headers<O extends Operation> = keyof Part<Parameters<O>, "header"> & keyof HeaderFields;
 type Given<H extends keyof HeaderFields> = [H] extends [never] ? object : All<HeaderFields[H]>;
+type Optional<T> = { readonly [N in keyof T]: T[N] | (undefined extends T[N] ? undefined : never) };
 
 /** Everything that an operation takes, path, query, headers and body alike, by the names of the document. */
-export type Fields<O extends Operation> = Operations[O]["parameters"] &
-  Operations[O]["body"] &
-  Given<Operations[O]["headers"]>;
+export type Fields<O extends Operation> = Part<Parameters<O>, "path"> &
+  Optional<Part<Parameters<O>, "query">> &
+  Body<O> &
+  Given<Headers<O>>;
 
 /** Of every method. */
 export interface CallOptions {
@@ -41,16 +75,28 @@ export interface CallOptions {
 /** Fields of an operation that its method does not set by itself. */
 export type Options<O extends Operation, Own extends string = never> = Omit<Fields<O>, Own> & CallOptions;
 
-/** Fields by name, whatever the operation. */
-type Loose = Readonly<Record<string, unknown>>;
+type Keyed = { [O in Operation]: "idempotency-key" extends Headers<O> ? O : never }[Operation];
 
-interface Row {
-  readonly query: readonly string[];
-  readonly headers: readonly string[];
-  readonly body: Call<unknown>["form"];
-  readonly answer: Call<unknown>["form"];
-}
-
+/** What changes something, and so has a key; where the document has another one the compiler finds it. */
+const KEYED: { readonly [O in Keyed]: true } = {
+  "POST /sessions": true,
+  "POST /sessions/import": true,
+  "PATCH /sessions/{session_id}": true,
+  "POST /sessions/{session_id}/append": true,
+  "POST /sessions/{session_id}/fork": true,
+  "POST /sessions/{session_id}/generate": true,
+  "POST /sessions/{session_id}/reset": true,
+  "POST /sessions/{session_id}/restore": true,
+  "POST /sessions/{session_id}/snapshots": true,
+};
+/** Operations whose answer is no JSON. */
+const FORMS: { readonly [name in Operation]?: Form } = {
+  "GET /metrics": "text",
+  "GET /sessions/{session_id}/export": "octets",
+  "DELETE /sessions/{session_id}": "none",
+  "DELETE /sessions/{session_id}/snapshots/{snapshot}": "none",
+};
+const KEPT: Operation = "POST /sessions/{session_id}/generate";
 const SEGMENTS: Readonly<Record<string, RegExp>> = {
   session_id: /^[A-Za-z0-9_-]{1,128}$/u,
   snapshot: /^[A-Za-z0-9_-]{1,64}$/u,
@@ -59,27 +105,32 @@ const KEY = /^[\x21-\x7e]{1,200}$/u;
 
 /** Build a call. A call that changes a session always carries an idempotency key. */
 export function call<O extends Operation>(operation: O, fields: Fields<O> & CallOptions): Call<Answer<O>> {
-  const row: Row = OPERATIONS[operation];
   const [method = "", template = ""] = operation.split(" ");
-  const given: Record<string, unknown> = { ...fields };
-  take(given, "signal");
+  const { signal, idempotency_key, if_match, data, ...given } = fields as Record<string, unknown>;
+  const headers = headersOf(operation, given, idempotency_key, if_match);
   const path = template.replace(/\{(\w+)\}/gu, (_, name: string) => segment(name, take(given, name)));
+  let body: string | Blob | undefined;
+  if (data instanceof Blob) {
+    headers["content-type"] = "application/octet-stream";
+    body = data;
+  } else if (method === "POST" || method === "PATCH") {
+    headers["content-type"] = "application/json";
+    body = encode(given);
+  }
   const query = new URLSearchParams();
-  for (const name of row.query) {
-    const value = take(given, name);
+  for (const [name, value] of Object.entries(typeof body === "string" ? {} : given)) {
     if (value !== undefined && value !== null) {
       query.set(name, String(value));
     }
   }
-  const headers = headersOf(row, given);
   return {
     method,
     path: query.size > 0 ? `${path}?${query}` : path,
     headers,
-    body: bodyOf(row, given, headers),
-    form: row.answer,
+    body,
+    form: FORMS[operation] ?? "json",
     choices: typeof given["n"] === "number" ? given["n"] : 1,
-    resumable: row.headers.includes("last-event-id") && "idempotency-key" in headers,
+    resumable: operation === KEPT && "idempotency-key" in headers,
     requestId: newKey(),
   };
 }
@@ -97,33 +148,25 @@ function segment(name: string, value: unknown): string {
   return value;
 }
 
-function headersOf(row: Row, given: Record<string, unknown>): Record<string, string> {
-  const [key, version] = [take(given, "idempotency_key"), take(given, "if_match")];
-  const headers: Record<string, string> = {};
+function headersOf(
+  operation: Operation,
+  given: Readonly<Record<string, unknown>>,
+  key: unknown,
+  version: unknown,
+): Record<string, string> {
   // Generation changes a session only where the session keeps it.
-  const kept = !row.headers.includes("last-event-id") || given["commit"];
+  const kept = operation !== KEPT || given["commit"];
   if (!kept && (key !== undefined || version !== undefined)) {
     throw new RequestError("if_match and idempotency_key are of a text that is kept: give commit: true too");
   }
-  if (row.headers.includes("idempotency-key") && kept) {
+  const headers: Record<string, string> = {};
+  if (operation in KEYED && kept) {
     headers["idempotency-key"] = checkedKey(key ?? newKey());
     if (version !== undefined) {
       headers["if-match"] = `"${String(version)}"`;
     }
   }
   return headers;
-}
-
-function bodyOf(row: Row, given: Loose, headers: Record<string, string>): string | Blob | undefined {
-  if (row.body === "json") {
-    headers["content-type"] = "application/json";
-    return encode(given);
-  }
-  if (row.body === "octets") {
-    headers["content-type"] = "application/octet-stream";
-    return given["data"] as Blob;
-  }
-  return undefined;
 }
 
 /** An idempotency key; one that no server takes is refused. */

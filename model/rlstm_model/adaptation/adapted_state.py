@@ -31,9 +31,9 @@ class StateMismatch(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertConfig:
-    """The rows that read a stream: first the static one, where there is one, then those that learn.
+    """The rows that read a stream: first the frozen baseline, where there is one, then those that learn.
 
-    experts  how many are mixed: 1, 2 or 4; of several the static row is one
+    experts  how many are mixed: 1, 2 or 4; of several the frozen baseline is one
     static   whether the slow weights read along; beside a single expert they are a reference only
     """
 

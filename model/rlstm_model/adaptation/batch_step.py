@@ -85,21 +85,6 @@ def run_batch(
     return [results[i] for i in range(len(items))]
 
 
-def advance_cursors(chosen: Sequence[tuple[NextToken, int]]) -> list[Cursor]:
-    """The places after the tokens that were chosen: what :meth:`NextToken.after` gives, for many at once."""
-    cursors = [Cursor(following.state, token) for following, token in chosen]
-    sessions: dict[int, dict[int, MixtureState]] = {}
-    for i, (following, _) in enumerate(chosen):
-        if following.before.mixture is not None:
-            sessions.setdefault(following.before.mixture.experts, {})[i] = following.before.mixture
-    for before in sessions.values():
-        logprobs_NK = torch.stack([chosen[i][0].experts_1KV[0, :, chosen[i][1]] for i in before])
-        done = mixture.read(MixtureState.concatenate([*before.values()]), logprobs_NK[None])
-        for i, after in zip(before, done.state.sessions(), strict=True):
-            cursors[i] = cursors[i]._replace(mixture=after)
-    return cursors
-
-
 # ---- which items are done together ------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ class AdaptationConfigError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationConfig:
-    """How a session learns (adaptation: §1).
+    """How a session learns (docs/adaptation.md §1).
 
     A learning rate means nothing without the loss reduction, the segment length and the batch of the
     gradient statistics it was chosen for, so they are one value and none of them has a default.

@@ -1,16 +1,14 @@
-"""The watch over a single expert: what a mixture does by itself, one that learns alone has to be told.
+"""The guard of a single expert: what a mixture does by itself, one that learns alone has to be told.
 
-A mixture with a static expert loses next to nothing to the slow weights, whatever the text (adaptation: §4).
-One expert alone may lose without end, so where the slow weights read along its losses are compared with
-theirs, segment by segment, since it was last ahead:
+A mixture with a frozen baseline loses next to nothing to it, whatever the text (docs/adaptation.md §4). One
+expert alone may lose without end, so where the baseline reads along its losses are compared with the
+baseline's, segment by segment, since it was last ahead:
 
-    excess <- max(0, excess + (its loss - theirs))
+    excess <- max(0, excess + (its loss - the baseline's))
 
 Above LIMIT its fast weights are reset, and the next segments are read without learning: FREEZE at first, and
-twice as many each time, so that a text that cannot be learned from is soon hardly ever tried. While it is
-frozen it is the static model. Hence for a text of T segments, of which the worst costs w nats more than the
-slow weights, the whole loss is at most n (LIMIT + w) + LIMIT more than theirs, with n <= log2(T / FREEZE + 1)
-+ 1 resets. (A cumulative sum that is tested against a limit: Page 1954.)
+twice as many each time. That bounds the whole loss too (docs/adaptation.md §5; a cumulative sum that is
+tested against a limit: Page 1954).
 """
 
 from collections.abc import Sequence
@@ -25,13 +23,13 @@ FREEZE: Final = 16
 
 
 class GuardedSegment(NamedTuple):
-    """A watch after some tokens.
+    """The guard after some tokens.
 
     lost    the fast weights are to be reset now
     frozen  a segment ended that was not to be learned from
     """
 
-    watch: "LossGuard"
+    guard: "LossGuard"
     lost: bool = False
     frozen: bool = False
 
@@ -62,13 +60,11 @@ class LossGuard:
         static_logprobs: Sequence[float],
         *,
         ends: bool,
-        lost: bool | None = None,
     ) -> GuardedSegment:
-        """The watch after more tokens of a segment; ``ends`` says that they complete it.
+        """The guard after more tokens of a segment; ``ends`` says that they complete it.
 
-        The sum is taken token by token, so that it is the same however a text is cut. ``lost``: whether the
-        fast weights were reset here when the same tokens were read before; they are as then, whatever the sum
-        says now. Raises ValueError for columns of different lengths.
+        The sum is taken token by token, so that it is the same however a text is cut. Raises
+        ValueError for columns of different lengths.
         """
         nats = self.segment
         for own, static in zip(logprobs, static_logprobs, strict=True):
@@ -80,6 +76,6 @@ class LossGuard:
         if not self.learns:
             return GuardedSegment(LossGuard(frozen=self.frozen - 1, freeze=self.freeze), frozen=True)
         excess = max(0.0, self.excess + nats)
-        if excess > LIMIT if lost is None else lost:
+        if excess > LIMIT:
             return GuardedSegment(LossGuard(frozen=self.freeze, freeze=2 * self.freeze), lost=True)
         return GuardedSegment(LossGuard(excess=excess, freeze=self.freeze))

@@ -1,7 +1,7 @@
 """The mixture of experts: Bayes over learning rates, with a decreasing share.
 
 Nobody knows the right rate of a stream in advance, so a session reads its text with K experts at once and
-predicts with their mixture (adaptation: §4; after Herbster & Warmuth 1998, Koolen & de Rooij 2013):
+predicts with their mixture (docs/adaptation.md §4; after Herbster & Warmuth 1998, Koolen & de Rooij 2013):
 
     p(w) = sum_k pi_k p_k(w)      pi_k <- pi_k p_k(w) / p(w)      pi_k <- (1 - a_t) pi_k + a_t / K
 
@@ -15,13 +15,7 @@ is a probability of 0 like any other.
 Every row has the arithmetic that it would have alone.
 
 The regret: T tokens cost the mixture at most ln K + ln(T + 1) nats more than any one of its experts, whatever
-the probabilities. A weight loses at most the factor 1 - a_t in a share, so pi_k after T tokens is at least
-1/K prod_t (1 - a_t) p_k(t) / p(t). It is at most 1. Taking logarithms, the regret against expert k is at most
-ln K + sum_{t<T} -ln(1 - a_t), and as 1 - a_t = (t + 1) / (t + 2) the product is 1 / (T + 1): the sum is
-ln(T + 1) exactly. What holds is a little more: the last share comes after the last prediction, and a weight
-of at most 1 gets a_t / K of it back, so the regret is at most ln K + sum_{t<T-1} -ln(1 - a_t (K - 1) / K)
-<= ln K + ln T for T >= 1, which one perfect expert among hopeless ones attains. It holds after every token;
-tokens at which an expert was broken count as impossible for that expert alone.
+the probabilities (docs/adaptation.md §4). Tokens at which an expert was broken count as impossible to it.
 Shape suffixes: S tokens of a segment, N sessions, K experts, V vocabulary.
 """
 

@@ -143,7 +143,7 @@ class Predictions(NamedTuple):
             for part_M in torch.split(places_M, self._tokens_at_once(text.experts))
         ]
         columns = parts[0] if len(parts) == 1 else TokenScores.concatenate(parts)
-        return _split(columns, [tokens.lengths[i] for i in chosen])
+        return columns.split([tokens.lengths[i] for i in chosen])
 
     def _part(
         self, places_M: Tensor, tokens: "_Tokens", text: Text, weights_MK: Tensor | None
@@ -234,20 +234,3 @@ def _alike(texts: Sequence[Text], lost: Sequence[bool]) -> Iterator[list[int]]:
         if not lost[i]:
             wanted.setdefault((text.top, text.logprobs_only), []).append(i)
     yield from wanted.values()
-
-
-def _split(scores: TokenScores, lengths: list[int]) -> list[TokenScores]:
-    """The columns of each text, as views."""
-    nothing = [None] * len(lengths)
-    columns = zip(
-        torch.split(scores.logprobs, lengths),
-        torch.split(scores.ranks, lengths),
-        torch.split(scores.entropies, lengths),
-        nothing if scores.top_ids is None else torch.split(scores.top_ids, lengths),
-        nothing if scores.top_logprobs is None else torch.split(scores.top_logprobs, lengths),
-        strict=True,
-    )
-    return [
-        TokenScores(logprobs=logprobs, ranks=ranks, entropies=entropies, top_ids=ids, top_logprobs=tops)
-        for logprobs, ranks, entropies, ids, tops in columns
-    ]

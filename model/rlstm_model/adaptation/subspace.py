@@ -1,9 +1,9 @@
 """The kind ``subspace``: small cores between fixed bases, W + U C A^T, and biases.
 
 U and A are the leading eigenvectors of sum G G^T and sum G^T G over segment gradients G on training text
-(adaptation: §2): within these axes a diagonal preconditioner comes close to the curvature (George et al.
-2018). They belong to a checkpoint and are shared by all sessions; a session has its fast weights alone. These
-may be few: of cores and biases only those elements that learn most, whose places all sessions share too.
+(docs/adaptation.md §2): within these axes a diagonal preconditioner comes close to the curvature (George et
+al. 2018). They belong to a checkpoint and all sessions share them; a session has its fast weights alone.
+These may be few: of cores and biases only those elements that learn most, whose places are shared too.
 Shape suffixes: N rows, P fast weights, D elements of all cores and biases, L layers.
 """
 

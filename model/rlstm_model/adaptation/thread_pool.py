@@ -1,8 +1,8 @@
-"""A thread pool: threads that do the batches of a round side by side.
+"""A thread pool: threads that do the batches of a step side by side.
 
-A matrix product of a round is small. Split between threads it gains little, or loses: what pays is that each
-thread does products of its own, over rows of its own (adaptation: §6). A row's bits do not depend on which
-rows share its batch, so a thread pool of any size gives the same ones.
+A matrix product of a batch is small. Split between threads it gains little, or loses: what pays is that each
+thread does products of its own, over rows of its own (docs/adaptation.md §6). A row's bits do not depend on
+which rows share its batch, so a thread pool of any size gives the same ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence

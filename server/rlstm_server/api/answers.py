@@ -1,43 +1,54 @@
-"""JSON answers: units applied, columns encoded piece by piece, large ones off the event loop."""
+"""JSON answers, encoded off the event loop where they are large; what the OpenAPI document says of them."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
 
 import orjson
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from rlstm_server.schemas import Columns, EngineIdentity, Timings, Totals
+from rlstm_server.schemas import Answer, Timings, Unit, laid_out
 
-Unit = Literal["nats", "bits", "log10"]
-FACTORS: Mapping[Unit, float] = {"nats": 1.0, "bits": 1 / math.log(2), "log10": 1 / math.log(10)}
-"""What a natural logarithm is multiplied by."""
-
-INLINE_TOKENS = 512
+INLINE_TOKENS: Final = 512
 """An answer about fewer tokens is encoded at once; a larger one in a thread."""
 
-PIECE = 16_384
-"""Numbers encoded in one call: the encoder holds the interpreter, so a piece bounds what others wait."""
 
-Body = Mapping[str, Any]
+async def respond(
+    answer: Answer,
+    *,
+    unit: Unit = "nats",
+    tokens: int = 0,
+    version: int | None = None,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Write an answer about so many tokens, with all logarithms in this unit."""
+    return await json_response(
+        lambda: laid_out(answer, unit),
+        tokens=tokens,
+        timings=getattr(answer, "timings", None),
+        version=version,
+        status=status,
+        headers=headers,
+    )
 
 
 async def json_response(
-    build: Callable[[], Body],
+    build: Callable[[], Mapping[str, Any]],
     *,
-    tokens: int,
+    tokens: int = 0,
     timings: Timings | None = None,
     version: int | None = None,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """Encode what `build` makes; `tokens` says how large it will be."""
-    body = encode(build) if tokens <= INLINE_TOKENS else await asyncio.to_thread(encode, build)
-    response = Response(body, status_code=status, headers=headers, media_type="application/json")
+    response = Response(
+        await encode(build, tokens), status_code=status, headers=headers, media_type="application/json"
+    )
     if timings is not None:
         response.headers["server-timing"] = server_timing(timings)
     if version is not None:
@@ -45,9 +56,11 @@ async def json_response(
     return response
 
 
-def encode(build: Callable[[], Body]) -> bytes:
+async def encode(build: Callable[[], Mapping[str, Any]], tokens: int) -> bytes:
     """Build an answer and encode it."""
-    return orjson.dumps(build())
+    if tokens <= INLINE_TOKENS:
+        return orjson.dumps(build())
+    return await asyncio.to_thread(lambda: orjson.dumps(build()))
 
 
 def server_timing(timings: Timings) -> str:
@@ -56,63 +69,54 @@ def server_timing(timings: Timings) -> str:
     return ", ".join(f"{name};dur={seconds * 1000:.3f}" for name, seconds in parts)
 
 
-def identity(engine: EngineIdentity) -> dict[str, Any]:
-    """Say what the numbers depend on."""
-    return {
-        "model": engine.model,
-        "fingerprint": engine.fingerprint,
-        "adaptation_fingerprint": engine.adaptation_fingerprint,
-        "numerics": engine.numerics,
-    }
+# ---- in the OpenAPI document ------------------------------------------------------------------------------
 
 
-def column(values: Iterable[Any], factor: float = 1.0) -> orjson.Fragment:
-    """Encode one column as a JSON array, each number multiplied by `factor`."""
-    iterator = iter(values)
-    pieces = []
-    while piece := list(islice(iterator, PIECE)):
-        scaled = piece if factor == 1.0 else [value * factor for value in piece]
-        pieces.append(orjson.dumps(scaled)[1:-1])
-    return orjson.Fragment(b"[" + b",".join(pieces) + b"]")
+class Problem(BaseModel):
+    """An error (RFC 9457). The last part of `type` names it for programs."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    applied: Literal["no", "yes", "unknown"] = Field(
+        description="Whether the change took effect. Of a request with a key it is `no` only where no earlier"
+        " one with that key can have done it; where it is `unknown`, a repeat with the same key tells."
+    )
+    request_id: str
 
 
-def column_fields(columns: Columns, unit: Unit) -> dict[str, Any]:
-    """Lay out the per-token columns of an answer; what was not computed is left out."""
-    factor = FACTORS[unit]
-    fields: dict[str, Any] = {"ids": column(columns.ids), "logprobs": column(columns.logprobs, factor)}
-    if columns.static_logprobs is not None:
-        fields["static_logprobs"] = column(columns.static_logprobs, factor)
-    fields |= {
-        "ranks": column(columns.ranks),
-        "entropies": column(columns.entropies, factor),
-        "starts": column(columns.starts),
-        "ends": column(columns.ends),
-    }
-    if columns.top is not None:
-        fields["top"] = {
-            "ids": column([[token for token, _ in best] for best in columns.top]),
-            "logprobs": column([[logprob * factor for _, logprob in best] for best in columns.top]),
-        }
-    return fields
+PROBLEMS: Final[Mapping[int, str]] = {
+    400: "Not strict JSON; text that is no text; ids outside the vocabulary.",
+    401: "No key, or a wrong one.",
+    403: "The key may not do this.",
+    404: "Unknown, or somebody else's.",
+    408: "The request did not arrive in time, or its answer was not read in time.",
+    409: "The session, a name, a key or the server is in a state that forbids it; `type` says which.",
+    410: "Deleted or expired within the last 24 hours.",
+    412: "The session is at another version, which `version` tells.",
+    413: "Over a limit; both numbers are named.",
+    415: "The body is not declared as what the route reads.",
+    422: "A field is wrong, or the idempotency key was used with another body.",
+    426: "It is reached over a WebSocket, and this was none: a proxy may have made it a plain request.",
+    429: "Your quota is used up.",
+    500: "A fault of the server, logged with the request id; or the stored state cannot be used.",
+    503: "Overloaded, draining, or the store is down or full; or committed less durably than asked.",
+    504: "Whether it was applied is not known: repeat it with the same key.",
+}
+"""Every status of a problem document but that of a wrong method."""
+
+ALWAYS: Final = (401, 403, 408, 413, 429, 500, 503)
+BODY: Final = (400, 415, 422)
+SESSION: Final = (404, 409, 410, 412, 422, 504)
 
 
-def total_fields(totals: Totals, unit: Unit) -> dict[str, Any]:
-    """Lay out the sums of an answer. Static figures are None where the static weights were not run."""
-    factor = FACTORS[unit]
-    return {
-        "logprob": totals.logprob * factor,
-        "static_logprob": scaled(totals.static_logprob, factor),
-        "tokens": totals.tokens,
-        "bytes": totals.bytes,
-        "words": totals.words,
-        "unknown": totals.unknown,
-        "perplexity": totals.perplexity,
-        "bits_per_byte": totals.bits_per_byte,
-        "static_bits_per_byte": totals.static_bits_per_byte,
-        "gain": scaled(totals.gain, factor),
-    }
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Document what a route refuses with: these statuses, and those that any request may get."""
+    listed = sorted({*ALWAYS, *statuses})
+    return {status: {"model": Problem, "description": PROBLEMS[status]} for status in listed}
 
 
-def scaled(value: float | None, factor: float) -> float | None:
-    """Multiply a figure that may not be there."""
-    return None if value is None else value * factor
+def answers(status: int, model: Any, *refusals: int) -> dict[int | str, dict[str, Any]]:
+    """Document what a route answers, and the statuses that it refuses with."""
+    return {status: {"model": model}, **problems(*refusals)}

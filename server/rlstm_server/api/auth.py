@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rlstm_server.api.failed_logins import FailedLogins
 from rlstm_server.api.limits import OPEN_PATHS
+from rlstm_server.api.page import page_files
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import trace_of
 from rlstm_server.engine.quotas import UNLIMITED, Quota, TokenBucket
 from rlstm_server.errors import Forbidden, NotFound, ServerError, StartupError, Unauthorized
-from rlstm_server.page.files import page_files
 from rlstm_server.settings import Settings, is_loopback
 
 ScopeName = Literal["score", "generate", "sessions", "admin"]
@@ -56,6 +57,16 @@ PRINCIPAL = "rlstm.principal"
 KEY_PROTOCOL = "bearer."
 DEFAULT_TENANT = "default"
 KEY_ID_DIGITS = 8
+
+ADDRESSES: Final = 4_096
+"""So many are remembered, the latest. A caller with more may try more: keys must be too long to guess."""
+
+ELSEWHERE: Final = "elsewhere"
+"""Stands for everything that is no address: it could be anything, as often as its sender likes."""
+
+PER_SECOND: Final = 1.0
+IPV6_PREFIX: Final = 64
+"""Bits of an IPv6 address that tell one caller from another: its holder may choose the rest."""
 
 Rate = Annotated[float | None, Field(gt=0, le=1e9)]
 
@@ -196,6 +207,54 @@ def principal_of(scope: Scope) -> Principal:
     if not isinstance(principal, Principal):
         raise TypeError("the request did not pass the auth layer")
     return principal
+
+
+class FailedLogins:
+    """Wrong keys, counted by the address they come from: `burst` at once, and one more a second.
+
+    An address that has shown too many waits, and so do right keys that it never used before: a guess that
+    fits must not stand out. Keys that it did use go on, so that others behind the same address are served.
+    """
+
+    def __init__(self, burst: int) -> None:
+        self._burst = burst
+        self._addresses: OrderedDict[str, _Address] = OrderedDict()
+
+    def failed(self, address: str) -> None:
+        """Count a wrong key. Raises RateLimited when there were too many."""
+        self._of(address).wrong.take()
+
+    def succeeded(self, address: str, key_id: str) -> None:
+        """Remember the key of this address. Raises RateLimited when it is new amid too many wrong ones."""
+        seen = self._of(address)
+        if key_id not in seen.keys:
+            seen.wrong.check()
+            seen.keys.add(key_id)
+
+    def _of(self, address: str) -> _Address:
+        caller = caller_of(address)
+        found = self._addresses.setdefault(caller, _Address(self._burst))
+        self._addresses.move_to_end(caller)
+        if len(self._addresses) > ADDRESSES:
+            self._addresses.popitem(last=False)
+        return found
+
+
+class _Address:
+    def __init__(self, burst: int) -> None:
+        self.wrong = TokenBucket("wrong keys from this address", PER_SECOND, burst=burst)
+        self.keys: set[str] = set()
+
+
+def caller_of(address: str) -> str:
+    """Give the part of an address that its holder cannot choose."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return ELSEWHERE
+    if parsed.version == 6 and parsed.ipv4_mapped is None:
+        return str(ipaddress.ip_network((parsed.packed, IPV6_PREFIX), strict=False))
+    return str(parsed)
 
 
 class AuthLayer:

@@ -1,59 +1,34 @@
-"""Strict JSON bodies: what Python's parser would let pass is refused before a schema sees it.
+"""Strict JSON bodies: what a lax parser would let pass is refused, and a long one is read in a thread.
 
-A large one is parsed and held against its schema in a thread, a long one in pieces. One that is made to
-cost much is refused early: each part of a body becomes an object, and each part that is wrong could become an
-error of its own.
+One that is made to cost much is refused early: each part of a body becomes an object, and each part that is
+wrong could become an error of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn
+from typing import Any, Final
 
+import jiter
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from rlstm_server.api.long_bodies import Skeleton
-from rlstm_server.errors import InputError, InvalidText
+from rlstm_server.errors import InvalidJson, InvalidText, UnsupportedMediaType
 
-MAX_DEPTH = 32
-INLINE_BYTES = 16_384
+INLINE_BYTES: Final = 16_384
 """A smaller body is parsed at once; a larger one in a thread, so that other requests go on."""
 
-MAX_PARTS = 65_536
+MAX_PARTS: Final = 65_536
 """Objects, lists and fields of one body: what takes much more memory parsed than written."""
 
-MAX_FIELDS = 1_024
-"""Fields of one object: a schema finds a fault with each that it does not know."""
-
-PIECE = 65_536
-"""Characters of a long text that are looked at in one call: others wait meanwhile."""
+MAX_FAULTS: Final = 16
+"""So many faults of a body are told."""
 
 _TO_NEXT_PART = re.compile(rb'(?s)(?:[^"\[{:]++|"(?:[^"\\]++|\\.)*+"?+)*+[\[{:]')
-
-
-class InvalidJson(InputError):
-    """The body is not strict JSON."""
-
-    code = "invalid_json"
-
-
-class UnsupportedMediaType(InputError):
-    """The body is not declared as what the route reads."""
-
-    code = "unsupported_media_type"
-
-
-class BodyTimeout(InputError):
-    """The body did not arrive in time."""
-
-    code = "receive_timeout"
-    settled = False
+_PLACE = re.compile(r"at line (\d+) column (\d+)$")
 
 
 class StrictRoute(APIRoute):
@@ -68,7 +43,7 @@ class StrictRoute(APIRoute):
         def read(body: bytes) -> Any:
             value, faults = schema.validate(parse_strictly(body), loc=("body",))
             if faults:
-                raise RequestValidationError(faults)
+                raise RequestValidationError(faults[:MAX_FAULTS])
             return value
 
         async def handle_strictly(request: Request) -> Response:
@@ -135,37 +110,31 @@ def _declared(values: list[str]) -> tuple[str, str]:
 
 
 def parse_strictly(body: bytes) -> Any:
-    """Parse one JSON document (RFC 8259, UTF-8).
+    """Parse one JSON document (RFC 8259, UTF-8). Numbers beyond a double are the schemas' to refuse.
 
     Raises:
-        InvalidJson: not JSON, NaN or Infinity, a number beyond a double, a key given twice, too deep, or of
-            too many parts.
+        InvalidJson: not JSON, NaN or Infinity, a key given twice, too deep, or of too many parts.
         InvalidText: a string holds a lone surrogate.
     """
-    skeleton = Skeleton(body)
-    _check_parts(skeleton.written)
+    _check_parts(body)
     try:
-        value = json.loads(
-            skeleton.written.decode("utf-8"),
-            object_pairs_hook=lambda pairs: _unique_keys([(skeleton.text(key), of) for key, of in pairs]),
-            parse_constant=_refuse_constant,
-            parse_float=_finite_float,
-        )
-    except InvalidJson:
-        raise
-    except UnicodeDecodeError as error:
-        raise InvalidJson(f"the body is not UTF-8 (byte {skeleton.place(error.start):,})") from None
-    except json.JSONDecodeError as error:
-        before = body[: skeleton.place(len(error.doc[: error.pos].encode()))].decode()
-        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        raise InvalidJson(f"the body is not JSON (line {line:,}, column {column:,})") from None
-    except RecursionError:
-        raise _too_deep() from None
-    except ValueError:
-        raise InvalidJson("an integer has too many digits") from None
-    value = skeleton.whole(value)
-    _check_tree(value)
-    return value
+        return jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True)
+    except ValueError as error:
+        raise _refusal(str(error)) from None
+
+
+def _refusal(reason: str) -> InvalidJson | InvalidText:
+    """Say in our words what the parser found: its own may quote the body."""
+    if "hex escape" in reason:
+        return InvalidText("a string holds a lone surrogate, which is not text")
+    if "duplicate key" in reason:
+        return InvalidJson("a key is given twice in one object")
+    if "recursion limit" in reason:
+        return InvalidJson("the body nests too deep")
+    place = _PLACE.search(reason)
+    where = f" (line {int(place[1]):,}, column {int(place[2]):,})" if place else ""
+    kind = "UTF-8" if "unicode" in reason else "JSON"
+    return InvalidJson(f"the body is not {kind}{where}")
 
 
 def _check_parts(body: bytes) -> None:
@@ -179,60 +148,3 @@ def _check_parts(body: bytes) -> None:
             return
         at = part.end()
     raise InvalidJson(f"the body has more than {MAX_PARTS:,} objects, lists and fields")
-
-
-def _check_tree(root: Any) -> None:
-    """Walk level by level: no lone surrogate in a string, at most `MAX_DEPTH` containers in each other."""
-    level: list[Any] = [[root]]
-    for _ in range(MAX_DEPTH + 1):
-        level = [inner for container in level for inner in _containers_in(container)]
-        if not level:
-            return
-    raise _too_deep()
-
-
-def _containers_in(container: list[Any] | dict[str, Any]) -> list[Any]:
-    """Check the strings right inside, and give the containers there."""
-    if isinstance(container, dict):
-        for key in container:
-            _check_text(key)
-        container = list(container.values())
-    inner = [value for value in container if isinstance(value, (str, list, dict))]
-    for value in inner:
-        if isinstance(value, str):
-            _check_text(value)
-    return [value for value in inner if not isinstance(value, str)]
-
-
-def _check_text(text: str) -> None:
-    if text.isascii():
-        return
-    try:
-        for start in range(0, len(text), PIECE):
-            text[start : start + PIECE].encode("utf-8")
-    except UnicodeEncodeError:
-        raise InvalidText("a string holds a lone surrogate, which is not text") from None
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(pairs) > MAX_FIELDS:
-        raise InvalidJson(f"an object has more than {MAX_FIELDS:,} fields")
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise InvalidJson("a key is given twice in one object")
-    return made
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise InvalidJson("NaN and Infinity are not JSON numbers")
-
-
-def _finite_float(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):
-        raise InvalidJson("a number is too large for a double")
-    return number
-
-
-def _too_deep() -> InvalidJson:
-    return InvalidJson(f"the body nests deeper than {MAX_DEPTH} levels")

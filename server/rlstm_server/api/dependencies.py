@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Query, Request
@@ -18,6 +18,7 @@ from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import InvalidField, NotFound
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import NAME, Call
 from rlstm_server.settings import Settings
 
 SESSION_ID = re.compile(r"[a-z0-9]{1,64}")
@@ -71,15 +72,19 @@ async def _principal(request: Request) -> Principal:
     return principal_of(request.scope)
 
 
-async def _caller(request: Request) -> Caller:
-    principal, trace = await _principal(request), trace_of(request.scope)
-    endpoint = services_of(request).metrics.endpoint(endpoint_of(request.scope))
+def caller_of(connection: HTTPConnection) -> Caller:
+    """Who asks, and by which route."""
+    principal, trace = principal_of(connection.scope), trace_of(connection.scope)
     return Caller(
         tenant=principal.tenant,
         request_id=trace.request_id,
-        endpoint=endpoint,
+        endpoint=services_of(connection).metrics.endpoint(endpoint_of(connection.scope)),
         quota=principal.quota,
     )
+
+
+async def _caller(request: Request) -> Caller:
+    return caller_of(request)
 
 
 async def _held(request: Request) -> Held:
@@ -102,6 +107,14 @@ async def _session(
         raise NotFound
     trace_of(request.scope).session_id = session_id
     return session_id
+
+
+async def _snapshot(
+    snapshot: Annotated[str, Path(description="The snapshot's name.", json_schema_extra=form(NAME.pattern))],
+) -> str:
+    if not NAME.fullmatch(snapshot):
+        raise NotFound
+    return snapshot
 
 
 async def _idempotency_key(
@@ -151,13 +164,51 @@ async def _last_event_id(
     return mark
 
 
+SessionDep = Annotated[str, Depends(_session)]
+KeyDep = Annotated[str | None, Depends(_idempotency_key)]
+
+
+async def _keyed(request: Request, key: KeyDep) -> Call:
+    return Call(caller=caller_of(request), key=key)
+
+
+async def _asking(request: Request, session: SessionDep) -> Call:
+    return Call(caller=caller_of(request), session=session)
+
+
+async def _copying(request: Request, session: SessionDep, key: KeyDep) -> Call:
+    return Call(caller=caller_of(request), session=session, key=key)
+
+
+async def _changing(
+    request: Request,
+    session: SessionDep,
+    key: KeyDep,
+    if_match: Annotated[int | None, Depends(_if_match)],
+) -> Call:
+    return Call(caller=caller_of(request), session=session, key=key, if_match=if_match)
+
+
+async def _resuming(
+    changing: Annotated[Call, Depends(_changing)], after: Annotated[str | None, Depends(_last_event_id)]
+) -> Call:
+    return replace(changing, after=after)
+
+
 MinVersion = Annotated[int | None, Query(ge=0, lt=2**63, description="Refuse (412) an older session.")]
 ServicesDep = Annotated[Services, Depends(_services)]
 TraceDep = Annotated[Trace, Depends(_trace)]
 PrincipalDep = Annotated[Principal, Depends(_principal)]
 CallerDep = Annotated[Caller, Depends(_caller)]
 HeldDep = Annotated[Held, Depends(_held)]
-SessionDep = Annotated[str, Depends(_session)]
-KeyDep = Annotated[str | None, Depends(_idempotency_key)]
-IfMatchDep = Annotated[int | None, Depends(_if_match)]
-LastEventIdDep = Annotated[str | None, Depends(_last_event_id)]
+SnapshotDep = Annotated[str, Depends(_snapshot)]
+KeyedDep = Annotated[Call, Depends(_keyed)]
+"""A call that makes a session."""
+AskingDep = Annotated[Call, Depends(_asking)]
+"""A call that reads a session."""
+CopyingDep = Annotated[Call, Depends(_copying)]
+"""A call that makes a session of another."""
+ChangingDep = Annotated[Call, Depends(_changing)]
+"""A call that changes a session."""
+ResumingDep = Annotated[Call, Depends(_resuming)]
+"""A call that may go on with a stream that broke off."""

@@ -9,10 +9,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlstm_server.api.bodies import BodyTimeout
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import Trace, trace_of
-from rlstm_server.errors import BodyTooLarge, Overloaded, ServerError
+from rlstm_server.errors import BodyTooLarge, InvalidField, Overloaded, ReceiveTimeout, ServerError
 from rlstm_server.settings import MEMORY_SHARE, NUMBER_BYTES, Limits
 
 OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
@@ -20,9 +19,6 @@ OPEN_PATHS = frozenset({"/health/live", "/health/ready"})
 
 IMPORT_PATH = "/sessions/import"
 """Takes files, which may be larger than any other body."""
-
-ARRIVED = "rlstm.arrived"
-"""When the request's first byte came, by the event loop's clock; the connection says so."""
 
 HELD = "rlstm.held"
 """What the request holds of the memory for requests; a handler expects a large answer there."""
@@ -69,7 +65,6 @@ class ReceivingLayer:
     def __init__(self, app: ASGIApp, *, limits: Limits) -> None:
         self._app, self._limits = app, limits
         self._memory = Memory(limits.requests_bytes)
-        self._turnstile = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -87,14 +82,12 @@ class ReceivingLayer:
         try:
             content = await body.receive(scope, receive)
         except ServerError as error:
-            late = isinstance(error, BodyTimeout)
+            late = isinstance(error, ReceiveTimeout)
             await self._refuse(answer(error, trace), receive, send, seconds=0 if late else PASS_OVER_SECONDS)
             return
         if content is None:
             trace.cancelled = True
             return
-        if scope["path"] not in OPEN_PATHS:
-            await self._pass_turnstile()
         await _Exchange(content, receive, send, trace).run(self._app, scope)
 
     async def _refuse(self, response: Response, receive: Receive, send: Send, *, seconds: float) -> None:
@@ -111,15 +104,6 @@ class ReceivingLayer:
             async with asyncio.timeout(seconds):
                 await _pass_over(receive, PASS_OVER_BODIES * self._limits.body_bytes)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _pass_turnstile(self) -> None:
-        """Let one request in with each turn of the event loop.
-
-        Requests that arrive together would otherwise all be parsed in one turn, and whoever only asks whether
-        the server lives would wait for all of them.
-        """
-        async with self._turnstile:
-            await asyncio.sleep(0)
 
 
 async def _pass_over(receive: Receive, count: int) -> None:
@@ -145,19 +129,21 @@ class Held:
     async def receive(self, scope: Scope, receive: Receive) -> bytes | None:
         """Give the body; None where the client left before its end.
 
-        Raises TooLarge, Overloaded, BodyTimeout.
+        Raises InvalidField, TooLarge, Overloaded, ReceiveTimeout.
         """
         if scope["path"] == IMPORT_PATH:
             self._largest_bytes = self._limits.import_bytes
-        declared = Headers(scope=scope).get("content-length", "0")
+        headers = Headers(scope=scope)
+        declared = headers.get("content-length", "0")
+        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may believe the other
+            raise InvalidField("content-length", "content-length: not beside transfer-encoding")
         if declared.isdecimal():
             self._check_size(int(declared[:MOST_DIGITS]))
-        deadline = scope.get(ARRIVED, asyncio.get_running_loop().time()) + self._limits.receive_seconds
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout(self._limits.receive_seconds):
                 return await self._whole(receive)
         except TimeoutError:
-            raise BodyTimeout(
+            raise ReceiveTimeout(
                 f"the request took longer than {self._limits.receive_seconds:g} s to arrive"
             ) from None
 

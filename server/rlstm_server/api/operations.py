@@ -6,9 +6,8 @@ import asyncio
 
 from fastapi import APIRouter, Response
 
-from rlstm_server.api.answers import json_response
+from rlstm_server.api.answers import json_response, problems
 from rlstm_server.api.dependencies import ServicesDep
-from rlstm_server.api.shapes import problems
 
 
 async def live() -> Response:
@@ -24,7 +23,7 @@ async def ready(services: ServicesDep) -> Response:
 
 async def about(services: ServicesDep) -> Response:
     """Describe the model, the limits, the defaults and the version."""
-    return await json_response(lambda: services.about, tokens=0)
+    return await json_response(lambda: services.about)
 
 
 async def metrics(services: ServicesDep) -> Response:

@@ -1,231 +1,113 @@
-"""POST /score: log-probabilities of texts, each on its own; optionally learning inside each text."""
+"""POST /score: log-probabilities of texts, each on its own; optionally learning inside each text.
+
+Sums over words follow one convention: a word is a run of characters that are not white space, and the white
+space before it belongs to it. White space after the last word is an entry of its own. Every token counts in
+exactly one word, the one that its span starts in, so the words sum to the tokens.
+"""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
 
+import numpy as np
 from fastapi import APIRouter, Response
-from pydantic import Field, model_validator
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.api.answers import FACTORS, column_fields, identity, json_response, total_fields
+from rlstm_server.api.answers import BODY, answers, json_response
 from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import CallerDep, HeldDep, ServicesDep
-from rlstm_server.api.shapes import (
-    BODY,
-    AdaptationIn,
-    AdaptationOut,
-    ColumnsOut,
-    GuardsField,
-    IdentityOut,
-    Ids,
-    ModelField,
-    Shape,
-    Strict,
-    TextField,
-    TokensField,
-    TotalsOut,
-    UnitField,
-    one_of,
-    passage,
-    problems,
-)
-from rlstm_server.api.words import byte_column, word_rows
-from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import TooLarge
-from rlstm_server.schemas import ItemScores, Passage, ScoreAnswer, ScoreItem, ScoreRequest
+from rlstm_server.schemas import (
+    FACTORS,
+    Call,
+    Columns,
+    ItemScores,
+    ScoreAnswer,
+    ScoreRequest,
+    WordScore,
+    laid_out,
+)
 
-MAX_TOP = 100
-
-ContextField = Annotated[str, Field(description="Read before the text and scored against; not reported.")]
-ContextTokensField = Annotated[Ids, Field(description="The same as ids; not together with `context`.")]
-
-
-class ItemIn(Strict):
-    """One text, or its ids."""
-
-    id: str | None = Field(
-        default=None, max_length=128, description="Comes back with the scores; default: its index."
-    )
-    text: TextField = None
-    tokens: TokensField = None
-    context: ContextField = ""
-    context_tokens: ContextTokensField = Field(default=[])
-
-    @model_validator(mode="after")
-    def _check(self) -> ItemIn:
-        one_of(self.text, self.tokens)
-        if self.context and self.context_tokens:
-            raise ValueError("give either context or context_tokens")
-        return self
-
-    def score_item(self, index: int) -> ScoreItem:
-        """Give the engine's form."""
-        return ScoreItem(
-            id=str(index) if self.id is None else self.id,
-            passage=passage(self.text, self.tokens),
-            context=self._context(),
-        )
-
-    def _context(self) -> Passage | None:
-        if self.context:
-            return Passage(text=self.context)
-        return Passage(tokens=tuple(self.context_tokens)) if self.context_tokens else None
-
-    @property
-    def most_tokens(self) -> int:
-        """An upper bound of the tokens in text and context: no vocabulary has more tokens than bytes."""
-        given = (self.text or "", self.context)
-        texts = sum(len(text if text.isascii() else text.encode("utf-8")) for text in given)
-        return texts + len(self.tokens or ()) + len(self.context_tokens)
+WORD: Final = re.compile(r"\s*\S+|\s+\Z")
 
 
-class ScoreIn(Strict):
-    """Up to 256 items; or, in short, the fields of one item in their place."""
-
-    items: Annotated[list[ItemIn], Field(fail_fast=True)] | None = Field(
-        default=None, min_length=1, description="The texts to score."
-    )
-    text: TextField = None
-    tokens: TokensField = None
-    context: ContextField = ""
-    context_tokens: ContextTokensField = Field(default=[])
-    model: ModelField = None
-    unit: UnitField = "nats"
-    scores: Literal["totals", "tokens"] = Field(
-        default="tokens", description="Per-token columns, or sums only."
-    )
-    words: bool = Field(
-        default=False, description="Also sums over words. The white space before a word belongs to that word."
-    )
-    top: int = Field(
-        default=0, ge=0, le=MAX_TOP, description="Most probable alternatives to report at each token."
-    )
-    adapt: bool = Field(default=False, description="Learn inside each item, from the base weights.")
-    adaptation: AdaptationIn | None = Field(default=None, description="How; implies `adapt`.")
-
-    @model_validator(mode="after")
-    def _check(self) -> ScoreIn:
-        if self.items is None:
-            one_of(self.text, self.tokens)
-            _ = self.the_items  # checked here, beside the event loop
-        elif self.text is not None or self.tokens is not None or self.context or self.context_tokens:
-            raise ValueError("give either items, or text or tokens")
-        return self
-
-    @cached_property
-    def the_items(self) -> list[ItemIn]:
-        """Give the items, one for the short form."""
-        if self.items is not None:
-            return self.items
-        return [
-            ItemIn(
-                text=self.text,
-                tokens=self.tokens,
-                context=self.context,
-                context_tokens=self.context_tokens,
-            )
-        ]
-
-    def request(self, caller: Caller) -> ScoreRequest:
-        """Give the engine's form."""
-        adaptation = self.adaptation or (AdaptationIn() if self.adapt else None)
-        return ScoreRequest(
-            caller=caller,
-            model=self.model,
-            items=tuple(item.score_item(index) for index, item in enumerate(self.the_items)),
-            top=self.top,
-            adaptation=adaptation.request() if adaptation else None,
-        )
-
-
-class WordOut(Shape):
-    """One word's sum. The white space before a word belongs to it; trailing white space is an entry."""
-
-    start: int
-    end: int
-    tokens: int = Field(description="How many of them start in the word.")
-    logprob: float
-    static_logprob: float | None = None
-
-
-class ItemOut(ColumnsOut):
-    """One item's scores."""
-
-    id: str
-    first_token: Literal["bos", "context", "session"] = Field(description="What token 0 was scored against.")
-    bytes: list[list[int] | None] | None = Field(
-        default=None, description="Of each token that is not valid UTF-8 by itself; absent where all are."
-    )
-    words: list[WordOut] | None = None
-    totals: TotalsOut
-    updates: int = Field(description="Segments learned from inside the item.")
-    guards: GuardsField
-
-
-class ScoreOut(IdentityOut):
-    """The items in the order they were given."""
-
-    unit: UnitField
-    adaptation: AdaptationOut | None = Field(
-        default=None, description="How the items were learned from; absent where they were not."
-    )
-    items: list[ItemOut]
-
-
-async def score(body: ScoreIn, services: ServicesDep, caller: CallerDep, held: HeldDep) -> Response:
+async def score(body: ScoreRequest, services: ServicesDep, caller: CallerDep, held: HeldDep) -> Response:
     """Score texts. Log-probabilities are of the raw distribution: finite, at most 0, at least -9999 nats."""
     held.expect(_numbers(body, services.settings.limits.score_numbers))
-    served = services.engine.models.named(body.model)
-    answer = await services.engine.score(body.request(caller))
+    vocab = services.engine.models.named(body.model).vocab
+    answer = await services.engine.score(body.by(Call(caller=caller)))
 
-    def fields() -> dict[str, Any]:
-        document: dict[str, Any] = identity(served.identity) | {"unit": body.unit}
-        if answer.adaptation is not None:
-            document["adaptation"] = answer.adaptation
-        return document | {"items": [_item_fields(item, body, served.vocab) for item in answer.items]}
+    def build() -> dict[str, Any]:
+        items = tuple(_as_asked(item, body, vocab) for item in answer.items)
+        return laid_out(replace(answer, items=items), body.unit)
 
-    return await json_response(
-        fields,
-        tokens=_tokens(answer) * (1 + body.top),
-        timings=answer.timings,
-    )
+    tokens = sum(item.totals.tokens for item in answer.items) * (1 + body.top)
+    return await json_response(build, tokens=tokens, timings=answer.timings)
 
 
-def _numbers(body: ScoreIn, limit: int) -> int:
+def _numbers(body: ScoreRequest, limit: int) -> int:
     """Bound items x tokens x alternatives before anything of that size is made."""
-    numbers = sum(item.most_tokens for item in body.the_items) * (1 + body.top)
+    numbers = sum(item.most_tokens for item in body.named_items) * (1 + body.top)
     if numbers > limit:
         raise TooLarge("tokens x (1 + top) of all items", numbers, limit)
     return numbers
 
 
-def _tokens(answer: ScoreAnswer) -> int:
-    return sum(item.totals.tokens for item in answer.items)
+def _as_asked(item: ItemScores, body: ScoreRequest, vocab: Vocab) -> ItemScores:
+    """Add what was asked for besides, and leave out what was not."""
+    words = word_scores(item.text, item.columns, FACTORS[body.unit]) if body.words and item.columns else None
+    if body.scores != "tokens" or item.columns is None:
+        return replace(item, columns=None, words=words)
+    return replace(item, bytes=byte_column(item.columns.ids, vocab), words=words)
 
 
-def _item_fields(item: ItemScores, body: ScoreIn, vocab: Vocab) -> dict[str, Any]:
-    fields: dict[str, Any] = {"id": item.id, "first_token": item.first_token}
-    if body.scores == "tokens":
-        fields |= column_fields(item.columns, body.unit)
-        partial = byte_column(item.columns.ids, vocab)
-        if partial is not None:
-            fields["bytes"] = partial
-    if body.words:
-        fields["words"] = word_rows(item.text, item.columns, FACTORS[body.unit])
-    totals = {"totals": total_fields(item.totals, body.unit)}
-    return fields | totals | {"updates": item.updates, "guards": item.guards}
+def word_scores(text: str, columns: Columns, factor: float) -> list[WordScore]:
+    """Sum over the words of `text`, each log-probability multiplied by `factor`."""
+    spans = [match.span() for match in WORD.finditer(text)]
+    ends = np.array([end for _, end in spans], dtype=np.int64)
+    word_of_token = np.searchsorted(ends, np.asarray(columns.starts, dtype=np.int64), side="right")
+    counts = np.bincount(word_of_token, minlength=len(spans)).tolist()
+    sums = _sums(word_of_token, columns.logprobs, len(spans), factor)
+    rows = [
+        WordScore(start=start, end=end, tokens=count, logprob=logprob)
+        for (start, end), count, logprob in zip(spans, counts, sums, strict=True)
+    ]
+    if columns.static_logprobs is not None:
+        static = _sums(word_of_token, columns.static_logprobs, len(spans), factor)
+        for row, logprob in zip(rows, static, strict=True):
+            row["static_logprob"] = logprob
+    return rows
+
+
+def _sums(
+    word_of_token: np.ndarray[Any, Any], values: Sequence[float], words: int, factor: float
+) -> list[float]:
+    sums: list[float] = (np.bincount(word_of_token, weights=values, minlength=words) * factor).tolist()
+    return sums
+
+
+def byte_column(ids: Sequence[int], vocab: Vocab) -> list[list[int] | None] | None:
+    """Give the bytes of each token that is not valid UTF-8 by itself, else None; None if all are valid."""
+    partial = {token: _partial_bytes(vocab.token_bytes(token)) for token in set(ids)}
+    if not any(partial.values()):
+        return None
+    return [partial[token] for token in ids]
+
+
+def _partial_bytes(data: bytes) -> list[int] | None:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return list(data)
+    return None
 
 
 def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(route_class=StrictRoute, tags=["score"])
-    routes.add_api_route(
-        "/score",
-        score,
-        methods=["POST"],
-        responses={200: {"model": ScoreOut}, **problems(404, *BODY)},
-        summary="Score texts",
-    )
+    responses = answers(200, ScoreAnswer, 404, *BODY)
+    routes.add_api_route("/score", score, methods=["POST"], responses=responses, summary="Score texts")
     return routes

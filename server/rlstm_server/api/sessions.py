@@ -1,99 +1,82 @@
-"""The session routes: streams with a state and weights of their own."""
+"""The session routes: streams with a state and weights of their own, their snapshots, forks and files."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from rlstm_server.api.answers import json_response
-from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.answers import BODY, SESSION, answers, problems, respond
+from rlstm_server.api.bodies import StrictRoute, check_octets
 from rlstm_server.api.dependencies import (
+    AskingDep,
     CallerDep,
+    ChangingDep,
+    CopyingDep,
     HeldDep,
-    IfMatchDep,
     KeyDep,
-    LastEventIdDep,
+    KeyedDep,
     MinVersion,
+    ResumingDep,
     ServicesDep,
     SessionDep,
+    SnapshotDep,
     TraceDep,
 )
 from rlstm_server.api.generate import respond as respond_events
 from rlstm_server.api.generate import streamed
-from rlstm_server.api.session_bodies import (
-    NAME,
-    AppendIn,
-    CandidatesIn,
-    ContinueIn,
-    CreateIn,
-    ResetIn,
-    UpdateIn,
-)
-from rlstm_server.api.session_fields import append_fields, made_fields, ranked_fields, session_fields
-from rlstm_server.api.session_shapes import (
-    AppendOut,
-    CandidatesOut,
-    ChangedOut,
-    CreatedOut,
-    SessionOut,
-    SessionsOut,
-)
-from rlstm_server.api.shapes import BODY, SESSION, passage, problems
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas import (
+    MAX_TTL_SECONDS,
+    NAME,
     AppendAnswer,
     AppendRequest,
+    CandidatesAnswer,
     CandidatesRequest,
     ChangeAnswer,
+    CreatedSession,
     CreateSession,
+    ForkRequest,
+    ImportRequest,
     ResetRequest,
+    RestoreRequest,
     SessionGenerate,
+    SessionInfo,
+    SessionPage,
+    SnapshotAnswer,
+    SnapshotPage,
+    SnapshotRequest,
+    Unit,
     UpdateRequest,
 )
 
-MAX_PAGE = 1000
-SESSION_BYTES = 20_480
+MAX_PAGE: Final = 1000
+SESSION_BYTES: Final = 20_480
 """What a session of a page takes at most: above all its metadata."""
+
+OCTETS: Final = "application/octet-stream"
+FILE: Final[dict[str, Any]] = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}
 
 PageSize = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Sessions on a page.")]
 NameQuery = Annotated[
-    str | None, Query(pattern=NAME, description="Only the session of this name; none where there is none.")
+    str | None,
+    Query(
+        pattern=f"^{NAME.pattern}$",
+        description="Only the session of this name; none where there is none.",
+    ),
 ]
 Cursor = Annotated[str | None, Query(max_length=512, description="As the page before gave it.")]
+NewName = Annotated[str | None, Query(pattern=f"^{NAME.pattern}$", description="Unique among your sessions.")]
+TTLSeconds = Annotated[
+    float | None, Query(ge=1, le=MAX_TTL_SECONDS, description="It expires this long after its last change.")
+]
+
+# ---- sessions ---------------------------------------------------------------------------------------------
 
 
-async def create(body: CreateIn, services: ServicesDep, caller: CallerDep, key: KeyDep) -> Response:
+async def create(body: CreateSession, services: ServicesDep, call: KeyedDep) -> Response:
     """Make a session; a first text is appended at once."""
-    given = body.text is not None or body.tokens is not None
-    made = await services.engine.create_session(
-        CreateSession(
-            caller=caller,
-            model=body.model,
-            name=body.name,
-            adaptation=body.adaptation.request(),
-            ttl_seconds=body.ttl_seconds,
-            metadata=body.metadata,
-            first=passage(body.text, body.tokens) if given else None,
-            scores=body.scores,
-            key=key,
-        )
-    )
-
-    def fields() -> dict[str, Any]:
-        document = made_fields(made)
-        if made.append is not None:
-            document["append"] = append_fields(made.append, body.unit)
-        return document
-
-    return await json_response(
-        fields,
-        tokens=_tokens(made.append),
-        version=made.info.version,
-        status=201,
-        timings=made.append.timings if made.append else None,
-        headers={"location": f"/sessions/{made.info.id}"},
-    )
+    return await _made(await services.engine.create_session(body.by(call)), body.unit)
 
 
 async def listing(
@@ -109,183 +92,178 @@ async def listing(
         raise InvalidField("cursor", "cursor: there is one page of a name")
     held.expect_bytes(limit * SESSION_BYTES)
     page = await services.engine.list_sessions(caller.tenant, limit, cursor, name)
-    return await json_response(
-        lambda: {"sessions": [session_fields(info) for info in page.sessions], "cursor": page.cursor},
-        tokens=len(page.sessions),
-    )
+    return await respond(page, tokens=len(page.sessions))
 
 
-async def info(
-    session: SessionDep, services: ServicesDep, caller: CallerDep, min_version: MinVersion = None
-) -> Response:
+async def info(call: AskingDep, services: ServicesDep, min_version: MinVersion = None) -> Response:
     """Tell where a session stands and what learning has saved it."""
-    found = await services.engine.session_info(caller.tenant, session, min_version)
-    return await json_response(lambda: session_fields(found), tokens=0, version=found.version)
+    found = await services.engine.session_info(call.caller.tenant, call.session, min_version)
+    return await respond(found, version=found.version)
 
 
-async def update(
-    session: SessionDep,
-    body: UpdateIn,
-    services: ServicesDep,
-    caller: CallerDep,
-    key: KeyDep,
-    if_match: IfMatchDep,
-) -> Response:
+async def update(body: UpdateRequest, services: ServicesDep, call: ChangingDep) -> Response:
     """Change the time to live, the metadata, or whether appends may learn."""
-    answer = await services.engine.update(
-        UpdateRequest(
-            caller=caller,
-            session=session,
-            ttl_seconds=body.ttl_seconds,
-            metadata=body.metadata,
-            learning=body.learning,
-            key=key,
-            if_match=if_match,
-        )
-    )
-    return await changed(answer)
+    return await _changed(await services.engine.update(body.by(call)))
 
 
-async def append(
-    session: SessionDep,
-    body: AppendIn,
-    services: ServicesDep,
-    caller: CallerDep,
-    held: HeldDep,
-    key: KeyDep,
-    if_match: IfMatchDep,
-) -> Response:
+async def append(body: AppendRequest, services: ServicesDep, call: ChangingDep, held: HeldDep) -> Response:
     """Score this text with the weights as they are, then learn from it."""
     if body.scores == "tokens":
         held.expect(len(body.tokens or ()) + len((body.text or "").encode()))
-    answer = await services.engine.append(
-        AppendRequest(
-            caller=caller,
-            session=session,
-            passage=passage(body.text, body.tokens),
-            learn=body.learn,
-            final=body.final,
-            scores=body.scores,
-            key=key,
-            if_match=if_match,
-        )
-    )
-    return await json_response(
-        lambda: append_fields(answer, body.unit),
-        tokens=_tokens(answer),
-        timings=answer.timings,
-        version=answer.version,
-    )
+    answer = await services.engine.append(body.by(call))
+    return await respond(answer, unit=body.unit, tokens=answer.length, version=answer.version)
 
 
-async def score(
-    session: SessionDep, body: CandidatesIn, services: ServicesDep, caller: CallerDep
-) -> Response:
+async def score(body: CandidatesRequest, services: ServicesDep, call: AskingDep) -> Response:
     """Rank continuations against the session as it is; nothing changes."""
-    answer = await services.engine.score_candidates(
-        CandidatesRequest(
-            caller=caller,
-            session=session,
-            candidates=tuple(candidate.candidate(index) for index, candidate in enumerate(body.candidates)),
-            weights=body.weights.weights(body.unit),
-            min_version=body.min_version,
-        )
-    )
-    return await json_response(
-        lambda: {
-            "version": answer.version,
-            "unit": body.unit,
-            "candidates": [ranked_fields(ranked, body.unit) for ranked in answer.candidates],
-        },
-        tokens=len(answer.candidates),
-        timings=answer.timings,
-        version=answer.version,
-    )
+    answer = await services.engine.score_candidates(body.by(call))
+    return await respond(answer, unit=body.unit, tokens=len(answer.candidates), version=answer.version)
 
 
 async def generate(
-    session: SessionDep,
-    body: ContinueIn,
-    services: ServicesDep,
-    caller: CallerDep,
-    held: HeldDep,
-    trace: TraceDep,
-    key: KeyDep,
-    if_match: IfMatchDep,
-    last_event_id: LastEventIdDep,
+    body: SessionGenerate, services: ServicesDep, call: ResumingDep, held: HeldDep, trace: TraceDep
 ) -> Response:
     """Continue the session's text with its own weights; keep it in the session where asked."""
-    if last_event_id is not None and not body.stream:
+    if call.after is not None and not body.stream:
         raise InvalidField("last-event-id", "last-event-id: needs stream")
     trace.changes = body.commit
     if not body.stream:
         held.expect(body.max_tokens)
-    events = services.engine.generate_in_session(
-        SessionGenerate(
-            caller=caller,
-            session=session,
-            settings=body.settings(),
-            commit=body.commit,
-            learn_from_output=body.learn_from_output,
-            key=key,
-            if_match=if_match,
-            min_version=body.min_version,
-            after=last_event_id,
-        )
-    )
+    events = services.engine.generate_in_session(body.by(call))
     return await respond_events(events, body, services, trace)
 
 
-async def reset(
-    session: SessionDep,
-    body: ResetIn,
-    services: ServicesDep,
-    caller: CallerDep,
-    key: KeyDep,
-    if_match: IfMatchDep,
-) -> Response:
+async def reset(body: ResetRequest, services: ServicesDep, call: ChangingDep) -> Response:
     """Forget the fast weights, the recurrent state, or both."""
-    answer = await services.engine.reset(
-        ResetRequest(caller=caller, session=session, scope=body.what, key=key, if_match=if_match)
-    )
-    return await changed(answer)
+    return await _changed(await services.engine.reset(body.by(call)))
 
 
-async def delete(session: SessionDep, services: ServicesDep, caller: CallerDep) -> Response:
+async def delete(call: AskingDep, services: ServicesDep) -> Response:
     """End a session for good. Repeating it is harmless."""
-    await services.engine.delete(caller.tenant, session)
+    await services.engine.delete(call.caller.tenant, call.session)
     return Response(status_code=204)
 
 
-async def changed(answer: ChangeAnswer) -> Response:
-    """Answer with a session after a change."""
-    return await json_response(
-        lambda: session_fields(answer.info) | {"durability": answer.durability, "replayed": answer.replayed},
-        tokens=0,
-        version=answer.info.version,
+async def _changed(answer: ChangeAnswer) -> Response:
+    return await respond(answer, version=answer.info.version)
+
+
+async def _made(made: CreatedSession, unit: Unit = "nats") -> Response:
+    return await respond(
+        made,
+        unit=unit,
+        tokens=0 if made.append is None else made.append.length,
+        version=made.info.version,
+        status=201,
+        headers={"location": f"/sessions/{made.info.id}"},
     )
 
 
-def _tokens(answer: AppendAnswer | None) -> int:
-    return len(answer.columns.ids) if answer is not None and answer.columns is not None else 0
+# ---- snapshots --------------------------------------------------------------------------------------------
 
 
-def answers(status: int, model: Any, *refusals: int) -> dict[int | str, dict[str, Any]]:
-    """Document what a route answers, and the statuses that it refuses with."""
-    return {status: {"model": model}, **problems(*refusals)}
+async def take(body: SnapshotRequest, services: ServicesDep, call: ChangingDep) -> Response:
+    """Give the present version a name to go back to. No version is made."""
+    taken = await services.engine.take_snapshot(body.by(call))
+    return await respond(taken, version=taken.snapshot.version, status=201)
+
+
+async def list_snapshots(call: AskingDep, services: ServicesDep, min_version: MinVersion = None) -> Response:
+    """List a session's named snapshots, oldest version first."""
+    found = await services.engine.list_snapshots(call.caller.tenant, call.session, min_version)
+    return await respond(SnapshotPage(snapshots=found), tokens=len(found))
+
+
+async def drop(call: AskingDep, snapshot: SnapshotDep, services: ServicesDep) -> Response:
+    """Remove a named snapshot. Repeating it is harmless."""
+    await services.engine.drop_snapshot(call.caller.tenant, call.session, snapshot)
+    return Response(status_code=204)
+
+
+async def restore(body: RestoreRequest, services: ServicesDep, call: ChangingDep) -> Response:
+    """Go back to a named snapshot: state, position and totals are as they were then, the version is new."""
+    return await _changed(await services.engine.restore(body.by(call)))
+
+
+# ---- forks and files --------------------------------------------------------------------------------------
+
+
+async def fork(body: ForkRequest, services: ServicesDep, call: CopyingDep) -> Response:
+    """Make an independent copy of a session, as it is or as it was at a named snapshot."""
+    return await _made(await services.engine.fork(body.by(call)))
+
+
+async def export(
+    session: SessionDep,
+    services: ServicesDep,
+    caller: CallerDep,
+    held: HeldDep,
+    min_version: MinVersion = None,
+) -> Response:
+    """Give the session as a safetensors file, which can be imported again where its model is served."""
+    exported = await services.engine.export(caller, session, min_version)
+    held.expect_file(len(exported.data))
+    headers = {
+        "content-disposition": f'attachment; filename="{session}.rlstm"',
+        "etag": f'"{exported.version}"',
+    }
+    return Response(exported.data, headers=headers, media_type=OCTETS)
+
+
+async def import_session(
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    key: KeyDep,
+    name: NewName = None,
+    ttl_seconds: TTLSeconds = None,
+) -> Response:
+    """Make a session of an exported file; it gets an id of its own."""
+    check_octets(request.headers.getlist("content-type"))
+    asked = ImportRequest(
+        caller=caller, data=await request.body(), name=name, ttl_seconds=ttl_seconds, key=key
+    )
+    return await _made(await services.engine.import_session(asked))
+
+
+# ---- all routes -------------------------------------------------------------------------------------------
 
 
 def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(prefix="/sessions", route_class=StrictRoute, tags=["sessions"])
-    add, one = routes.add_api_route, "/{session_id}"
-    add("", create, methods=["POST"], responses=answers(201, CreatedOut, *BODY, *SESSION), status_code=201)
-    add("", listing, methods=["GET"], responses=answers(200, SessionsOut, 422))
-    add(one, info, methods=["GET"], responses=answers(200, SessionOut, *SESSION))
-    add(one, update, methods=["PATCH"], responses=answers(200, ChangedOut, *BODY, *SESSION))
+    one = "/{session_id}"
+    change = (*BODY, *SESSION)
+    posts: tuple[tuple[str, Any, int, Any], ...] = (
+        ("", create, 201, CreatedSession),
+        (f"{one}/append", append, 200, AppendAnswer),
+        (f"{one}/score", score, 200, CandidatesAnswer),
+        (f"{one}/reset", reset, 200, ChangeAnswer),
+        (f"{one}/snapshots", take, 201, SnapshotAnswer),
+        (f"{one}/restore", restore, 200, ChangeAnswer),
+        (f"{one}/fork", fork, 201, CreatedSession),
+    )
+    for path, handler, status, schema in posts:
+        routes.add_api_route(
+            path, handler, methods=["POST"], responses=answers(status, schema, *change), status_code=status
+        )
+    add = routes.add_api_route
+    add("", listing, methods=["GET"], responses=answers(200, SessionPage, 422))
+    add(one, info, methods=["GET"], responses=answers(200, SessionInfo, *SESSION))
+    add(one, update, methods=["PATCH"], responses=answers(200, ChangeAnswer, *change))
     add(one, delete, methods=["DELETE"], responses=problems(*SESSION), status_code=204)
-    add(f"{one}/append", append, methods=["POST"], responses=answers(200, AppendOut, *BODY, *SESSION))
-    add(f"{one}/score", score, methods=["POST"], responses=answers(200, CandidatesOut, *BODY, *SESSION))
     add(f"{one}/generate", generate, methods=["POST"], responses=streamed(*SESSION))
-    add(f"{one}/reset", reset, methods=["POST"], responses=answers(200, ChangedOut, *BODY, *SESSION))
+    add(f"{one}/snapshots", list_snapshots, methods=["GET"], responses=answers(200, SnapshotPage, *SESSION))
+    named = f"{one}/snapshots/{{snapshot}}"
+    add(named, drop, methods=["DELETE"], responses=problems(*SESSION), status_code=204)
+    file = {200: {"content": FILE}, **problems(*SESSION)}
+    add(f"{one}/export", export, methods=["GET"], responses=file, response_class=Response)
+    add(
+        "/import",
+        import_session,
+        methods=["POST"],
+        responses=answers(201, CreatedSession, *change),
+        status_code=201,
+        openapi_extra={"requestBody": {"required": True, "content": FILE}},
+    )
     return routes

@@ -1,9 +1,9 @@
 """`WS /sessions/{id}/stream`: continuous text, an append a frame, each acknowledged by its number.
 
 Frames are worked on one after the other, and the next is read when the one before is acknowledged: a sender
-who is ahead waits in the system's buffers, and none of his text is dropped. A frame's number and the name of
-its stream make the append's idempotency key. Whoever lost his connection sends again, on a new one and to any
-server, all frames that were not acknowledged: each takes effect once.
+that is ahead waits in the system's buffers, and none of its text is dropped. A frame's number and the name of
+its stream make the append's idempotency key. A sender that lost its connection sends again, on a new one and
+to any server, all frames that were not acknowledged: each takes effect once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
+from dataclasses import replace
+from typing import Annotated, Final, NoReturn, TypeVar
 
 import orjson
 from fastapi import APIRouter, Query
@@ -19,29 +20,26 @@ from pydantic import Field, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rlstm_server.api import problems
-from rlstm_server.api.answers import INLINE_TOKENS, Unit, encode
+from rlstm_server.api.answers import encode
+from rlstm_server.api.answers import problems as refusals
 from rlstm_server.api.auth import Principal, principal_of
-from rlstm_server.api.bodies import InvalidJson, parse_strictly
+from rlstm_server.api.bodies import parse_strictly
 from rlstm_server.api.dependencies import (
     SESSION_ID,
-    CallerDep,
+    AskingDep,
     Services,
     ServicesDep,
-    SessionDep,
+    caller_of,
     services_of,
 )
-from rlstm_server.api.frame_shapes import FrameIn, frame_schema
-from rlstm_server.api.session_bodies import ScoresField
-from rlstm_server.api.session_fields import append_fields
-from rlstm_server.api.shapes import Strict, UnitField, passage
-from rlstm_server.api.shapes import problems as refusals
-from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
-from rlstm_server.engine.quotas import Caller
+from rlstm_server.api.document import ReadyFrame, ScoresFrame, frame_schema
+from rlstm_server.api.tracing import Trace, trace_of
 from rlstm_server.errors import (
     Conflict,
     InFlight,
     InternalError,
     InvalidField,
+    InvalidJson,
     NotFound,
     Overloaded,
     RateLimited,
@@ -49,7 +47,16 @@ from rlstm_server.errors import (
     SlowConsumer,
     UpgradeRequired,
 )
-from rlstm_server.schemas import AppendAnswer, AppendRequest
+from rlstm_server.schemas import (
+    AppendAnswer,
+    AppendRequest,
+    Call,
+    Frame,
+    ScoresField,
+    Strict,
+    UnitField,
+    laid_out,
+)
 
 PROTOCOL: Final = "rlstm.v1"
 """The subprotocol that is spoken; the key may come as another one, `bearer.<key>`."""
@@ -82,40 +89,34 @@ class Asked(Strict):
     unit: UnitField = "nats"
 
 
-Shape = TypeVar("Shape", bound=Strict)
+Schema = TypeVar("Schema", bound=Strict)
 
 
 class TextStream:
     """One connection: reads a frame, appends it, acknowledges it."""
 
-    def __init__(
-        self, socket: WebSocket, services: Services, caller: Caller, session: str, asked: Asked
-    ) -> None:
-        self._socket, self._services, self._caller, self._session = socket, services, caller, session
+    def __init__(self, socket: WebSocket, services: Services, call: Call, asked: Asked) -> None:
+        self._socket, self._services, self._call, self._asked = socket, services, call, asked
         self._name = asked.stream or secrets.token_hex(16)
-        self._scores: Literal["tokens", "totals", "none"] = asked.scores
-        self._unit: Unit = asked.unit
         self._principal: Principal = principal_of(socket.scope)
         self._trace: Trace = trace_of(socket.scope)
         self._last: int | None = None
 
     async def run(self) -> None:
         """Serve the connection to its end; what went wrong is told before it is closed."""
-        info = await self._services.engine.session_info(self._caller.tenant, self._session)
+        info = await self._services.engine.session_info(self._call.caller.tenant, self._call.session)
         await self._socket.accept(PROTOCOL if PROTOCOL in self._socket.scope["subprotocols"] else None)
         self._trace.keyed = True  # a frame may have been sent before
         seq: int | None = None
         try:
-            await self._send(
-                {
-                    "type": "ready",
-                    "stream": self._name,
-                    "version": info.version,
-                    "position": info.position,
-                    "window": WINDOW,
-                    "frame_bytes": FRAME_BYTES,
-                }
+            ready = ReadyFrame(
+                stream=self._name,
+                version=info.version,
+                position=info.position,
+                window=WINDOW,
+                frame_bytes=FRAME_BYTES,
             )
+            await self._write(orjson.dumps(laid_out(ready)))
             while True:
                 seq = None
                 frame = await self._frame()
@@ -130,31 +131,29 @@ class TextStream:
             self._trace.fault = error
             await self._refuse(InternalError(), seq)
 
-    async def _frame(self) -> FrameIn:
+    async def _frame(self) -> Frame:
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1005))
         text = message.get("text")
         if text is None:
             raise InvalidJson("frames are text: one JSON object each")
-        return _read(FrameIn, parse_strictly(text.encode("utf-8", "surrogatepass")))
+        return _read(Frame, parse_strictly(text.encode("utf-8", "surrogatepass")))
 
     def _check_order(self, seq: int) -> None:
         if self._last is not None and seq != self._last + 1:
             raise InvalidField("seq", f"seq: {self._last + 1} comes next, and not {seq}")
         self._last = seq
 
-    async def _append(self, frame: FrameIn) -> AppendAnswer:
+    async def _append(self, frame: Frame) -> AppendAnswer:
         """Append a frame; what passes by itself is waited for."""
         request = AppendRequest(
-            caller=self._caller,
-            session=self._session,
-            passage=passage(frame.text, frame.tokens),
+            text=frame.text,
+            tokens=frame.tokens,
             learn=frame.learn,
             final=frame.final,
-            scores=self._scores,
-            key=f"stream:{self._name}:{frame.seq}",
-        )
+            scores=self._asked.scores,
+        ).by(replace(self._call, key=f"stream:{self._name}:{frame.seq}"))
         loop = asyncio.get_running_loop()
         patience, pause = loop.time() + PATIENCE_SECONDS, SHORTEST_PAUSE_SECONDS
         while True:
@@ -171,27 +170,18 @@ class TextStream:
 
     async def _acknowledge(self, seq: int, answer: AppendAnswer) -> None:
         self._trace.version = answer.version
-        tokens = len(answer.columns.ids) if answer.columns is not None else 0
-
-        def build() -> dict[str, Any]:
-            return {"type": "scores", "seq": seq, **append_fields(answer, self._unit)}
-
-        body = encode(build) if tokens <= INLINE_TOKENS else await asyncio.to_thread(encode, build)
-        await self._write(body)
+        acknowledged = ScoresFrame(seq=seq, answer=answer)
+        await self._write(await encode(lambda: laid_out(acknowledged, self._asked.unit), answer.length))
 
     async def _refuse(self, error: ServerError, seq: int | None) -> None:
         """Say what is wrong, of which frame, and close; one whose outcome is open may be sent again."""
         problems.note(error, self._trace)
         document = problems.document(error, self._trace.request_id)
-        status = problems.kind_of(error).status
         try:
-            await self._send({"type": "error", "seq": seq, "problem": document})
-            await self._socket.close(REFUSED + status)
+            await self._write(orjson.dumps({"type": "error", "seq": seq, "problem": document}))
+            await self._socket.close(REFUSED + error.status)
         except (WebSocketDisconnect, RuntimeError, ServerError):
-            return  # he has left
-
-    async def _send(self, fields: dict[str, Any]) -> None:
-        await self._write(orjson.dumps(fields))
+            return  # nobody is there any more
 
     async def _write(self, body: bytes) -> None:
         seconds = self._services.settings.limits.send_seconds
@@ -202,7 +192,7 @@ class TextStream:
             raise SlowConsumer(f"the reader took nothing for {seconds:g} s") from None
 
 
-def _read(schema: type[Shape], value: object) -> Shape:
+def _read(schema: type[Schema], value: object) -> Schema:
     """Hold a value against a schema. Raises InvalidField, which names the first fault's place."""
     try:
         return schema.model_validate(value)
@@ -219,20 +209,13 @@ async def stream(socket: WebSocket) -> None:
             raise NotFound
         trace.session_id = session
         asked = _read(Asked, dict(socket.query_params))
-        principal = principal_of(socket.scope)
-        caller = Caller(
-            tenant=principal.tenant,
-            request_id=trace.request_id,
-            endpoint=services.metrics.endpoint(endpoint_of(socket.scope)),
-            quota=principal.quota,
-        )
-        await TextStream(socket, services, caller, session, asked).run()
+        await TextStream(socket, services, Call(caller=caller_of(socket), session=session), asked).run()
     except ServerError as error:
         await socket.send_denial_response(problems.answer(error, trace))
 
 
 async def answer_plainly(
-    session: SessionDep, services: ServicesDep, caller: CallerDep, asked: Annotated[Asked, Query()]
+    call: AskingDep, services: ServicesDep, asked: Annotated[Asked, Query()]
 ) -> NoReturn:
     """Continuous text over a WebSocket of the subprotocol `rlstm.v1`: frames up, acknowledgements down.
 
@@ -241,7 +224,7 @@ async def answer_plainly(
     `bearer.<key>`. A request that is no WebSocket is refused as that would be, or else with 426: browsers do
     not tell why a WebSocket was refused.
     """
-    await services.engine.session_info(caller.tenant, session)
+    await services.engine.session_info(call.caller.tenant, call.session)
     raise UpgradeRequired("ask for a WebSocket here; if that was done, a proxy did not pass it on")
 
 

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlstm_server.errors import InternalError, ServerError
+from rlstm_server.errors import InternalError, Rejection, ServerError
 from rlstm_server.logs import LOGGER
-from rlstm_server.metrics import Metrics, Outcome, Rejection
+from rlstm_server.metrics import Metrics, Outcome
 from rlstm_server.telemetry import REQUEST_ID as SPAN_REQUEST_ID
 from rlstm_server.telemetry import SESSION_ID as SPAN_SESSION_ID
 

@@ -1,87 +1,142 @@
-"""Answers as they are stored with a commit, so that a repeat of the operation gets the same one.
+"""Sessions and answers as the store has them.
 
-An answer has a summary, which is kept as long as the operation's id is known, and details, of which a session
-keeps only so many: the columns of an append, the metadata of a described session. Columns are stored as
+A session is described by its `SessionInfo` as JSON: in its head, so that a listing shows it without opening
+its state, and as the answer to what made or changed it. The answer to a change is stored with it, so that a
+repeat gets the same one. It has a summary, kept as long as the operation's id is known, and details, of which
+a session keeps only so many: the columns of an append, the metadata of a session. Columns are stored as
 
-    zlib(header length (4, little-endian) | header (JSON: name, type and count of each) | their numbers)
+    zlib(header length (4, little-endian) | header (text: name, type and count of each) | their numbers)
 
 each number as the smallest type that holds all of its column, spans as differences.
 """
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
-from rlstm_server.engine.description import adaptation_choice, ancestor
-from rlstm_server.errors import StateCorrupt
-from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.state import SessionCopy, SessionFacts
+from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
+from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo
+from rlstm_server.store.base import Head, Listed
 
 _LENGTH_BYTES: Final = 4
 _LEVEL: Final = 1
 _FLOATS: Final = ("logprobs", "static_logprobs", "entropies")
+_SESSION: Final = TypeAdapter(SessionInfo)
+_APPEND: Final = TypeAdapter(AppendAnswer)
 
 
-class Stored(NamedTuple):
-    """An answer as it is stored; see the module."""
-
-    summary: bytes
-    details: bytes
+# ---- sessions ---------------------------------------------------------------------------------------------
 
 
-def store_append(answer: AppendAnswer) -> Stored:
-    """Write an append's answer: its columns are the details."""
-    details = b"" if answer.columns is None else _pack(answer.columns)
-    return Stored(orjson.dumps(replace(answer, columns=None)), details)
+def info_of(copy: SessionCopy, expires_at_ms: int = 0) -> SessionInfo:
+    """Describe a copy of a session."""
+    state, facts = copy.state, copy.facts
+    return SessionInfo(
+        id=copy.key.session_id,
+        name=facts.name,
+        model=state.served.name,
+        fingerprint=state.served.fingerprint,
+        adaptation_fingerprint=state.served.adaptation_fingerprint,
+        version=copy.position.version,
+        position=state.adapted.position,
+        created_at=facts.created_at_ms / 1000,
+        expires_at=expires_at_ms / 1000,
+        state_bytes=state.nbytes,
+        adaptation=state.choice,
+        weights=state.adapted.weights,
+        norm_ratio=state.norm_ratio,
+        totals=state.totals,
+        pending=len(state.place.pending),
+        metadata=facts.metadata,
+        learning=facts.learning,
+        forked_from=facts.forked_from,
+    )
 
 
-def read_append(summary: bytes, details: bytes | None) -> AppendAnswer:
-    """Read an append's answer; it says where its scores are no longer stored. Raises StateCorrupt."""
-    content = parse(summary)
-    try:
-        totals = content.pop("totals")
-        return AppendAnswer(
-            **{
-                **content,
-                "columns": _unpack(details) if details else None,
-                "totals": None if totals is None else Totals(**totals),
-                "weights": tuple(content["weights"]),
-                "timings": Timings(**content["timings"]),
-                "scores_stored": details is not None,
-            }
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
-        raise StateCorrupt("a stored answer lacks a field") from error
-
-
-def store_session(info: SessionInfo) -> Stored:
-    """Write the description of a session after a change: its metadata are the details."""
-    details = orjson.dumps(info.metadata) if info.metadata else b""
-    return Stored(orjson.dumps(replace(info, metadata={})), details)
-
-
-def encode_session(info: SessionInfo) -> bytes:
-    """Write the whole description of a session that is made."""
-    return orjson.dumps(info)
+def write_session(info: SessionInfo) -> bytes:
+    """Write the description of a session."""
+    return _SESSION.dump_json(info)
 
 
 def read_session(data: bytes) -> SessionInfo:
     """Read the description of a session. Raises StateCorrupt."""
-    content = parse(data)
     try:
-        return SessionInfo(
-            adaptation=adaptation_choice(content.pop("adaptation")),
-            weights=tuple(content.pop("weights")),
-            totals=SessionTotals(**content.pop("totals")),
-            forked_from=ancestor(content.pop("forked_from")),
-            **content,
+        return _SESSION.validate_json(data)
+    except ValidationError as error:
+        raise StateCorrupt("the session's description cannot be read") from error
+
+
+def session_info(session_id: str, head: Head) -> SessionInfo:
+    """Describe a session by its head, whose times are the store's. Raises StateCorrupt."""
+    return replace(
+        read_session(head.info),
+        id=session_id,
+        name=head.name,
+        version=head.version,
+        created_at=head.created_at_ms / 1000,
+        expires_at=head.expires_at_ms / 1000,
+    )
+
+
+def session_facts(head: Head) -> SessionFacts:
+    """What was said of a session. Raises StateCorrupt."""
+    info = read_session(head.info)
+    return SessionFacts(
+        name=head.name,
+        created_at_ms=head.created_at_ms,
+        ttl_ms=head.ttl_ms,
+        metadata=info.metadata,
+        learning=info.learning,
+        forked_from=info.forked_from,
+    )
+
+
+def most_bytes(models: Models, listed: Listed) -> int:
+    """What a session's state may come to; of a damaged description nobody can say."""
+    try:
+        info = read_session(listed.head.info)
+    except StateCorrupt:
+        return 0
+    try:
+        served = models.with_identity(info.fingerprint, info.adaptation_fingerprint)
+        return max(info.state_bytes, served.state_bytes(info.adaptation))
+    except (InvalidField, ModelMismatch):  # of a model that is not served here, or a calibration that was
+        return info.state_bytes
+
+
+# ---- answers ----------------------------------------------------------------------------------------------
+
+
+def store_session(info: SessionInfo) -> tuple[bytes, bytes]:
+    """Write the description of a session after a change: its metadata are the details."""
+    details = orjson.dumps(info.metadata) if info.metadata else b""
+    return write_session(replace(info, metadata={})), details
+
+
+def store_append(answer: AppendAnswer) -> tuple[bytes, bytes]:
+    """Write an append's answer: its columns are the details."""
+    details = b"" if answer.columns is None else _pack(answer.columns)
+    return _APPEND.dump_json(replace(answer, columns=None)), details
+
+
+def read_append(summary: bytes, details: bytes | None) -> AppendAnswer:
+    """Read an append's answer; it says where its scores are no longer stored. Raises StateCorrupt."""
+    try:
+        return replace(
+            _APPEND.validate_json(summary),
+            columns=_unpack(details) if details else None,
+            scores_stored=details is not None,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StateCorrupt("a stored answer lacks a field") from error
+    except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
+        raise StateCorrupt("a stored answer cannot be read") from error
 
 
 def parse(data: bytes) -> dict[str, Any]:
@@ -97,7 +152,7 @@ def parse(data: bytes) -> dict[str, Any]:
 
 def _pack(columns: Columns) -> bytes:
     written: list[tuple[str, NDArray[Any]]] = []
-    for name, column in asdict(columns).items():
+    for name, column in vars(columns).items():
         if column is None or name == "top":
             continue
         values = np.asarray(column, dtype=np.float64 if name in _FLOATS else np.int64)
@@ -106,7 +161,7 @@ def _pack(columns: Columns) -> bytes:
         elif name == "starts":
             values = np.diff(values, prepend=0)
         written.append((name, _smallest(values)))
-    header = orjson.dumps([[name, values.dtype.str, len(values)] for name, values in written])
+    header = " ".join(f"{name} {values.dtype.str} {len(values)}" for name, values in written).encode()
     body = b"".join(values.tobytes() for _, values in written)
     return zlib.compress(len(header).to_bytes(_LENGTH_BYTES, "little") + header + body, _LEVEL)
 
@@ -115,8 +170,9 @@ def _unpack(details: bytes) -> Columns:
     data = zlib.decompress(details)
     at = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     found: dict[str, NDArray[Any]] = {}
-    for name, kind, count in orjson.loads(data[_LENGTH_BYTES:at]):
-        dtype = np.dtype(kind)
+    header = iter(data[_LENGTH_BYTES:at].decode().split())
+    for name, kind, number in zip(header, header, header, strict=True):
+        dtype, count = np.dtype(kind), int(number)
         found[name] = np.frombuffer(data, dtype, count, at).astype(
             np.float64 if name in _FLOATS else np.int64
         )

@@ -11,15 +11,14 @@ from typing import Any
 
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine import answers, requests
-from rlstm_server.engine.description import SessionCopy, SessionFacts, info_of, session_info
+from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Charge, charging
 from rlstm_server.engine.reading import TokenUsage, read_piece
-from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.session import Change, Changed, Sessions, Staged
 from rlstm_server.engine.snapshots import NamedSnapshots
-from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.state import SessionCopy, SessionFacts, SessionState
 from rlstm_server.engine.text import Piece, Place, read_passage
-from rlstm_server.engine.transaction import Change, Changed, Staged
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas import (
@@ -50,18 +49,27 @@ class Changes:
     async def append(self, request: AppendRequest) -> AppendAnswer:
         """Score, then learn.
 
-        Raises NotFound, Gone, VersionMoved, Conflict, IdempotencyMismatch, InFlight.
+        Raises NotFound, Gone, VersionMismatch, Conflict, IdempotencyMismatch, InFlight.
         """
-        body_hash = await requests.off_loop(
-            requests.size_of(request.passage), partial(append_digest, request)
+        digest = partial(
+            requests.request_digest,
+            "append",
+            session=request.session,
+            passage=request.passage,
+            learn=request.learn,
+            final=request.final,
+            scores=request.scores,
         )
+        body_hash = await requests.off_loop(requests.size_of(request.passage), digest)
         change = _change(request, body_hash)
 
         async def work(task: Task[AppendAnswer]) -> AppendAnswer:
             changed = await self.sessions.change(task, change, partial(self._plan_append, request, charge))
-            if changed.replay is not None:
+            if changed.answer is None:
                 charge.refund()
-            return await self._append_answer(change, changed)
+                return await self._repeated(change, changed)
+            expires_at = changed.expires_at_ms / 1000
+            return replace(changed.answer, expires_at=expires_at, timings=changed.timings)
 
         with charging(request.caller.quota) as charge:
             return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
@@ -70,9 +78,9 @@ class Changes:
         """Forget fast weights, recurrent state, or both."""
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
-            return partial(_stage, copy, partial(reset, copy.state, request.scope), copy.facts)
+            return partial(_stage, copy, partial(reset, copy.state, request.what), copy.facts)
 
-        return await self._change(request, "reset", plan, scope=request.scope)
+        return await self._change(request, "reset", plan, scope=request.what)
 
     async def update(self, request: UpdateRequest) -> ChangeAnswer:
         """Change what was said of the session. Raises InvalidField when nothing is to change."""
@@ -114,10 +122,7 @@ class Changes:
         charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
         return partial(_stage_append, copy, request, piece, self.sessions.store.durability)
 
-    async def _append_answer(self, change: Change, changed: Changed[AppendAnswer]) -> AppendAnswer:
-        if changed.staged is not None and changed.expires_at_ms is not None:
-            expires_at = changed.expires_at_ms / 1000
-            return replace(changed.staged.answer, expires_at=expires_at, timings=changed.timings)
+    async def _repeated(self, change: Change, changed: Changed[AppendAnswer]) -> AppendAnswer:
         replay = changed.known
         head = await self.sessions.store.load_head(change.key, with_state=False)
         stored = answers.read_append(replay.summary, replay.details)
@@ -138,14 +143,14 @@ class Changes:
             return ChangeAnswer(
                 info=await self._info(change, changed),
                 durability=self.sessions.store.durability,
-                replayed=changed.staged is None,
+                replayed=changed.answer is None,
             )
 
         return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
 
     async def _info(self, change: Change, changed: Changed[SessionInfo]) -> SessionInfo:
-        if changed.staged is not None and changed.expires_at_ms is not None:
-            return replace(changed.staged.answer, expires_at=changed.expires_at_ms / 1000)
+        if changed.answer is not None:
+            return replace(changed.answer, expires_at=changed.expires_at_ms / 1000)
         replay = changed.known
         head = await self.sessions.store.load_head(change.key, with_state=False)
         present = session_info(change.key.session_id, head)
@@ -162,18 +167,6 @@ def _change(request: Request, body_hash: bytes) -> Change:
         body_hash=body_hash,
         caller=request.caller,
         if_match=request.if_match,
-    )
-
-
-def append_digest(request: AppendRequest) -> bytes:
-    """Tell this append from another with the same key."""
-    return requests.request_digest(
-        "append",
-        session=request.session,
-        passage=request.passage,
-        learn=request.learn,
-        final=request.final,
-        scores=request.scores,
     )
 
 
@@ -203,7 +196,7 @@ async def _stage_append(
         timings=Timings(),
         learn=learn,
     )
-    return Staged(state, answer, answers.store_append(answer), reading.usage, copy.facts)
+    return Staged(state, copy.facts, reading.usage, answer, *answers.store_append(answer))
 
 
 async def _stage(
@@ -211,8 +204,8 @@ async def _stage(
 ) -> Staged[SessionInfo]:
     """A change without scores: its answer is the session afterwards, to expire when the store says."""
     state = compute()
-    info = replace(info_of(replace(copy, state=state, facts=facts), 0), version=copy.position.version + 1)
-    return Staged(state, info, answers.store_session(info), TokenUsage(), facts)
+    info = replace(info_of(replace(copy, state=state, facts=facts)), version=copy.position.version + 1)
+    return Staged(state, facts, TokenUsage(), info, *answers.store_session(info))
 
 
 def reset(state: SessionState, scope: ResetScope) -> SessionState:

@@ -108,8 +108,8 @@ class Completions:
         """Continuations of one prompt, token by token."""
         requests.check_generation(request.settings, self.limits)
         served = self.models.named(request.model)
-        context = partial(read_context, served.vocab, request.prompt, "prompt")
-        piece = await requests.off_loop(requests.size_of(request.prompt), context) or EMPTY
+        context = partial(read_context, served.vocab, request.passage, "prompt")
+        piece = await requests.off_loop(requests.size_of(request.passage), context) or EMPTY
         requests.within("prompt tokens", len(piece.ids), self.limits.prompt_tokens)
         order = self._order(served, None, request.settings, None)
         prompt = Prompt(piece=piece, after_bos=True)

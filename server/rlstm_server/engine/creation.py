@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, Final
 
 from rlstm_server.engine import answers, requests
+from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.changes import Changes
-from rlstm_server.engine.description import SessionCopy, SessionFacts, describe, info_of, session_info
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Caller, StorageQuota
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.state import OVERHEAD_BYTES, SessionState, check_size
+from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, SessionState, check_size
 from rlstm_server.engine.text import read_passage
 from rlstm_server.errors import (
     Gone,
@@ -28,6 +28,7 @@ from rlstm_server.schemas import (
     AdaptationChoice,
     AppendAnswer,
     AppendRequest,
+    Call,
     CreatedSession,
     CreateSession,
     EngineIdentity,
@@ -38,6 +39,7 @@ from rlstm_server.store.base import (
     Creation,
     CreationReplayed,
     Mismatch,
+    Position,
     SessionKey,
     new_operation_id,
     new_session_id,
@@ -154,22 +156,21 @@ class Creator:
         return await self._repeated(caller.tenant, outcome, task)
 
     async def _make(self, new: NewSession, task: Task[CreatedSession]) -> CreatedSession:
+        facts = new.facts
+        copy = SessionCopy(key=new.key, position=Position.first(new.key), state=new.state, facts=facts)
+        described = answers.write_session(info_of(copy, facts.created_at_ms + facts.ttl_ms))
         creation = Creation(
             key=new.key,
             operation_id=new.operation_id,
             body_hash=new.body_hash,
-            name=new.facts.name,
-            info=describe(new.state, new.facts),
+            name=facts.name,
+            info=described,
             state=await self.sessions.seal(new.key, new.state),
-            ttl_ms=new.facts.ttl_ms,
-            answer=b"{}",
+            ttl_ms=facts.ttl_ms,
+            answer=described,
             brought=new.brought,
         )
-        copy = SessionCopy(key=new.key, position=creation.position, state=new.state, facts=new.facts)
-        expected = info_of(copy, new.facts.created_at_ms + new.facts.ttl_ms)
-        outcome = await task.commit(
-            self.sessions.store.create(replace(creation, answer=answers.encode_session(expected)))
-        )
+        outcome = await task.commit(self.sessions.store.create(creation))
         if not isinstance(outcome, Created):
             return await self._repeated(new.key.tenant, outcome, task)
         task.took_effect = True
@@ -245,13 +246,8 @@ class Creator:
         """Append the first text; without a key to repeat the request with, a session without it is ended."""
         if request.first is None:
             raise ValueError("there is no first text")
-        append = AppendRequest(
-            caller=request.caller,
-            session=session,
-            passage=request.first,
-            scores=request.scores,
-            key=operation_id + FIRST,
-        )
+        call = Call(caller=request.caller, session=session, key=operation_id + FIRST)
+        append = AppendRequest(text=request.text, tokens=request.tokens, scores=request.scores).by(call)
         try:
             return await self.changes.append(append)
         except ServerError as error:
@@ -280,7 +276,7 @@ def creation_digest(request: CreateSession) -> bytes:
         "create",
         **({} if request.model is None else {"model": request.model}),
         name=request.name,
-        adaptation=request.adaptation,
+        adaptation=request.adaptation.model_dump(),
         ttl_seconds=request.ttl_seconds,
         metadata=request.metadata,
         first=request.first,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from rlstm_server.engine.cache import SessionCache
+from rlstm_server.engine.state import SessionCache
 from rlstm_server.errors import (
     Draining,
     InFlight,
@@ -33,30 +33,26 @@ class Task(Generic[Result]):
     """
 
     work: Callable[["Task[Result]"], Awaitable[Result]]
+    key: SessionKey | None = None
+    operation_id: str = ""
     took_effect: bool = False
+    task: "asyncio.Task[Result]" = field(init=False)
     _refuse: Callable[[], ServerError] | None = None
     _abandoned: bool = False
     _committing: bool = False
-    _task: "asyncio.Task[Result]" = field(init=False)
 
     def __post_init__(self) -> None:
-        self._task = asyncio.ensure_future(self._run())
-        self._task.add_done_callback(_take_exception)
-
-    @property
-    def task(self) -> "asyncio.Task[Result]":
-        """The event loop's task that does the work."""
-        return self._task
+        self.task = asyncio.ensure_future(self.work(self))
 
     async def wait(self) -> Result:
         """The result. Cancelling the wait abandons the task."""
         try:
-            return await asyncio.shield(self._task)
+            return await asyncio.shield(self.task)
         except ServerError as error:
             self._honest(error)
             raise
         except asyncio.CancelledError:
-            if self._refuse is not None and self._task.cancelled():
+            if self._refuse is not None and self.task.cancelled():
                 raise self._honest(self._refuse()) from None
             self.abandon()
             raise
@@ -66,7 +62,7 @@ class Task(Generic[Result]):
         self._abandoned = True
         self._refuse = refuse
         if not self._committing:
-            self._task.cancel()
+            self.task.cancel()
 
     async def commit(self, call: Awaitable[Answer]) -> Answer:
         """Await a commit that nothing may interrupt."""
@@ -86,15 +82,6 @@ class Task(Generic[Result]):
             error.applied = "yes"
         return error
 
-    async def _run(self) -> Result:
-        return await self.work(self)
-
-
-def _take_exception(task: "asyncio.Task[Any]") -> None:
-    """Look at a task's exception, so that an abandoned one is not reported as forgotten."""
-    if not task.cancelled():
-        task.exception()
-
 
 @dataclass(eq=False)
 class _Queue:
@@ -107,6 +94,19 @@ class _Queue:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     failures: int = 0
     tasks: dict[str, Task[Any]] = field(default_factory=dict)
+
+    async def in_turn(
+        self, known: int, work: Callable[[Task[Result]], Awaitable[Result]], task: Task[Result]
+    ) -> Result:
+        """Do work when all before it is done, of which so many failures were known."""
+        async with self.turn:
+            if self.failures != known:
+                raise StoreUnavailable("the store did not answer the operation before this one")
+            try:
+                return await work(task)
+            except (StoreUnavailable, OutcomeUnknown):
+                self.failures += 1
+                raise
 
 
 @dataclass(eq=False, kw_only=True)
@@ -122,10 +122,7 @@ class SessionQueues:
 
     def start(self, work: Callable[[Task[Result]], Awaitable[Result]]) -> Task[Result]:
         """Start work that belongs to no session yet."""
-        task = Task(work)
-        self._tasks.add(task)
-        task.task.add_done_callback(lambda _: self._tasks.discard(task))
-        return task
+        return self._started(Task(work))
 
     def enqueue(
         self, key: SessionKey, operation_id: str, work: Callable[[Task[Result]], Awaitable[Result]]
@@ -139,28 +136,26 @@ class SessionQueues:
             raise Overloaded(
                 f"{self.queued_operations} operations of this session wait already", retry_after=1
             )
-
-        known = queue.failures
-
-        async def in_turn(task: Task[Result]) -> Result:
-            async with queue.turn:
-                if queue.failures != known:
-                    raise StoreUnavailable("the store did not answer the operation before this one")
-                try:
-                    return await work(task)
-                except (StoreUnavailable, OutcomeUnknown):
-                    queue.failures += 1
-                    raise
-
         self._queues[key] = queue
-        task = queue.tasks[operation_id] = self.start(in_turn)
-        task.task.add_done_callback(lambda _: self._leave(key, queue, operation_id))
+        task = queue.tasks[operation_id] = Task(
+            partial(queue.in_turn, queue.failures, work), key, operation_id
+        )
+        return self._started(task)
+
+    def _started(self, task: Task[Result]) -> Task[Result]:
+        self._tasks.add(task)
+        task.task.add_done_callback(partial(self._leave, task))
         return task
 
-    def _leave(self, key: SessionKey, queue: _Queue, operation_id: str) -> None:
-        queue.tasks.pop(operation_id, None)
-        if not queue.tasks and self._queues.get(key) is queue:
-            del self._queues[key]
+    def _leave(self, task: Task[Any], done: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not done.cancelled():
+            done.exception()  # looked at, so that an abandoned one is not reported as forgotten
+        queue = None if task.key is None else self._queues.get(task.key)
+        if queue is not None and task.key is not None:
+            queue.tasks.pop(task.operation_id, None)
+            if not queue.tasks:
+                del self._queues[task.key]
 
     def end(self, key: SessionKey, refuse: Callable[[], ServerError]) -> None:
         """Stop all tasks of a session that has ended, but for a commit on its way; keep no copy."""

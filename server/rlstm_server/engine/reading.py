@@ -176,7 +176,7 @@ def _watched(
         part = replace(part, state=state, guards=(*part.guards, "reset"))
     elif seen.frozen and learn:
         part = replace(part, guards=(*part.guards, "frozen"))
-    return part, seen.watch
+    return part, seen.guard
 
 
 def columns_of(
@@ -191,7 +191,7 @@ def columns_of(
         entropies=() if scores is None else tuple(scores.entropies.tolist()),
         starts=tuple(piece.starts),
         ends=tuple(piece.ends),
-        top=None if scores is None else alternatives(scores),
+        top=None if scores is None or scores.top_ids is None else alternatives(scores),
     )
 
 

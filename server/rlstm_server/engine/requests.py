@@ -65,12 +65,12 @@ def check_append(piece: Piece, limits: EngineLimits) -> Piece:
 
 def check_score(request: ScoreRequest, limits: EngineLimits) -> None:
     """Raise TooLarge or InvalidField for a score request that cannot be taken."""
-    if not request.items:
+    if not request.named_items:
         raise InvalidField("items", "there are no items")
-    within("items", len(request.items), limits.score_items)
+    within("items", len(request.named_items), limits.score_items)
     within("top", request.top, limits.top)
-    if request.adaptation is not None:
-        check_adaptation(request.adaptation)
+    if request.learning is not None:
+        check_adaptation(request.learning)
 
 
 def check_adaptation(asked: AdaptationRequest) -> None:

@@ -12,12 +12,11 @@ from rlstm_model.adaptation.adapted_state import Cursor
 from rlstm_model.adaptation.batch_items import Reader, ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.evaluator import CHUNK
 from rlstm_server.engine import requests
-from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import TokenUsage, columns_of, read_piece, totals_of
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.text import Piece, read_context, read_passage
 from rlstm_server.engine.worker import compute, gather
 from rlstm_server.errors import InvalidField, StateCorrupt
@@ -85,9 +84,10 @@ class Scoring:
         """
         requests.check_score(request, self.limits)
         served = self.models.named(request.model)
-        size = sum(requests.size_of(item.passage) + requests.size_of(item.context) for item in request.items)
-        items = await requests.off_loop(size, partial(self._item_texts, served, request.items))
-        choice = None if request.adaptation is None else served.choose(request.adaptation)
+        given = request.named_items
+        size = sum(requests.size_of(item.passage) + requests.size_of(item.before) for item in given)
+        items = await requests.off_loop(size, partial(self._item_texts, served, given))
+        choice = None if request.learning is None else served.choose(request.learning)
         rows = min(len(items), ROWS_OF_REQUEST)
         with charging(request.caller.quota) as charge:
             count = sum(text.tokens for text in items)
@@ -99,9 +99,11 @@ class Scoring:
             ran = await self.sessions.worker.run(job, request.caller, rows)
         ran.result.usage.count(self.sessions.metrics)
         timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
-        return ScoreAnswer(items=ran.result.items, adaptation=choice, timings=timings)
+        return ScoreAnswer(
+            identity=served.identity, items=ran.result.items, adaptation=choice, timings=timings
+        )
 
-    def _item_texts(self, served: ServedModel, items: tuple[ScoreItem, ...]) -> Sequence[ItemText]:
+    def _item_texts(self, served: ServedModel, items: Sequence[ScoreItem]) -> Sequence[ItemText]:
         given = sum(len(item.passage.tokens or ()) for item in items)
         requests.within("tokens of all items", given, self.limits.score_tokens)  # before any is read
         texts = [_item_text(served, index, item) for index, item in enumerate(items)]
@@ -116,7 +118,7 @@ class Scoring:
         copy = await self.sessions.read(key, request.caller, request.min_version)
         size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
-        job = partial(rank_candidates, copy.state, request.candidates, pieces, request.weights)
+        job = partial(rank_candidates, copy.state, request.named_candidates, pieces, request.mix)
         with self.sessions.distrusting(key), charging(request.caller.quota) as charge:
             charge.add(tokens=sum(len(piece.ids) for piece in pieces))
             ran = await self.sessions.worker.run(job, request.caller, min(len(pieces), ROWS_OF_REQUEST))
@@ -140,8 +142,8 @@ def _item_text(served: ServedModel, index: int, item: ScoreItem) -> ItemText:
     piece = read_passage(served.vocab, item.passage, field)
     if not piece.ids:
         raise InvalidField(f"{field}.text", "the text holds no token")
-    context = read_context(served.vocab, item.context, f"{field}.context")
-    return ItemText(id=item.id, piece=piece, context=context)
+    context = read_context(served.vocab, item.before, f"{field}.context")
+    return ItemText(id=str(item.id), piece=piece, context=context)
 
 
 # ---- on the device thread ---------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ def _ranked(
     ranks, static_ranks = _ranks(scores), _ranks(static_scores)
     return tuple(
         RankedCandidate(
-            id=each.id,
+            id=str(each.id),
             logprob=own.logprob,
             static_logprob=own.static_logprob,
             tokens=own.tokens,

@@ -3,7 +3,8 @@
 A change, step by step: the copy at hand is taken without asking the store (the commit verifies it), the
 change is computed on a staged state, and committed, whole, with its operation id. Committed: the staged state
 becomes the copy. Replayed: the stored answer is given, the staged state dropped. Stale: the session is loaded
-and the work done again. A client that leaves cancels the work, but never a commit that is on its way.
+and the work done again. A client that leaves cancels the work, but never a commit that is on its
+way, which is sent again, under the same operation id, until its outcome is known.
 """
 
 import asyncio
@@ -15,23 +16,26 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from rlstm_server.engine.description import SessionCopy, describe, session_facts
-from rlstm_server.engine.queue import SessionQueues, Task
+from rlstm_server.engine.answers import info_of, session_facts, session_info, write_session
+from rlstm_server.engine.queue import COMMIT_SECONDS, SessionQueues, Task
 from rlstm_server.engine.quotas import Caller
-from rlstm_server.engine.state import SessionState, States
-from rlstm_server.engine.transaction import Change, Changed, Sealed, Staged, commit_until_known, sealed
+from rlstm_server.engine.reading import TokenUsage
+from rlstm_server.engine.requests import session_key
+from rlstm_server.engine.state import SessionCache, SessionCopy, SessionFacts, SessionState, States
 from rlstm_server.engine.worker import Job, Worker
 from rlstm_server.errors import (
     Conflict,
     Gone,
     IdempotencyMismatch,
     NotFound,
+    OutcomeUnknown,
     ServerError,
     StateCorrupt,
+    StoreFull,
     StoreUnavailable,
-    VersionMoved,
+    VersionMismatch,
 )
-from rlstm_server.schemas import Timings
+from rlstm_server.schemas import SessionInfo, SessionPage, Timings
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
@@ -46,6 +50,7 @@ from rlstm_server.store.base import (
 )
 
 REDOS: Final = 3
+TRIES: Final = 3
 
 FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite", "missing": "no state"}
 """What is wrong with a state that cannot be used, by words of the message; anything else is its schema."""
@@ -53,14 +58,48 @@ FAULTS: Final = {"checksum": "checksum", "nonfinite": "not finite", "missing": "
 Answer = TypeVar("Answer")
 
 
-class _Tried(NamedTuple, Generic[Answer]):
-    """A change that was computed, and what the store said to its commit."""
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change that was asked for. `redo` allows doing the work again when another replica was faster."""
 
-    copy: SessionCopy
-    staged: Staged[Answer]
-    commit: Commit
-    outcome: CommitOutcome
+    key: SessionKey
+    operation_id: str
+    body_hash: bytes
+    caller: Caller
+    if_match: int | None = None
+    redo: bool = True
+
+
+class Staged(NamedTuple, Generic[Answer]):
+    """A change that is computed and not yet committed: the state after it, and its answer.
+
+    The answer is stored in two parts (:mod:`rlstm_server.engine.answers`), and the state as `sealed` bytes.
+    """
+
+    state: SessionState
+    facts: SessionFacts
+    usage: TokenUsage
+    answer: Answer
+    summary: bytes
+    details: bytes = b""
+    sealed: bytes = b""
+
+
+class Changed(NamedTuple, Generic[Answer]):
+    """A change that took effect: now, with the `copy` after it, or earlier (`replay`)."""
+
+    answer: Answer | None
+    copy: SessionCopy | None
+    expires_at_ms: int
+    replay: Replayed | None
     timings: Timings
+
+    @property
+    def known(self) -> Replayed:
+        """What the store remembers of a change that took effect earlier."""
+        if self.replay is None:
+            raise ValueError("a change took effect now or earlier")
+        return self.replay
 
 
 @dataclass(eq=False, kw_only=True)
@@ -75,10 +114,10 @@ class Sessions(SessionQueues):
     # ---- reading ------------------------------------------------------------------------------------------
 
     async def read(self, key: SessionKey, caller: Caller, min_version: int | None = None) -> SessionCopy:
-        """The newest state, as the store says. Raises NotFound, Gone, VersionMoved below `min_version`."""
+        """The newest state, as the store says. Raises NotFound, Gone, VersionMismatch below `min_version`."""
         copy = await self._load(key, caller, self.cache.get(key))
         if min_version is not None and copy.position.version < min_version:
-            raise VersionMoved(min_version, copy.position.version)
+            raise VersionMismatch(min_version, copy.position.version)
         return copy
 
     async def open(self, key: SessionKey, version: int, value: bytes, caller: Caller) -> SessionState:
@@ -149,19 +188,19 @@ class Sessions(SessionQueues):
     ) -> Changed[Answer]:
         """Compute a change on a staged state and commit it; the caller holds the session's turn.
 
-        Raises Conflict when other replicas were faster each time, VersionMoved, IdempotencyMismatch,
+        Raises Conflict when other replicas were faster each time, VersionMismatch, IdempotencyMismatch,
         NotFound, Gone, and whatever `compute` raises.
         """
         for _ in range(1 + REDOS if change.redo else 1):
             task.check()
             try:
-                tried = await self._try(task, change, compute)
+                changed = await self._try(task, change, compute)
             except ServerError as error:
                 if error.applied != "no" or isinstance(error, StoreUnavailable):
                     raise
                 return await self._recalled(task, change, error)
-            if not isinstance(tried.outcome, Stale):
-                return self._settle(task, tried, tried.outcome)
+            if changed is not None:
+                return changed
             self.cache.drop(change.key)
             self.metrics.conflicts.labels("redone").inc()
         self.metrics.conflicts.labels("refused").inc()
@@ -179,56 +218,59 @@ class Sessions(SessionQueues):
         task: Task[Any],
         change: Change,
         compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
-    ) -> "_Tried[Answer]":
+    ) -> Changed[Answer] | None:
+        """Compute and commit; None when the copy at hand was not the newest."""
         copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
-        job = partial(sealed, self.states, copy, await compute(copy))
+        job = partial(seal, self.states, copy, await compute(copy))
         with self.distrusting(change.key):
             ran = await self.worker.run(job, change.caller, copy.state.adapted.expert_config.rows)
-        commit = self._commit_of(change, copy, ran.result)
+        staged = ran.result
+        commit = self._commit_of(change, copy, staged)
         began = time.perf_counter()
         outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
-        timings = Timings(
-            queue=ran.queue_seconds, compute=ran.compute_seconds, store=time.perf_counter() - began
-        )
-        return _Tried(copy, ran.result.staged, commit, outcome, timings)
+        store = time.perf_counter() - began
+        timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds, store=store)
+        match outcome:
+            case Committed():
+                return self._committed(task, commit, outcome, staged, timings)
+            case Replayed() | Mismatch():
+                return self._repeated(task, self._known(change.key, outcome), timings)
+            case Moved():
+                if copy.position.version != outcome.current:
+                    self.cache.drop(change.key)
+                raise VersionMismatch(change.if_match or 0, outcome.current)
+            case Stale():
+                return None
 
-    def _commit_of(self, change: Change, copy: SessionCopy, result: Sealed[Any]) -> Commit:
-        staged = result.staged
+    def _commit_of(self, change: Change, copy: SessionCopy, staged: Staged[Any]) -> Commit:
+        after = SessionCopy(key=copy.key, position=copy.position, state=staged.state, facts=staged.facts)
         return Commit(
             key=change.key,
             operation_id=change.operation_id,
             body_hash=change.body_hash,
             if_match=change.if_match,
             expects=copy.position,
-            info=describe(staged.state, staged.facts),
-            state=result.state,
+            info=write_session(info_of(after)),
+            state=staged.sealed,
             ttl_ms=staged.facts.ttl_ms,
-            summary=staged.stored.summary,
-            details=staged.stored.details,
+            summary=staged.summary,
+            details=staged.details,
         )
 
-    def _settle(
-        self,
-        task: Task[Any],
-        tried: "_Tried[Answer]",
-        outcome: Committed | Replayed | Mismatch | Moved,
+    def _committed(
+        self, task: Task[Any], commit: Commit, outcome: Committed, staged: Staged[Answer], timings: Timings
     ) -> Changed[Answer]:
-        copy, staged, commit, _, timings = tried
-        match outcome:
-            case Committed():
-                task.took_effect = True
-                fresh = SessionCopy(
-                    key=commit.key, position=outcome.position, state=staged.state, facts=staged.facts
-                )
-                self._count_commit(staged, timings)
-                self.cache.put(fresh)
-                return Changed(staged, None, fresh, outcome.expires_at_ms, timings)
-            case Replayed() | Mismatch():
-                return self._repeated(task, self._known(copy.key, outcome), timings)
-            case Moved():
-                if copy.position.version != outcome.current:
-                    self.cache.drop(commit.key)
-                raise VersionMoved(commit.if_match or 0, outcome.current)
+        """The staged state becomes the copy, and what was done is counted."""
+        task.took_effect = True
+        copy = SessionCopy(key=commit.key, position=outcome.position, state=staged.state, facts=staged.facts)
+        self.cache.put(copy)
+        staged.usage.count(self.metrics)
+        self.metrics.commit_seconds.observe(timings.store)
+        self.metrics.state_bytes.observe(staged.state.nbytes)
+        adapted = staged.state.adapted
+        if adapted.expert_config.experts > 1:
+            self.metrics.static_weight.observe(adapted.weights[0])
+        return Changed(staged.answer, copy, outcome.expires_at_ms, None, timings)
 
     async def _recalled(self, task: Task[Any], change: Change, error: ServerError) -> Changed[Any]:
         """What a change came to that cannot be made any more; `error` if it never was."""
@@ -251,25 +293,43 @@ class Sessions(SessionQueues):
     def _repeated(self, task: Task[Any], known: Replayed, timings: Timings) -> Changed[Any]:
         task.took_effect = True
         self.metrics.replays.labels("replayed").inc()
-        return Changed(None, known, None, None, timings)
+        return Changed(None, None, 0, known, timings)
 
-    def _count_commit(self, staged: Staged[Any], timings: Timings) -> None:
-        staged.usage.count(self.metrics)
-        self.metrics.commit_seconds.observe(timings.store)
-        self.metrics.state_bytes.observe(staged.state.nbytes)
-        adapted = staged.state.adapted
-        if adapted.expert_config.experts > 1:
-            self.metrics.static_weight.observe(adapted.weights[0])
+    # ---- what the store says of sessions, whatever state they are in ---------------------------------------
+
+    async def info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
+        """One session. Raises NotFound, Gone, VersionMismatch below `min_version`."""
+        head = await self.store.load_head(session_key(tenant, session), with_state=False)
+        if min_version is not None and head.version < min_version:
+            raise VersionMismatch(min_version, head.version)
+        return session_info(session, head)
+
+    async def page(self, tenant: str, limit: int, cursor: str | None, name: str | None = None) -> SessionPage:
+        """A page of a tenant's sessions, or the one of a name. One that is damaged is left out."""
+        if name is not None:
+            try:
+                session = await self.store.find(tenant, name)
+                return SessionPage(sessions=(await self.info(tenant, session),), cursor=None)
+            except (Gone, NotFound):
+                return SessionPage(sessions=(), cursor=None)
+        page = await self.store.list(tenant, limit=limit, cursor=cursor)
+        sessions = []
+        for listed in page.sessions:
+            try:
+                sessions.append(session_info(listed.session_id, listed.head))
+            except StateCorrupt:
+                self.metrics.restore_failures.labels("schema").inc()
+        return SessionPage(sessions=tuple(sessions), cursor=page.cursor)
 
     # ---- ending -------------------------------------------------------------------------------------------
 
-    async def delete(self, key: SessionKey) -> None:
+    async def delete(self, tenant: str, session: str) -> None:
         """End a session for good; again and again while its tombstone lives. Raises NotFound, Gone.
 
         Once the store has ended it nobody commits to it any more, so what waits in its queue is told so. One
         that cannot be read, of another version's form too, can be ended.
         """
-        live = True
+        key, live = session_key(tenant, session), True
         try:
             await self.store.load_head(key, with_state=False)
         except Gone:
@@ -287,3 +347,48 @@ class Sessions(SessionQueues):
         self.end(key, partial(Gone, "deleted"))
         if live:
             self.metrics.sessions_ended.labels("closed").inc()
+
+
+async def seal(states: States, copy: SessionCopy, job: Job[Staged[Answer]]) -> Staged[Answer]:
+    """Compute a change, and seal its state. Raises StateCorrupt where that is not finite, TooLarge."""
+    staged = await job()
+    return staged._replace(sealed=states.seal(copy.key, copy.position.version + 1, staged.state))
+
+
+async def commit_until_known(commit: Commit, store: SessionStore, cache: SessionCache) -> CommitOutcome:
+    """Commit; where the store leaves open whether that happened, ask again with the same operation id.
+
+    A session of which more is known than its copy says leaves the cache.
+    """
+    deadline = time.monotonic() + COMMIT_SECONDS
+    unknown: OutcomeUnknown | None = None
+    for _ in range(TRIES):
+        try:
+            outcome = await store.commit(commit)
+        except OutcomeUnknown as error:
+            unknown = error
+        except (Gone, NotFound) as error:
+            cache.drop(commit.key)
+            error.applied = "no" if unknown is None else "unknown"
+            raise
+        except (StoreUnavailable, StoreFull) as error:
+            if unknown is None:
+                raise
+            unknown.__cause__ = error  # this try changed nothing, but the one before may have
+        else:
+            return outcome if unknown is None else await _own(commit, outcome, store)
+        if time.monotonic() >= deadline:
+            break
+    cache.drop(commit.key)
+    raise unknown or OutcomeUnknown("the store did not say whether the change took effect")
+
+
+async def _own(commit: Commit, outcome: CommitOutcome, store: SessionStore) -> CommitOutcome:
+    """After a commit of unknown outcome, a replay of exactly this commit is that commit."""
+    if not isinstance(outcome, Replayed) or not outcome.is_of(commit):
+        return outcome
+    try:
+        expires_at_ms = (await store.load_head(commit.key, with_state=False)).expires_at_ms
+    except ServerError:
+        expires_at_ms = int(time.time() * 1000) + commit.ttl_ms  # our clock is all that is left
+    return Committed(position=commit.position, expires_at_ms=expires_at_ms)

@@ -23,16 +23,14 @@ import orjson
 
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.buffer import Buffer
-from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.generate import Continuation, Released, StopStrings, charged
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import Reading, TokenUsage, read_piece
-from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.session import Change, Sessions, Staged
+from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.text import read_passage
-from rlstm_server.engine.transaction import Change, Staged
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import (
     Conflict,
@@ -192,7 +190,7 @@ async def _generate_chunk(progress: Progress, copy: SessionCopy) -> Staged[Chunk
         position=state.adapted.position,
     )
     usage = reduce(TokenUsage.followed_by, (reading.usage for reading in readings), TokenUsage())
-    return Staged(state, chunk, answers.Stored(chunk.write(), b""), usage, copy.facts)
+    return Staged(state, copy.facts, usage, chunk, chunk.write())
 
 
 async def _read_pending(state: SessionState, *, learn: bool) -> Reading | None:
@@ -324,10 +322,10 @@ class _Text:
             if stored is None:
                 raise
             return stored
-        if changed.staged is None or changed.copy is None:
+        if changed.answer is None or changed.copy is None:
             return changed.known
         self.version = changed.copy.position.version
-        return changed.staged.answer
+        return changed.answer
 
     async def _plan(self, copy: SessionCopy) -> Job[Staged[Chunk]]:
         if self.version is not None and copy.position.version != self.version:

@@ -15,7 +15,7 @@ from typing import Final
 from rlstm_model.vocab import InvalidText as VocabInvalidText
 from rlstm_model.vocab import InvalidToken as VocabInvalidToken
 from rlstm_model.vocab import Vocab
-from rlstm_server.errors import InvalidField, InvalidText, InvalidTokens
+from rlstm_server.errors import InvalidField, InvalidText, InvalidToken
 from rlstm_server.schemas import Passage
 
 
@@ -57,7 +57,7 @@ def read_passage(
 ) -> Piece:
     """The tokens of a passage at `place`. Without `final`, text that may go on is held back.
 
-    Raises InvalidText, InvalidTokens, and InvalidField (naming `field`) for an empty passage.
+    Raises InvalidText, InvalidToken, and InvalidField (naming `field`) for an empty passage.
     """
     if passage.text == "" and not (final and place.pending):
         raise InvalidField(_name(field, "text"), "the text is empty")
@@ -71,7 +71,7 @@ def read_passage(
         raise InvalidText(f"{_name(field, 'text')}: {error}", field=_name(field, "text")) from None
     except VocabInvalidToken as error:
         name = _name(field, "tokens")
-        raise InvalidTokens(f"{name}: {error} (0 to {vocab.size - 1})", field=name) from None
+        raise InvalidToken(f"{name}: {error} (0 to {vocab.size - 1})", field=name) from None
 
 
 def read_context(vocab: Vocab, passage: Passage | None, field: str) -> Piece | None:
@@ -87,9 +87,12 @@ def _name(field: str, kind: str) -> str:
 
 
 def _read_text(vocab: Vocab, text: str, place: Place, *, final: bool) -> Piece:
-    place = _complete_character(vocab, place)
+    if place.unfinished:  # an unfinished character is given up: it reads as U+FFFD
+        lost = vocab.decode(place.unfinished)
+        place = replace(place, characters=place.characters + len(lost), unfinished=())
     ready, held = vocab.split_pending(place.pending + text, final=final)
-    vocab.encode(held)  # a lone surrogate is refused now, not when the word is complete
+    if held:
+        vocab.encode(held)  # a lone surrogate is refused now, not when the word is complete
     encoded = vocab.encode(ready)
     return Piece(
         ids=encoded.ids,
@@ -146,14 +149,6 @@ def _spans(vocab: Vocab, ids: Sequence[int], place: Place) -> tuple[Sequence[int
 def _moved(spans: Sequence[int], by: int) -> Sequence[int]:
     """Spans in a stream, of spans in a text that begins at `by`."""
     return array("q", (by + place for place in spans)) if by else spans
-
-
-def _complete_character(vocab: Vocab, place: Place) -> Place:
-    """The place after giving up an unfinished character: it reads as U+FFFD."""
-    if not place.unfinished:
-        return place
-    lost = vocab.decode(place.unfinished)
-    return replace(place, characters=place.characters + len(lost), unfinished=())
 
 
 def _count_words(text: str) -> int:

@@ -139,8 +139,10 @@ class Request(Generic[Result]):
     """A job, who asked for it, the items that it awaits, and what became of it.
 
     `rows` are those of its next batch, `queue_seconds` those it waited for its first, `compute_seconds` those
-    of its batches. Only the device thread runs the job; the future belongs to the event loop that waits. With
-    a `buffer` that is full it is `parked`: out of the queue until the reader goes on.
+    of its batches. A `short` one awaits single tokens only, or ends of texts, which no segment ends with:
+    several of these weigh as much as one segment, from which is learned. Only the device thread runs the job;
+    the future belongs to the event loop that waits. With a `buffer` that is full it is `parked`: out of the
+    queue until the reader goes on.
     """
 
     job: Job[Result]
@@ -150,7 +152,8 @@ class Request(Generic[Result]):
     future: "asyncio.Future[Result]"
     buffer: Buffer[Any] | None = None
     items: Sequence[BatchItem] = ()
-    sizes: Sequence[tuple[Phase, int, int]] = ()
+    sizes: Sequence[tuple[Phase, int, int, bool]] = ()
+    short: bool = False
     over: bool = False
     cancelled: bool = False
     parked: float | None = None
@@ -164,17 +167,6 @@ class Request(Generic[Result]):
         """What the job returned."""
         return self.future.result()
 
-    @property
-    def short(self) -> bool:
-        """Whether it awaits single tokens only, or ends of texts, which no segment ends with.
-
-        Several of these weigh as much as one segment, from which is learned.
-        """
-        return bool(self.items) and all(
-            isinstance(item, DecodeStep) or (isinstance(item, ObserveChunk) and not item.ends)
-            for item in self.items
-        )
-
     def go_on(self, results: Sequence[BatchResult] | None) -> None:
         """Run to the next await, or to the end; the outcome is on its way when this returns."""
         began = time.perf_counter()
@@ -183,7 +175,8 @@ class Request(Generic[Result]):
         try:
             self.items = self.coroutine.send(results)
             self.sizes = [size_of(item) for item in self.items]
-            self.rows = sum([rows for _, rows, _ in self.sizes])
+            self.rows = sum([rows for _, rows, _, _ in self.sizes])
+            self.short = all(short for *_, short in self.sizes)
             outcome: Any = None
         except StopIteration as stop:
             self.over, outcome = True, stop.value
@@ -394,7 +387,7 @@ class Worker:
             if not going:
                 break
             seconds += self._run_jobs_batch(going)
-            going = [request for request in going if request.short]
+            going = [request for request in going if request.items and request.short]
         if seconds:
             self.metrics.round_finished(seconds)
         self._put_back(step)
@@ -403,7 +396,7 @@ class Worker:
         """Compute what the jobs await, and let each go on with its own; the seconds it took."""
         rows, tokens = Counter[Phase](), Counter[Phase]()
         for request in jobs:
-            for phase, own_rows, own_tokens in request.sizes:
+            for phase, own_rows, own_tokens, _ in request.sizes:
                 rows[phase] += own_rows
                 tokens[phase] += own_tokens
         began = time.perf_counter()
@@ -450,13 +443,14 @@ class Worker:
             request.close()
 
 
-def size_of(item: BatchItem) -> tuple[Phase, int, int]:
-    """What an item is counted as, its rows of the batch, and the tokens of its text."""
+def size_of(item: BatchItem) -> tuple[Phase, int, int, bool]:
+    """What an item is counted as, its rows of the batch, the tokens of its text, and whether it is short."""
     if isinstance(item, DecodeStep):
-        return "generate", item.cursor.state.batch, 1
+        return "generate", item.cursor.state.batch, 1, True
     if isinstance(item, ObserveChunk):
-        return "update" if item.learns else "score", item.state.expert_config.rows, len(item.ids)
-    return "score", item.cursor.state.batch, len(item.ids)
+        phase: Phase = "update" if item.learns else "score"
+        return phase, item.state.expert_config.rows, len(item.ids), not item.ends
+    return "score", item.cursor.state.batch, len(item.ids), False
 
 
 def weights_digest(models: Iterable[nn.Module]) -> str:

@@ -1,310 +1,420 @@
-"""Schemas of sessions, of what is done to them, and of what they are copied to."""
+"""Schemas of sessions and of what is done to them. Times are seconds since 1970."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue, computed_field, model_validator
 
 from rlstm_server.engine.quotas import Caller
+from rlstm_server.schemas.generation import Sampling
 from rlstm_server.schemas.text import (
     AdaptationChoice,
     AdaptationRequest,
     Columns,
     EngineIdentity,
-    GenerationSettings,
+    Given,
+    GuardsField,
     Passage,
+    ScoreDetail,
     Timings,
     Totals,
 )
+from rlstm_server.schemas.wire import (
+    BITS,
+    FACTORS,
+    FLAT,
+    HIDDEN,
+    LOG,
+    OPTIONAL,
+    Answer,
+    MinVersionField,
+    ModelField,
+    Request,
+    Strict,
+    TextField,
+    TokensField,
+    UnitField,
+)
 
-ScoreDetail = Literal["none", "totals", "tokens"]
+MAX_TTL_SECONDS: Final = 366 * 86_400
+MAX_METADATA: Final = 32
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+Weight = Annotated[float, Field(ge=-1e6, le=1e6)]
+ScoresField = Annotated[ScoreDetail, Field(description="Per-token columns, sums only, or neither.")]
+Name = Annotated[str, Field(pattern=rf"^{NAME.pattern}$")]
+TTLSeconds = Annotated[float, Field(ge=1, le=MAX_TTL_SECONDS)]
+ResetScope = Literal["fast_weights", "recurrent", "both"]
+
+
+def _with_all_digits(value: Any) -> Any:
+    """Refuse an integer beyond 64 bits, which the schema would take as the nearest double."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("an integer is one of 64 bits; write a longer one as a string")
+    return value
+
+
+MetadataValue = Annotated[
+    Annotated[str, Field(max_length=512)]
+    | Annotated[int, Field(ge=-(2**63), lt=2**63)]
+    | float
+    | bool
+    | None,
+    BeforeValidator(_with_all_digits),
+]
+Metadata = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=64)], MetadataValue], Field(max_length=MAX_METADATA)
+]
+
+# ---- what a session is ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionTotals:
-    """Sums over the life of a session, in nats. Static figures are None without a static reference."""
+class SessionTotals(Answer):
+    """Sums over the session's life, in bits. Static figures are null without a frozen baseline."""
 
     tokens: int = 0
     bytes: int = 0
-    adapted_nats: float = 0.0
-    static_nats: float | None = 0.0
-    updates: int = 0
-    guards: int = 0
+    adapted_nats: Annotated[
+        float,
+        BITS,
+        Field(serialization_alias="adapted_bits", description="Under the session's own weights."),
+    ] = 0.0
+    static_nats: Annotated[
+        float | None,
+        BITS,
+        Field(
+            serialization_alias="static_bits",
+            description="Under the weights as loaded; null without a frozen baseline.",
+        ),
+    ] = 0.0
+    updates: Annotated[int, Field(description="Segments learned from.")] = 0
+    guards: Annotated[int, Field(description="Times that a guard acted.")] = 0
 
+    @computed_field(description="static_bits - adapted_bits: what learning saved.")
     @property
-    def gain(self) -> float | None:
+    def gain(self) -> Annotated[float | None, BITS]:
         """Nats saved by learning so far."""
         return None if self.static_nats is None else self.static_nats - self.adapted_nats
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ancestor:
-    """Where a session's history began: at a version, perhaps a named one, of another session."""
+class Ancestor(Answer):
+    """Where a session's history began."""
 
     session: str
     version: int
-    snapshot: str | None = None
+    snapshot: Annotated[
+        str | None, Field(description="The name of that version, if the fork asked for it by name.")
+    ] = None
+
+
+WeightsField = Annotated[
+    tuple[float, ...],
+    Field(description="How much each expert counts in the next prediction; they sum to 1."),
+]
+NormRatioField = Annotated[
+    float, Field(description="Norm of the fast weights over that of the loaded ones: the greatest expert's.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionInfo:
-    """A session in the store. Times are seconds since 1970; ``pending`` counts held-back characters.
-
-    model        as the server called it that wrote this; None for a session from before that was noted, as
-                 are the fingerprints, of the model and of its calibration
-    weights      of the mixture: how much each expert counts in the next prediction
-    norm_ratio   of the fast weights to the slow ones, by their norms: the greatest of all experts
-    learning     whether its appends may learn
-    forked_from  of a fork, or of an import
-    """
+class SessionInfo(Answer):
+    """A session as the store has it."""
 
     id: str
     name: str | None
     version: int
-    position: int
+    position: Annotated[int, Field(description="Tokens read.")]
     created_at: float
     expires_at: float | None
     state_bytes: int
     adaptation: AdaptationChoice
-    weights: tuple[float, ...]
-    norm_ratio: float
+    weights: WeightsField
+    norm_ratio: NormRatioField
     totals: SessionTotals
-    pending: int
-    metadata: Mapping[str, Any]
-    learning: bool = True
-    forked_from: Ancestor | None = None
-    model: str | None = None
-    fingerprint: str | None = None
-    adaptation_fingerprint: str | None = None
+    pending: Annotated[
+        int, Field(description="Characters held back until the word is complete; at most 4,096.")
+    ]
+    metadata: Mapping[str, JsonValue]
+    learning: Annotated[bool, Field(description="Whether appends may learn.")] = True
+    forked_from: Annotated[
+        Ancestor | None, Field(description="Of a fork or an import: where its history began.")
+    ] = None
+    model: Annotated[
+        str | None,
+        Field(
+            description="As it was called where the session was last changed; null, as are the fingerprints,"
+            " for a session of an older server."
+        ),
+    ] = None
+    fingerprint: Annotated[str | None, Field(description="Of the model's weights and vocabulary.")] = None
+    adaptation_fingerprint: Annotated[str | None, Field(description="Of its calibration.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionPage:
-    """A page of a tenant's sessions, oldest first; ``cursor`` fetches the next page, None at the end."""
+class SessionPage(Answer):
+    """A page of your sessions, oldest first."""
 
-    sessions: tuple[SessionInfo, ...]
-    cursor: str | None
+    sessions: Sequence[SessionInfo]
+    cursor: Annotated[str | None, Field(description="Fetches the next page; null at the end.")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CreateSession:
-    """Make a session. ``first`` is appended at once.
+# ---- appending --------------------------------------------------------------------------------------------
 
-    ``model`` None is the server's first, ``ttl_seconds`` None its default.
-    """
 
-    caller: Caller
-    model: str | None = None
-    name: str | None = None
-    adaptation: AdaptationRequest = field(default_factory=AdaptationRequest)
-    ttl_seconds: float | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    first: Passage | None = None
-    scores: ScoreDetail = "tokens"
-    key: str | None = None
+class AppendRequest(Given, Request):
+    """The next piece of the session's stream: scored with the weights as they are, then learned from."""
+
+    learn: bool = Field(default=True, description="Learn from it after scoring it.")
+    final: bool = Field(default=False, description="The text ends here: score the word in progress too.")
+    scores: ScoresField = "tokens"
+    unit: UnitField = "nats"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppendRequest:
-    """Score this text with the weights as they are, then learn from it.
-
-    final      the text ends here: score the word in progress too
-    key        the client's idempotency key
-    if_match   refuse unless the session is at this version
-    """
-
-    caller: Caller
-    session: str
-    passage: Passage
-    learn: bool = True
-    final: bool = False
-    scores: ScoreDetail = "tokens"
-    key: str | None = None
-    if_match: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AppendAnswer:
-    """What an append did. ``scores_stored`` is false of a repeat whose columns are no longer stored.
-
-    ``guards`` counts what was kept from happening, by name; ``weights`` and ``norm_ratio`` are those of the
-    session afterwards, as in :class:`SessionInfo`. ``learn`` says whether the text could be learned from: it
-    was to be, and the session's learning is on.
-    """
+class AppendAnswer(Answer):
+    """What an append did."""
 
     version: int
     position: int
-    durability: str
-    replayed: bool
-    expires_at: float | None
-    columns: Columns | None
-    totals: Totals | None
-    updates: int
-    guards: Mapping[str, int]
-    weights: tuple[float, ...]
-    norm_ratio: float
+    durability: Annotated[str, Field(description="What the change survives: fsync, replica or memory.")]
+    replayed: Annotated[bool, Field(description="The key was seen before: this is what happened then.")]
+    unit: UnitField = "nats"
+    columns: Annotated[Columns | None, FLAT, OPTIONAL]
+    learn: Annotated[
+        bool, Field(description="Whether it could be learned from: asked for, and the session's is on.")
+    ] = True
+    updates: Annotated[int, Field(description="Segments learned from.")]
+    guards: GuardsField
+    weights: WeightsField
+    norm_ratio: NormRatioField
     pending: int
-    timings: Timings
-    learn: bool = True
-    scores_stored: bool = True
+    totals: Annotated[Totals | None, OPTIONAL]
+    expires_at: float | None
+    scores_stored: Annotated[
+        bool,
+        Field(description="False of a repeat whose columns are no longer stored; the text was applied."),
+    ] = True
+    timings: Annotated[Timings, HIDDEN]
+
+    @property
+    def length(self) -> int:
+        """Tokens that are told one by one."""
+        return 0 if self.columns is None else len(self.columns.ids)
+
+
+class Frame(Given):
+    """The next piece of the session's stream."""
+
+    seq: int = Field(ge=1, lt=2**53, description="One more than the frame before.")
+    learn: bool = Field(default=True, description="Learn from it after scoring it.")
+    final: bool = Field(default=False, description="The text ends here: score the word in progress too.")
+
+
+# ---- making and changing sessions -------------------------------------------------------------------------
+
+
+class CreateSession(Request):
+    """A new session; every field is optional."""
+
+    model: ModelField = None
+    name: Name | None = Field(default=None, description="Unique among your sessions.")
+    adaptation: AdaptationRequest = Field(default=AdaptationRequest(), description="How the session learns.")
+    ttl_seconds: TTLSeconds | None = Field(
+        default=None, description="It expires this long after its last change."
+    )
+    metadata: Metadata = Field(default={}, description="Your own notes; at most 16 kB, not looked at.")
+    text: TextField = None
+    tokens: TokensField = None
+    scores: ScoresField = "tokens"
+    unit: UnitField = "nats"
+
+    @model_validator(mode="after")
+    def _check(self) -> CreateSession:
+        if self.text is not None and self.tokens is not None:
+            raise ValueError("give either text or tokens")
+        return self
+
+    @property
+    def first(self) -> Passage | None:
+        """The text that is appended at once."""
+        if self.text is None and self.tokens is None:
+            return None
+        return Passage(text=self.text, tokens=self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CreatedSession:
-    """A new session (or, replayed, the one the key made), and the answer to its first text.
+class CreatedSession(Answer):
+    """The new session (or, replayed, the one that the key made), with the answer to its first text."""
 
-    ``identity`` is None of a session that another server made with a model that is not served here.
-    """
+    # `identity` is None of a session that another server made with a model that is not served here.
 
-    info: SessionInfo
-    identity: EngineIdentity | None
-    append: AppendAnswer | None
+    info: Annotated[SessionInfo, FLAT]
+    identity: Annotated[EngineIdentity | None, HIDDEN]
+    durability: str
+    replayed: bool
+    append: Annotated[AppendAnswer | None, OPTIONAL]
+
+    @computed_field(
+        description="Equal ids give equal bits. Null where another server made the session, with a model that"
+        " is not served here."
+    )
+    @property
+    def numerics(self) -> str | None:
+        """What else the numbers depend on."""
+        return None if self.identity is None else self.identity.numerics
+
+    @property
+    def timings(self) -> Timings | None:
+        """Of the append."""
+        return None if self.append is None else self.append.timings
+
+
+class ResetRequest(Request):
+    """What to forget; totals and position go on."""
+
+    what: ResetScope = "both"
+
+
+class UpdateRequest(Request):
+    """What to change; what is left out stays as it is. At least one field must be there."""
+
+    ttl_seconds: TTLSeconds | None = Field(
+        default=None, description="From now on it expires this long after its last change."
+    )
+    metadata: Metadata | None = Field(default=None, description="Your own notes, in place of the old ones.")
+    learning: bool | None = Field(
+        default=None, description="Whether appends may learn; off, they only read, whatever they ask for."
+    )
+
+
+class RestoreRequest(Request):
+    """Where to go back to."""
+
+    snapshot: Name = Field(description="The name of a snapshot of this session.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeAnswer(Answer):
+    """A session after a change."""
+
+    info: Annotated[SessionInfo, FLAT]
     durability: str
     replayed: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """One continuation to rank; ``given`` is a score from elsewhere."""
-
-    id: str
-    passage: Passage
-    given: float = 0.0
+# ---- reading sessions -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class CandidateWeights:
-    """score = lm * logprob + length * tokens + given * given."""
+class SessionGenerate(Sampling):
+    """How to continue the session's text, and whether the session keeps it."""
 
-    lm: float = 1.0
-    length: float = 0.0
-    given: float = 0.0
+    commit: bool = Field(default=False, description="The text becomes part of the session.")
+    learn_from_output: bool = Field(default=False, description="Also learn from it; needs `commit`.")
+    min_version: MinVersionField = None
+
+    @model_validator(mode="after")
+    def _check_commit(self) -> SessionGenerate:
+        if self.learn_from_output and not self.commit:
+            raise ValueError("learn_from_output needs commit")
+        return self
+
+    @property
+    def after(self) -> str | None:
+        """The id of the last event that the reader of a kept text has: what comes after it is streamed."""
+        return self._call.after
+
+
+class Candidate(Given):
+    """One continuation to rank."""
+
+    id: str | None = Field(
+        default=None, max_length=128, description="Comes back with the score; default: its index."
+    )
+    given: Weight = Field(default=0.0, description="A score from elsewhere, such as an acoustic model's.")
+
+
+class CandidateWeights(Strict):
+    """score = lm * logprob + length * tokens + given * given, with logprob in the answer's unit."""
+
+    lm: Weight = 1.0
+    length: Weight = 0.0
+    given: Weight = 0.0
 
     def score(self, logprob: float, tokens: int, given: float) -> float:
         """The mix."""
         return self.lm * logprob + self.length * tokens + self.given * given
 
 
-@dataclass(frozen=True, kw_only=True)
-class CandidatesRequest:
-    """Rank continuations of a session; nothing changes. ``min_version`` refuses an older state."""
+class CandidatesRequest(Request):
+    """Continuations to rank against the session as it is; nothing changes."""
 
-    caller: Caller
-    session: str
-    candidates: tuple[Candidate, ...]
-    weights: CandidateWeights = field(default_factory=CandidateWeights)
-    min_version: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankedCandidate:
-    """One candidate's sums; rank 1 is the highest score, ties keep the order given.
-
-    Static figures are what the weights as loaded would have made of it; None without a static reference.
-    """
-
-    id: str
-    logprob: float
-    static_logprob: float | None
-    tokens: int
-    score: float
-    static_score: float | None
-    rank: int
-    static_rank: int | None
+    candidates: list[Candidate] = Field(min_length=1, fail_fast=True)
+    weights: CandidateWeights = CandidateWeights()
+    unit: UnitField = "nats"
+    min_version: MinVersionField = None
 
     @property
-    def gain(self) -> float | None:
+    def mix(self) -> CandidateWeights:
+        """The weights of log-probabilities in nats."""
+        return self.weights.model_copy(update={"lm": self.weights.lm * FACTORS[self.unit]})
+
+    @property
+    def named_candidates(self) -> Sequence[Candidate]:
+        """The candidates, each with an id."""
+        return [
+            one if one.id is not None else one.model_copy(update={"id": str(index)})
+            for index, one in enumerate(self.candidates)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedCandidate(Answer):
+    """One candidate's sums; static figures are of the weights as loaded. Ties keep the order given."""
+
+    id: str
+    logprob: Annotated[float, LOG, Field(description="Sum, in the answer's unit.")]
+    static_logprob: Annotated[float | None, LOG, Field(description="The same under the weights as loaded.")]
+    tokens: int
+    score: float
+    static_score: Annotated[float | None, Field(description="The same mix with static_logprob.")]
+    rank: Annotated[int, Field(description="1 is the highest score.")]
+    static_rank: Annotated[int | None, Field(description="1 is the highest static_score.")]
+
+    @computed_field(description="logprob - static_logprob: what learning saved.")
+    @property
+    def gain(self) -> Annotated[float | None, LOG]:
         """Nats saved by learning: adapted less static log-probability, as in :class:`Totals`."""
         return None if self.static_logprob is None else self.logprob - self.static_logprob
 
 
 @dataclass(frozen=True, kw_only=True)
-class CandidatesAnswer:
+class CandidatesAnswer(Answer):
     """The candidates in the order they were given, and the version that was read."""
 
     version: int
-    candidates: tuple[RankedCandidate, ...]
-    timings: Timings
+    unit: UnitField = "nats"
+    candidates: Sequence[RankedCandidate]
+    timings: Annotated[Timings, HIDDEN]
+
+
+# ---- snapshots, forks and files ---------------------------------------------------------------------------
+
+
+class SnapshotRequest(Request):
+    """The name for the present version."""
+
+    name: Name = Field(description="Unique in the session.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionGenerate:
-    """Continue a session. ``commit`` keeps the text, ``learn_from_output`` also learns from it.
-
-    ``after`` is the mark of the last event that the reader of a kept text has: he gets what comes after it.
-    """
-
-    caller: Caller
-    session: str
-    settings: GenerationSettings
-    commit: bool = False
-    learn_from_output: bool = False
-    key: str | None = None
-    if_match: int | None = None
-    min_version: int | None = None
-    after: str | None = None
-
-
-ResetScope = Literal["fast_weights", "recurrent", "both"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResetRequest:
-    """Forget the fast weights, the recurrent state, or both; totals and position go on."""
-
-    caller: Caller
-    session: str
-    scope: ResetScope
-    key: str | None = None
-    if_match: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpdateRequest:
-    """Change what was said of a session at its creation; None leaves a thing as it is."""
-
-    caller: Caller
-    session: str
-    ttl_seconds: float | None = None
-    metadata: Mapping[str, Any] | None = None
-    learning: bool | None = None
-    key: str | None = None
-    if_match: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RestoreRequest:
-    """Go back to a named snapshot: to its state, position and totals, under a new version."""
-
-    caller: Caller
-    session: str
-    snapshot: str
-    key: str | None = None
-    if_match: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangeAnswer:
-    """The outcome of a change without scores."""
-
-    info: SessionInfo
-    durability: str
-    replayed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class SnapshotRequest:
-    """Give the present version a name to go back to; no version is made."""
-
-    caller: Caller
-    session: str
-    name: str
-    key: str | None = None
-    if_match: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionSnapshot:
-    """A named snapshot, and where the session stood when it was taken; seconds since 1970."""
+class SessionSnapshot(Answer):
+    """A named snapshot, and where the session stood when it was taken."""
 
     name: str
     version: int
@@ -315,29 +425,31 @@ class SessionSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotAnswer:
+class SnapshotAnswer(Answer):
     """A version that has a name now."""
 
-    snapshot: SessionSnapshot
+    snapshot: Annotated[SessionSnapshot, FLAT]
     durability: str
-    replayed: bool
+    replayed: Annotated[bool, Field(description="It had the name before.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForkRequest:
-    """Copy a session, as it is or as it was at a snapshot. What is None is the source's, but for the name.
+class SnapshotPage(Answer):
+    """A session's named snapshots, oldest version first."""
 
-    ``min_version`` refuses an older state of the source.
-    """
+    snapshots: Sequence[SessionSnapshot]
 
-    caller: Caller
-    session: str
-    snapshot: str | None = None
-    name: str | None = None
-    ttl_seconds: float | None = None
-    metadata: Mapping[str, Any] | None = None
-    min_version: int | None = None
-    key: str | None = None
+
+class ForkRequest(Request):
+    """A copy of a session; what is left out is the source's, but for the name."""
+
+    name: Name | None = Field(default=None, description="Unique among your sessions.")
+    snapshot: Name | None = Field(default=None, description="Copy the session as it was then, not as it is.")
+    ttl_seconds: TTLSeconds | None = Field(
+        default=None, description="It expires this long after its last change."
+    )
+    metadata: Metadata | None = Field(default=None, description="Your own notes.")
+    min_version: MinVersionField = None
 
 
 @dataclass(frozen=True, kw_only=True)

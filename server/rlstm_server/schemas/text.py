@@ -1,14 +1,48 @@
-"""Schemas of texts: scored, learned from, and continued."""
+"""Schemas of texts: scored, learned from, and continued.
+
+All log-probabilities are natural logarithms of the raw model distribution: finite, at most 0, at least -9999.
+Sums are float64. Spans are offsets in Unicode code points: of the item's own text in a stateless request, of
+the whole stream in a session. Columns are equally long tuples, one entry a token.
+"""
+
+from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Final, Literal, NotRequired
 
-from rlstm_model.adaptation.adapted_state import ExpertConfig
+from pydantic import Field, computed_field, field_validator, model_validator
+from typing_extensions import TypedDict
+
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES, ExpertConfig
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
-from rlstm_model.sampling import SamplingConfig
-from rlstm_server.engine.quotas import Caller
+from rlstm_server.schemas.wire import (
+    COLUMN,
+    FLAT,
+    HIDDEN,
+    LOG,
+    OPTIONAL,
+    Answer,
+    Ids,
+    ModelField,
+    Request,
+    Strict,
+    TextField,
+    TokensField,
+    UnitField,
+)
+
+FirstToken = Literal["bos", "context", "session", "unscored"]
+ScoreDetail = Literal["none", "totals", "tokens"]
+
+DEFAULT_EXPERTS: Final = 2
+"""Experts of a client that names no number and keeps the static one: that one, and one that learns."""
+
+MAX_TOP: Final = 100
+
+# ---- texts ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,11 +50,29 @@ class Passage:
     """Text or token ids, exactly one of the two."""
 
     text: str | None = None
-    tokens: tuple[int, ...] | None = None
+    tokens: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.tokens is None):
             raise ValueError("a passage has either text or tokens")
+
+
+class Given(Strict):
+    """A text, or its ids."""
+
+    text: TextField = None
+    tokens: TokensField = None
+
+    @model_validator(mode="after")
+    def _check_given(self) -> Given:
+        if (self.text is None) == (self.tokens is None):
+            raise ValueError("give either text or tokens")
+        return self
+
+    @property
+    def passage(self) -> Passage:
+        """The one of the two that was given."""
+        return Passage(text=self.text, tokens=self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,47 +85,74 @@ class Timings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
-    """Per-token data. ``static_logprobs`` is None without a static reference, ``top`` where not asked for."""
+class Alternatives(Answer):
+    """The most probable alternatives at each token, best first."""
 
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    static_logprobs: tuple[float, ...] | None
-    ranks: tuple[int, ...]
-    entropies: tuple[float, ...]
-    starts: tuple[int, ...]
-    ends: tuple[int, ...]
-    top: tuple[tuple[tuple[int, float], ...], ...] | None = None
+    ids: Annotated[Sequence[Sequence[int]], COLUMN]
+    logprobs: Annotated[Sequence[Sequence[float]], COLUMN, LOG]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Totals:
-    """Sums over the tokens of one answer: nats, and counts of tokens, UTF-8 bytes and words."""
+class Columns(Answer):
+    """Equally long arrays, one entry a token. Absent where `scores` did not ask for tokens."""
 
-    logprob: float
-    static_logprob: float | None
+    ids: Annotated[tuple[int, ...], COLUMN]
+    logprobs: Annotated[tuple[float, ...], COLUMN, LOG]
+    static_logprobs: Annotated[
+        tuple[float, ...] | None, COLUMN, LOG, OPTIONAL, Field(description="Under the weights as loaded.")
+    ]
+    ranks: Annotated[tuple[int, ...], COLUMN, Field(description="1 is the most probable token.")]
+    entropies: Annotated[
+        tuple[float, ...], COLUMN, LOG, Field(description="Of the whole distribution at the token.")
+    ]
+    starts: Annotated[tuple[int, ...], COLUMN, Field(description="First code point of the token's span.")]
+    ends: Annotated[tuple[int, ...], COLUMN, Field(description="Code point after the span.")]
+    top: Annotated[tuple[tuple[tuple[int, float], ...], ...] | None, HIDDEN] = None
+
+    @computed_field(alias="top")
+    @property
+    def alternatives(self) -> Annotated[Alternatives | None, OPTIONAL]:
+        """The most probable tokens at each place, where they were asked for."""
+        if self.top is None:
+            return None
+        return Alternatives(
+            ids=[[token for token, _ in best] for best in self.top],
+            logprobs=[[logprob for _, logprob in best] for best in self.top],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals(Answer):
+    """Sums over the tokens of an answer."""
+
+    logprob: Annotated[float, LOG, Field(description="Sum, in the answer's unit.")]
+    static_logprob: Annotated[float | None, LOG, Field(description="The same under the weights as loaded.")]
     tokens: int
-    bytes: int
+    bytes: Annotated[int, Field(description="Of the text in UTF-8.")]
     words: int
-    unknown: int
+    unknown: Annotated[int, Field(description="Words outside the vocabulary.")]
 
+    @computed_field(description="exp of the mean loss a token; null for no tokens.")
     @property
     def perplexity(self) -> float | None:
         """The exponential of the mean loss a token, kept finite; None for no tokens."""
         return math.exp(min(-self.logprob / self.tokens, 700.0)) if self.tokens else None
 
+    @computed_field
     @property
     def bits_per_byte(self) -> float | None:
         """Mean loss in bits a UTF-8 byte; None for no bytes."""
         return _bits_per_byte(self.logprob, self.bytes)
 
+    @computed_field
     @property
     def static_bits_per_byte(self) -> float | None:
         """The same for the weights as loaded; None where they were not run."""
         return None if self.static_logprob is None else _bits_per_byte(self.static_logprob, self.bytes)
 
+    @computed_field(description="logprob - static_logprob: what learning saved.")
     @property
-    def gain(self) -> float | None:
+    def gain(self) -> Annotated[float | None, LOG]:
         """Nats saved by learning: adapted less static log-probability; None without a static reference."""
         return None if self.static_logprob is None else self.logprob - self.static_logprob
 
@@ -112,59 +191,76 @@ class EngineLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineIdentity:
+class EngineIdentity(Answer):
     """What the numbers depend on."""
 
     model: str
-    fingerprint: str
-    adaptation_fingerprint: str | None
-    numerics: str
+    fingerprint: Annotated[str, Field(description="SHA-256 of weights and vocabulary.")]
+    adaptation_fingerprint: Annotated[str | None, Field(description="SHA-256 of the calibration.")]
+    numerics: Annotated[str, Field(description="Equal ids give equal bits.")]
 
 
-DEFAULT_EXPERTS: Final = 2
-"""Experts of a client that names no number and keeps the static one: that one, and one that learns."""
+# ---- learning ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdaptationRequest:
-    """What a client may ask of learning; everything else comes from the checkpoint.
+class AdaptationRequest(Strict):
+    """How to learn. Segment and reduction come from the checkpoint, as do kinds and sizes: see `/info`."""
 
-    kind         of the fast weights, and
-    num_fast_weights  how many: of the rules that the checkpoint has; None takes its first that fits
-    experts      how many learning rates are mixed, the static one included; None takes the default
-    rate_scale   multiplies the calibrated learning rate, 0 to 10; 0 never learns
-    static       carry the static reference, so that static log-probs and the gain are exact
-    """
+    kind: Kind | None = Field(
+        default=None, description="What may change: of the checkpoint's rules; default: its first that fits."
+    )
+    num_fast_weights: int | None = Field(
+        default=None, ge=1, lt=2**53, description="How many numbers that is: likewise."
+    )
+    experts: int | None = Field(
+        default=None,
+        json_schema_extra={"enum": [*EXPERT_RATES, None]},
+        description=f"Learning rates that are mixed, of several the first static: {DEFAULT_EXPERTS} unless "
+        "`static` is false.",
+    )
+    rate_scale: float = Field(
+        default=1.0, ge=0, le=10, description="Multiplies the calibrated rate; 0 never learns."
+    )
+    static: bool = Field(
+        default=True, description="Carry the static reference, so that the gain is exact. Needed by experts."
+    )
 
-    kind: Kind | None = None
-    num_fast_weights: int | None = None
-    experts: int | None = None
-    rate_scale: float = 1.0
-    static: bool = True
+    @field_validator("experts")
+    @classmethod
+    def _check_experts(cls, experts: int | None) -> int | None:
+        # A Literal would take 2.0 and true as well.
+        if experts is not None and experts not in EXPERT_RATES:
+            raise ValueError(f"must be one of {', '.join(map(str, EXPERT_RATES))}")
+        return experts
+
+    @model_validator(mode="after")
+    def _check_static(self) -> AdaptationRequest:
+        if self.experts is not None and self.experts > 1 and not self.static:
+            raise ValueError(f"experts: {self.experts} of them include the static one: static must be true")
+        return self
 
     @property
     def expert_config(self) -> ExpertConfig:
-        """The rows that this asks for. Raises ValueError for a number of experts that cannot be."""
+        """The rows that this asks for."""
         default = DEFAULT_EXPERTS if self.static else 1
         return ExpertConfig(experts=default if self.experts is None else self.experts, static=self.static)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptationChoice:
-    """How a text is learned from, with nothing left open; see :class:`AdaptationRequest`.
-
-    rates  the learning rate of each expert, in the order of their weights; the static one's is 0
-    """
+class AdaptationChoice(Answer):
+    """How a text is learned from, with nothing left open."""
 
     kind: Kind
-    num_fast_weights: int
+    num_fast_weights: Annotated[int, Field(description="Numbers that each expert may change.")]
     experts: int
     rate_scale: float
     static: bool
-    rates: tuple[float, ...]
+    rates: Annotated[
+        tuple[float, ...], Field(description="The learning rate of each expert; the static one's is 0.")
+    ]
 
     @classmethod
-    def of(cls, rule: AdaptationConfig, expert_config: ExpertConfig, rate_scale: float) -> "AdaptationChoice":
+    def of(cls, rule: AdaptationConfig, expert_config: ExpertConfig, rate_scale: float) -> AdaptationChoice:
         """Learning by a checkpoint's rule with these rows."""
         learning = [rule.rate * rate_scale * factor for factor in expert_config.rates]
         return cls(
@@ -182,164 +278,149 @@ class AdaptationChoice:
         return ExpertConfig(experts=self.experts, static=self.static)
 
 
-FirstToken = Literal["bos", "context", "session", "unscored"]
-FinishReason = Literal["stop", "length"]
+GuardsField = Annotated[
+    Mapping[str, int],
+    Field(
+        description="What kept learning in bounds, and how often: `step_skipped`, `projected`, `restarted` "
+        "(once a row); `reset`, `frozen` (once a segment)."
+    ),
+]
+
+# ---- scoring ----------------------------------------------------------------------------------------------
+
+ContextField = Annotated[str, Field(description="Read before the text and scored against; not reported.")]
+ContextTokensField = Annotated[Ids, Field(description="The same as ids; not together with `context`.")]
+
+
+class ScoreItem(Given):
+    """One text, or its ids."""
+
+    id: str | None = Field(
+        default=None, max_length=128, description="Comes back with the scores; default: its index."
+    )
+    context: ContextField = ""
+    context_tokens: ContextTokensField = Field(default=[])
+
+    @model_validator(mode="after")
+    def _check_context(self) -> ScoreItem:
+        if self.context and self.context_tokens:
+            raise ValueError("give either context or context_tokens")
+        return self
+
+    @property
+    def before(self) -> Passage | None:
+        """What is read before the text."""
+        if self.context:
+            return Passage(text=self.context)
+        return Passage(tokens=self.context_tokens) if self.context_tokens else None
+
+    @property
+    def most_tokens(self) -> int:
+        """An upper bound of the tokens in text and context: no vocabulary has more tokens than bytes."""
+        given = (self.text or "", self.context)
+        texts = sum(len(text if text.isascii() else text.encode("utf-8")) for text in given)
+        return texts + len(self.tokens or ()) + len(self.context_tokens)
+
+
+class ScoreRequest(Request):
+    """Up to 256 items; or, in short, the fields of one item in their place."""
+
+    items: Annotated[list[ScoreItem], Field(fail_fast=True)] | None = Field(
+        default=None, min_length=1, description="The texts to score."
+    )
+    text: TextField = None
+    tokens: TokensField = None
+    context: ContextField = ""
+    context_tokens: ContextTokensField = Field(default=[])
+    model: ModelField = None
+    unit: UnitField = "nats"
+    scores: Literal["totals", "tokens"] = Field(
+        default="tokens", description="Per-token columns, or sums only."
+    )
+    words: bool = Field(
+        default=False, description="Also sums over words. The white space before a word belongs to that word."
+    )
+    top: int = Field(
+        default=0, ge=0, le=MAX_TOP, description="Most probable alternatives to report at each token."
+    )
+    adapt: bool = Field(default=False, description="Learn inside each item, from the base weights.")
+    adaptation: AdaptationRequest | None = Field(default=None, description="How; implies `adapt`.")
+
+    @model_validator(mode="after")
+    def _check_items(self) -> ScoreRequest:
+        if self.items is None:
+            if (self.text is None) == (self.tokens is None):
+                raise ValueError("give either text or tokens")
+            _ = self.named_items  # checked here, beside the event loop
+        elif self.text is not None or self.tokens is not None or self.context or self.context_tokens:
+            raise ValueError("give either items, or text or tokens")
+        return self
+
+    @cached_property
+    def named_items(self) -> Sequence[ScoreItem]:
+        """The items, one for the short form, each with an id."""
+        items = self.items
+        if items is None:
+            short = ScoreItem(
+                text=self.text,
+                tokens=self.tokens,
+                context=self.context,
+                context_tokens=self.context_tokens,
+            )
+            items = [short]
+        return [
+            item if item.id is not None else item.model_copy(update={"id": str(index)})
+            for index, item in enumerate(items)
+        ]
+
+    @property
+    def learning(self) -> AdaptationRequest | None:
+        """How the items are learned from; None for not at all."""
+        return self.adaptation or (AdaptationRequest() if self.adapt else None)
+
+
+class WordScore(TypedDict):
+    """One word's sum. The white space before a word belongs to it; trailing white space is an entry."""
+
+    start: int
+    end: int
+    tokens: Annotated[int, Field(description="How many of them start in the word.")]
+    logprob: float
+    static_logprob: NotRequired[float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreItem:
-    """One text to score; the context comes before it and is not reported."""
+class ItemScores(Answer):
+    """One item's scores."""
+
+    # `text` is the item's (decoded when tokens were given): spans refer to it.
 
     id: str
-    passage: Passage
-    context: Passage | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreRequest:
-    """Score items, each on its own. With ``adaptation`` each also learns, from the base weights.
-
-    ``model`` None is the server's first, here as in all requests.
-    """
-
-    caller: Caller
-    model: str | None = None
-    items: tuple[ScoreItem, ...]
-    top: int = 0
-    adaptation: AdaptationRequest | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ItemScores:
-    """One item's answer. ``text`` is the item's text (decoded when tokens were given): spans refer to it.
-
-    ``guards`` counts what was kept from happening, by name.
-    """
-
-    id: str
-    first_token: FirstToken
-    text: str
-    columns: Columns
+    first_token: Annotated[FirstToken, Field(description="What token 0 was scored against.")]
+    text: Annotated[str, HIDDEN]
+    columns: Annotated[Columns | None, FLAT, OPTIONAL]
+    bytes: Annotated[
+        Sequence[list[int] | None] | None,
+        COLUMN,
+        OPTIONAL,
+        Field(description="Of each token that is not valid UTF-8 by itself; absent where all are."),
+    ] = None
+    words: Annotated[Sequence[WordScore] | None, COLUMN, OPTIONAL] = None
     totals: Totals
-    updates: int
-    guards: Mapping[str, int]
+    updates: Annotated[int, Field(description="Segments learned from inside the item.")]
+    guards: GuardsField
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreAnswer:
+class ScoreAnswer(Answer):
     """The items in the order they were given, and how they were learned from, if they were."""
 
+    identity: Annotated[EngineIdentity, FLAT]
+    unit: UnitField = "nats"
+    adaptation: Annotated[
+        AdaptationChoice | None,
+        OPTIONAL,
+        Field(description="How the items were learned from; absent where they were not."),
+    ]
     items: tuple[ItemScores, ...]
-    adaptation: AdaptationChoice | None
-    timings: Timings
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationSettings:
-    """How to continue a text.
-
-    max_tokens  at most so many new tokens a choice
-    seed        None draws one; the same seed gives the same text
-    choices     how many continuations (always 1 in a session)
-    stop        strings that end the text; they are not part of it
-    """
-
-    max_tokens: int
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    seed: int | None = None
-    choices: int = 1
-    stop: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerateRequest:
-    """Continue a prompt; an empty one means the beginning of a text."""
-
-    caller: Caller
-    model: str | None = None
-    prompt: Passage
-    settings: GenerationSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenEvent:
-    """One new token. ``text`` is what it completes: empty in the middle of a character.
-
-    ``top`` are the most probable ids at its place, best first, where they were asked for. ``mark`` names the
-    event to a reader who may want to go on after it; None where nobody can.
-    """
-
-    choice: int
-    index: int
-    id: int
-    text: str
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-    mark: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndEvent:
-    """One choice is complete. ``version`` and ``position`` are set where the text was kept in a session.
-
-    ``identity`` is that of a session's model; None where the request names the model, and of a text that was
-    kept before with one that is not served here.
-    """
-
-    choice: int
-    finish_reason: FinishReason
-    prompt_tokens: int
-    completion_tokens: int
-    seed: int
-    version: int | None = None
-    position: int | None = None
-    durability: str | None = None
-    replayed: bool = False
-    identity: EngineIdentity | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompletionRequest:
-    """Read prompts, score them, and continue each, from the weights as loaded.
-
-    prompts     an empty text is the beginning of all text
-    bos         whether it comes before all others too; without it a prompt's first token is not scored
-    top         how many alternatives are told of each token
-    settings    `max_tokens` may be 0: nothing is written then
-    adaptation  learns from each prompt as it is read, and not from what is written
-    """
-
-    caller: Caller
-    model: str | None = None
-    prompts: tuple[Passage, ...]
-    settings: GenerationSettings
-    bos: bool = False
-    top: int = 0
-    adaptation: AdaptationRequest | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptEvent:
-    """A prompt was read. Its columns have an entry for each of its tokens.
-
-    prompt      which one
-    tokens      how many were read, bos included
-    unfinished  what its last ids read as when nothing completes their character; not in ``text``
-    starts      code points of ``text``
-    logprobs    None for a first token that nothing is scored against
-    """
-
-    prompt: int
-    tokens: int
-    text: str
-    unfinished: str
-    first_token: FirstToken
-    ids: tuple[int, ...]
-    starts: tuple[int, ...]
-    logprobs: tuple[float | None, ...]
-    top: tuple[tuple[tuple[int, float], ...], ...]
-
-
-GenerationEvent: TypeAlias = TokenEvent | EndEvent
-CompletionEvent: TypeAlias = PromptEvent | GenerationEvent
-"""Choice k of prompt p is numbered p x choices + k."""
+    timings: Annotated[Timings, HIDDEN]

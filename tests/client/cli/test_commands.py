@@ -74,28 +74,28 @@ def test_every_argument_goes_through_as_it_is(install: Any) -> None:
 def test_a_group_has_commands_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`bench serve x` is the entry point ``bench.serve`` with an extra; `bench` alone lists its parts."""
+    """`store check x` is the entry point ``store.check`` with an extra; `store` alone lists its parts."""
     SEEN.clear()
     module = ModuleType("brought_by_a_test")
     module.command = WithMain()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    point = EntryPoint(name="bench.serve", value="brought_by_a_test:command", group=commands.COMMAND_GROUP)
-    points = {"bench.serve": (point,)}
+    point = EntryPoint(name="store.check", value="brought_by_a_test:command", group=commands.COMMAND_GROUP)
+    points = {"store.check": (point,)}
     monkeypatch.setattr(commands, "entry_points", lambda group, name: points.get(name, ()))
-    build()(["bench", "serve", "--seconds", "1", "--help"], standalone_mode=False)
-    assert SEEN == [(["--seconds", "1", "--help"], "rlstm bench serve")]
+    build()(["store", "check", "--seconds", "1", "--help"], standalone_mode=False)
+    assert SEEN == [(["--seconds", "1", "--help"], "rlstm store check")]
 
     with pytest.raises(SystemExit):
-        build()(["bench"])
+        build()(["store"])
     listed = capsys.readouterr()
-    assert all(f"\n  {part.name} " in listed.out + listed.err for part in commands.BENCHES)
+    assert all(f"\n  {part.name} " in listed.out + listed.err for part in commands.STORES)
     with pytest.raises(SystemExit) as ended:
-        build()(["bench", "bytes-small"])
+        build()(["store", "bytes-small"])
     assert ended.value.code == 2
 
-    del points["bench.serve"]
-    with pytest.raises(CommandError, match=r"bench\.serve: .*\[server\]'"):
-        build()(["bench", "serve"], standalone_mode=False)
+    del points["store.check"]
+    with pytest.raises(CommandError, match=r"store\.check: .*\[server\]'"):
+        build()(["store", "check"], standalone_mode=False)
 
 
 def test_help_of_the_command_behind(install: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,6 @@ def test_help_names_every_command() -> None:
     out = run("--help").stdout
     names = [
         "serve",
-        "doctor",
         "models",
         "train",
         "calibrate",
@@ -64,7 +63,6 @@ def test_help_names_every_command() -> None:
         "corpora",
         "tune",
         "report",
-        "bench",
         "score",
         "generate",
         "session",
@@ -92,7 +90,7 @@ def test_the_completion_script_asks_for_completions() -> None:
     ("words", "offered"),
     [
         ("rlstm ses", ["session"]),
-        ("rlstm bench se", ["serve"]),
+        ("rlstm store ch", ["check"]),
         ("rlstm session app", ["append"]),
         ("rlstm score --conte", ["--context"]),
         ("rlstm session create --fast", ["--fast-weights"]),

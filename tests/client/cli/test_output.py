@@ -39,7 +39,7 @@ def test_json_is_one_ascii_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tables_take_brackets_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     """Markup in a name is not obeyed."""
-    output.print_table("", ("name", "n"), [("[red]x[/red]", 1_000), ("\x1b[31m", None)])
+    output.print_table({"name": ["[red]x[/red]", "\x1b[31m"], "n": [1_000, None], "none": [None, None]})
     out = capsys.readouterr().out
 
     assert "[red]x[/red]" in out
@@ -71,8 +71,8 @@ def test_a_session_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
 
     assert "s1" in out
-    assert "metadata topic" in out
-    assert "bits per byte" not in out
+    assert "topic sea" in out
+    assert not any(said in out for said in ("bits per byte", "learning", "forked from"))
 
 
 @pytest.mark.parametrize("static", [True, False])

@@ -15,21 +15,16 @@ from rlstm_server.schemas import AdaptationRequest
 
 BOS = 10
 DRIVER = Path(__file__).with_name("driver.py")
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "openai.md"
 
 
 @pytest.fixture(scope="session")
-def readme():
-    """What the README says of other clients, for a server at another address with the small test model."""
-    text = README.read_text()
-    section = text[text.index("## With OpenAI clients") : text.index("## Training as in the paper")]
+def page():
+    """What the page says of other clients, for a server at another address with the small test model."""
+    text = PAGE.read_text()
 
     def at(url):
-        return (
-            section.replace("http://127.0.0.1:8000", url)
-            .replace("localhost:8000", url)
-            .replace("bytes-small", "tiny")
-        )
+        return text.replace("http://127.0.0.1:8000", url).replace("bytes-small", "tiny")
 
     return at
 

@@ -86,10 +86,10 @@ def tasks(tmp_path_factory):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_command_gives_the_numbers_of_a_plain_sum(
-    rlstm, server, offline, readme, tasks, tmp_path, brute_force, model
+    rlstm, server, offline, page, tasks, tmp_path, brute_force, model
 ):
-    """As the README has it, unmodified: likelihood, rolling and generation, each sample."""
-    (line,) = re.findall(r"^    lm_eval (.+)$", readme(server.url), re.MULTILINE)
+    """As the page has it, unmodified: likelihood, rolling and generation, each sample."""
+    (line,) = re.findall(r"^    lm_eval (.+)$", page(server.url), re.MULTILINE)
     line = line.replace("model=tiny:adapt", f"model={model}")
     line = line.replace("TASKS", "pairs,rolling,writing").replace("FOLDER", str(tasks))
     command = ["-m", "lm_eval", *shlex.split(line), "--output_path", str(tmp_path), "--log_samples"]

@@ -57,12 +57,12 @@ def client(keyed):
         one.close()
 
 
-def test_the_readmes_lines(server, readme, capsys):
+def test_the_lines_of_the_page(server, page, capsys):
     """Its Python prints a text and null before two numbers; its curl is a request that is answered."""
-    section = readme(server.url)
+    section = page(server.url)
     (code,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     names = {}
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(code, "openai.md", "exec"), names)
     names["client"].close()
     assert capsys.readouterr().out.startswith("Call me Ishmael. ")
     first, *others = names["answer"].choices[0].logprobs.token_logprobs[:3]

@@ -23,14 +23,14 @@ def middle(make_evaluator, text):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("static", [True, False])
+@pytest.mark.parametrize("experts", [{"static": False}, {}, {"experts": 2}, {"experts": 4}], ids=str)
 @pytest.mark.parametrize("length", range(10))
 def test_round_trip_goes_on_to_the_last_bit(
-    make_evaluator, tiny_model, text, digest, stored, dtype, static, length
+    make_evaluator, tiny_model, text, digest, stored, dtype, experts, length
 ):
     """Stored and restored at any place, also in mid-segment, a stream goes on as if nothing had been."""
     evaluator = make_evaluator(tiny_model(dtype=dtype), decay=0.1)
-    state = read(evaluator, evaluator.start(static=static, rate_scale=1.5), text(length))
+    state = read(evaluator, evaluator.start(**experts, rate_scale=1.5), text(length))
     again = evaluator.restore(*stored(state))
     assert again.header() == state.header()
     assert again.tensors().keys() == state.tensors().keys()

@@ -18,7 +18,7 @@ from rlstm_model.adaptation.batch_items import (
     ScoreChunk,
     ScoredChunk,
 )
-from rlstm_model.adaptation.batch_step import advance_cursors, run_batch
+from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
 from rlstm_model.adaptation.padded_rows import PaddedRows
 from rlstm_model.adaptation.passes import Passes
@@ -123,15 +123,6 @@ def test_pitfall_36_an_item_in_any_batch_gets_what_it_gets_alone(pool, chosen):
     """Any items in any order, also the same one twice, beside any neighbours."""
     items, expected = pool
     for found, place in zip(run_batch([items[i] for i in chosen]), chosen, strict=True):
-        assert_same(found, expected[place])
-
-
-@pytest.mark.parametrize("count", [1, 3, 8, 20, 100])
-def test_batches_of_many_items(pool, count):
-    """Of so many, whatever they are."""
-    items, expected = pool
-    chosen = [random.Random(count).randrange(len(items)) for _ in range(count)]
-    for place, found in zip(chosen, run_batch([items[i] for i in chosen]), strict=True):
         assert_same(found, expected[place])
 
 
@@ -258,14 +249,6 @@ def test_evaluators_and_models_side_by_side(pool, make_evaluator, wide_model, ca
     assert not torch.equal(found[3].log_probs_V, found[4].log_probs_V)
 
 
-def test_following_many_is_following_each(pool):
-    """The places after chosen tokens, whatever the experts: as each alone goes on, to the last bit."""
-    decoded = [result for result in pool[1] if isinstance(result, NextToken)]
-    chosen = [(following, token % VOCAB) for token, following in enumerate(decoded)]
-    for found, (following, token) in zip(advance_cursors(chosen), chosen, strict=True):
-        assert_same_cursor(found, following.after(token))
-
-
 def test_states_do_not_keep_their_neighbours_alive(pool):
     """What a stream keeps for hours owns no more memory than its own rows."""
     for result in run_batch(pool[0]):
@@ -308,15 +291,6 @@ def test_a_reader_that_is_no_number_fails_alone(evaluator, pool):
     assert following.log_probs_V.isnan().all()
     for one, other in zip(found, expected, strict=True):
         assert_same(one, other)
-
-
-def test_a_static_row_that_is_no_number_fails_where_it_is_wanted(evaluator):
-    """As observing would: there is no static log-probability to tell."""
-    state = broken_state(evaluator.start(), row=0)
-    wanted, other = evaluator.reader(state, static=True), evaluator.reader(state)
-    error, sliced = run_batch([ScoreChunk(reader, reader.cursor, (1, 2)) for reader in (wanted, other)])
-    assert type(error) is ArithmeticError
-    assert sliced.scores.logprobs.isfinite().all()
 
 
 def broken_state(state, row=-1):

@@ -195,12 +195,6 @@ def test_a_rule_takes_the_place_of_that_of_its_size(calibrated, config):
     assert calibrated.including(changed).choices == (first, changed, third)
 
 
-def test_a_rule_of_a_new_size_comes_last(calibrated, config):
-    """The default stays."""
-    added = config(kind="subspace", num_fast_weights=7)
-    assert calibrated.including(added).choices == (*calibrated.choices, added)
-
-
 @pytest.mark.parametrize("num_fast_weights", [7, 30])
 def test_a_rule_may_become_the_default(calibrated, config, num_fast_weights):
     """New or known, it comes first, and the others keep their order."""

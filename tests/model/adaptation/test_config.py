@@ -62,12 +62,6 @@ def test_pitfall_27_nothing_that_a_rate_depends_on_has_a_default(config, name):
         AdaptationConfig(**values)
 
 
-@pytest.mark.parametrize("kind", ["full", "subspace", "output_bias"])
-def test_every_kind_has_a_name(config, kind):
-    """All kinds of docs/adaptation.md §2 may be stored."""
-    assert AdaptationConfig.from_json(config(kind=kind).to_json()).kind == kind
-
-
 @pytest.mark.parametrize("version", [1, 2, "3", True, None])
 def test_another_version_is_refused(config, version):
     """Whatever else is right with it."""

@@ -112,18 +112,6 @@ def test_oracle_g_the_future_never_changes_the_past(evaluator, observe, logprobs
     assert torch.equal(logprobs(one)[:place], logprobs(other)[:place])
 
 
-@few
-@given(streams, st.randoms(use_true_random=False), st.data())
-def test_oracle_g_permuting_the_future(evaluator, observe, logprobs, ids, random, data):
-    """A permutation of the future, and its absence, change no past score."""
-    place = data.draw(st.integers(1, len(ids)))
-    future = ids[place:]
-    random.shuffle(future)
-    (one, _), (other, _), (cut, _) = (observe(evaluator, x) for x in (ids, ids[:place] + future, ids[:place]))
-    assert torch.equal(logprobs(one)[:place], logprobs(other)[:place])
-    torch.testing.assert_close(logprobs(one)[:place], logprobs(cut), rtol=0, atol=1e-5)
-
-
 def test_a_segment_without_learning_tokens_takes_no_step(evaluator, text, observe):
     """No flagged token, no step, no decay; the recurrent state advances all the same."""
     _, learned = observe(evaluator, text(8))
@@ -151,14 +139,6 @@ def test_ids_outside_the_vocabulary(evaluator, text, bad, place, static):
     with pytest.raises(InvalidToken) as raised:
         evaluator.observe(evaluator.start(static=static), ids)
     assert (raised.value.index, raised.value.id) == (place, bad)
-
-
-def test_ids_may_be_a_tensor(evaluator, text, observe):
-    """Ids of any integer kind are read as numbers: the state can be stored."""
-    _, one = observe(evaluator, text(10))
-    _, other = observe(evaluator, torch.tensor(text(10)))
-    assert one.header() == other.header()
-    assert all(type(token) is int for token in other.pending)
 
 
 def test_alternatives(evaluator, text, observe):
@@ -238,12 +218,6 @@ def test_the_slow_weights_never_change(tiny_model, calibration, text, digest, ob
     measure_rms(model, [text(9)], segment=4, reduction="mean", bos_id=BOS)
     assert digest(*model.parameters()) == before
     assert not any(weight.requires_grad or weight.grad is not None for weight in model.parameters())
-
-
-def test_a_calibration_of_another_model(tiny_model, calibration):
-    """Statistics of another number of weights are refused when the evaluator is made."""
-    with pytest.raises(ValueError, match="calibration"):
-        DynamicEvaluator(tiny_model(), calibration(tiny_model(hidden_size=6)), bos_id=BOS)
 
 
 def test_oracle_l_a_repeated_motif_is_learned(tiny_model, config, text, observe, logprobs, static_logprobs):

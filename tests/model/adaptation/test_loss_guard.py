@@ -1,4 +1,4 @@
-"""The watch over a single expert: resets, freezes, and what a text can cost at most."""
+"""The guard over a single expert: resets, freezes, and what a text can cost at most."""
 
 import math
 
@@ -11,37 +11,37 @@ from rlstm_model.adaptation.loss_guard import FREEZE, LIMIT, LossGuard
 NATS = st.floats(min_value=-40.0, max_value=40.0)
 
 
-def segment(watch, nats):
+def segment(guard, nats):
     """A segment of one token that costs so much more than the static row."""
-    return watch.after([-nats], [0.0], ends=True)
+    return guard.after([-nats], [0.0], ends=True)
 
 
 def test_an_expert_that_stays_ahead_is_left_alone():
     """Gains are not saved up: what counts is the loss since it was last ahead."""
-    watch = LossGuard()
+    guard = LossGuard()
     for _ in range(100):
-        watch, lost, frozen = segment(watch, -5.0)
-        assert (watch, lost, frozen) == (LossGuard(), False, False)
-    assert not segment(watch, LIMIT).lost
-    assert segment(watch, LIMIT + 0.1).lost
+        guard, lost, frozen = segment(guard, -5.0)
+        assert (guard, lost, frozen) == (LossGuard(), False, False)
+    assert not segment(guard, LIMIT).lost
+    assert segment(guard, LIMIT + 0.1).lost
 
 
 def test_losses_add_up_over_segments():
     """Each below the limit, together above it."""
-    watch, lost, _ = segment(LossGuard(), 0.75 * LIMIT)
+    guard, lost, _ = segment(LossGuard(), 0.75 * LIMIT)
     assert not lost
-    assert segment(watch, 0.75 * LIMIT).lost
+    assert segment(guard, 0.75 * LIMIT).lost
 
 
 def test_after_a_reset_it_is_frozen_for_twice_as_long_each_time():
     """A text that cannot be learned from is soon hardly ever tried."""
-    watch, lengths = LossGuard(), []
+    guard, lengths = LossGuard(), []
     for _ in range(4):
-        watch, lost, _ = segment(watch, LIMIT + 1)
+        guard, lost, _ = segment(guard, LIMIT + 1)
         assert lost
         lengths.append(0)
-        while not watch.learns:
-            watch, lost, frozen = segment(watch, 0.0)
+        while not guard.learns:
+            guard, lost, frozen = segment(guard, 0.0)
             assert (lost, frozen) == (False, True)
             lengths[-1] += 1
     assert lengths == [FREEZE, 2 * FREEZE, 4 * FREEZE, 8 * FREEZE]
@@ -55,12 +55,12 @@ def test_columns_of_different_lengths_are_refused():
 
 @given(st.lists(st.tuples(NATS, NATS), min_size=1, max_size=12), st.data())
 def test_a_segment_may_be_cut_anywhere(tokens, data):
-    """In pieces, the watch is the same to the last bit."""
+    """In pieces, the guard is the same to the last bit."""
     own, static = [list(column) for column in zip(*tokens, strict=True)]
     cut = data.draw(st.integers(0, len(tokens)))
-    watch = LossGuard(excess=3.0)
-    whole = watch.after(own, static, ends=True)
-    part = watch.after(own[:cut], static[:cut], ends=False).watch
+    guard = LossGuard(excess=3.0)
+    whole = guard.after(own, static, ends=True)
+    part = guard.after(own[:cut], static[:cut], ends=False).guard
     assert part.after(own[cut:], static[cut:], ends=True) == whole
 
 
@@ -68,20 +68,11 @@ def test_a_segment_may_be_cut_anywhere(tokens, data):
 def test_the_whole_loss_is_bounded(costs, hostile):
     """At most n (LIMIT + w) + LIMIT nats, with n <= log2(T / FREEZE + 1) + 1 resets, whatever the text."""
     costs = [abs(cost) for cost in costs] * 5 if hostile else costs
-    watch, total, resets = LossGuard(), 0.0, 0
+    guard, total, resets = LossGuard(), 0.0, 0
     for number, cost in enumerate(costs, start=1):
-        cost = cost if watch.learns else 0.0  # frozen, it is the static model
+        cost = cost if guard.learns else 0.0  # frozen, it is the static model
         total += cost
-        watch, lost, _ = segment(watch, cost)
+        guard, lost, _ = segment(guard, cost)
         resets += lost
         assert resets <= math.log2(number / FREEZE + 1) + 1
         assert total <= resets * (LIMIT + max(0.0, *costs)) + LIMIT + 1e-9
-
-
-def test_what_was_lost_before_is_lost_again_and_nothing_else():
-    """The decision of then is followed, whatever the sum says now."""
-    assert LossGuard().after([0.0], [0.0], ends=True, lost=True).watch == LossGuard(
-        frozen=FREEZE, freeze=2 * FREEZE
-    )
-    tolerated = LossGuard().after([-2 * LIMIT], [0.0], ends=True, lost=False)
-    assert (tolerated.lost, tolerated.watch.excess) == (False, 2 * LIMIT)

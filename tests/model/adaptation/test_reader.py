@@ -14,7 +14,7 @@ from rlstm_model.scoring import score
 NAN = float("nan")
 # Without vector units torch's softmax gives a row other last bits alone than beside another.
 ALONE_AS_BESIDE = 0.0 if torch.backends.cpu.get_cpu_capability() != "DEFAULT" else 1e-6
-LINEUPS = [{"static": False}, {}, {"experts": 2}, {"experts": 4}]
+EXPERTS = [{"static": False}, {}, {"experts": 2}, {"experts": 4}]
 
 
 @pytest.fixture(scope="module", params=[None, 2], ids=["full", "subspace"])
@@ -33,7 +33,7 @@ def steps(reader, cursor, ids):
     return torch.stack(found), cursor
 
 
-@pytest.mark.parametrize("expert_config", LINEUPS, ids=str)
+@pytest.mark.parametrize("expert_config", EXPERTS, ids=str)
 @pytest.mark.parametrize("length", [0, 8, 10])
 def test_reads_on_as_observing_would(evaluator, text, digest, observe, logprobs, expert_config, length):
     """Scores, states and mixture weights are those of observing within the segment; nothing is changed."""
@@ -60,7 +60,7 @@ def test_reads_on_as_observing_would(evaluator, text, digest, observe, logprobs,
     assert (digest(*state.tensors().values()), state.header()) == (before, header)
 
 
-@pytest.mark.parametrize("expert_config", LINEUPS, ids=str)
+@pytest.mark.parametrize("expert_config", EXPERTS, ids=str)
 @pytest.mark.parametrize("length", [0, 10])
 def test_the_static_row_reads_along(evaluator, text, expert_config, length):
     """What observing gives as static, and a plain reading from there; no other number moves by a bit."""
@@ -85,7 +85,7 @@ def test_the_static_row_reads_along(evaluator, text, expert_config, length):
     torch.testing.assert_close(found.cursor.state.rows(slice(1)), after, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("expert_config", LINEUPS, ids=str)
+@pytest.mark.parametrize("expert_config", EXPERTS, ids=str)
 def test_long_texts_are_read_in_chunks(evaluator, text, observe, expert_config):
     """A text of several chunks has the scores that single steps give, and as many alternatives."""
     _, state = observe(evaluator, text(8), evaluator.start(**expert_config))

@@ -2,7 +2,6 @@
 
 import pytest
 
-from rlstm_server.api.session_shapes import CreatedOut, SessionOut
 from rlstm_server.schemas import DEFAULT_EXPERTS
 
 TEXT = "It was the best of times, it was the worst of times. "
@@ -11,8 +10,6 @@ TEXT = "It was the best of times, it was the worst of times. "
 async def created(client, status=201, **adaptation):
     answer = await client.post("/sessions", json={"adaptation": adaptation})
     assert answer.status_code == status, answer.text
-    if status == 201:
-        CreatedOut.model_validate(answer.json())
     return answer.json()
 
 
@@ -49,7 +46,6 @@ async def test_a_session_learns_as_it_asked_to(client, asked, weights):
     made = await created(client, **asked)
     answer = (await client.post(f"/sessions/{made['id']}/append", json={"text": TEXT})).json()
     found = (await client.get(f"/sessions/{made['id']}")).json()
-    SessionOut.model_validate(found)
 
     assert asked.items() <= found["adaptation"].items()
     assert len(found["adaptation"]["rates"]) == len(answer["weights"]) == weights

@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_server.api.answers import (
-    FACTORS,
-    INLINE_TOKENS,
-    PIECE,
-    column,
-    json_response,
-    server_timing,
-    total_fields,
-)
-from rlstm_server.schemas import Timings, Totals
+from rlstm_server.api.answers import INLINE_TOKENS, json_response, server_timing
+from rlstm_server.schemas import FACTORS, PIECE, Timings, Totals, column, laid_out
 
 
 def decoded(fragment):
@@ -43,7 +35,7 @@ def test_a_factor_multiplies_every_number():
 def test_units_change_logarithms_and_leave_ratios():
     """Perplexity and bits per byte are what their names say in every unit."""
     totals = Totals(logprob=-8.0, static_logprob=-10.0, tokens=4, bytes=4, words=1, unknown=0)
-    nats, bits = total_fields(totals, "nats"), total_fields(totals, "bits")
+    nats, bits = laid_out(totals, "nats"), laid_out(totals, "bits")
     assert nats["gain"] == pytest.approx(2.0)
     assert bits["gain"] == pytest.approx(2.0 / math.log(2))
     assert bits["logprob"] == pytest.approx(-8.0 / math.log(2))

@@ -121,7 +121,7 @@ async def test_what_is_refused_at_the_door_is_written_down(serve, lines, key_fil
         assert await ask("wrong", "DELETE", f"/sessions/{session}") == 401
         assert await ask("scores-only", "POST", f"/sessions/{session}/append", json={"text": "a"}) == 403
         assert await ask("once", "GET", "/sessions") == 200
-        assert await ask("once", "POST", "/sessions/import", content=b"a") == 429
+        assert await ask("once", "POST", "/sessions", json={}) == 429
         assert await ask("often", "POST", "/sessions", content=b"x" * 2_001) == 413
         assert await ask("often", "POST", "/sessions", content=late()) == 408
         assert await ask("wrong", "DELETE", f"/sessions/{CANARY.upper()}") == 401
@@ -139,7 +139,7 @@ async def test_what_is_refused_at_the_door_is_written_down(serve, lines, key_fil
     assert told == [
         (401, "DELETE /sessions/{session_id}", session, None),
         (403, "POST /sessions/{session_id}/append", session, None),
-        (429, "POST /sessions/import", None, None),
+        (429, "POST /sessions", None, None),
         (413, "POST /sessions", None, named["often"]),
         (408, "POST /sessions", None, named["often"]),
         (401, "DELETE /sessions/{session_id}", None, None),

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from rlstm_server.api import failed_logins
+from rlstm_server.api import auth
 from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.tracing import KEY, Trace
 from rlstm_server.errors import StartupError
@@ -341,7 +341,7 @@ async def test_what_is_no_address_is_one_caller(login):
 
 async def test_the_table_of_addresses_has_an_end(monkeypatch, login):
     """The oldest are forgotten, however many there are."""
-    monkeypatch.setattr(failed_logins, "ADDRESSES", 8)
+    monkeypatch.setattr(auth, "ADDRESSES", 8)
     for n in range(100):
         await login("wrong", f"10.0.0.{n}")
     assert [await login("wrong", "10.0.0.99") for _ in range(2)] == [401, 429]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_server.api.bodies import MAX_DEPTH, MAX_FIELDS, MAX_PARTS, InvalidJson, parse_strictly
-from rlstm_server.errors import InvalidText
+from rlstm_server.api.bodies import MAX_PARTS, parse_strictly
+from rlstm_server.errors import InvalidJson, InvalidText
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.recursive(
@@ -26,12 +26,12 @@ def test_what_json_can_say_comes_back(value):
     "body",
     [
         b"", b"{", b"[1,]", b"{'a':1}", b"nul", b"{}{}", b"\xef\xbb\xbf{}", b'"\x01"',
-        b"NaN", b"[Infinity]", b"-Infinity", b"1e400", b"[-1e999]", b"1" * 5000,
+        b"NaN", b"[Infinity]", b"-Infinity", b"1" * 5000,
         b'{"a":1,"a":1}', b'[{"a":{"b":1,"b":2}}]', b"\xff", b'"\xed\xa0\xbd"', '{"a":1}'.encode("utf-16"),
     ],
 )  # fmt: skip
 def test_what_is_not_strict_json_is_refused(body):
-    """Constants that are no numbers, numbers that are no doubles, repeated keys, bytes that are not UTF-8."""
+    """Constants that are no numbers, repeated keys, bytes that are not UTF-8."""
     with pytest.raises(InvalidJson):
         parse_strictly(body)
 
@@ -47,17 +47,12 @@ def test_a_lone_surrogate_is_refused_wherever_it_stands(body):
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
-def test_the_deepest_body_allowed_is_the_limit_and_no_deeper(opening):
-    """One level more is refused, and so are a hundred thousand, without a crash."""
+def test_a_body_does_not_nest_without_end(opening):
+    """A hundred thousand levels are refused, without a crash."""
     closing = b"]" if opening == b"[" else b"}"
-
-    def nested(depth):
-        return opening * depth + b"1" + closing * depth
-
-    parse_strictly(nested(MAX_DEPTH))
-    for depth in (MAX_DEPTH + 1, 100_000):
-        with pytest.raises(InvalidJson):
-            parse_strictly(nested(depth))
+    parse_strictly(opening * 50 + b"1" + closing * 50)
+    with pytest.raises(InvalidJson):
+        parse_strictly(opening * 60_000 + b"1" + closing * 60_000)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +88,6 @@ def test_counting_takes_one_look_at_each_byte(body):
     """Also where nothing is as it should be: this would take minutes otherwise."""
     with pytest.raises(InvalidJson):
         parse_strictly(b":" * MAX_PARTS + body)
-
-
-def test_an_object_has_so_many_fields():
-    """Each that a schema does not know is a fault of its own."""
-    fields = {str(number): 1 for number in range(MAX_FIELDS + 1)}
-    with pytest.raises(InvalidJson, match="1,024"):
-        parse_strictly(json.dumps(fields).encode())
-    del fields["0"]
-    assert parse_strictly(json.dumps(fields).encode()) == fields
 
 
 @given(st.binary(max_size=40))

@@ -5,8 +5,6 @@ import json
 
 import pytest
 
-from rlstm_server.api import session_shapes as shapes
-
 TEXT = "It was the best of times, it was the worst of times. "
 PROBE = {"candidates": [{"text": "the age of wisdom"}]}
 OCTETS = {"Content-Type": "application/octet-stream"}
@@ -27,7 +25,6 @@ async def session(client):
 async def fork(client, session, headers=None, **body):
     answer = await client.post(f"/sessions/{session}/fork", json=body, headers=headers)
     assert answer.status_code == 201, answer.text
-    shapes.CreatedOut.model_validate(answer.json())
     assert answer.headers["location"] == f"/sessions/{answer.json()['id']}"
     return answer.json()
 
@@ -125,7 +122,6 @@ async def test_an_exported_session_comes_back_as_it_was(client, session):
     answer = await bring(client, data, name="again", ttl_seconds=60)
     assert answer.status_code == 201, answer.text
     made = answer.json()
-    shapes.CreatedOut.model_validate(made)
     assert made["id"] != session
     assert made["forked_from"] == {"session": session, "version": 2, "snapshot": None}
     for name in (

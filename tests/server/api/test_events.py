@@ -126,7 +126,7 @@ async def test_an_unexpected_fault_says_only_the_request_id():
     trace = Trace(request_id="r9", status=200)
     found = await frames(Source(token(0), RuntimeError("canary")), trace)
     assert "canary" not in str(found)
-    assert found[-1][1]["type"].endswith(":internal")
+    assert found[-1][1]["type"].endswith(":internal_error")
     assert isinstance(trace.fault, RuntimeError)
     assert trace.outcome == "server_error"
 
@@ -135,7 +135,7 @@ async def test_events_that_end_before_their_text_are_an_error():
     """Whatever ends a source without its end event: no stream ends in silence."""
     found = await frames(Source(token(0)))
     assert [name for name, _ in found] == ["token", "error"]
-    assert found[-1][1]["type"].endswith(":internal")
+    assert found[-1][1]["type"].endswith(":internal_error")
 
 
 async def test_a_mark_is_the_id_of_its_event():

@@ -3,14 +3,10 @@ import json
 
 import pytest
 
-from rlstm_server.api.event_shapes import EVENT_SHAPES
-from rlstm_server.api.generate import ContinuationOut
-
 
 async def generate(client, path="/generate", **body):
     answer = await client.post(path, json=body)
     assert answer.status_code == 200, answer.text
-    ContinuationOut.model_validate(answer.json())
     return answer.json()
 
 
@@ -21,10 +17,7 @@ async def events(client, path="/generate", **body):
     assert answer.headers["x-accel-buffering"] == "no"
     frames = [frame for frame in answer.text.split("\n\n") if frame and not frame.startswith(":")]
     pairs = [frame.split("\n") for frame in frames]
-    found = [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in pairs]
-    for name, data in found:
-        EVENT_SHAPES[name].model_validate(data)
-    return found
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in pairs]
 
 
 async def test_the_same_seed_gives_the_same_text(client):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rlstm_server.page.files import page_files
+from rlstm_server.api.page import page_files
 
 INDEX = page_files()["/"].content.decode()
 SCRIPTS = {path: file.content.decode() for path, file in page_files().items() if path.endswith(".js")}

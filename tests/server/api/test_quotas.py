@@ -34,7 +34,7 @@ def refused(answer, detail):
     """Whether it is a 429 that says so, with a time."""
     document = answer.json()
     assert answer.status_code == 429, document
-    assert document["type"].endswith(":quota")
+    assert document["type"].endswith(":rate_limited")
     assert detail in document["detail"]
     assert document["given"] >= document["limit"]
     assert int(answer.headers["retry-after"]) >= 1

@@ -3,8 +3,6 @@
 import pytest
 from tests.memory_store import MemoryStore
 
-from rlstm_server.api import session_shapes as shapes
-
 TEXT = "It was the best of times, it was the worst times"
 """A whole number of segments, so that nothing waits to be learned from."""
 
@@ -27,7 +25,6 @@ async def test_an_update_is_a_version(client, session):
     before = await info(client, session)
     answer = await update(client, session, ttl_seconds=7, metadata={"b": "two"})
     assert answer.status_code == 200, answer.text
-    shapes.ChangedOut.model_validate(answer.json())
     after = await info(client, session)
     assert after["version"] == before["version"] + 1
     assert answer.headers["etag"] == f'"{after["version"]}"'

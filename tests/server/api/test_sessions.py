@@ -3,36 +3,24 @@ import math
 
 import pytest
 
-from rlstm_server.api import session_shapes as shapes
-
 TEXT = "It was the best of times, it was the worst of times. "
-OUT = {
-    "create": shapes.CreatedOut,
-    "append": shapes.AppendOut,
-    "score": shapes.CandidatesOut,
-    "reset": shapes.ChangedOut,
-    "info": shapes.SessionOut,
-}
 
 
 async def create(client, headers=None, **body):
     answer = await client.post("/sessions", json=body, headers=headers)
     assert answer.status_code == 201, answer.text
-    OUT["create"].model_validate(answer.json())
     return answer.json()
 
 
 async def act(client, session, verb, headers=None, **body):
     answer = await client.post(f"/sessions/{session}/{verb}", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
-    OUT[verb].model_validate(answer.json())
     return answer.json()
 
 
 async def info(client, session):
     answer = await client.get(f"/sessions/{session}")
     assert answer.status_code == 200, answer.text
-    OUT["info"].model_validate(answer.json())
     return answer.json()
 
 
@@ -228,7 +216,6 @@ async def test_sessions_are_listed_in_pages(client):
         page = (
             await client.get("/sessions", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))
         ).json()
-        shapes.SessionsOut.model_validate(page)
         listed += page["sessions"]
         cursor = page["cursor"]
     assert cursor is None

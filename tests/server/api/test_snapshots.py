@@ -2,8 +2,6 @@
 
 import pytest
 
-from rlstm_server.api import session_shapes as shapes
-
 TEXT = "It was the best of times, it was the worst of times. "
 PROBE = {"candidates": [{"text": "the age of wisdom"}]}
 
@@ -23,7 +21,6 @@ async def append(client, session, text=TEXT):
 async def take(client, session, name, headers=None):
     answer = await client.post(f"/sessions/{session}/snapshots", json={"name": name}, headers=headers)
     assert answer.status_code == 201, answer.text
-    shapes.TakenOut.model_validate(answer.json())
     return answer.json()
 
 
@@ -63,9 +60,9 @@ async def test_a_restored_session_scores_as_it_did(client, session):
     assert await probe(client, session) != score
     answer = await restore(client, session, "here")
     assert answer.status_code == 200
-    after = shapes.ChangedOut.model_validate(answer.json())
     assert await probe(client, session) == score
-    assert (after.version, after.position) == (before["version"] + 2, before["position"])
+    after = answer.json()
+    assert (after["version"], after["position"]) == (before["version"] + 2, before["position"])
     assert (await info(client, session))["totals"] == before["totals"]
 
 
@@ -102,7 +99,6 @@ async def test_snapshots_are_listed_by_version(client, session):
     await append(client, session)
     await take(client, session, "two")
     listed = (await client.get(f"/sessions/{session}/snapshots")).json()
-    shapes.SnapshotsOut.model_validate(listed)
     assert [(each["name"], each["version"]) for each in listed["snapshots"]] == [("one", 1), ("two", 2)]
 
 

@@ -64,7 +64,7 @@ async def test_an_exception_nobody_expected_is_a_fixed_500(caplog):
         answer = await ask(broken, **{"x-request-id": "r-77"})
     assert answer.status_code == 500
     assert answer.json()["request_id"] == "r-77"
-    assert answer.json()["type"].endswith(":internal")
+    assert answer.json()["type"].endswith(":internal_error")
     assert "canary" not in answer.text
     (record,) = caplog.records
     assert record.levelno == logging.ERROR

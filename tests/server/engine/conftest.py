@@ -24,13 +24,12 @@ from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import (
     AdaptationRequest,
     AppendRequest,
+    Call,
     Candidate,
     CandidatesRequest,
     CreateSession,
     EndEvent,
     GenerateRequest,
-    GenerationSettings,
-    Passage,
     ScoreItem,
 )
 
@@ -144,15 +143,20 @@ class Talk:
     @classmethod
     async def begin(cls, engine, tenant="acme", **fields):
         """A new session."""
-        made = await engine.create_session(CreateSession(caller=caller(tenant), **fields))
+        call = Call(caller=caller(tenant), key=fields.pop("key", None))
+        made = await engine.create_session(CreateSession(**fields).by(call))
         return cls(engine, made.info.id, tenant)
 
     async def append(self, text=None, *, tokens=None, **fields):
         """One append."""
-        passage = Passage(text=text) if tokens is None else Passage(tokens=tuple(tokens))
-        return await self.engine.append(
-            AppendRequest(caller=self.caller, session=self.session, passage=passage, **fields)
+        call = Call(
+            caller=self.caller,
+            session=self.session,
+            key=fields.pop("key", None),
+            if_match=fields.pop("if_match", None),
         )
+        tokens = None if tokens is None else list(tokens)
+        return await self.engine.append(AppendRequest(text=text, tokens=tokens, **fields).by(call))
 
     async def info(self):
         """Where it stands."""
@@ -160,10 +164,8 @@ class Talk:
 
     async def probe(self, text="a probe of the state"):
         """The score of a text after its present state."""
-        request = CandidatesRequest(
-            caller=self.caller,
-            session=self.session,
-            candidates=(Candidate(id="p", passage=Passage(text=text)),),
+        request = CandidatesRequest(candidates=[Candidate(id="p", text=text)]).by(
+            Call(caller=self.caller, session=self.session)
         )
         return (await self.engine.score_candidates(request)).candidates[0].logprob
 
@@ -184,16 +186,27 @@ def finish(coroutine):
 
 def item(text=None, *, name="i", context=None, tokens=None):
     """One text to score."""
-    passage = Passage(text=text) if tokens is None else Passage(tokens=tokens)
-    return ScoreItem(id=name, passage=passage, context=None if context is None else Passage(text=context))
+    return ScoreItem(
+        id=name, text=text, tokens=None if tokens is None else list(tokens), context=context or ""
+    )
+
+
+def altered(request, **changes):
+    """The same request with other fields, or by another call."""
+    call = {
+        name: changes.pop(name)
+        for name in ("caller", "session", "key", "if_match", "after")
+        if name in changes
+    }
+    return request.model_copy(update=changes).by(replace(request.call, **call))
 
 
 def ask(prompt="the ", **settings):
     """A request to continue a prompt."""
-    return GenerateRequest(
-        caller=caller(),
-        prompt=Passage(text=prompt),
-        settings=GenerationSettings(**{"max_tokens": 12, "seed": 1, **settings}),
+    if "stop" in settings:
+        settings["stop"] = list(settings["stop"])
+    return GenerateRequest(prompt=prompt, **{"max_tokens": 12, "seed": 1, **settings}).by(
+        Call(caller=caller())
     )
 
 
@@ -235,7 +248,7 @@ def tools():
     tools.before_text, tools.replace, tools.asked = before_text, replace, AdaptationRequest
     tools.caller, tools.serve, tools.engine_on, tools.Talk = caller, serve, engine_on, Talk
     tools.tiny_model, tools.subspace, tools.SEGMENT = tiny_model, subspace, SEGMENT
-    tools.calibrate = calibrate
+    tools.calibrate, tools.altered = calibrate, altered
     tools.pieces_of, tools.serve_shipped = pieces_of, serve_shipped
     tools.finish, tools.item, tools.ask, tools.collect, tools.value = finish, item, ask, collect, value
     return tools

@@ -110,7 +110,7 @@ def test_a_session_comes_back():
     """The description of a session survives; of a changed one the metadata are the details."""
     summary, details = answers.store_session(INFO)
 
-    assert answers.read_session(answers.encode_session(INFO)) == INFO
+    assert answers.read_session(answers.write_session(INFO)) == INFO
     assert replace(answers.read_session(summary), metadata=answers.parse(details)) == INFO
 
 

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_server.engine.cache import SessionCache
-from rlstm_server.engine.description import SessionCopy, SessionFacts
-from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.state import SessionCache, SessionCopy, SessionFacts, SessionState
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationChoice, SessionTotals
 from rlstm_server.store.base import Position, SessionKey
@@ -25,7 +23,9 @@ class Sized:
 
 def copy_of(name, nbytes):
     key = SessionKey("acme", name)
-    state = SessionState(served=None, adapted=Sized(nbytes), choice=CHOICE, totals=SessionTotals())
+    state = SessionState(
+        served=None, evaluator=None, adapted=Sized(nbytes), choice=CHOICE, totals=SessionTotals()
+    )
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1)
     return SessionCopy(key=key, position=Position.first(key), state=state, facts=facts)
 

@@ -1,7 +1,5 @@
 """The engine as its callers see it, on a tiny random model."""
 
-import math
-
 import pytest
 
 from rlstm_model.vocab import ByteVocab
@@ -11,8 +9,8 @@ from rlstm_server.errors import (
     Gone,
     IdempotencyMismatch,
     InvalidField,
-    InvalidText,
-    InvalidTokens,
+    InvalidToken,
+    ModelNotFound,
     NotFound,
     SessionExists,
     TooLarge,
@@ -20,11 +18,11 @@ from rlstm_server.errors import (
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import (
     AdaptationRequest,
+    Call,
     Candidate,
     CandidatesRequest,
     CreateSession,
     EngineLimits,
-    Passage,
     ResetRequest,
     ScoreRequest,
 )
@@ -53,7 +51,7 @@ async def test_what_a_session_is_does_not_change_with_its_text(store, tools):
     """Name, metadata, creation time and choice come back the same after appends through any engine."""
     asked = AdaptationRequest(rate_scale=2.0, static=False)
     async with tools.engine_on(store) as one, tools.engine_on(store) as two:
-        talk = await tools.Talk.begin(one, name="n", metadata={"a": [1]}, adaptation=asked, ttl_seconds=60)
+        talk = await tools.Talk.begin(one, name="n", metadata={"a": 1}, adaptation=asked, ttl_seconds=60)
         before = await talk.info()
         answer = await talk.at(two).append("abc")
         after = await talk.info()
@@ -67,7 +65,7 @@ async def test_what_a_session_is_does_not_change_with_its_text(store, tools):
 
 async def test_the_first_text_is_appended_at_once(engine, tools):
     """Create with a text equals create, then append."""
-    made = await engine.create_session(CreateSession(caller=tools.caller(), first=Passage(text=TEXT)))
+    made = await engine.create_session(CreateSession(text=TEXT).by(Call(caller=tools.caller())))
     talk = await tools.Talk.begin(engine)
 
     assert made.append.columns == (await talk.append(TEXT)).columns
@@ -89,32 +87,27 @@ async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
 
 async def test_a_repeated_create_makes_one_session(engine, tools):
     """The same key gives the same session and the same first answer; another body is a mismatch."""
-    request = CreateSession(caller=tools.caller(), first=Passage(text=TEXT), key="c1")
+    request = CreateSession(text=TEXT).by(Call(caller=tools.caller(), key="c1"))
     made, again = await engine.create_session(request), await engine.create_session(request)
 
     assert (again.info.id, again.replayed, again.append.replayed) == (made.info.id, True, True)
     assert again.append.columns == made.append.columns
     with pytest.raises(IdempotencyMismatch):
-        await engine.create_session(CreateSession(caller=tools.caller(), key="c1"))
+        await engine.create_session(CreateSession().by(Call(caller=tools.caller(), key="c1")))
 
 
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"first": Passage(text="a\ud800")}, InvalidText),
-        ({"first": Passage(tokens=(999,))}, InvalidTokens),
-        ({"first": Passage(text="")}, InvalidField),
-        ({"adaptation": AdaptationRequest(rate_scale=11.0)}, InvalidField),
-        ({"adaptation": AdaptationRequest(rate_scale=math.nan)}, InvalidField),
-        ({"ttl_seconds": 0.0}, InvalidField),
-        ({"name": ""}, InvalidField),
-        ({"name": "\ud800"}, InvalidText),
+        ({"tokens": [999]}, InvalidToken),
+        ({"model": "unknown"}, ModelNotFound),
+        ({"metadata": {str(number): "x" * 512 for number in range(32)}}, TooLarge),
     ],
 )
 async def test_a_session_that_cannot_be_made_is_not_made(engine, tools, fields, error):
     """Bad input is refused before anything exists."""
     with pytest.raises(error):
-        await engine.create_session(CreateSession(caller=tools.caller(), **fields))
+        await engine.create_session(CreateSession(**fields).by(Call(caller=tools.caller())))
 
     assert (await engine.list_sessions("acme", 10, None)).sessions == ()
 
@@ -146,8 +139,12 @@ async def test_reset_of_both_scores_like_a_new_session(engine, tools):
     """After a reset of both the next text is scored as at the beginning; version and position go on."""
     talk = await tools.Talk.begin(engine)
     first = await talk.append("abcde")
-    reset = await engine.reset(ResetRequest(caller=talk.caller, session=talk.session, scope="both", key="r"))
-    repeat = await engine.reset(ResetRequest(caller=talk.caller, session=talk.session, scope="both", key="r"))
+    reset = await engine.reset(
+        ResetRequest(what="both").by(Call(caller=talk.caller, session=talk.session, key="r"))
+    )
+    repeat = await engine.reset(
+        ResetRequest(what="both").by(Call(caller=talk.caller, session=talk.session, key="r"))
+    )
     again = await talk.append("abcde")
 
     assert (reset.info.version, reset.info.position, repeat.replayed) == (2, 5, True)
@@ -159,8 +156,8 @@ async def test_reset_of_the_fast_weights_leaves_the_static_scores(engine, tools)
     """Without fast weights, and with the text still read, adapted scores come back to the static ones."""
     talk = await tools.Talk.begin(engine)
     await talk.append("abcdeabcde")
-    await engine.reset(ResetRequest(caller=talk.caller, session=talk.session, scope="recurrent"))
-    await engine.reset(ResetRequest(caller=talk.caller, session=talk.session, scope="fast_weights"))
+    await engine.reset(ResetRequest(what="recurrent").by(Call(caller=talk.caller, session=talk.session)))
+    await engine.reset(ResetRequest(what="fast_weights").by(Call(caller=talk.caller, session=talk.session)))
     answer = await talk.append("abc")
 
     assert answer.columns.logprobs == answer.columns.static_logprobs
@@ -244,9 +241,8 @@ async def test_a_word_that_does_not_end_is_held_back_so_far(store, tools, words,
 async def test_a_session_does_not_begin_with_a_word_that_does_not_end(store, tools, words):
     """It is refused before the session is made."""
     async with tools.engine_on(store, served=tools.serve(words)) as engine:
-        first = Passage(text="x" * 4_097)
         with pytest.raises(TooLarge, match="unfinished word"):
-            await engine.create_session(CreateSession(caller=tools.caller(), first=first))
+            await tools.Talk.begin(engine, text="x" * 4_097)
     assert await store.count("acme") == 0
 
 
@@ -260,21 +256,24 @@ async def test_every_limit_names_both_numbers(store, tools):
     )
     async with tools.engine_on(store, limits=limits) as engine:
         talk = await tools.Talk.begin(engine)
-        many = (Candidate(id="c", passage=Passage(text="x")),) * 2
+        many = [Candidate(id="c", text="x")] * 2
         calls = [
             (talk.append("abcdef"), 6, 5),
-            (engine.score(ScoreRequest(caller=talk.caller, items=(tools.item("x"),) * 3)), 3, 2),
-            (engine.score(ScoreRequest(caller=talk.caller, items=(tools.item("abcde"),) * 2)), 10, 9),
-            (engine.score(ScoreRequest(caller=talk.caller, items=(tools.item("x"),), top=101)), 101, 100),
+            (engine.score(ScoreRequest(items=[tools.item("x")] * 3).by(Call(caller=talk.caller))), 3, 2),
+            (
+                engine.score(ScoreRequest(items=[tools.item("abcde")] * 2).by(Call(caller=talk.caller))),
+                10,
+                9,
+            ),
             (
                 engine.score_candidates(
-                    CandidatesRequest(caller=talk.caller, session=talk.session, candidates=many)
+                    CandidatesRequest(candidates=many).by(Call(caller=talk.caller, session=talk.session))
                 ),
                 2,
                 1,
             ),
             (tools.collect(engine.generate(tools.ask(max_tokens=9))), 9, 8),
-            (tools.collect(engine.generate(tools.ask(max_tokens=1, choices=3))), 3, 2),
+            (tools.collect(engine.generate(tools.ask(max_tokens=1, n=3))), 3, 2),
         ]
         for call, given, limit in calls:
             with pytest.raises(TooLarge) as caught:
@@ -291,7 +290,7 @@ async def test_metrics_are_the_sums_of_the_answers(store, tools):
         talks = [await tools.Talk.begin(engine) for _ in range(3)]
         answers = [await talk.append(TEXT * (1 + n), key=f"k{n}") for n, talk in enumerate(talks)]
         await talks[0].append(TEXT, key="k0")
-        scored = await engine.score(ScoreRequest(caller=tools.caller(), items=(tools.item(TEXT),)))
+        scored = await engine.score(ScoreRequest(items=[tools.item(TEXT)]).by(Call(caller=tools.caller())))
         _, _, ends = await tools.collect(engine.generate(tools.ask()))
 
     tokens = sum(answer.totals.tokens for answer in answers)
@@ -312,7 +311,7 @@ async def test_metrics_are_the_sums_of_the_answers(store, tools):
 async def test_without_calibration_there_are_no_sessions(store, tools):
     """A model that was never calibrated scores and generates; a session is refused by name."""
     async with tools.engine_on(store, served=tools.serve(ByteVocab(), calibrated=False)) as engine:
-        scored = await engine.score(ScoreRequest(caller=tools.caller(), items=(tools.item("x"),)))
+        scored = await engine.score(ScoreRequest(items=[tools.item("x")]).by(Call(caller=tools.caller())))
         with pytest.raises(InvalidField) as caught:
             await tools.Talk.begin(engine)
 
@@ -328,7 +327,7 @@ async def test_a_draining_engine_is_not_ready(store, tools):
         with pytest.raises(Draining):
             await engine.ready()
         with pytest.raises(Draining):
-            await engine.score(ScoreRequest(caller=tools.caller(), items=(tools.item("x"),)))
+            await engine.score(ScoreRequest(items=[tools.item("x")]).by(Call(caller=tools.caller())))
 
 
 async def test_the_engine_is_the_interface(engine):

@@ -4,15 +4,14 @@ import asyncio
 
 import pytest
 
-from rlstm_model.sampling import SamplingConfig
-from rlstm_server.schemas import ScoreRequest, TokenEvent
+from rlstm_server.schemas import Call, ScoreRequest, TokenEvent
 
 
 async def test_choices_are_distinct_and_reproducible(engine, tools):
     """The same seed gives the same texts, another seed others, and choices differ among themselves."""
-    _, first, ends = await tools.collect(engine.generate(tools.ask(choices=3)))
-    _, again, _ = await tools.collect(engine.generate(tools.ask(choices=3)))
-    _, other, _ = await tools.collect(engine.generate(tools.ask(choices=3, seed=2)))
+    _, first, ends = await tools.collect(engine.generate(tools.ask(n=3)))
+    _, again, _ = await tools.collect(engine.generate(tools.ask(n=3)))
+    _, other, _ = await tools.collect(engine.generate(tools.ask(n=3, seed=2)))
     _, single, _ = await tools.collect(engine.generate(tools.ask()))
 
     assert first == again != other
@@ -24,12 +23,12 @@ async def test_choices_are_distinct_and_reproducible(engine, tools):
 
 async def test_logprobs_are_those_of_scoring(engine, tools):
     """A generated token's log-probability is what scoring gives it, whatever the temperature."""
-    settings = {"max_tokens": 8, "sampling": SamplingConfig(temperature=2.0)}
+    settings = {"max_tokens": 8, "temperature": 2.0}
     events = [
         event async for event in engine.generate(tools.ask(**settings)) if isinstance(event, TokenEvent)
     ]
     tokens = tuple(event.id for event in events)
-    request = ScoreRequest(caller=tools.caller(), items=(tools.item(tokens=tokens, context="the "),))
+    request = ScoreRequest(items=[tools.item(tokens=tokens, context="the ")]).by(Call(caller=tools.caller()))
     (scored,) = (await engine.score(request)).items
 
     assert [event.logprob for event in events] == pytest.approx(scored.columns.logprobs, abs=1e-5)

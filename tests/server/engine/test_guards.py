@@ -13,7 +13,7 @@ from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AdaptationRequest, Passage, ResetRequest, ScoreItem, ScoreRequest
+from rlstm_server.schemas import AdaptationRequest, Call, ResetRequest, ScoreItem, ScoreRequest
 from rlstm_server.store.base import SessionKey
 
 TEXT = "the quick brown fox jumps over the lazy dog; "
@@ -106,7 +106,7 @@ async def test_a_single_expert_that_loses_is_reset_and_frozen(engine_with, tools
     """Beside the static row it is watched; what it costs is bounded, and the answer says what was done."""
     async with engine_with(rate=10.0, max_norm_ratio=50.0) as engine:
         watched = await tools.Talk.begin(engine, adaptation=ALONE)
-        free = await tools.Talk.begin(engine, adaptation=replace(ALONE, static=False))
+        free = await tools.Talk.begin(engine, adaptation=ALONE.model_copy(update={"static": False}))
         answer, harm = await watched.append(HOSTILE), await free.append(HOSTILE)
 
         assert answer.guards["reset"] == outcomes(engine, "rolled_back") >= 1
@@ -150,8 +150,8 @@ async def test_several_experts_need_no_watch(engine_with, tools):
 async def test_guards_act_inside_a_scored_text_too(engine_with, tools):
     """Dynamic evaluation of an item is that of a session."""
     async with engine_with(rate=10.0, max_norm_ratio=0.01) as engine:
-        item = ScoreItem(id="a", passage=Passage(text=TEXT))
-        request = ScoreRequest(caller=tools.caller(), items=(item,), adaptation=AdaptationRequest())
+        item = ScoreItem(id="a", text=TEXT)
+        request = ScoreRequest(items=[item], adaptation=AdaptationRequest()).by(Call(caller=tools.caller()))
         answer = await engine.score(request)
 
         assert answer.items[0].guards == {"projected": answer.items[0].updates}
@@ -164,7 +164,9 @@ async def test_forgetting_leaves_no_norm_and_equal_weights(engine_with, tools):
         talk = await tools.Talk.begin(engine)
         await talk.append(TEXT)
         learned = await talk.info()
-        await engine.reset(ResetRequest(caller=talk.caller, session=talk.session, scope="fast_weights"))
+        await engine.reset(
+            ResetRequest(what="fast_weights").by(Call(caller=talk.caller, session=talk.session))
+        )
         after = await talk.info()
 
         assert learned.norm_ratio > 0.0

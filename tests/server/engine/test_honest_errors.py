@@ -13,11 +13,12 @@ from rlstm_server.errors import (
     OutcomeUnknown,
     Overloaded,
     RateLimited,
+    SessionDeleted,
     StateCorrupt,
     StoreFull,
     StoreUnavailable,
 )
-from rlstm_server.schemas import CreateSession, Passage
+from rlstm_server.schemas import Call, CreateSession
 from rlstm_server.store.base import Replayed, SessionKey
 
 
@@ -154,7 +155,7 @@ async def test_no_refusal_of_a_creation_says_more_than_is_known(tools, script, t
         await tools.Talk.begin(engine, key="again")
         for key in told:
             store.scripts = {"create": [script]}
-            made = engine.create_session(CreateSession(caller=tools.caller(), key=key))
+            made = engine.create_session(CreateSession().by(Call(caller=tools.caller(), key=key)))
             try:
                 found[key] = "replayed" if (await made).replayed else "made"
             except (StoreFull, StoreUnavailable) as error:
@@ -197,7 +198,7 @@ async def test_what_is_known_to_be_applied_stays_so_in_a_drain(tools, made):
         await talk.append("x", key="k")
         store.scripts = {"load_head": [forever]}
         again = (
-            engine.create_session(CreateSession(caller=talk.caller, key="s"))
+            engine.create_session(CreateSession().by(Call(caller=talk.caller, key="s")))
             if made == "a session"
             else talk.append("x", key="k")
         )
@@ -224,7 +225,10 @@ async def test_a_refusal_that_several_get_says_to_each_what_is_true_of_his(tools
         await engine.delete(talk.caller.tenant, talk.session)
         opened.set()
         told = await asyncio.gather(first, *waiting, return_exceptions=True)
-    assert [(type(error), error.applied) for error in told[1:]] == [(Gone, "unknown"), (Gone, "no")]
+    assert [(type(error), error.applied) for error in told[1:]] == [
+        (SessionDeleted, "unknown"),
+        (SessionDeleted, "no"),
+    ]
 
 
 async def test_a_session_that_cannot_be_read_can_be_ended(tools):
@@ -313,7 +317,7 @@ async def test_a_session_that_is_made_with_its_text_says_so_when_the_store_then_
     async with tools.engine_on(store) as engine:
         store.scripts = {"load_head": [away]}
         with pytest.raises(StoreUnavailable) as caught:
-            await tools.Talk.begin(engine, first=Passage(text="x"))
+            await tools.Talk.begin(engine, text="x")
         assert caught.value.applied == "yes"
 
 
@@ -326,5 +330,5 @@ async def test_a_session_whose_first_text_fails_says_what_is_left_of_it(tools, k
     async with tools.engine_on(store) as engine:
         store.scripts = {"commit": [full], "delete": [ends]}
         with pytest.raises(StoreFull) as caught:
-            await tools.Talk.begin(engine, first=Passage(text="x"), key=key)
+            await tools.Talk.begin(engine, text="x", key=key)
         assert caught.value.applied == applied

@@ -13,7 +13,7 @@ from rlstm_model.state import State
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import Overloaded, StateCorrupt, TooLarge
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AdaptationRequest, CreateSession
+from rlstm_server.schemas import AdaptationRequest, Call, CreateSession
 from rlstm_server.store.base import SessionKey
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
@@ -165,7 +165,7 @@ async def test_ten_thousand_sessions_at_once_are_bounded(tools):
     served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
 
     async def flood(engine):
-        request = CreateSession(caller=tools.caller("enemy"))
+        request = CreateSession().by(Call(caller=tools.caller("enemy")))
         calls = (engine.create_session(request) for _ in range(10_000))
         return await asyncio.gather(*calls, return_exceptions=True)
 

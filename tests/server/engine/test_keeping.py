@@ -9,12 +9,11 @@ from tests.memory_store import MemoryStore
 from rlstm_server.engine.stream import CHUNK
 from rlstm_server.errors import Conflict, StoreUnavailable
 from rlstm_server.schemas import (
+    Call,
     Candidate,
     CandidatesRequest,
     EndEvent,
     EngineLimits,
-    GenerationSettings,
-    Passage,
     SessionGenerate,
 )
 
@@ -37,8 +36,13 @@ class Counting(MemoryStore):
 
 
 def request(talk, *, max_tokens=40, seed=3, stop=(), **fields):
-    settings = GenerationSettings(max_tokens=max_tokens, seed=seed, stop=stop)
-    return SessionGenerate(caller=talk.caller, session=talk.session, settings=settings, **fields)
+    call = Call(
+        caller=talk.caller,
+        session=talk.session,
+        key=fields.pop("key", None),
+        if_match=fields.pop("if_match", None),
+    )
+    return SessionGenerate(max_tokens=max_tokens, seed=seed, stop=list(stop), **fields).by(call)
 
 
 async def read(events, tokens=None):
@@ -55,10 +59,8 @@ async def read(events, tokens=None):
 
 async def probe(talk):
     answer = await talk.engine.score_candidates(
-        CandidatesRequest(
-            caller=talk.caller,
-            session=talk.session,
-            candidates=(Candidate(id="p", passage=Passage(text="probe")),),
+        CandidatesRequest(candidates=[Candidate(id="p", text="probe")]).by(
+            Call(caller=talk.caller, session=talk.session)
         )
     )
     return answer.candidates[0].logprob
@@ -66,7 +68,7 @@ async def probe(talk):
 
 async def test_without_commit_nothing_changes(engine, tools):
     """The text is the same each time, and the session stays where it is."""
-    talk = await tools.Talk.begin(engine, first=Passage(text="once upon"))
+    talk = await tools.Talk.begin(engine, text="once upon")
     before = await probe(talk)
     ids, _, end = await read(engine.generate_in_session(request(talk)))
     again, _, _ = await read(engine.generate_in_session(request(talk)))
@@ -80,8 +82,8 @@ async def test_without_commit_nothing_changes(engine, tools):
 @pytest.mark.parametrize("learn", [False, True])
 async def test_kept_text_is_what_the_session_has_read(engine, tools, learn):
     """After keeping, the session scores like one that the same ids were appended to."""
-    talk = await tools.Talk.begin(engine, first=Passage(text="once upon"))
-    twin = await tools.Talk.begin(engine, first=Passage(text="once upon"))
+    talk = await tools.Talk.begin(engine, text="once upon")
+    twin = await tools.Talk.begin(engine, text="once upon")
     ids, _, end = await read(engine.generate_in_session(request(talk, commit=True, learn_from_output=learn)))
     await twin.append(tokens=ids, learn=learn)
     info = await talk.info()
@@ -93,7 +95,7 @@ async def test_kept_text_is_what_the_session_has_read(engine, tools, learn):
 
 async def test_kept_and_unkept_text_begin_alike(engine, tools):
     """With the same seed the first chunk is the same, kept or not."""
-    talk = await tools.Talk.begin(engine, first=Passage(text="once upon"))
+    talk = await tools.Talk.begin(engine, text="once upon")
     free, _, _ = await read(engine.generate_in_session(request(talk)))
     kept, _, _ = await read(engine.generate_in_session(request(talk, commit=True)))
 

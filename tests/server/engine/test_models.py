@@ -10,17 +10,16 @@ from tests.memory_store import MemoryStore
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.description import most_bytes
+from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.numerics import alone
+from rlstm_server.engine.models import Models, alone
 from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import (
+    Call,
     CreateSession,
     EndEvent,
     ForkRequest,
-    GenerationSettings,
     ImportRequest,
     ScoreRequest,
     SessionGenerate,
@@ -50,8 +49,8 @@ def worded(tools, words):
 async def everything(tools, engine, model):
     """What one caller gets of a model: a score, a continuation, and what a session learns."""
     item = tools.item(TEXT)
-    scored = await engine.score(ScoreRequest(caller=tools.caller(), model=model, items=(item,)))
-    ask = replace(tools.ask("the "), model=model)
+    scored = await engine.score(ScoreRequest(model=model, items=[item]).by(Call(caller=tools.caller())))
+    ask = tools.altered(tools.ask("the "), model=model)
     written, _, _ = await tools.collect(engine.generate(ask))
     talk = await tools.Talk.begin(engine, model=model)
     appended = [await talk.append(piece) for piece in (TEXT, TEXT)]
@@ -88,7 +87,7 @@ async def test_a_session_keeps_its_model(tools, store, first, other):
         there = talk.at(engine)
         assert await there.probe() == probe
         assert ((await there.info()).model, (await there.info()).fingerprint) == ("other", "f1")
-        fork = await engine.fork(ForkRequest(caller=talk.caller, session=talk.session))
+        fork = await engine.fork(ForkRequest().by(Call(caller=talk.caller, session=talk.session)))
         exported = await engine.export(talk.caller, talk.session)
         data = exported.data
         brought = await engine.import_session(ImportRequest(caller=talk.caller, data=data))
@@ -116,9 +115,9 @@ async def test_a_session_of_a_model_that_is_not_served_is_refused(tools, store, 
 async def test_an_unknown_name_is_refused(tools, engine):
     """Before anything is done; the sentence names those that are served."""
     for call in (
-        engine.score(ScoreRequest(caller=tools.caller(), model="mine", items=(tools.item("x"),))),
-        engine.create_session(CreateSession(caller=tools.caller(), model="mine")),
-        tools.collect(engine.generate(replace(tools.ask(), model="mine"))),
+        engine.score(ScoreRequest(model="mine", items=[tools.item("x")]).by(Call(caller=tools.caller()))),
+        engine.create_session(CreateSession(model="mine").by(Call(caller=tools.caller()))),
+        tools.collect(engine.generate(tools.altered(tools.ask(), model="mine"))),
     ):
         with pytest.raises(ModelNotFound, match=r"these are: tiny$"):
             await call
@@ -128,11 +127,11 @@ async def test_an_unknown_name_is_refused(tools, engine):
 async def test_a_key_is_of_one_model(tools, store, first, other):
     """The same creation for another model is another request; repeated, it names the model again."""
     async with tools.engine_on(store, served=first, others=(other,)) as engine:
-        request = CreateSession(caller=tools.caller(), key="k", model="other")
+        request = CreateSession(model="other").by(Call(caller=tools.caller(), key="k"))
         made, again = [await engine.create_session(request) for _ in range(2)]
         assert (again.info.id, again.identity, again.replayed) == (made.info.id, other.identity, True)
         with pytest.raises(IdempotencyMismatch):
-            await engine.create_session(replace(request, model="first"))
+            await engine.create_session(tools.altered(request, model="first"))
 
 
 @pytest.mark.parametrize("commit", [False, True])
@@ -141,9 +140,8 @@ async def test_a_text_that_a_session_writes_says_whose_it_is(tools, store, first
     async with tools.engine_on(store, served=first, others=(other,)) as engine:
         talk = await tools.Talk.begin(engine, model="other")
         await talk.append(TEXT)
-        settings = GenerationSettings(max_tokens=5, seed=3)
-        request = SessionGenerate(
-            caller=talk.caller, session=talk.session, settings=settings, commit=commit, key="k"
+        request = SessionGenerate(max_tokens=5, seed=3, commit=commit).by(
+            Call(caller=talk.caller, session=talk.session, key="k")
         )
         for _ in range(2):
             async with aclosing(engine.generate_in_session(request)) as events:
@@ -204,8 +202,8 @@ async def test_changed_weights_of_any_of_them_are_found(tools, store, first):
 
 async def test_a_repeated_creation_gets_its_first_answer(tools, store, first, other):
     """From a server with another first model, and from one that has not the model: the session is there."""
-    asked = CreateSession(caller=tools.caller(), key="k", adaptation=tools.asked())
-    named = replace(asked, key="n", model="other")
+    asked = CreateSession(adaptation=tools.asked()).by(Call(caller=tools.caller(), key="k"))
+    named = tools.altered(asked, key="n", model="other")
     async with tools.engine_on(store, served=other) as engine:
         made = [await engine.create_session(request) for request in (asked, named)]
     async with tools.engine_on(store, served=first, others=(other,)) as engine:
@@ -216,7 +214,7 @@ async def test_a_repeated_creation_gets_its_first_answer(tools, store, first, ot
         assert [one.identity for one in without] == [None] * 2
         assert [one.info.fingerprint for one in without] == [other.fingerprint] * 2
         with pytest.raises(ModelNotFound) as refused:
-            await engine.create_session(replace(named, key="never"))
+            await engine.create_session(tools.altered(named, key="never"))
         assert refused.value.applied == "no"
     for repeats in (again, without):
         assert [(one.info.id, one.replayed) for one in repeats] == [(one.info.id, True) for one in made]
@@ -224,27 +222,26 @@ async def test_a_repeated_creation_gets_its_first_answer(tools, store, first, ot
 
 async def test_a_creation_that_cannot_be_made_any_more_was_made(tools, store, first, other):
     """Where the first model has no such rule now, that is no reason to say that nothing was applied."""
-    request = CreateSession(caller=tools.caller(), key="k", adaptation=tools.asked(kind="subspace"))
+    request = CreateSession(adaptation=tools.asked(kind="subspace")).by(Call(caller=tools.caller(), key="k"))
     async with tools.engine_on(store, served=other) as engine:
         made = await engine.create_session(request)
     async with tools.engine_on(store, served=replace(first, calibrated=None)) as engine:
         assert (await engine.create_session(request)).info.id == made.info.id
         with pytest.raises(InvalidField) as refused:
-            await engine.create_session(replace(request, key="never"))
+            await engine.create_session(tools.altered(request, key="never"))
         assert refused.value.applied == "no"
 
 
 async def test_a_stored_text_is_told_again_without_its_model(tools, store, first, other):
     """All of it; which model it was, this server cannot say."""
-    settings = GenerationSettings(max_tokens=5, seed=3)
     ends = []
     for served in (other, first):
         async with tools.engine_on(store, served=served) as engine:
             if served is other:
                 talk = await tools.Talk.begin(engine)
                 await talk.append(TEXT)
-            request = SessionGenerate(
-                caller=talk.caller, session=talk.session, settings=settings, commit=True, key="k"
+            request = SessionGenerate(max_tokens=5, seed=3, commit=True).by(
+                Call(caller=talk.caller, session=talk.session, key="k")
             )
             async with aclosing(engine.generate_in_session(request)) as events:
                 *tokens, end = [event async for event in events]

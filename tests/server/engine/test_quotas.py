@@ -12,7 +12,7 @@ from rlstm_server.engine import quotas
 from rlstm_server.engine.generate import charged
 from rlstm_server.engine.quotas import Charge, Quota, TokenBucket, charging
 from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited, SlowConsumer, StoreUnavailable
-from rlstm_server.schemas import CreateSession, EndEvent, SnapshotRequest, TokenEvent
+from rlstm_server.schemas import Call, CreateSession, EndEvent, SnapshotRequest, TokenEvent
 from rlstm_server.store.base import SessionKey
 
 # ---- tokens a second --------------------------------------------------------------------------------------
@@ -203,11 +203,11 @@ def asking(tools, **allowed):
 
 
 def create(engine, caller, **fields):
-    return asyncio.ensure_future(engine.create_session(CreateSession(caller=caller, **fields)))
+    return asyncio.ensure_future(engine.create_session(CreateSession(**fields).by(Call(caller=caller))))
 
 
 async def name(engine, caller, session, called):
-    request = SnapshotRequest(caller=caller, session=session, name=called, key=None, if_match=None)
+    request = SnapshotRequest(name=called).by(Call(caller=caller, session=session, key=None, if_match=None))
     await engine.take_snapshot(request)
 
 

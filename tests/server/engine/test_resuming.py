@@ -6,10 +6,9 @@ from contextlib import aclosing
 import pytest
 from tests.memory_store import MemoryStore
 
-from rlstm_model.sampling import SamplingConfig
 from rlstm_server.engine.stream import CHUNK, COMMITTED_TOKENS
 from rlstm_server.errors import Conflict, Draining, Gone, InFlight, InvalidField, SlowConsumer, TooLarge
-from rlstm_server.schemas import EndEvent, EngineLimits, GenerationSettings, SessionGenerate
+from rlstm_server.schemas import Call, EndEvent, EngineLimits, SessionGenerate
 from rlstm_server.store.base import Limits
 
 
@@ -28,11 +27,10 @@ class Counting(MemoryStore):
 
 
 def request(talk, *, max_tokens=70, seed=3, key="g", penalty=1.0, **fields):
-    sampling = SamplingConfig(repetition_penalty=penalty)
-    settings = GenerationSettings(max_tokens=max_tokens, seed=seed, sampling=sampling)
+    call = Call(caller=talk.caller, session=talk.session, key=key, after=fields.pop("after", None))
     return SessionGenerate(
-        caller=talk.caller, session=talk.session, settings=settings, key=key, **({"commit": True} | fields)
-    )
+        max_tokens=max_tokens, seed=seed, repetition_penalty=penalty, **({"commit": True} | fields)
+    ).by(call)
 
 
 async def read(events, count=None, tokens=None):

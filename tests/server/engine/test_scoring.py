@@ -6,10 +6,10 @@ from rlstm_model.scoring import score
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.schemas import (
     AdaptationRequest,
+    Call,
     Candidate,
     CandidatesRequest,
     CandidateWeights,
-    Passage,
     ScoreRequest,
 )
 
@@ -19,7 +19,7 @@ TEXT = "the quick brown fox"
 async def test_scores_are_the_models(engine, tools):
     """An item's columns are what the model's own scoring gives, however long the text."""
     text = TEXT * 30
-    answer = await engine.score(ScoreRequest(caller=tools.caller(), items=(tools.item(text),), top=2))
+    answer = await engine.score(ScoreRequest(items=[tools.item(text)], top=2).by(Call(caller=tools.caller())))
     served = tools.serve(ByteVocab())
     expected, _ = score(served.model, list(text.encode()), state=None, last=10, top=2)
     (scored,) = answer.items
@@ -33,8 +33,8 @@ async def test_scores_are_the_models(engine, tools):
 
 async def test_a_context_is_read_and_not_reported(engine, tools):
     """The scores after a context are the tail of the scores of both together."""
-    request = ScoreRequest(
-        caller=tools.caller(), items=(tools.item("brown fox", context="the quick "), tools.item(TEXT))
+    request = ScoreRequest(items=[tools.item("brown fox", context="the quick "), tools.item(TEXT)]).by(
+        Call(caller=tools.caller())
     )
     after, whole = (await engine.score(request)).items
 
@@ -45,8 +45,8 @@ async def test_a_context_is_read_and_not_reported(engine, tools):
 
 async def test_adapting_inside_an_item_equals_a_session(engine, tools):
     """Dynamic evaluation of an item gives the scores of the same text in a new session."""
-    request = ScoreRequest(
-        caller=tools.caller(), items=(tools.item(TEXT),) * 2, adaptation=AdaptationRequest()
+    request = ScoreRequest(items=[tools.item(TEXT)] * 2, adaptation=AdaptationRequest()).by(
+        Call(caller=tools.caller())
     )
     one, two = (await engine.score(request)).items
     session = await (await tools.Talk.begin(engine)).append(TEXT)
@@ -60,16 +60,13 @@ async def test_candidates_are_ranked_and_change_nothing(engine, tools):
     """The mix of log-probability, length and a given score decides; the session stays as it is."""
     talk = await tools.Talk.begin(engine)
     await talk.append("x" * tools.SEGMENT)
-    candidates = tuple(
-        Candidate(id=name, passage=Passage(text=text), given=given)
+    candidates = [
+        Candidate(id=name, text=text, given=given)
         for name, text, given in (("a", " jumps", 0.0), ("b", " jumps over", 5.0), ("c", " jumps", 0.0))
-    )
+    ]
     request = CandidatesRequest(
-        caller=talk.caller,
-        session=talk.session,
-        candidates=candidates,
-        weights=CandidateWeights(lm=1.0, length=0.5, given=100.0),
-    )
+        candidates=candidates, weights=CandidateWeights(lm=1.0, length=0.5, given=100.0)
+    ).by(Call(caller=talk.caller, session=talk.session))
     answer = await engine.score_candidates(request)
     one, two, three = answer.candidates
 
@@ -82,14 +79,11 @@ async def test_candidates_are_ranked_and_change_nothing(engine, tools):
 def candidates_of(talk, *texts, first=0.0, **weights):
     """A request to rank texts; the first may have a score from elsewhere."""
     return CandidatesRequest(
-        caller=talk.caller,
-        session=talk.session,
-        candidates=tuple(
-            Candidate(id=text, passage=Passage(text=text), given=0.0 if place else first)
-            for place, text in enumerate(texts)
-        ),
+        candidates=[
+            Candidate(id=text, text=text, given=0.0 if place else first) for place, text in enumerate(texts)
+        ],
         weights=CandidateWeights(**weights),
-    )
+    ).by(Call(caller=talk.caller, session=talk.session))
 
 
 @pytest.mark.parametrize("experts", [1, 2, 4])

@@ -9,6 +9,7 @@ from rlstm_model.adaptation.adapted_state import ExpertConfig
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
+from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
 
@@ -60,9 +61,6 @@ def test_the_rates_of_four_experts(served):
             "adaptation.num_fast_weights",
             "output_bias of 256",
         ),
-        ({"experts": 3}, "adaptation.experts", "1, 2, 4"),
-        ({"experts": True}, "adaptation.experts", "1, 2, 4"),
-        ({"experts": 2, "static": False}, "adaptation.experts", "static"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(served, asked, field, named):
@@ -95,12 +93,11 @@ def test_the_bytes_of_a_state_are_known_before_it_is(served, kind, experts, stat
 def test_the_norm_is_that_of_the_greatest_expert(served):
     """In units of the slow weights' norm; none before anything was learned."""
     choice = AdaptationChoice.of(served.rules[0], ExpertConfig(experts=4), 1.0)
-    evaluator = served.evaluator()
-    fresh = evaluator.start(experts=4)
+    fresh = SessionState.before_text(served, choice)
     delta_KP = torch.zeros(3, 256)
     delta_KP[1, 0], delta_KP[2, :2] = 1.0, 2.0
 
-    assert served.norm_ratio(choice, fresh) == 0.0
-    learned = replace(fresh, delta_KP=delta_KP)
+    assert fresh.measured().norm_ratio == 0.0
+    learned = replace(fresh, adapted=replace(fresh.adapted, delta_KP=delta_KP)).measured()
     slow = torch.cat([weight.flatten() for weight in served.model.parameters()]).norm().item()
-    assert served.norm_ratio(choice, learned) == pytest.approx(8**0.5 / slow, rel=1e-5)
+    assert learned.norm_ratio == pytest.approx(8**0.5 / slow, rel=1e-5)

@@ -17,10 +17,10 @@ from rlstm_server.errors import (
     OutcomeUnknown,
     Overloaded,
     StoreUnavailable,
-    VersionMoved,
+    VersionMismatch,
 )
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import Candidate, CandidatesRequest, Passage
+from rlstm_server.schemas import Call, Candidate, CandidatesRequest
 from rlstm_server.store.base import Limits, Stale
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
@@ -178,7 +178,7 @@ async def test_if_match_lets_only_the_named_version_pass(engine, tools):
     """A stale If-Match is refused with the current version; a fitting one is applied."""
     talk = await tools.Talk.begin(engine)
     await talk.append("x")
-    with pytest.raises(VersionMoved) as caught:
+    with pytest.raises(VersionMismatch) as caught:
         await talk.append("y", if_match=0)
 
     assert caught.value.current == 1
@@ -325,13 +325,10 @@ async def test_a_read_never_answers_from_an_older_version(store, tools):
         await talk.at(two).append(TEXT)
 
         assert await talk.probe() == await talk.at(two).probe()
-        request = CandidatesRequest(
-            caller=talk.caller,
-            session=talk.session,
-            candidates=(Candidate(id="p", passage=Passage(text="x")),),
-            min_version=2,
+        request = CandidatesRequest(candidates=[Candidate(id="p", text="x")], min_version=2).by(
+            Call(caller=talk.caller, session=talk.session)
         )
-        with pytest.raises(VersionMoved):
+        with pytest.raises(VersionMismatch):
             await one.score_candidates(request)
 
 

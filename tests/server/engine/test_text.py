@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
 from rlstm_server.engine.text import START, Place, read_passage
-from rlstm_server.errors import InvalidField, InvalidText, InvalidTokens
+from rlstm_server.errors import InvalidField, InvalidText, InvalidToken
 from rlstm_server.schemas import Passage
 
 TEXTS = st.text(st.sampled_from("ab \n\té€😀"), max_size=40)
@@ -91,8 +91,8 @@ def test_ids_complete_the_word_in_progress(words):
         (Passage(text=""), InvalidField, "text"),
         (Passage(tokens=()), InvalidField, "tokens"),
         (Passage(text="a\ud800"), InvalidText, "text"),
-        (Passage(tokens=(1, 256)), InvalidTokens, "tokens"),
-        (Passage(tokens=(True,)), InvalidTokens, "tokens"),
+        (Passage(tokens=(1, 256)), InvalidToken, "tokens"),
+        (Passage(tokens=(True,)), InvalidToken, "tokens"),
     ],
 )
 def test_bad_input_is_refused_by_name(passage, error, field):

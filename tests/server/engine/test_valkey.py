@@ -5,7 +5,12 @@ import asyncio
 import pytest
 
 from rlstm_server.errors import Gone, IdempotencyMismatch
-from rlstm_server.schemas import Candidate, CandidatesRequest, GenerationSettings, Passage, SessionGenerate
+from rlstm_server.schemas import (
+    Call,
+    Candidate,
+    CandidatesRequest,
+    SessionGenerate,
+)
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_store import RedisStore
 
@@ -29,10 +34,8 @@ async def valkey(tmp_path):
 
 
 async def probe(talk):
-    request = CandidatesRequest(
-        caller=talk.caller,
-        session=talk.session,
-        candidates=(Candidate(id="p", passage=Passage(text="probe")),),
+    request = CandidatesRequest(candidates=[Candidate(id="p", text="probe")]).by(
+        Call(caller=talk.caller, session=talk.session)
     )
     return (await talk.engine.score_candidates(request)).candidates[0].logprob
 
@@ -62,12 +65,8 @@ async def test_racing_replays_deletes_and_kept_text(valkey, tools):
         with pytest.raises(IdempotencyMismatch):
             await talk.append("hullo", key="k")
         await asyncio.gather(*(talk.append("x") for _ in range(10)))
-        keep = SessionGenerate(
-            caller=talk.caller,
-            session=talk.session,
-            settings=GenerationSettings(max_tokens=20, seed=1),
-            commit=True,
-            key="g",
+        keep = SessionGenerate(max_tokens=20, seed=1, commit=True).by(
+            Call(caller=talk.caller, session=talk.session, key="g")
         )
         kept = [event async for event in one.generate_in_session(keep)]
         streamed = [event async for event in two.generate_in_session(keep)]

@@ -1,16 +1,15 @@
 """Snapshots, forks, files and ends of sessions: on either store, through any replica."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from tests.memory_store import MemoryStore
 
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, TooLarge
+from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, SessionDeleted, TooLarge
 from rlstm_server.schemas import (
+    Call,
     ForkRequest,
-    GenerationSettings,
     ImportRequest,
     ResetRequest,
     RestoreRequest,
@@ -57,17 +56,17 @@ def running(store, served, tools):
 
 
 async def take(talk, name="here", **fields):
-    request = SnapshotRequest(caller=talk.caller, session=talk.session, name=name, **fields)
+    request = SnapshotRequest(name=name).by(Call(caller=talk.caller, session=talk.session, **fields))
     return (await talk.engine.take_snapshot(request)).snapshot
 
 
 async def restore(talk, name="here", **fields):
-    request = RestoreRequest(caller=talk.caller, session=talk.session, snapshot=name, **fields)
+    request = RestoreRequest(snapshot=name).by(Call(caller=talk.caller, session=talk.session, **fields))
     return await talk.engine.restore(request)
 
 
 async def fork(talk, tools, **fields):
-    made = await talk.engine.fork(ForkRequest(caller=talk.caller, session=talk.session, **fields))
+    made = await talk.engine.fork(ForkRequest(**fields).by(Call(caller=talk.caller, session=talk.session)))
     return tools.Talk(talk.engine, made.info.id)
 
 
@@ -112,15 +111,15 @@ async def test_a_fork_does_not_go_with_its_source(running, tools):
     async with running() as engine:
         talk = await tools.Talk.begin(engine)
         await talk.append(TEXT)
-        request = ForkRequest(caller=talk.caller, session=talk.session, key="fork")
+        request = ForkRequest().by(Call(caller=talk.caller, session=talk.session, key="fork"))
         made = await engine.fork(request)
         await engine.delete("acme", talk.session)
         again = await engine.fork(request)
         assert (again.info.id, again.replayed) == (made.info.id, True)
         with pytest.raises(Gone):
-            await engine.fork(replace(request, key="other"))
+            await engine.fork(tools.altered(request, key="other"))
         with pytest.raises(IdempotencyMismatch):
-            await engine.fork(replace(request, snapshot="here"))
+            await engine.fork(tools.altered(request, snapshot="here"))
 
 
 async def test_a_way_back_can_be_repeated_without_its_snapshot(running, tools):
@@ -161,11 +160,11 @@ async def test_settings_and_resets_live_in_the_history(running, tools):
     async with running() as one:
         talk = await tools.Talk.begin(one)
         await talk.append(TEXT)
-        update = UpdateRequest(
-            caller=talk.caller, session=talk.session, learning=False, metadata={"n": 1}, key="u"
+        update = UpdateRequest(learning=False, metadata={"n": 1}).by(
+            Call(caller=talk.caller, session=talk.session, key="u")
         )
         first = await one.update(update)
-        reset = ResetRequest(caller=talk.caller, session=talk.session, scope="both", key="r")
+        reset = ResetRequest(what="both").by(Call(caller=talk.caller, session=talk.session, key="r"))
         cleared = await one.reset(reset)
         score = await talk.probe()
     async with running() as two:
@@ -203,11 +202,8 @@ async def test_a_delete_ends_a_text_within_16_tokens(running, tools, commit):
     async with running() as engine:
         talk = await tools.Talk.begin(engine)
         await talk.append(TEXT)
-        request = SessionGenerate(
-            caller=talk.caller,
-            session=talk.session,
-            settings=GenerationSettings(max_tokens=2_000, seed=1),
-            commit=commit,
+        request = SessionGenerate(max_tokens=2_000, seed=1, commit=commit).by(
+            Call(caller=talk.caller, session=talk.session)
         )
         shown = []
 
@@ -235,7 +231,7 @@ async def test_a_delete_refuses_what_is_queued(running, tools):
         done = [outcome.version for outcome in outcomes if not isinstance(outcome, Exception)]
         assert done == list(range(1, len(done) + 1))
         assert len(done) < 8
-        assert {type(outcome) for outcome in outcomes[len(done) :]} == {Gone}
+        assert {type(outcome) for outcome in outcomes[len(done) :]} == {SessionDeleted}
         assert len(engine.sessions.cache) == 0
 
 

@@ -221,11 +221,11 @@ def test_items_are_counted_by_what_they_are_for(tools):
         DecodeStep(reader, reader.cursor),
     ]
     assert [size_of(item) for item in items] == [
-        ("update", 2, 5),
-        ("score", 2, 5),
-        ("score", 2, 2),
-        ("score", 1, 3),
-        ("generate", 2, 1),
+        ("update", 2, 5, False),
+        ("score", 2, 5, False),
+        ("score", 2, 2, True),
+        ("score", 1, 3, False),
+        ("generate", 2, 1, True),
     ]
 
 

@@ -124,8 +124,8 @@ class Account:
             case "reset":
                 fold = fold.reset(
                     VOCAB.bos_id,
-                    fast_weights=request.scope in ("fast_weights", "both"),
-                    recurrent=request.scope in ("recurrent", "both"),
+                    fast_weights=request.what in ("fast_weights", "both"),
+                    recurrent=request.what in ("recurrent", "both"),
                 )
             case "update":
                 learning = learning if request.learning is None else request.learning

@@ -112,7 +112,7 @@ class Checker:
             self.verdict.wrong.append(f"{attempt}: {code} said it was not applied, and it was")
         if error.applied == "yes" and not effects and attempt.intent.kind not in (*MAKES, *ENDS, "name"):
             self.verdict.lost.append(f"{attempt}: {code} said it was applied")
-        if code in ("internal", "internal_error", "state_corrupt", "model_mismatch"):
+        if code in ("internal_error", "state_corrupt", "model_mismatch"):
             self.verdict.wrong.append(f"{attempt}: {error!r} after {error.__cause__!r}")
         if isinstance(error, NotFound) and error.detail == NotFound().detail:
             self._check_absence(attempt)
@@ -211,7 +211,7 @@ class Checker:
                 self.verdict.lost.append(f"{attempt} saw token {index}, which is not part of the session")
                 return
         if attempt.outcome == "answered":
-            limit = attempt.intent.request.settings.max_tokens
+            limit = attempt.intent.request.max_tokens
             had = {e.index for one in attempt.intent.attempts for e in one.events if hasattr(e, "index")}
             if len(had if attempt.request.after else seen) != limit or len(text) != limit:
                 self.verdict.lost.append(f"{attempt} saw {len(seen)} and kept {len(text)} of {limit} tokens")

@@ -9,19 +9,17 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
-from rlstm_model.sampling import SamplingConfig
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.schemas import (
     AdaptationRequest,
     AppendRequest,
+    Call,
     Candidate,
     CandidatesRequest,
     CreateSession,
     ForkRequest,
-    GenerationSettings,
     ImportRequest,
-    Passage,
     ResetRequest,
     RestoreRequest,
     SessionGenerate,
@@ -108,71 +106,48 @@ class Client:
     def _create(self, session: None, key: str | None) -> CreateSession:
         draw = self._draw
         return CreateSession(
-            caller=CALLER,
             adaptation=AdaptationRequest(kind="output_bias", experts=draw.choice((1, 2)), static=True),
             ttl_seconds=self._world.profile.ttl_s,
-            first=Passage(text=self._text()) if draw.random() < 0.4 else None,
-            key=key,
-        )
+            text=self._text() if draw.random() < 0.4 else None,
+        ).by(Call(caller=CALLER, key=key))
 
     def _append(self, session: str, key: str | None) -> AppendRequest:
         return AppendRequest(
-            caller=CALLER,
-            session=session,
-            passage=Passage(text=self._text()),
+            text=self._text(),
             learn=self._draw.random() < 0.9,
             scores=self._draw.choice(("tokens", "tokens", "totals", "none")),
-            key=key,
-            if_match=self._if_match(session),
-        )
+        ).by(Call(caller=CALLER, session=session, key=key, if_match=self._if_match(session)))
 
     def _generate(self, session: str, key: str | None) -> SessionGenerate:
-        settings = GenerationSettings(
-            max_tokens=self._draw.choice((2, 5, 9)), sampling=SamplingConfig(temperature=0.0)
-        )
+        max_tokens = self._draw.choice((2, 5, 9))
+        learns = self._draw.random() < 0.5
+        call = Call(caller=CALLER, session=session, key=key, if_match=self._if_match(session))
         return SessionGenerate(
-            caller=CALLER,
-            session=session,
-            settings=settings,
-            commit=True,
-            learn_from_output=self._draw.random() < 0.5,
-            key=key,
-            if_match=self._if_match(session),
-        )
+            max_tokens=max_tokens, temperature=0.0, commit=True, learn_from_output=learns
+        ).by(call)
 
     def _reset(self, session: str, key: str | None) -> ResetRequest:
         scope = self._draw.choice(("fast_weights", "recurrent", "both"))
-        return ResetRequest(
-            caller=CALLER, session=session, scope=scope, key=key, if_match=self._if_match(session)
+        return ResetRequest(what=scope).by(
+            Call(caller=CALLER, session=session, key=key, if_match=self._if_match(session))
         )
 
     def _rank(self, session: str, key: str | None) -> CandidatesRequest:
-        candidate = Candidate(id="p", passage=Passage(text="abc"))
+        candidate = Candidate(id="p", text="abc")
         return CandidatesRequest(
-            caller=CALLER,
-            session=session,
-            candidates=(candidate,),
+            candidates=[candidate],
             min_version=self._world.floors.get(session) if self._draw.random() < 0.5 else None,
-        )
+        ).by(Call(caller=CALLER, session=session))
 
     def _update(self, session: str, key: str | None) -> UpdateRequest:
         learning = self._draw.choice((None, True, False))
-        return UpdateRequest(
-            caller=CALLER,
-            session=session,
-            metadata={"note": self._text()},
-            learning=learning,
-            key=key,
-            if_match=self._if_match(session),
+        return UpdateRequest(metadata={"note": self._text()}, learning=learning).by(
+            Call(caller=CALLER, session=session, key=key, if_match=self._if_match(session))
         )
 
     def _name(self, session: str, key: str | None) -> SnapshotRequest:
-        return SnapshotRequest(
-            caller=CALLER,
-            session=session,
-            name=self._draw.choice(SNAPSHOTS),
-            key=key,
-            if_match=self._if_match(session),
+        return SnapshotRequest(name=self._draw.choice(SNAPSHOTS)).by(
+            Call(caller=CALLER, session=session, key=key, if_match=self._if_match(session))
         )
 
     def _names(self, session: str, key: str | None) -> str:
@@ -182,17 +157,13 @@ class Client:
         return session, self._snapshot(session)
 
     def _restore(self, session: str, key: str | None) -> RestoreRequest:
-        return RestoreRequest(
-            caller=CALLER,
-            session=session,
-            snapshot=self._snapshot(session),
-            key=key,
-            if_match=self._if_match(session),
+        return RestoreRequest(snapshot=self._snapshot(session)).by(
+            Call(caller=CALLER, session=session, key=key, if_match=self._if_match(session))
         )
 
     def _fork(self, session: str, key: str | None) -> ForkRequest:
         snapshot = self._snapshot(session) if self._draw.random() < 0.4 else None
-        return ForkRequest(caller=CALLER, session=session, snapshot=snapshot, key=key)
+        return ForkRequest(snapshot=snapshot).by(Call(caller=CALLER, session=session, key=key))
 
     def _export(self, session: str, key: str | None) -> str:
         return session
@@ -245,14 +216,14 @@ class Client:
             event.mark for attempt in intent.attempts for event in attempt.events if hasattr(event, "mark")
         ]
         if intent.kind == "generate" and intent.key is not None and had and self._draw.random() < 0.5:
-            return replace(intent.request, after=had[-1])
+            return intent.request.by(replace(intent.request.call, after=had[-1]))
         return intent.request
 
     async def _misuse(self, intent: Intent) -> None:
         """Ask for something else under a key that was used."""
         if not any(attempt.outcome == "answered" for attempt in intent.attempts):
             return
-        other = replace(intent.request, passage=Passage(text=intent.request.passage.text + "j"))
+        other = intent.request.model_copy(update={"text": intent.request.text + "j"})
         misuse = Intent(f"{intent.name}.misuse", "misuse", intent.session, intent.key, other)
         self._world.intents.append(misuse)
         await self._ask(misuse)

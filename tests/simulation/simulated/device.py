@@ -154,7 +154,7 @@ def _do(work: BatchItem) -> BatchResult:
 def _observe(part: ObserveChunk) -> ObservedChunk:
     before = fold_of(part.state)
     done, scores = before.after(part.ids, learn=part.learn)
-    state = state_of(done, part.state, part.state.start, part.evaluator.fast_weights.size)
+    state = state_of(done, part.state, part.state.start, part.rows.weights.size)
     static = torch.tensor(_static(before, part.ids)) if part.state.expert_config.static else None
     return ObservedChunk(
         state=state,

@@ -210,9 +210,9 @@ class Watch:
             self.row("race-mid-stream" if error.applied == "yes" else "race-conflict")
         elif code == "idempotency_mismatch":
             self.row("key-misused")
-        elif code == "version_moved" and getattr(attempt.intent.request, "if_match", None) is not None:
+        elif code == "version_mismatch" and getattr(attempt.intent.request, "if_match", None) is not None:
             self.row("if-match-moved")
-        elif code == "gone" and isinstance(error, Gone):
+        elif code in ("session_deleted", "session_expired") and isinstance(error, Gone):
             self._try(f"gone-{error.reason.removeprefix('session_')}")
 
     def _told_again(self, attempt: Attempt) -> None:

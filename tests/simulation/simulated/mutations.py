@@ -12,9 +12,8 @@ from typing import Any, Final
 from tests.memory_store import History, MemoryStore
 
 from rlstm_server.engine import session
-from rlstm_server.engine.cache import SessionCache
-from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.state import SessionCache, SessionCopy
 from rlstm_server.errors import Gone, NotFound
 from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, SessionKey, new_operation_id
 
@@ -108,7 +107,7 @@ def swapped_before_commit() -> AbstractContextManager[None]:
 
     def wrong(commit_of: Any) -> Any:
         def early(self: Sessions, change: Any, copy: SessionCopy, result: Any) -> Commit:
-            self.cache.put(replace(copy, state=result.staged.state))
+            self.cache.put(replace(copy, state=result.state))
             return commit_of(self, change, copy, result)
 
         return early

@@ -58,8 +58,9 @@ class Intent:
 FINAL = frozenset(
     {
         "not_found",
-        "gone",
-        "version_moved",
+        "session_deleted",
+        "session_expired",
+        "version_mismatch",
         "idempotency_mismatch",
         "session_exists",
         "snapshot_exists",

@@ -293,8 +293,10 @@ class World:
             await self._must_serve(reader, client.intent("rank", session, keyed=False))
 
     async def _must_serve(self, replica: Replica, intent: Intent) -> None:
-        condition = "if_match" if intent.kind == "append" else "min_version"
-        intent.request = replace(intent.request, **{condition: None})
+        if intent.kind == "append":
+            intent.request = intent.request.by(replace(intent.request.call, if_match=None))
+        else:
+            intent.request = intent.request.model_copy(update={"min_version": None})
         floor = self.floors.get(intent.session, 0)
         attempt = Attempt(intent, intent.request, replica.name, self.loop.time(), floor=floor)
         intent.attempts.append(attempt)
@@ -302,5 +304,5 @@ class World:
         await replica.ask(attempt, work_of(attempt))
         self.told(attempt)
         code = "" if attempt.error is None else attempt.error.code
-        if attempt.outcome != "answered" and code not in ("gone", "not_found"):
+        if attempt.outcome != "answered" and code not in ("session_deleted", "session_expired", "not_found"):
             self.wrong.append(f"{attempt}: in peace {replica.name} says {attempt.error!r}")

@@ -67,7 +67,7 @@ def load_corpus(name: str, split: Split, *, folder: Path | None = None) -> bytes
 def load_file(path: str, *, folder: Path | None = None) -> bytes:
     """A whole file of the manifest, by its path there, checked. Raises CorpusError."""
     folder = folder or corpora_folder()
-    record = next((record for record in _manifest(folder) if record["path"] == path), None)
+    record = next((record for record in read_manifest(folder) if record["path"] == path), None)
     if record is None:
         raise CorpusError(f"no file {path!r} in {folder / MANIFEST}")
     place = folder / path
@@ -89,7 +89,7 @@ def missing_files(name: str, *, folder: Path | None = None) -> list[Path]:
     A name that means nothing is a folder that is not there. Raises CorpusError when the manifest is damaged.
     """
     folder = folder or corpora_folder()
-    records = [record for record in _manifest(folder) if _named(name, record)]
+    records = [record for record in read_manifest(folder) if _named(name, record)]
     if records:
         return [folder / record["path"] for record in records if not (folder / record["path"]).is_file()]
     if name in PUBLISHED:
@@ -101,7 +101,7 @@ def missing_files(name: str, *, folder: Path | None = None) -> list[Path]:
 
 def _in_manifest(name: str, split: Split, folder: Path) -> Extent | None:
     """Where the manifest has it; None where it does not know the name. Raises CorpusError."""
-    records = [record for record in _manifest(folder) if _named(name, record)]
+    records = [record for record in read_manifest(folder) if _named(name, record)]
     for record in records:
         start, end = 0, record["raw_bytes"]
         if record["role"] == "all":
@@ -120,7 +120,7 @@ def _named(name: str, record: dict[str, Any]) -> bool:
     return bool(record["dataset"] == name)
 
 
-def _manifest(folder: Path) -> list[dict[str, Any]]:
+def read_manifest(folder: Path) -> list[dict[str, Any]]:
     """The records of the folder's files; none where it has no manifest. Raises CorpusError."""
     path = folder / MANIFEST
     try:

@@ -46,7 +46,7 @@ def prepare(recipe: Recipe, *, folder: Path | None = None) -> tuple[Texts, Vocab
     """
     raws = _load_sources(recipe, "train", folder)
     if recipe.start_from is None:
-        vocab = build_vocab(recipe.vocab, raws, size=recipe.model.vocab_size)
+        vocab = build_vocab(recipe.vocab, _vocabulary_texts(recipe, raws), size=recipe.model.vocab_size)
     else:
         vocab = load(recipe.start_from).vocab
     if vocab.size != recipe.model.vocab_size:
@@ -131,6 +131,20 @@ def first_tokens(vocab: Vocab, raw: bytes, name: str, tokens: int) -> Passage:
     text = raw.decode(errors="ignore")
     ends = vocab.encode(text).ends
     return excerpt(vocab, text[: ends[min(tokens, len(ends)) - 1]].encode() if ends else b"", name)
+
+
+def _vocabulary_texts(recipe: Recipe, raws: dict[str, bytes]) -> dict[str, bytes]:
+    """The texts that give the vocabulary: for subwords, of several texts as much as their rows ask for."""
+    if recipe.vocab != "subwords" or len(raws) == 1:
+        return raws
+    rows = {_label(source): source.rows for source in recipe.sources}
+    each = min(len(raw) // rows[label] for label, raw in raws.items())
+    return {label: _first_lines(raw, each * rows[label]) for label, raw in raws.items()}
+
+
+def _first_lines(raw: bytes, size: int) -> bytes:
+    """All of a text, or the lines in its first ``size`` bytes."""
+    return raw if len(raw) <= size else raw[: raw.rfind(b"\n", 0, size) + 1]
 
 
 def _train_text(recipe: Recipe, source: Source, vocab: Vocab, raw: bytes) -> tuple[Ids, int]:

@@ -3,27 +3,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from rlstm_client import _calls, _http
+from rlstm_client import _calls, _http, models
 from rlstm_client._appends import PIECE_BYTES, AppendPlan, PieceBuffer, telling
+from rlstm_client._calls import Call
 from rlstm_client._http import ArrivingFile, PathOrFile
 from rlstm_client._sync.connection import Connection, EventStream
-from rlstm_client.models import (
-    AppendResult,
-    Generation,
-    Health,
-    Ranking,
-    ScoreResult,
-    ServerInfo,
-    SessionInfo,
-    SessionPage,
-    Snapshot,
-    SnapshotList,
-    TokenizerInfo,
-    Unit,
-    decode_member,
-)
+from rlstm_client.models import AppendResult, Generation, Health, Ranking, ScoreResult, SessionInfo, Snapshot
 from rlstm_client.options import (
     AppendOptions,
     ChangeOptions,
@@ -37,6 +24,8 @@ from rlstm_client.options import (
     StreamAppendOptions,
     UpdateOptions,
 )
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from rlstm_client._sync.streaming import TextStream
@@ -82,22 +71,22 @@ class Client(Connection):
     ) -> Sequence[int]:
         """Return a text's ids."""
         body = {"prompt": prompt, "model": model, "add_special_tokens": add_special_tokens}
-        call = _calls.post("/tokenize", partial(decode_member, "tokens", Sequence[int]), body)
+        call = _calls.post("/tokenize", partial(models.decode_member, "tokens", Sequence[int]), body)
         return self._send(call)
 
     def detokenize(self, tokens: Sequence[int], *, model: str | None = None) -> str:
         """Return the text of ids; those that are no whole text are an `UnprocessableError`."""
         body = {"tokens": tokens, "model": model}
-        call = _calls.post("/detokenize", partial(decode_member, "prompt", str), body)
+        call = _calls.post("/detokenize", partial(models.decode_member, "prompt", str), body)
         return str(self._send(call))
 
-    def tokenizer_info(self, *, model: str | None = None) -> TokenizerInfo:
+    def tokenizer_info(self, *, model: str | None = None) -> models.TokenizerInfo:
         """Return what is to be known of the vocabulary."""
-        return self._send(_calls.get("/tokenizer_info", TokenizerInfo, model=model))
+        return self._send(_calls.get("/tokenizer_info", models.TokenizerInfo, model=model))
 
-    def info(self) -> ServerInfo:
+    def info(self) -> models.ServerInfo:
         """Return the model card, limits and defaults."""
-        return self._send(_calls.get("/info", ServerInfo))
+        return self._send(_calls.get("/info", models.ServerInfo))
 
     def live(self) -> Health:
         """Return if the process answers."""
@@ -132,15 +121,17 @@ class Session:
     def _path(self, *verb: str) -> str:
         return _calls.session_path(self.id, *verb)
 
+    def _send(self, call: Call[T]) -> T:
+        return self._connection._send(call)
+
     def info(self, *, min_version: int | None = None) -> SessionInfo:
         """Return version, position, totals and the like; ``min_version`` refuses an older session."""
-        call = _calls.get(self._path(), SessionInfo, min_version=min_version)
-        return self._connection._send(call)
+        return self._send(_calls.get(self._path(), SessionInfo, min_version=min_version))
 
     def update(self, **options: Unpack[UpdateOptions]) -> SessionInfo:
         """Change the time to live, the metadata, or whether appends may learn."""
         call = _calls.change(self._path(), SessionInfo, options, UpdateOptions, method="PATCH")
-        return self._connection._send(call)
+        return self._send(call)
 
     def append(self, text: str | Sequence[int], **options: Unpack[AppendOptions]) -> AppendResult:
         """Score a text, or ids, then learn from it. What is long travels in pieces and comes back as one.
@@ -177,7 +168,7 @@ class Session:
 
     def _carry_out(self, plan: AppendPlan) -> AppendResult:
         for call in plan:
-            plan.add(self._connection._send(call))
+            plan.add(self._send(call))
         return plan.result
 
     def stream(
@@ -203,7 +194,7 @@ class Session:
         candidates: Sequence[str | Mapping[str, Any]],
         *,
         weights: Mapping[str, float] | None = None,
-        unit: Unit | None = None,
+        unit: models.Unit | None = None,
         min_version: int | None = None,
     ) -> Ranking:
         """Rank up to 256 candidates against the session as it is; nothing changes.
@@ -213,7 +204,7 @@ class Session:
         ``static_score`` the same by the weights as loaded, where the session has a frozen baseline.
         """
         options = {"weights": weights, "unit": unit, "min_version": min_version}
-        return self._connection._send(_calls.score_candidates(self.id, candidates, options))
+        return self._send(_calls.score_candidates(self.id, candidates, options))
 
     @overload
     def generate(
@@ -233,37 +224,35 @@ class Session:
         call = _calls.generate_in_session(self.id, options, stream=stream)
         if stream:
             return self._connection._stream(call)
-        return self._connection._send(call)
+        return self._send(call)
 
     def reset(self, **options: Unpack[ResetOptions]) -> SessionInfo:
         """Forget the fast weights, the recurrent state, or both."""
-        call = _calls.change(self._path("reset"), SessionInfo, options, ResetOptions)
-        return self._connection._send(call)
+        return self._send(_calls.change(self._path("reset"), SessionInfo, options, ResetOptions))
 
     def snapshot(self, name: str, **options: Unpack[ChangeOptions]) -> Snapshot:
         """Give the present version a name to go back to; no version is made."""
         call = _calls.change(self._path("snapshots"), Snapshot, options, ChangeOptions, name=name)
-        return self._connection._send(call)
+        return self._send(call)
 
     def snapshots(self, *, min_version: int | None = None) -> Sequence[Snapshot]:
         """Return all named snapshots, oldest version first."""
-        call = _calls.get(self._path("snapshots"), SnapshotList, min_version=min_version)
-        return (self._connection._send(call)).snapshots
+        call = _calls.get(self._path("snapshots"), models.SnapshotList, min_version=min_version)
+        return (self._send(call)).snapshots
 
     def drop_snapshot(self, name: str) -> None:
         """Remove a named snapshot; removing twice is no error."""
-        return self._connection._send(_calls.delete(_calls.snapshot_path(self.id, name)))
+        return self._send(_calls.delete(_calls.snapshot_path(self.id, name)))
 
     def restore(self, snapshot: str, **options: Unpack[ChangeOptions]) -> SessionInfo:
         """Go back to a named snapshot: state, position and totals are as then, the version is a new one."""
         path = self._path("restore")
-        call = _calls.change(path, SessionInfo, options, ChangeOptions, snapshot=snapshot)
-        return self._connection._send(call)
+        return self._send(_calls.change(path, SessionInfo, options, ChangeOptions, snapshot=snapshot))
 
     def fork(self, **options: Unpack[ForkOptions]) -> "Session":
         """Make an independent copy of the session, as it is or as it was at a named snapshot."""
         call = _calls.change(self._path("fork"), SessionInfo, options, ForkOptions)
-        info = self._connection._send(call)
+        info = self._send(call)
         return Session(self._connection, info.id, created=info)
 
     def export(self, to: PathOrFile, *, min_version: int | None = None) -> None:
@@ -278,7 +267,7 @@ class Session:
 
     def delete(self) -> None:
         """Delete the session for good; deleting twice is no error."""
-        return self._connection._send(_calls.delete(self._path()))
+        return self._send(_calls.delete(self._path()))
 
 
 class Sessions:
@@ -304,9 +293,9 @@ class Sessions:
 
     def page(
         self, *, cursor: str | None = None, limit: int | None = None, name: str | None = None
-    ) -> SessionPage:
+    ) -> models.SessionPage:
         """Return one page of your sessions, oldest first; or the session of a name, if there is one."""
-        call = _calls.get("/sessions", SessionPage, cursor=cursor, limit=limit, name=name)
+        call = _calls.get("/sessions", models.SessionPage, cursor=cursor, limit=limit, name=name)
         return self._connection._send(call)
 
     def find(self, name: str) -> Session | None:

@@ -43,8 +43,6 @@ class Command:
     parts: tuple["Command", ...] = ()
 
 
-BENCHES = (Command(name="serve", help="What a server does for many sessions at once.", extra="server"),)
-
 STORES = (
     Command(name="install", help="Install the function library on a shared store.", extra="server"),
     Command(name="check", help="Say whether a store keeps what sessions are promised.", extra="server"),
@@ -52,7 +50,6 @@ STORES = (
 
 COMMANDS = (
     Command(name="serve", help="Serve a model and its sessions over HTTP.", extra="server"),
-    Command(name="doctor", help="Say whether a server would start here, and what to do.", extra="server"),
     Command(name="models", help="List the models that are here.", extra="server"),
     Command(name="store", help="Prepare and check a store that servers share.", parts=STORES),
     Command(name="probe", help="Measure a service from outside, for Prometheus.", extra="server"),
@@ -62,7 +59,6 @@ COMMANDS = (
     Command(name="corpora", help="Say which published corpora are here; fetch others.", extra="training"),
     Command(name="tune", help="Search a recipe's settings.", extra="training"),
     Command(name="report", help="Compare training runs on one page.", extra="training"),
-    Command(name="bench", help="Measure speed and quality on this machine.", parts=BENCHES),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.text:score_app"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.text:generate_app"),
     Command(name="session", help="Keep streams and learn from them.", target="rlstm_client.cli.session:app"),

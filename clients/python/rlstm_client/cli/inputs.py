@@ -1,4 +1,4 @@
-"""What the commands are given: options, each written once, and text from an argument, a file or a pipe."""
+"""What the commands are given: the clients' own options, and text from an argument, a file or a pipe."""
 
 import codecs
 import inspect
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypedDict, get_args, get_type_hints
+from typing import Annotated, Any, Final, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -15,22 +15,20 @@ from rlstm_client import Client
 from rlstm_client._http import DEFAULT_URL
 from rlstm_client.cli import output
 from rlstm_client.cli.exits import CommandError
-from rlstm_client.models import Kind, Unit
+from rlstm_client.models import Unit
+from rlstm_client.options import AdaptationOptions
 
 _READ_BYTES = 65_536
 
 Text = Annotated[str | None, typer.Argument(help="The text. Without it, --file or standard input is read.")]
 TextFile = Annotated[Path | None, typer.Option("--file", "-f", help="Read the text from this file (UTF-8).")]
+EachToken = Annotated[bool, typer.Option("--tokens", help="Every token; of an append, with --json.")]
 UnitOption = Annotated[Unit, typer.Option("--unit", help="Of every log-probability.")]
 Local = Annotated[
     str | None, typer.Option("--local", metavar="MODEL", help="Use this model here, without a server.")
 ]
 SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
 SnapshotName = Annotated[str, typer.Argument(metavar="NAME", help="The snapshot's name.")]
-TTL = Annotated[float, typer.Option("--ttl", metavar="SECONDS", help="Expire when unused so long.")]
-Metadata = Annotated[
-    list[str] | None, typer.Option("--metadata", metavar="NAME=VALUE", help="A note of yours.")
-]
 Url = Annotated[str, typer.Option("--url", envvar="RLSTM_URL", help="Where the server is.")]
 ApiKey = Annotated[
     str | None,
@@ -46,123 +44,29 @@ class Server(TypedDict):
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one JSON object.")]
 
 
-class Once(TypedDict, total=False):
-    """Of a command that makes or changes a session."""
+_FLAGS: Final = {
+    "idempotency_key": ("--key",),
+    "learn": ("--learn/--no-learn",),
+    "learn_from_output": ("--learn",),
+    "learning": ("--learning/--no-learning",),
+    "max_tokens": ("--max-tokens", "-n"),
+    "num_fast_weights": ("--fast-weights",),
+    "static": ("--static/--no-static",),
+    "temperature": ("--temperature", "-t"),
+    "ttl_seconds": ("--ttl",),
+}
+"""Options whose names on the command line are not their own."""
 
-    idempotency_key: Annotated[
-        str, typer.Option("--key", help="Repeated with the same key, the command takes effect once.")
-    ]
-
-
-class Change(Once, total=False):
-    """Of a command that changes a session."""
-
-    if_match: Annotated[
-        int, typer.Option("--if-match", metavar="VERSION", help="Refuse if the session is not at it.")
-    ]
-
-
-class Update(Change, total=False):
-    """Of a session's settings."""
-
-    ttl_seconds: TTL
-    learning: Annotated[bool, typer.Option("--learning/--no-learning", help="Whether appends may learn.")]
-
-
-class NewSession(Once, total=False):
-    """Of a command that makes a session."""
-
-    name: Annotated[str, typer.Option("--name", help="A name of your own, unique among your sessions.")]
-    ttl_seconds: TTL
-
-
-class Fork(NewSession, total=False):
-    """Of a copy."""
-
-    snapshot: Annotated[str, typer.Option("--snapshot", metavar="NAME", help="As it was then, not as it is.")]
-
-
-class Sampling(TypedDict, total=False):
-    """Of generation."""
-
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="At most so many new tokens.")]
-    temperature: Annotated[float, typer.Option("--temperature", "-t", help="0 is greedy.")]
-    top_k: Annotated[int, typer.Option("--top-k", help="Keep the k most probable tokens.")]
-    top_p: Annotated[float, typer.Option("--top-p", help="Keep the fewest tokens of this probability.")]
-    min_p: Annotated[float, typer.Option("--min-p", help="Keep tokens this probable next to the best.")]
-    repetition_penalty: Annotated[float, typer.Option("--repetition-penalty", help="On tokens seen before.")]
-    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same text.")]
-    stop: Annotated[list[str], typer.Option("--stop", help="End before this text; may be repeated.")]
-
-
-class SessionSampling(Sampling, Once, total=False):
-    """Of a session's generation."""
-
-
-class Learning(TypedDict, total=False):
-    """How a text is learned from."""
-
-    kind: Annotated[Kind, typer.Option("--kind", help="What may change; default: the model's first.")]
-    num_fast_weights: Annotated[
-        int,
-        typer.Option("--fast-weights", metavar="P", help="The number of fast weights, of those there are."),
-    ]
-    experts: Annotated[
-        int,
-        typer.Option("--experts", metavar="1|2|4", help="Learning rates to mix, the frozen one included."),
-    ]
-    rate_scale: Annotated[
-        float, typer.Option("--rate-scale", help="Multiplies the calibrated learning rate; 0 never learns.")
-    ]
-    no_static: Annotated[
-        bool, typer.Option("--no-static", help="Without frozen baseline: cheaper, and no gain is known.")
-    ]
-
-
-class OfModel(TypedDict, total=False):
-    """Of what is asked of one of the server's models."""
-
-    model: Annotated[str, typer.Option("--model", help="Of those that the server has; default: its first.")]
-
-
-class Scoring(Learning, OfModel, total=False):
-    """Of a text that is scored."""
-
-
-class Generating(Sampling, OfModel, total=False):
-    """Of a text that is continued."""
-
-
-class Create(NewSession, Scoring, total=False):
-    """Of a new session."""
-
-
-_DEFAULTS: Final[Mapping[str, Any]] = {"url": DEFAULT_URL, "as_json": False, "no_static": False}
-
-
-def adaptation(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with those of learning in one member, if there are any; what a session is asked."""
-    asked = {name: value for name, value in options.items() if name in Learning.__annotations__}
-    rest = {name: value for name, value in options.items() if name not in asked}
-    if asked.pop("no_static", False):
-        asked["static"] = False
-    return rest | {"adaptation": asked} if asked else rest
-
-
-def notes(entries: list[str] | None) -> dict[str, Any]:
-    """Return the option ``metadata`` for what was given as NAME=VALUE, if anything was."""
-    parts = [entry.partition("=") for entry in entries or ()]
-    for name, equals, value in parts:
-        if not (name and equals):
-            raise CommandError(f"--metadata takes NAME=VALUE, not {name + equals + value!r}")
-    return {"metadata": {name: value for name, _, value in parts}} if parts else {}
+_METAVARS: Final = {"metadata": "NAME=VALUE", "stop": "TEXT", "ttl_seconds": "SECONDS"}
+_ELSEWHERE: Final = {"items", "tokens", "text", "context_tokens", "scores", "unit", "logprobs", "n"}
+"""What the commands take in another way, or not at all."""
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[..., object]], None]:
     """Make a function a command of an app: its parameters, those of `Server`, and its answer printed.
 
-    A parameter ``client``, ``session`` or ``server`` gets what `Server` and the session's id say. A TypedDict
-    that it takes as keywords is a group of options, of which it gets those that were given.
+    A parameter ``client``, ``session`` or ``server`` gets what `Server` and the session's id say. Of the
+    clients' options, a TypedDict that it takes as keywords, it gets those that were given.
     """
 
     def add(function: Callable[..., object]) -> None:
@@ -176,8 +80,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
                 there: dict[str, Any] = {"client": client, "server": server}
                 if "session" in taken:
                     there["session"] = client.sessions.get(given.pop("session_id"))
-                options = {name: value for name, value in given.items() if value not in (None, [])}
-                answer = function(**{name: there[name] for name in taken}, **options)
+                answer = function(**{name: there[name] for name in taken}, **_as_options(given))
                 output.show(answer, as_json=server["as_json"])
 
         run.__annotations__ = {}
@@ -189,20 +92,55 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Callable[...
 
 def _parameters(function: Callable[..., object]) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(function, include_extras=True)
-    for own in inspect.signature(function).parameters.values():
-        if own.kind is own.VAR_KEYWORD:
-            yield from _members(*get_args(hints[own.name]))
-        elif own.name == "session":
-            yield inspect.Parameter("session_id", own.POSITIONAL_OR_KEYWORD, annotation=SessionId)
-        elif own.name not in ("client", "server"):
-            yield own.replace(annotation=hints[own.name])
-    yield from _members(Server)
-
-
-def _members(group: Any) -> Iterator[inspect.Parameter]:
-    for name, hint in get_type_hints(group, include_extras=True).items():
-        default = _DEFAULTS.get(name)
+    own = inspect.signature(function).parameters
+    for name, parameter in own.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            yield from _options(*get_args(hints[name]), without={*own, *_ELSEWHERE})
+        elif name == "session":
+            yield parameter.replace(name="session_id", annotation=SessionId)
+        elif name not in ("client", "server"):
+            yield parameter.replace(annotation=hints[name])
+    for name, hint in get_type_hints(Server, include_extras=True).items():
+        default = {"url": DEFAULT_URL, "as_json": False}.get(name)
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def _options(group: Any, *, without: set[str]) -> Iterator[inspect.Parameter]:
+    """Yield an option of the command line for each of a group of the clients' options."""
+    for name, hint in get_type_hints(group, include_extras=True).items():
+        if name == "adaptation":
+            yield from _options(AdaptationOptions, without=without)
+        elif name not in without:
+            (said,) = hint.__metadata__
+            flags = _FLAGS.get(name, (f"--{name.replace('_', '-')}",))
+            option = typer.Option(*flags, help=said, metavar=_METAVARS.get(name))
+            annotation: Any = Annotated[_kind(hint.__origin__), option]
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _kind(hint: Any) -> Any:
+    """Return the type that the command line reads of an option: of several values a list, of numbers one."""
+    if get_origin(hint) is Literal and isinstance(get_args(hint)[0], int):
+        return int
+    return hint if isinstance(hint, type) or get_origin(hint) is Literal else list[str]
+
+
+def _as_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given as the clients take it: what is about learning in one, notes by their names."""
+    options = {name: value for name, value in given.items() if value not in (None, [])}
+    learning = {name: options.pop(name) for name in AdaptationOptions.__annotations__ if name in options}
+    if learning:
+        options["adaptation"] = learning
+    if "metadata" in options:
+        options["metadata"] = dict(map(_note, options["metadata"]))
+    return options
+
+
+def _note(entry: str) -> tuple[str, str]:
+    name, equals, value = entry.partition("=")
+    if not (name and equals):
+        raise CommandError(f"--metadata takes NAME=VALUE, not {entry!r}")
+    return name, value
 
 
 def whole_text(argument: str | None, file: Path | None) -> str:

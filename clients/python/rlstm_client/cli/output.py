@@ -1,10 +1,11 @@
-"""What the commands print: one JSON object, or a table for people. Text never carries terminal commands."""
+"""What the commands print: one JSON object, or tables for people. Text never carries terminal commands."""
 
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -12,22 +13,25 @@ from rich.text import Text
 
 from rlstm_client import EventStream, Session
 from rlstm_client.models import (
+    COLUMNS,
     Adaptation,
     Ancestor,
+    Answer,
     AppendResult,
     Columns,
     Generation,
     Ranking,
     ScoreResult,
-    SessionInfo,
     SessionPage,
+    SessionTotals,
     SnapshotList,
     TokenEvent,
-    Totals,
     to_json,
 )
 
-_MOST_TOKEN_CHARACTERS = 24
+_MOST_TOKEN_CHARACTERS: Final = 24
+_LISTED: Final = ("id", "name", "version", "position", "gain", "created_at", "expires_at")
+_NOT_SHOWN: Final = {"extra", "fingerprint", "adaptation_fingerprint", "numerics", *COLUMNS, "top", "words"}
 
 
 class Scored(NamedTuple):
@@ -48,14 +52,14 @@ def show(answer: object, *, as_json: bool) -> None:
     """Print what a command answers: as one JSON object, or for people."""
     told = answer.created if isinstance(answer, Session) else answer
     told = told[0] if isinstance(told, Scored | Ranked) else told
-    if as_json and told is not None and not isinstance(told, str):
+    if as_json and isinstance(told, Answer):
         print_json(told)
         return
     match answer:
-        case Session():
-            write(answer.id + "\n")
         case str():
             write(answer + "\n")
+        case Session():
+            write(answer.id + "\n")
         case Generation():
             write(answer.text + "\n")
         case EventStream():
@@ -65,14 +69,12 @@ def show(answer: object, *, as_json: bool) -> None:
             _print_scores(*answer)
         case Ranked():
             _print_ranking(*answer)
-        case AppendResult():
-            _print_append(answer)
-        case SessionInfo():
-            _print_session(answer)
         case SessionPage():
-            _print_sessions(answer)
+            _print_list(answer.sessions)
         case SnapshotList():
-            _print_snapshots(answer)
+            _print_list(answer.snapshots)
+        case Answer():
+            print_pairs(_pairs(answer))
 
 
 def print_json(value: Any) -> None:
@@ -89,39 +91,9 @@ def write(text: str) -> None:
 
 def harmless(text: str) -> str:
     """Return the text with control characters shown as escapes, but for line ends and tabs."""
-    return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
-
-
-def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table; columns of numbers stand right."""
-    table = Table(title=title or None, title_justify="left")
-    cells = [list(row) for row in rows]
-    for index, heading in enumerate(headings):
-        numbers = any(isinstance(row[index], int | float) for row in cells)
-        table.add_column(heading, justify="right" if numbers else "left", no_wrap=numbers)
-    for row in cells:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    Console().print(table)
-
-
-def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
-    """Print names and values, one pair a line; what is not known is left out."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in pairs:
-        if value is not None:
-            table.add_row(Text(name), Text(_cell(value)))
-    Console().print(table)
-
-
-def _print_scores(result: ScoreResult, text: str) -> None:
-    """Print the sums of one text, and its tokens and words where they were asked for."""
-    item, unit = result.items[0], result.unit
-    if item.ids:
-        print_table("", *_token_rows(item, text, unit))
-    if item.words:
-        rows = [(_token(text[word.start : word.end]), word.tokens, word.logprob) for word in item.words]
-        print_table("", ("word", "tokens", unit), rows)
-    print_pairs([("scored against", item.first_token), *_total_pairs(item.totals, unit)])
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text
+    )
 
 
 def print_line(answer: AppendResult, text: str, *, as_json: bool) -> None:
@@ -134,136 +106,103 @@ def print_line(answer: AppendResult, text: str, *, as_json: bool) -> None:
         write(f"{shown}  {text.rstrip()}\n")
 
 
-def _print_append(answer: AppendResult) -> None:
-    """Print what an append did."""
-    totals = _total_pairs(answer.totals, answer.unit) if answer.totals is not None else []
-    print_pairs(
-        [
-            *totals,
-            ("updates", answer.updates),
-            ("guards", _listed(answer.guards)),
-            ("weights of the experts", _rounded(answer.weights)),
-            ("norm of the fast weights", answer.norm_ratio),
-            ("version", answer.version),
-            ("position", answer.position),
-            ("pending characters", answer.pending or None),
-        ]
-    )
+def print_table(columns: Mapping[str, Iterable[Any]]) -> None:
+    """Print a table; columns of numbers stand right, and those without a value are left out."""
+    values = {name: list(column) for name, column in columns.items()}
+    given = {name: column for name, column in values.items() if any(cell is not None for cell in column)}
+    table = Table()
+    for name, column in given.items():
+        numbers = any(isinstance(cell, int | float) for cell in column)
+        table.add_column(name, justify="right" if numbers else "left", no_wrap=numbers)
+    for row in zip(*given.values(), strict=True):
+        table.add_row(*(Text(_cell(cell)) for cell in row))
+    Console().print(table)
 
 
-def _print_session(info: SessionInfo) -> None:
-    """Print a session."""
-    totals = info.totals
-    print_pairs(
-        [
-            ("id", info.id),
-            ("name", info.name),
-            ("model", info.model),
-            ("version", info.version),
-            ("position", info.position),
-            ("bytes read", totals.bytes),
-            ("static bits per byte", _rate(totals.static_bits, totals.bytes)),
-            ("adapted bits per byte", _rate(totals.adapted_bits, totals.bytes)),
-            ("bits saved", totals.gain),
-            ("updates", totals.updates),
-            ("state bytes", info.state_bytes),
-            ("learning", None if info.learning else "off"),
-            ("forked from", _ancestor(info.forked_from)),
-            ("adaptation", _adaptation(info.adaptation)),
-            ("weights of the experts", _rounded(info.weights)),
-            ("norm of the fast weights", info.norm_ratio),
-            ("guards", totals.guards or None),
-            ("expires", _moment(info.expires_at)),
-            *((f"metadata {name}", str(value)) for name, value in info.metadata.items()),
-        ]
-    )
+def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values, one pair a line."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in pairs:
+        table.add_row(Text(name), Text(_cell(value)))
+    Console().print(table)
 
 
-def _print_snapshots(listed: SnapshotList) -> None:
-    """Print one line a named snapshot."""
-    rows = [
-        (each.name, each.version, each.position, each.totals.gain, _moment(each.created_at))
-        for each in listed.snapshots
-    ]
-    print_table("", ("name", "version", "position", "bits saved", "taken"), rows)
+def _pairs(answer: Answer) -> Iterator[tuple[str, Any]]:
+    """Yield what an answer says by the names of its members; what is not known, or usual, is left out."""
+    for member in fields(answer):
+        name, value = member.name.replace("_", " "), getattr(answer, member.name)
+        unsaid = None if member.default is MISSING else member.default
+        if member.name in _NOT_SHOWN or value in (None, (), {}) or value is unsaid:
+            continue
+        match value:
+            case Adaptation():
+                yield name, _adaptation(value)
+            case Ancestor():
+                snapshot = f" ({value.snapshot})" if value.snapshot else ""
+                yield name, f"{value.session} at version {value.version}{snapshot}"
+            case SessionTotals():
+                yield from _pairs(value)
+                for kind in ("static", "adapted"):
+                    bits = getattr(value, f"{kind}_bits")
+                    if bits is not None and value.bytes:
+                        yield f"{kind} bits per byte", bits / value.bytes
+            case Answer():
+                yield from _pairs(value)
+            case _:
+                yield name, _moment(value) if member.name.endswith("_at") else value
 
 
-def _print_sessions(page: SessionPage) -> None:
-    """Print one line a session."""
-    rows = [
-        (each.id, each.name or "", each.version, each.position, each.totals.gain, _moment(each.expires_at))
-        for each in page.sessions
-    ]
-    print_table("", ("id", "name", "version", "position", "bits saved", "expires"), rows)
+def _print_scores(result: ScoreResult, text: str) -> None:
+    item, unit = result.items[0], result.unit
+    if item.ids:
+        print_table(_token_columns(item, text, unit))
+    if item.words:
+        words = [_token(text[word.start : word.end]) for word in item.words]
+        tokens, costs = zip(*((word.tokens, word.logprob) for word in item.words), strict=True)
+        print_table({"word": words, "tokens": tokens, unit: costs})
+    print_pairs([("unit", unit), *_pairs(item)])
 
 
-def _print_ranking(ranking: Ranking, texts: Sequence[str]) -> None:
-    """Print the candidates, the best first, in the columns that the session has."""
-    columns: dict[str, list[Any]] = {
-        "rank": [each.rank for each in ranking.candidates],
-        "static rank": [each.static_rank for each in ranking.candidates],
-        "score": [each.score for each in ranking.candidates],
-        ranking.unit: [each.logprob for each in ranking.candidates],
-        f"static {ranking.unit}": [each.static_logprob for each in ranking.candidates],
-        "tokens": [each.tokens for each in ranking.candidates],
-        "candidate": [harmless(text) for text in texts],
-    }
-    given = {name: values for name, values in columns.items() if None not in values}
-    print_table("", tuple(given), sorted(zip(*given.values(), strict=True)))
-
-
-def _token_rows(item: Columns, text: str, unit: str) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+def _token_columns(item: Columns, text: str, unit: str) -> Mapping[str, Iterable[Any]]:
+    spans = zip(item.starts, item.ends, strict=True)
     columns: dict[str, Iterable[Any]] = {
-        "token": [_token(text[start:end]) for start, end in zip(item.starts, item.ends, strict=True)],
+        "token": [_token(text[start:end]) for start, end in spans],
         "id": item.ids,
         unit: item.logprobs,
         f"static {unit}": item.static_logprobs,
         "rank": item.ranks,
         "entropy": item.entropies,
     }
-    given = {name: values for name, values in columns.items() if values}
-    return tuple(given), list(zip(*given.values(), strict=True))
+    return {name: column for name, column in columns.items() if column}
 
 
-def _total_pairs(totals: Totals, unit: str) -> list[tuple[str, Any]]:
-    return [
-        ("bytes", totals.bytes),
-        ("tokens", totals.tokens),
-        ("unknown words", totals.unknown or None),
-        (f"log-probability ({unit})", totals.logprob),
-        ("perplexity", totals.perplexity),
-        ("static bits per byte", totals.static_bits_per_byte),
-        ("bits per byte", totals.bits_per_byte),
-        (f"gain ({unit})", totals.gain),
-    ]
+def _print_list(answers: Sequence[Answer]) -> None:
+    """Print one line a session or snapshot."""
+    rows = [vars(each) | {"gain": vars(each)["totals"].gain} for each in answers]
+    shown = {name: [row.get(name) for row in rows] for name in _LISTED}
+    for name in ("created_at", "expires_at"):
+        shown[name] = [None if at is None else _moment(at) for at in shown[name]]
+    print_table({name.replace("_", " "): column for name, column in shown.items()})
 
 
-def _adaptation(given: Adaptation | None) -> str | None:
+def _print_ranking(ranking: Ranking, texts: Sequence[str]) -> None:
+    """Print the candidates, the best first, in the columns that the session has."""
+    order = sorted(range(len(texts)), key=lambda index: ranking.candidates[index].rank)
+    names = {"rank": "rank", "static_rank": "static rank", "score": "score", "logprob": ranking.unit}
+    names |= {"static_logprob": f"static {ranking.unit}", "tokens": "tokens"}
+    columns: dict[str, list[Any]] = {
+        heading: [getattr(ranking.candidates[index], name) for index in order]
+        for name, heading in names.items()
+    }
+    print_table(columns | {"candidate": [texts[index] for index in order]})
+
+
+def _adaptation(given: Adaptation) -> str:
     """Say in a line how a session learns."""
-    if given is None:
-        return None
-    parts = [
-        f"{given.kind} of {given.num_fast_weights:,}",
-        "1 expert" if given.experts == 1 else f"{given.experts} experts",
-    ]
-    if given.rates:
-        parts.append("rates " + ", ".join(f"{rate:.3g}" for rate in given.rates))
-    return "; ".join([*parts, *([] if given.static else ["no frozen baseline"])])
-
-
-def _ancestor(given: Ancestor | None) -> str | None:
-    if given is None:
-        return None
-    name = f" ({given.snapshot})" if given.snapshot else ""
-    return f"{given.session} at version {given.version}{name}"
-
-
-def _listed(counts: Mapping[str, int]) -> str | None:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or None
-
-
-def _rounded(weights: Sequence[float]) -> str | None:
-    return ", ".join(f"{weight:.4f}" for weight in weights) or None
+    experts = "1 expert" if given.experts == 1 else f"{given.experts} experts"
+    rates = "rates " + ", ".join(f"{rate:.3g}" for rate in given.rates) if given.rates else ""
+    parts = [f"{given.kind} of {given.num_fast_weights:,}", experts, rates]
+    return "; ".join([*filter(None, parts), *([] if given.static else ["no frozen baseline"])])
 
 
 def _token(text: str) -> str:
@@ -272,20 +211,21 @@ def _token(text: str) -> str:
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return harmless(str(value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4f}"
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.4f}"
+        case Mapping():
+            return ", ".join(f"{name} {_cell(one)}" for name, one in value.items())
+        case list() | tuple():
+            return ", ".join(map(_cell, value))
+    return harmless(str(value))
 
 
-def _rate(bits: float | None, num_bytes: int) -> float | None:
-    return bits / num_bytes if bits is not None and num_bytes else None
-
-
-def _moment(seconds: float | None) -> str | None:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds is not None else None
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

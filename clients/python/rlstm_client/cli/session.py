@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Unpack
+from typing import Annotated, Any, Final, Unpack
 
 import typer
 
@@ -11,8 +11,19 @@ from rlstm_client import Client, EventStream, Retries, Session
 from rlstm_client._appends import FRAME_BYTES, combine, cut
 from rlstm_client.cli import inputs, output
 from rlstm_client.cli.exits import CommandError, interruption_told
-from rlstm_client.cli.inputs import Change, Server, command
+from rlstm_client.cli.inputs import Server, command
 from rlstm_client.models import AppendResult, Generation, SessionInfo, SessionPage, SnapshotList
+from rlstm_client.options import (
+    AppendOptions,
+    ChangeOptions,
+    CreateOptions,
+    ForkOptions,
+    ImportOptions,
+    ResetOptions,
+    SessionGenerateOptions,
+    StreamAppendOptions,
+    UpdateOptions,
+)
 
 app = typer.Typer(
     help="Sessions: streams of text that the model learns from as it reads.",
@@ -27,12 +38,12 @@ _LASTING: Final = Retries(attempts=10)
 
 
 @command(app)
-def create(client: Client, *, metadata: inputs.Metadata = None, **given: Unpack[inputs.Create]) -> Session:
+def create(client: Client, **given: Unpack[CreateOptions]) -> Session:
     """Create a session and print its id.
 
     Example: rlstm session create --name diary --ttl 86400
     """
-    return client.sessions.create(**inputs.adaptation(given), **inputs.notes(metadata))
+    return client.sessions.create(**given)
 
 
 @command(app, "list")
@@ -65,11 +76,9 @@ def append(
     text: inputs.Text = None,
     *,
     file: inputs.TextFile = None,
-    learn: Annotated[bool, typer.Option(help="Learn from the text after scoring it.")] = True,
-    final: Annotated[bool, typer.Option("--final", help="The text ends here: flush its last word.")] = False,
-    tokens: Annotated[bool, typer.Option("--tokens", help="With --json: every token.")] = False,
-    unit: inputs.UnitOption = "bits",
-    **change: Unpack[Change],
+    each_token: inputs.EachToken = False,
+    in_unit: inputs.UnitOption = "bits",
+    **given: Unpack[AppendOptions],
 ) -> AppendResult:
     """Append a text: it is scored first, then learned.
 
@@ -78,20 +87,15 @@ def append(
 
     Example: rlstm session append "$SESSION" --file novel.txt
     """
-    options: dict[str, Any] = {
-        "final": final,
-        "learn": learn,
-        "scores": "tokens" if tokens else "totals",
-        "unit": unit,
-    }
-    if not change and inputs.is_standard_input(text, file):
-        parts = inputs.text_as_it_comes(text, file)
-        with interruption_told():
-            answers = list(session.append_stream(parts, gather_bytes=_SEND_AT_ONCE, **options))
-    else:
-        whole = inputs.whole_text(text, file)
-        with interruption_told():
-            answers = [session.append(whole, **options, **change)] if whole else []
+    options: AppendOptions = {**given, "scores": "tokens" if each_token else "totals", "unit": in_unit}
+    with interruption_told():
+        if inputs.is_standard_input(text, file) and not given.keys() & ChangeOptions.__annotations__.keys():
+            parts: Any = options
+            texts = inputs.text_as_it_comes(text, file)
+            answers = list(session.append_stream(texts, gather_bytes=_SEND_AT_ONCE, **parts))
+        else:
+            whole = inputs.whole_text(text, file)
+            answers = [session.append(whole, **options)] if whole else []
     if not answers:
         raise CommandError("the text is empty")
     return combine(answers)
@@ -103,8 +107,8 @@ def stream(
     server: Server,
     *,
     file: inputs.TextFile = None,
-    learn: Annotated[bool, typer.Option(help="Learn from each line after scoring it.")] = True,
-    unit: inputs.UnitOption = "bits",
+    in_unit: inputs.UnitOption = "bits",
+    **given: Unpack[StreamAppendOptions],
 ) -> None:
     """Append lines as they come, over one connection, and print what each costs: adapted, static, the line.
 
@@ -125,7 +129,8 @@ def stream(
     lasting = Client(server["url"], api_key=server["api_key"], retries=_LASTING)
     with lasting, interruption_told():
         same = lasting.sessions.get(session.id)
-        for answer in same.stream(pieces(), learn=learn, scores="totals", unit=unit):
+        options: StreamAppendOptions = {**given, "scores": "totals", "unit": in_unit}
+        for answer in same.stream(pieces(), **options):
             output.print_line(answer, under_way.popleft(), as_json=server["as_json"])
 
 
@@ -148,47 +153,31 @@ def score(
 
 @command(app)
 def generate(
-    session: Session,
-    server: Server,
-    *,
-    commit: Annotated[bool, typer.Option("--commit", help="Keep the text in the session.")] = False,
-    learn: Annotated[bool, typer.Option("--learn", help="With --commit: learn from it too.")] = False,
-    **given: Unpack[inputs.SessionSampling],
+    session: Session, server: Server, **given: Unpack[SessionGenerateOptions]
 ) -> Generation | EventStream:
     """Continue the session's text with what it has learned.
 
     Example: rlstm session generate "$SESSION" --max-tokens 40
     """
-    if not server["as_json"]:
-        return session.generate(stream=True, commit=commit, learn_from_output=learn, **given)
-    return session.generate(commit=commit, learn_from_output=learn, **given)
+    return session.generate(**given) if server["as_json"] else session.generate(stream=True, **given)
 
 
 @command(app)
-def reset(
-    session: Session,
-    *,
-    what: Annotated[
-        Literal["fast_weights", "recurrent", "both"], typer.Option(help="What to forget.")
-    ] = "both",
-    **change: Unpack[Change],
-) -> SessionInfo:
+def reset(session: Session, **given: Unpack[ResetOptions]) -> SessionInfo:
     """Forget what was learned, what was read, or both; totals and position go on.
 
     Example: rlstm session reset "$SESSION" --what fast_weights
     """
-    return session.reset(what=what, **change)
+    return session.reset(**given)
 
 
 @command(app, "set")
-def update(
-    session: Session, *, metadata: inputs.Metadata = None, **given: Unpack[inputs.Update]
-) -> SessionInfo:
-    """Change how long a session lives unused, its notes, or whether it learns. Notes replace the old ones.
+def update(session: Session, **given: Unpack[UpdateOptions]) -> SessionInfo:
+    """Change how long a session lives unused, its notes, or whether it learns.
 
     Example: rlstm session set "$SESSION" --no-learning
     """
-    return session.update(**given, **inputs.notes(metadata))
+    return session.update(**given)
 
 
 @command(app)
@@ -197,7 +186,7 @@ def snapshot(
     name: inputs.SnapshotName,
     *,
     drop: Annotated[bool, typer.Option("--drop", help="Remove the snapshot of this name instead.")] = False,
-    **change: Unpack[Change],
+    **given: Unpack[ChangeOptions],
 ) -> SnapshotList | str:
     """Give the present version a name to go back to.
 
@@ -206,7 +195,7 @@ def snapshot(
     if drop:
         session.drop_snapshot(name)
         return f"dropped {name}"
-    return SnapshotList(snapshots=[session.snapshot(name, **change)])
+    return SnapshotList(snapshots=[session.snapshot(name, **given)])
 
 
 @command(app)
@@ -219,21 +208,21 @@ def snapshots(session: Session) -> SnapshotList:
 
 
 @command(app)
-def restore(session: Session, name: inputs.SnapshotName, **change: Unpack[Change]) -> SessionInfo:
+def restore(session: Session, name: inputs.SnapshotName, **given: Unpack[ChangeOptions]) -> SessionInfo:
     """Go back to a named snapshot: all is as it was then, under a new version.
 
     Example: rlstm session restore "$SESSION" before-the-storm
     """
-    return session.restore(name, **change)
+    return session.restore(name, **given)
 
 
 @command(app)
-def fork(session: Session, *, metadata: inputs.Metadata = None, **given: Unpack[inputs.Fork]) -> Session:
+def fork(session: Session, **given: Unpack[ForkOptions]) -> Session:
     """Make an independent copy of a session and print its id.
 
     Example: rlstm session fork "$SESSION" --name twin
     """
-    return session.fork(**given, **inputs.notes(metadata))
+    return session.fork(**given)
 
 
 @command(app)
@@ -253,7 +242,7 @@ def export(
 def import_session(
     client: Client,
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="What `export` wrote.")],
-    **given: Unpack[inputs.NewSession],
+    **given: Unpack[ImportOptions],
 ) -> Session:
     """Make a session of an exported file and print its id.
 

@@ -1,12 +1,13 @@
 """`rlstm score` and `rlstm generate`: what a text costs, and how it goes on."""
 
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Unpack
 
 import typer
 
 from rlstm_client import Client, EventStream, _calls
 from rlstm_client.cli import commands, inputs, output
-from rlstm_client.models import Generation
+from rlstm_client.models import Generation, Scores
+from rlstm_client.options import GenerateOptions, ScoreOptions
 
 score_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 generate_app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -18,29 +19,18 @@ def score(
     text: inputs.Text = None,
     *,
     file: inputs.TextFile = None,
-    context: Annotated[str | None, typer.Option(help="Read before the text, and not scored.")] = None,
-    unit: inputs.UnitOption = "bits",
-    tokens: Annotated[bool, typer.Option("--tokens", help="Print every token.")] = False,
-    words: Annotated[bool, typer.Option("--words", help="Print every word.")] = False,
-    top: Annotated[int, typer.Option(min=0, help="With --json: alternatives in each token's place.")] = 0,
-    adapt: Annotated[bool, typer.Option("--adapt", help="Learn inside the text as it is read.")] = False,
+    in_unit: inputs.UnitOption = "bits",
+    each_token: inputs.EachToken = False,
     local: inputs.Local = None,
-    **given: Unpack[inputs.Scoring],
+    **given: Unpack[ScoreOptions],
 ) -> output.Scored:
     """Score a text: how many bits each byte of it costs the model. Options of learning imply --adapt.
 
     Example: rlstm score --words "The old man the boat."
     """
     whole = inputs.whole_text(text, file)
-    options: dict[str, Any] = {
-        "context": context,
-        "unit": unit,
-        "scores": "tokens" if tokens or top else "totals",
-        "words": words or None,
-        "top": top or None,
-        "adapt": adapt or None,
-        **inputs.adaptation(given),
-    }
+    scores: Scores = "tokens" if each_token or given.get("top") else "totals"
+    options: ScoreOptions = {**given, "unit": in_unit, "scores": scores}
     if local:
         result = commands.act_locally("score", local, _calls.score(whole, options))
     else:
@@ -56,7 +46,7 @@ def generate(
     *,
     file: inputs.TextFile = None,
     local: inputs.Local = None,
-    **given: Unpack[inputs.Generating],
+    **given: Unpack[GenerateOptions],
 ) -> Generation | EventStream:
     """Continue a prompt; the text is printed as it comes.
 

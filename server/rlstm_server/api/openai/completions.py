@@ -1,26 +1,32 @@
-"""POST /v1/completions: texts continued, scored, or both. Whole here; as a stream of chunks in `chunks`."""
+"""POST /v1/completions: texts continued, scored, or both; /v1/engines/{model}/logprob: one after another.
+
+A completion is one object or, as a stream, chunks of one shape, a last one with the sums, and `[DONE]`.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Response
+from pydantic import Field
 
+from rlstm_model.vocab import Vocab
+from rlstm_server.api import problems
 from rlstm_server.api.answers import json_response
 from rlstm_server.api.auth import Principal
 from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import CallerDep, HeldDep, PrincipalDep, ServicesDep, TraceDep
-from rlstm_server.api.events import open_script
-from rlstm_server.api.openai.chunks import Chunks
-from rlstm_server.api.openai.models import Named, resolve
-from rlstm_server.api.openai.shapes import CompletionIn, CompletionOut, envelopes
+from rlstm_server.api.events import frame, open_script
+from rlstm_server.api.openai.models import ModelPath, Named, encode, resolve
+from rlstm_server.api.openai.schemas import CompletionIn, CompletionOut, Documented, Lenient, envelopes
 from rlstm_server.api.openai.tokens import (
     Entry,
     Names,
@@ -28,14 +34,28 @@ from rlstm_server.api.openai.tokens import (
     logprob_columns,
     prompt_entries,
     token_entries,
+    usage,
 )
-from rlstm_server.api.openai.usage import usage
 from rlstm_server.engine.quotas import Caller
-from rlstm_server.errors import InternalError, TooLarge
-from rlstm_server.schemas import CompletionRequest, EndEvent, EngineIdentity, PromptEvent, TokenEvent
+from rlstm_server.errors import InternalError, ServerError, TooLarge
+from rlstm_server.schemas import (
+    CompletionEvent,
+    CompletionRequest,
+    EndEvent,
+    EngineIdentity,
+    GenerationSettings,
+    Passage,
+    PromptEvent,
+    TokenEvent,
+)
 
 ENTRY_NUMBERS = 3
 """So many numbers' memory an entry takes beside its own and those of the alternatives: id, string, offset."""
+
+DONE: Final = b"data: [DONE]\n\n"
+
+TOKENS: Final = 1_024
+"""Of an echoed prompt in one chunk: a chunk is made while nobody else is served."""
 
 STREAM_HEADERS = {"cache-control": "no-cache, no-store"}
 
@@ -182,6 +202,138 @@ class _Answer:
         yield from token_entries(tokens, len(prompt.text))
 
 
+class Chunks:
+    """Writes the events of one completion. Chunks of several choices come in any order: `index` tells."""
+
+    def __init__(self, head: Mapping[str, Any], body: CompletionIn, vocab: Vocab) -> None:
+        self._head, self._body, self._vocab = head, body, vocab
+        self._names = Names(vocab)
+        self._prompts: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
+        self._unfinished: dict[int, str] = {}
+        self._ends: list[EndEvent] = []
+        options = body.stream_options
+        self._tells_usage = options is not None and bool(options.include_usage)
+
+    def event(self, event: CompletionEvent) -> Iterable[bytes]:
+        """Write an event: as many chunks as it takes, or none where it has nothing to say."""
+        if isinstance(event, PromptEvent):
+            yield from self._prompt(event)
+        elif isinstance(event, TokenEvent):
+            yield from self._token(event)
+        else:
+            yield from self._end(event)
+
+    def end(self) -> Iterable[bytes]:
+        """Write the sums, where they were asked for, and that all has been said."""
+        if self._tells_usage:
+            yield frame({**self._head, "choices": [], "usage": usage(self._prompts.values(), self._ends)})
+        yield DONE
+
+    def failure(self, error: ServerError, request_id: str) -> Iterable[bytes]:
+        """Write what went wrong; the headers have told the request's id."""
+        yield frame(problems.envelope(error))
+        yield DONE
+
+    def _prompt(self, prompt: PromptEvent) -> Iterator[bytes]:
+        choices = self._body.choices
+        numbers = range(prompt.prompt * choices, (prompt.prompt + 1) * choices)
+        self._prompts[prompt.prompt] = prompt.tokens
+        for number in numbers:
+            self._offsets[number] = len(prompt.text)
+            if self._body.echo:
+                self._unfinished[number] = prompt.unfinished
+                yield from self._echo(number, prompt)
+
+    def _echo(self, number: int, prompt: PromptEvent) -> Iterator[bytes]:
+        starts = range(0, len(prompt.ids), TOKENS) or range(1)
+        for start in starts:
+            stop = start + TOKENS
+            begin = prompt.starts[start] if start else 0
+            finish = prompt.starts[stop] if stop < len(prompt.ids) else len(prompt.text)
+            fields = self._columns(prompt.ids[start:stop], partial(prompt_entries, prompt, start, stop))
+            yield self._chunk(number, prompt.text[begin:finish], first_token=prompt.first_token, **fields)
+
+    def _token(self, token: TokenEvent) -> Iterator[bytes]:
+        offset = self._offsets[token.choice]
+        self._offsets[token.choice] += len(token.text)
+        self._unfinished.pop(token.choice, None)
+        fields = self._columns([token.id], partial(token_entries, [token], offset))
+        if token.text or fields:
+            yield self._chunk(token.choice, token.text, **fields)
+
+    def _end(self, end: EndEvent) -> Iterator[bytes]:
+        self._ends.append(end)
+        text = self._unfinished.pop(end.choice, "")
+        yield self._chunk(end.choice, text, finish_reason=end.finish_reason)
+
+    def _columns(self, ids: Sequence[int], entries: Callable[[], Iterable[Entry]]) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        if self._body.logprobs is not None:
+            fields["logprobs"] = logprob_columns(entries, self._names)
+        if self._body.return_token_ids:
+            fields |= id_columns(ids, self._vocab)
+        return fields
+
+    def _chunk(self, number: int, text: str, **fields: Any) -> bytes:
+        choice = {"index": number, "text": text, "finish_reason": None, "logprobs": None, **fields}
+        told = {"usage": None} if self._tells_usage else {}
+        return frame({**self._head, "choices": [choice], **told})
+
+
+class LogprobIn(Lenient):
+    """A text, and the one before it."""
+
+    context: str = Field(default="", description="Read first; empty: the beginning of all text.")
+    continuation: str = Field(min_length=1, description="Scored after it.")
+
+
+class LogprobOut(Documented):
+    """The continuation's sum."""
+
+    logprob: float = Field(description="Natural logarithm, of all tokens of the continuation together.")
+    is_greedy: bool = Field(description="Whether each of them is the most probable one at its place.")
+    num_tokens: int = Field(description="Of the continuation.")
+    input_tokens: int = Field(description="Of both texts; bos where the context is empty.")
+
+
+async def logprob(
+    model_id: ModelPath, body: LogprobIn, services: ServicesDep, caller: CallerDep, held: HeldDep
+) -> Response:
+    """Score a continuation: the same numbers as those of an echoed completion."""
+    named = resolve(services, model_id)
+    vocab = named.served.vocab
+    held.expect(2 * len(body.context.encode()) + 2 * len(body.continuation.encode()))
+    context = await encode(vocab, body.context, "context") if body.context else []
+    continuation = await encode(vocab, body.continuation, "continuation")
+    ids = (*(context or [vocab.bos_id]), *continuation)
+    request = CompletionRequest(
+        caller=caller,
+        model=named.served.name,
+        prompts=(Passage(tokens=ids),),
+        settings=GenerationSettings(max_tokens=0),
+        top=1,
+        adaptation=named.adaptation,
+    )
+    async with aclosing(services.engine.complete(request)) as events:
+        async for event in events:
+            if isinstance(event, PromptEvent):
+                build = partial(_sum_fields, event, len(continuation))
+                return await json_response(build, tokens=len(ids), headers=body.warning)
+    raise InternalError("the prompt was never read")
+
+
+def _sum_fields(prompt: PromptEvent, count: int) -> dict[str, Any]:
+    logprobs = [value for value in prompt.logprobs[-count:] if value is not None]
+    best = (row[0][1] for row in prompt.top[-count:])
+    return {
+        "logprob": math.fsum(logprobs),
+        "is_greedy": all(own >= other for own, other in zip(logprobs, best, strict=True)),
+        "num_tokens": count,
+        "input_tokens": prompt.tokens,
+    }
+
+
 def router() -> APIRouter:
     """Build the routes of this module."""
     routes = APIRouter(route_class=StrictRoute, tags=["openai"])
@@ -197,5 +349,12 @@ def router() -> APIRouter:
         methods=["POST"],
         responses={200: answered, **envelopes(404, 415)},
         summary="Continue or score prompts",
+    )
+    routes.add_api_route(
+        "/v1/engines/{model_id}/logprob",
+        logprob,
+        methods=["POST"],
+        responses={200: {"model": LogprobOut}, **envelopes(404, 415)},
+        summary="Score a text after another",
     )
     return routes

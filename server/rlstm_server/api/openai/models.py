@@ -1,6 +1,8 @@
 """Models by the names that clients call them; `name:adapt` is the same one, learning from what it reads.
 
-Here, and nowhere else, a name under `/v1` becomes a model and a way of reading.
+Here, and nowhere else, a name under `/v1` becomes a model and a way of reading. POST /tokenize, /detokenize
+and GET /tokenizer_info tell of a model's tokens, for clients that count in them. No text is taken for a
+special token: the string of bos and eos is that of their one id, and nothing else is.
 """
 
 from __future__ import annotations
@@ -8,20 +10,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
-from rlstm_server.api.answers import json_response
-from rlstm_server.api.dependencies import Services, ServicesDep
-from rlstm_server.api.openai.shapes import envelopes
-from rlstm_server.api.shapes import Shape
+from rlstm_model.vocab import Vocab
+from rlstm_server.api.answers import BODY, answers, json_response
+from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.dependencies import HeldDep, Services, ServicesDep
+from rlstm_server.api.openai.schemas import Documented, envelopes
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.errors import ModelNotFound
-from rlstm_server.schemas import AdaptationRequest
+from rlstm_server.engine.requests import off_loop
+from rlstm_server.engine.text import Piece, read_passage
+from rlstm_server.errors import InvalidField, ModelNotFound
+from rlstm_server.schemas import AdaptationRequest, Ids, Passage, Strict, column
 
 ADAPT = ":adapt"
 OWNER = "mogrifier-rlstm"
 
+NameField = Annotated[
+    str | None, Field(max_length=256, description="A name that `/v1/models` lists; default: the first.")
+]
 ModelPath = Annotated[str, Path(description="A name that `/v1/models` lists.", max_length=256)]
 
 
@@ -52,7 +60,7 @@ def resolve(services: Services, model: str | None) -> Named:
         raise ModelNotFound(f"model: no such model is served; these are: {', '.join(known)}") from None
 
 
-class ModelOut(Shape):
+class ModelOut(Documented):
     """One name."""
 
     id: str
@@ -61,7 +69,7 @@ class ModelOut(Shape):
     owned_by: str
 
 
-class ModelsOut(Shape):
+class ModelsOut(Documented):
     """All names."""
 
     object: Literal["list"]
@@ -84,9 +92,106 @@ def _fields(named: Named, services: Services) -> dict[str, Any]:
     return {"id": named.id, "object": "model", "created": services.started, "owned_by": OWNER}
 
 
+class TokenizeIn(Strict):
+    """A text."""
+
+    model: NameField = None
+    prompt: str
+    add_special_tokens: bool = Field(default=False, description="Put bos before it.")
+
+
+class TokenizeOut(Documented):
+    """Its ids."""
+
+    count: int
+    tokens: list[int]
+
+
+class DetokenizeIn(Strict):
+    """Ids."""
+
+    model: NameField = None
+    tokens: Ids
+
+
+class DetokenizeOut(Documented):
+    """Their text."""
+
+    prompt: str
+
+
+class TokenizerOut(Documented):
+    """What a client must know of the vocabulary."""
+
+    model: str
+    kind: str
+    vocab_size: int
+    bos_token: str
+    bos_token_id: int
+    eos_token: str
+    eos_token_id: int
+    pad_token: str | None
+    add_bos_token: bool = Field(description="Whether bos is read before a text that does not ask for it.")
+
+
+async def tokenize(body: TokenizeIn, services: ServicesDep, held: HeldDep) -> Response:
+    """Give a text's ids."""
+    vocab = resolve(services, body.model).served.vocab
+    held.expect(len(body.prompt.encode()))
+    ids = await encode(vocab, body.prompt, "prompt") if body.prompt else []
+    ids = [vocab.bos_id, *ids] if body.add_special_tokens else ids
+    return await json_response(lambda: {"count": len(ids), "tokens": column(ids)}, tokens=len(ids))
+
+
+async def detokenize(body: DetokenizeIn, services: ServicesDep, held: HeldDep) -> Response:
+    """Give the text of ids. Refused where they are no whole text: it could not become the same ids again."""
+    vocab = resolve(services, body.model).served.vocab
+    held.expect(len(body.tokens))
+    text = await off_loop(len(body.tokens), lambda: _text(vocab, body.tokens)) if body.tokens else ""
+    return await json_response(lambda: {"prompt": text}, tokens=len(body.tokens))
+
+
+async def tokenizer_info(
+    services: ServicesDep,
+    model: Annotated[str | None, Query(max_length=256, description="Default: the first.")] = None,
+) -> Response:
+    """Describe a model's vocabulary."""
+    named = resolve(services, model)
+    return await json_response(lambda: _info(named.id, named.served.vocab), tokens=0)
+
+
+async def encode(vocab: Vocab, text: str, field: str) -> list[int]:
+    """Give a text's ids, without holding others up. Raises InvalidText."""
+    return (await off_loop(len(text), lambda: read_passage(vocab, Passage(text=text), field))).ids
+
+
+def _text(vocab: Vocab, ids: list[int]) -> str:
+    piece: Piece = read_passage(vocab, Passage(tokens=tuple(ids)), "")
+    joined = b"".join(map(vocab.token_bytes, ids))
+    try:
+        joined.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidField("tokens", f"tokens: they are no text: not UTF-8 at byte {error.start:,}") from None
+    return piece.text
+
+
+def _info(model: str, vocab: Vocab) -> dict[str, Any]:
+    return {
+        "model": model,
+        "kind": vocab.kind,
+        "vocab_size": vocab.size,
+        "bos_token": vocab.token_bytes(vocab.bos_id).decode(),
+        "bos_token_id": vocab.bos_id,
+        "eos_token": vocab.token_bytes(vocab.eos_id).decode(),
+        "eos_token_id": vocab.eos_id,
+        "pad_token": None,
+        "add_bos_token": False,
+    }
+
+
 def router() -> APIRouter:
     """Build the routes of this module."""
-    routes = APIRouter(tags=["openai"])
+    routes = APIRouter(route_class=StrictRoute, tags=["openai"])
     routes.add_api_route(
         "/v1/models",
         list_models,
@@ -100,5 +205,24 @@ def router() -> APIRouter:
         methods=["GET"],
         responses={200: {"model": ModelOut}, **envelopes(404)},
         summary="Describe a model",
+    )
+    posts: tuple[tuple[str, Any, type[Documented], str], ...] = (
+        ("/tokenize", tokenize, TokenizeOut, "Text to ids"),
+        ("/detokenize", detokenize, DetokenizeOut, "Ids to text"),
+    )
+    for path, handler, schema, summary in posts:
+        routes.add_api_route(
+            path,
+            handler,
+            methods=["POST"],
+            responses=answers(200, schema, 404, *BODY),
+            summary=summary,
+        )
+    routes.add_api_route(
+        "/tokenizer_info",
+        tokenizer_info,
+        methods=["GET"],
+        responses=answers(200, TokenizerOut, 404, 422),
+        summary="Describe the vocabulary",
     )
     return routes

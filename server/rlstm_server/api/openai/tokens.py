@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.api.answers import column
-from rlstm_server.schemas import PromptEvent, TokenEvent
+from rlstm_server.schemas import EndEvent, PromptEvent, TokenEvent, Usage, column, laid_out
 
 ESCAPED = "bytes:"
 UNKNOWN = "<unk>"
@@ -89,3 +88,9 @@ def _alternatives(entry: Entry, names: Names) -> dict[str, float] | None:
     if entry.logprob is None:
         return None
     return {**{names.of(token): logprob for token, logprob in entry.top}, names.of(entry.id): entry.logprob}
+
+
+def usage(prompts: Iterable[int], ends: Iterable[EndEvent]) -> dict[str, Any]:
+    """Count each prompt's tokens once, and every choice's new ones."""
+    made = sum(end.completion_tokens for end in ends)
+    return laid_out(Usage(prompt_tokens=sum(prompts), completion_tokens=made))

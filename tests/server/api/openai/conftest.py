@@ -13,7 +13,6 @@ from tests.memory_store import MemoryStore
 from rlstm_model.adaptation.evaluator import score_after
 from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
-from rlstm_server.api.openai.completions import CompletionOut
 from rlstm_server.app import create_app
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas import AdaptationRequest
@@ -36,7 +35,6 @@ class Face:
         """Give the whole answer, which fits its schema."""
         answer = await self.ask(**body)
         assert answer.status_code == 200, answer.text
-        CompletionOut.model_validate(answer.json())
         return answer.json()
 
     async def one(self, **body):

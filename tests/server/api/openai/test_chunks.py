@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from rlstm_server.api.openai import chunks as chunking
-from rlstm_server.engine.engine import Engine
+from rlstm_server.api.openai import completions as chunking
 from rlstm_server.errors import Draining, StoreUnavailable
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -73,15 +72,16 @@ async def test_headers_keep_events_from_being_held_back(face):
 @pytest.mark.parametrize("error", [Draining("going down"), RuntimeError("canary")])
 async def test_what_fails_later_is_an_error_and_then_the_end(face, monkeypatch, error):
     """No `finish_reason` before it: nobody takes half a text for a whole one."""
-    complete = Engine.complete
+    engine = face.client.app.state.services.engine
+    complete = engine.complete
 
-    async def breaking(self, request):
-        async for event in complete(self, request):
+    async def breaking(request):
+        async for event in complete(request):
             if getattr(event, "index", 0) == 3:
                 raise error
             yield event
 
-    monkeypatch.setattr(Engine, "complete", breaking)
+    monkeypatch.setattr(engine, "complete", breaking)
     *chunks, last = await face.chunks(prompt="ab", max_tokens=10)
     assert last["error"]["code"] == ("draining" if isinstance(error, Draining) else "internal_error")
     assert last["error"]["type"] == "server_error"
@@ -92,11 +92,11 @@ async def test_what_fails_later_is_an_error_and_then_the_end(face, monkeypatch, 
 async def test_what_fails_at_once_has_a_status(face, monkeypatch):
     """Nothing has been sent yet."""
 
-    async def broken(self, request):
+    async def broken(request):
         raise StoreUnavailable("down")
         yield
 
-    monkeypatch.setattr(Engine, "complete", broken)
+    monkeypatch.setattr(face.client.app.state.services.engine, "complete", broken)
     assert (await face.ask(prompt="a", stream=True)).status_code == 503
 
 

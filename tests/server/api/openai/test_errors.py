@@ -5,8 +5,6 @@ import asyncio
 import httpx
 import pytest
 
-from rlstm_server.engine.engine import Engine
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -171,11 +169,11 @@ async def test_a_server_that_drains_is_503_and_may_be_asked_again(serve, refused
 async def test_an_unexpected_fault_is_500_and_says_nothing(client, refused, monkeypatch):
     """The handler of last resort speaks the same language, and asks for no second fault."""
 
-    async def broken(self, request):
+    async def broken(request):
         raise RuntimeError(CANARY)
         yield
 
-    monkeypatch.setattr(Engine, "complete", broken)
+    monkeypatch.setattr(client.app.state.services.engine, "complete", broken)
     transport = httpx.ASGITransport(client.app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as unbroken:
         for stream in (False, True):

@@ -1,1 +1,0 @@
-"""Benchmarks: figures as ratios taken in one run, because machines are noisy."""

@@ -1,1 +1,0 @@
-"""`rlstm doctor`: whether a server would start here, and what to do where it would not."""

@@ -1,0 +1,275 @@
+"""How requests are read and answers are written.
+
+A request is a pydantic model of the fields of its body. An answer is a frozen dataclass whose fields say, by
+the marks below, how they stand in JSON. All numbers are kept in nats; units are applied here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum, auto
+from functools import cache
+from itertools import islice
+from typing import Annotated, Any, Final, Literal, Self, get_type_hints
+
+import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PrivateAttr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic.fields import ComputedFieldInfo, FieldInfo
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticKnownError
+
+from rlstm_server.engine.quotas import Caller
+
+Unit = Literal["nats", "bits", "log10"]
+FACTORS: Final[Mapping[Unit, float]] = {"nats": 1.0, "bits": 1 / math.log(2), "log10": 1 / math.log(10)}
+"""What a natural logarithm is multiplied by."""
+
+PIECE: Final = 16_384
+"""Numbers that are read or written in one call, which holds the interpreter: others wait meanwhile."""
+
+UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy and gain in the answer.")]
+
+# ---- requests ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """Who asks, for which session, under which idempotency key, and at which version only.
+
+    `after` is the id of the last event that the reader of a stream that broke off has.
+    """
+
+    caller: Caller
+    session: str = ""
+    key: str | None = None
+    if_match: int | None = None
+    after: str | None = None
+
+
+class Strict(BaseModel):
+    """Part of a request: no conversion of types, no unknown field."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Request(Strict):
+    """A request: the fields of its body and, once `by` has told it, who asks."""
+
+    _call: Call = PrivateAttr()
+
+    def by(self, call: Call) -> Self:
+        """Give the request as it is made by this call."""
+        made = self.model_copy()
+        made._call = call
+        return made
+
+    @property
+    def call(self) -> Call:
+        """Who asks, and how."""
+        return self._call
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks."""
+        return self._call.caller
+
+    @property
+    def session(self) -> str:
+        """The session that is asked."""
+        return self._call.session
+
+    @property
+    def key(self) -> str | None:
+        """The client's idempotency key."""
+        return self._call.key
+
+    @property
+    def if_match(self) -> int | None:
+        """Refuse unless the session is at this version."""
+        return self._call.if_match
+
+
+def _some(text: str) -> str:
+    """Refuse an empty text. A length that pydantic looks at is counted in a copy of the text."""
+    if not text:
+        raise PydanticKnownError("string_too_short", {"min_length": 1})
+    return text
+
+
+def _in_pieces(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """Read ids. Many are looked at in pieces, and not copied."""
+    if not isinstance(value, list) or len(value) <= PIECE:
+        return read(value)
+    for start in range(0, len(value), PIECE):
+        piece = value[start : start + PIECE]
+        if set(map(type, piece)) != {int}:
+            index = next(index for index, token in enumerate(piece, start) if type(token) is not int)
+            fault = InitErrorDetails(type="int_type", loc=(index,), input=None)
+            raise ValidationError.from_exception_data("ids", [fault], hide_input=True)
+    return value
+
+
+ModelField = Annotated[
+    str | None,
+    Field(min_length=1, max_length=256, description="Of those that `/info` names; default: the first."),
+]
+TextField = Annotated[
+    Annotated[str, AfterValidator(_some), Field(json_schema_extra={"minLength": 1})] | None,
+    Field(description="Text. Give this or `tokens`."),
+]
+Ids = Annotated[list[int], Field(fail_fast=True), WrapValidator(_in_pieces)]
+"""Of a million ids that are none the first is told: every list of a request is read so."""
+
+TokensField = Annotated[
+    Annotated[list[int], Field(min_length=1, fail_fast=True), WrapValidator(_in_pieces)] | None,
+    Field(description="Ids of the model's vocabulary. Give this or `text`."),
+]
+MinVersionField = Annotated[int | None, Field(ge=0, lt=2**63, description="Refuse (412) an older session.")]
+
+# ---- answers ----------------------------------------------------------------------------------------------
+
+
+class Mark(Enum):
+    """How a field of an answer stands in JSON."""
+
+    LOG = auto()
+    """A natural logarithm, written in the answer's unit."""
+    BITS = auto()
+    """A natural logarithm, written in bits."""
+    COLUMN = auto()
+    """An array of an entry a token: long, and encoded in pieces."""
+    FLAT = auto()
+    """Its own fields stand in its place."""
+    HIDDEN = auto()
+    """Not written."""
+    OPTIONAL = auto()
+    """Left out where it is None."""
+
+
+LOG, BITS, COLUMN, FLAT, HIDDEN, OPTIONAL = Mark
+
+
+@dataclass(frozen=True)
+class _Part:
+    attribute: str
+    name: str
+    marks: frozenset[Mark]
+
+
+class Answer:
+    """Base of frozen dataclasses that are written as JSON objects, and documented so."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Document what `laid_out` writes."""
+        reference = handler(core_schema)
+        schema = handler.resolve_ref_schema(reference)
+        written, required = dict[str, Any](), list[str]()
+        kind: Any = cls
+        for part in _parts(kind):
+            known = schema["properties"].get(part.name)
+            if FLAT in part.marks:
+                inner = handler.resolve_ref_schema(next(_references(known)))
+                written |= inner["properties"]
+                required += inner.get("required", []) if OPTIONAL not in part.marks else []
+            elif HIDDEN not in part.marks:
+                known.pop("readOnly", None)
+                written[part.name] = _without_null(known) if OPTIONAL in part.marks else known
+                required += [part.name] if OPTIONAL not in part.marks else []
+        schema["properties"], schema["required"] = written, required
+        schema["additionalProperties"] = False
+        return reference
+
+
+def _references(schema: Any) -> Iterator[Any]:
+    """Give the schema that refers to another, within one that may also be null."""
+    return (one for one in (schema, *schema.get("anyOf", ()), *schema.get("allOf", ())) if "$ref" in one)
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Say what stands there where something does."""
+    rest = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    return {**rest, **kinds[0]} if len(kinds) == 1 else {**rest, "anyOf": kinds} if kinds else rest
+
+
+@cache
+def _parts(schema: type) -> tuple[_Part, ...]:
+    """Give the fields of an answer and what it computes, in order."""
+    hints = get_type_hints(schema, include_extras=True)
+    found = {field.name: hints[field.name] for field in fields(schema)} if is_dataclass(schema) else {}
+    names: dict[str, str] = {}
+    for name, value in vars(schema).items():
+        info = getattr(value, "decorator_info", None)
+        if isinstance(info, ComputedFieldInfo):
+            found[name] = get_type_hints(info.wrapped_property.fget, include_extras=True)["return"]
+            names[name] = info.alias or name
+    return tuple(_part(name, hint, names.get(name)) for name, hint in found.items())
+
+
+def _part(attribute: str, hint: Any, name: str | None) -> _Part:
+    metadata = getattr(hint, "__metadata__", ())
+    aliases = [one.serialization_alias for one in metadata if isinstance(one, FieldInfo)]
+    name = name or next((alias for alias in aliases if alias is not None), attribute)
+    return _Part(attribute, name, frozenset(one for one in metadata if isinstance(one, Mark)))
+
+
+def laid_out(answer: Answer, unit: Unit = "nats") -> dict[str, Any]:
+    """Lay an answer out as a JSON object, with all logarithms in this unit."""
+    factor = FACTORS[unit]
+    written: dict[str, Any] = {}
+    kind: Any = type(answer)
+    for part in _parts(kind):
+        marks = part.marks
+        if HIDDEN in marks:
+            continue
+        value = getattr(answer, part.attribute)
+        if value is None:
+            if OPTIONAL not in marks:
+                written[part.name] = None
+        elif FLAT in marks:
+            written |= laid_out(value, unit)
+        elif COLUMN in marks:
+            written[part.name] = column(value, factor if LOG in marks else 1.0)
+        elif LOG in marks:
+            written[part.name] = value * factor
+        elif BITS in marks:
+            written[part.name] = value * FACTORS["bits"]
+        else:
+            written[part.name] = unit if part.name == "unit" else _inner(value, unit)
+    return written
+
+
+def _inner(value: Any, unit: Unit) -> Any:
+    if isinstance(value, Answer):
+        return laid_out(value, unit)
+    if isinstance(value, (tuple, list)) and value and isinstance(value[0], Answer):
+        return [laid_out(one, unit) for one in value]
+    return value
+
+
+def column(values: Iterable[Any], factor: float = 1.0) -> orjson.Fragment:
+    """Encode one column as a JSON array, each number, or each of each row, multiplied by `factor`."""
+    iterator = iter(values)
+    pieces = []
+    while piece := list(islice(iterator, PIECE)):
+        scaled = piece if factor == 1.0 else [_scaled(value, factor) for value in piece]
+        pieces.append(orjson.dumps(scaled)[1:-1])
+    return orjson.Fragment(b"[" + b",".join(pieces) + b"]")
+
+
+def _scaled(value: float | Sequence[float], factor: float) -> Any:
+    return value * factor if isinstance(value, float) else [number * factor for number in value]

@@ -1,0 +1,104 @@
+"""`python -m benchmarks.serve` on a model of no size."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from benchmarks.serve import serve
+from benchmarks.serving import choices as serve_choices
+
+QUICK = ["--bytes", 24, "--seconds", 0, "--threads", 1, "--rule", "output_bias"]
+
+
+@pytest.fixture
+def bench(tiny_checkpoint):
+    """Types the command."""
+    app = typer.Typer()
+    app.command()(serve)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in (tiny_checkpoint, *QUICK, *words)])
+
+
+def test_json_has_both_ways_and_what_a_session_takes(bench, tmp_path):
+    """A row for each number of sessions and way, under which conditions; the plot is drawn beside it."""
+    plot = tmp_path / "serve.svg"
+    done = bench(
+        "--sessions",
+        1,
+        "--sessions",
+        3,
+        "--experts",
+        4,
+        "--resident",
+        3,
+        "--rows",
+        32,
+        "--json",
+        "--plot",
+        plot,
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    conditions = told["conditions"]
+    assert (conditions["bytes"], conditions["rows"], conditions["threads"]) == (24, 32, 1)
+    assert (conditions["adaptation"]["kind"], conditions["adaptation"]["experts"]) == ("output_bias", 4)
+    rows = told["rows"]
+    ways = [(row["sessions"], row["way"]) for row in rows]
+    assert ways == [(1, "engine"), (1, "http"), (3, "engine"), (3, "http")]
+    for engine, http in (rows[:2], rows[2:]):
+        assert engine["of_engine"] is None
+        assert http["of_engine"] == pytest.approx(http["tokens_per_second"] / engine["tokens_per_second"])
+    assert all(row["round_mean"] > 0 and 4 <= row["rows_a_round"] <= 32 for row in rows)
+    assert told["resident"]["sessions"] == 3
+    assert plot.read_text().count("http, p99") == 1
+
+
+def test_a_table_for_people(bench):
+    """A line a way; --no-http leaves the engine's."""
+    done = bench("--sessions", 2, "--no-http", "--no-static", "--experts", 1)
+    assert done.exit_code == 0, done.output
+    title, header, line = done.stdout.splitlines()
+    assert title.startswith("tiny, output_bias of 256, 1 expert, no static row; appends of 24 bytes")
+    assert header.split()[:2] == ["sessions", "through"]
+    assert line.split()[:2] == ["2", "engine"]
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--rule", "whole"], "--rule"),
+        (["--rule", "output_bias:7"], "--rule"),
+        (["--rule", "subspace"], "--rule"),
+        (["--experts", 3], "--experts"),
+        (["--experts", 2, "--no-static"], "--experts"),
+        (["--sessions", 0], "--sessions"),
+        (["--bytes", 0], "--bytes"),
+        (["--scores", "none"], "--scores"),
+        (["--plot", "figure.gif"], "--plot"),
+        (["--plot", "/no/such/folder/figure.svg"], "--plot"),
+    ],
+)
+def test_wrong_usage_is_named(bench, options, name):
+    """Exit code 2 and the option's name."""
+    done = bench(*options)
+    assert done.exit_code == 2
+    assert name in done.stderr
+
+
+def test_more_than_the_machine_can_hold_is_refused(bench, monkeypatch):
+    """Before anything is measured, with how much it would take."""
+    monkeypatch.setattr(serve_choices.os, "sysconf", lambda name: 2**10)
+    done = bench("--sessions", 100_000)
+    assert done.exit_code == 2
+    assert "--sessions" in done.stderr
+
+
+def test_a_model_that_is_not_there_is_one_line():
+    """Exit code 2, no traceback."""
+    app = typer.Typer()
+    app.command()(serve)
+    done = CliRunner().invoke(app, ["/no/such/model"])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("rlstm: ")
+    assert len(done.stderr.splitlines()) == 1

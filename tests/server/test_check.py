@@ -1,0 +1,224 @@
+"""`rlstm serve --check` where all is well, and where one thing after the other is not."""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+from collections import namedtuple
+
+import pytest
+import torch
+import typer
+from redis import Redis
+from typer.testing import CliRunner
+
+from rlstm_model.checkpoint import ADAPTATION, WEIGHTS
+from rlstm_server import check
+from rlstm_server.check import Finding
+from rlstm_server.cli import serve
+from rlstm_server.store.embedded import EmbeddedValkey
+
+NO_STORE = ("--durability", "memory")
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def examine(tiny_checkpoint, tmp_path, monkeypatch):
+    """Type the command with --json; gives its exit code and what each check found, by name."""
+    for name in [name for name in os.environ if name.startswith("RLSTM_")]:
+        monkeypatch.delenv(name)
+    app = typer.Typer()
+    app.command()(serve)
+
+    def run(*words, model=tiny_checkpoint, **variables):
+        usual = [str(model), "--data-dir", str(tmp_path / "data"), "--port", "0", "--check", "--json"]
+        done = CliRunner().invoke(app, [*usual, *map(str, words)], env=variables)
+        assert done.stderr == "", done.stderr
+        told = json.loads(done.stdout)
+        found = {each["name"]: Finding(**each) for each in told["checks"]}
+        assert told["ok"] == (done.exit_code == 0) == all(one.status != "fail" for one in found.values())
+        return done.exit_code, found
+
+    return run
+
+
+def test_all_is_well(examine, tmp_path):
+    """Every check says what it saw; the store was started beside its folder, and nothing stays of it."""
+    code, found = examine()
+
+    assert code == 0
+    assert [name for name, one in found.items() if one.status == "fail"] == []
+    assert {"packages", "device", "port", "keys", "data folder", "store", "model"} <= set(found)
+    assert "2 rules" in found["model"].said
+    assert found["store"].said.startswith("embedded Valkey")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_for_people(tiny_checkpoint, monkeypatch):
+    """Status, name, what was seen and what to do, on one line a check; exit code 1 where one fails."""
+    monkeypatch.setenv("RLSTM_MODEL", "/no/such/model")
+    app = typer.Typer()
+    app.command()(serve)
+    done = CliRunner().invoke(app, [*NO_STORE, "--port", "0", "--check"])
+
+    lines = {line[6:18].strip(): line for line in done.stdout.splitlines()}
+    assert done.exit_code == 1
+    assert lines["packages"].startswith("ok ")
+    assert lines["store"].startswith("warn ")
+    assert lines["model"].startswith("fail ")
+    assert "/no/such/model" in lines["model"]
+    assert "rlstm models" in lines["model"]
+
+
+def test_floors_are_those_of_the_package(examine, monkeypatch):
+    """A package that is too old and one that is missing are both named, with the command that mends it."""
+    old, gone = {"torch": "1.0"}, {"redis"}
+    known = check._installed
+    monkeypatch.setattr(
+        check, "_installed", lambda name: None if name in gone else old.get(name) or known(name)
+    )
+    code, found = examine(*NO_STORE)
+
+    assert code == 1
+    assert found["packages"].status == "fail"
+    assert "torch is 1.0, not <2.14,>=2.11" in found["packages"].said
+    assert "redis is missing" in found["packages"].said
+    assert "[server]" in found["packages"].advice
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_device_that_is_not_there(examine):
+    """CUDA that was asked for fails; more threads than cores are a warning."""
+    code, found = examine(*NO_STORE, "--device", "cuda")
+    assert (code, found["device"].status) == (1, "fail")
+
+    code, found = examine(*NO_STORE, "--threads", "1000")
+    assert (code, found["device"].status) == (0, "warn")
+
+
+def test_a_port_in_use(examine):
+    """It is named, with the way out."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, found = examine(*NO_STORE, "--port", taken.getsockname()[1])
+
+    assert (code, found["port"].status) == (1, "fail")
+    assert "--port" in found["port"].advice
+
+
+async def _held(folder):
+    store = EmbeddedValkey(folder, maxmemory_bytes=64 << 20)
+    await store.start()
+    return store
+
+
+def test_beside_a_running_server(examine, tmp_path, event_loop_runner):
+    """Its data folder and port are taken by it: a warning that names its process."""
+    store = event_loop_runner(_held(tmp_path / "data"))
+    try:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            code, found = examine("--port", taken.getsockname()[1])
+    finally:
+        event_loop_runner(store.stop())
+
+    assert code == 0
+    assert (found["store"].status, found["port"].status) == ("warn", "warn")
+    assert f"process {os.getpid()}" in found["store"].said
+
+
+@pytest.fixture
+def event_loop_runner():
+    """Run coroutines between the command's own loops."""
+    with asyncio.Runner() as runner:
+        yield runner.run
+
+
+def test_a_data_folder_that_is_a_file(examine, tmp_path):
+    """Neither the folder nor the store can be used."""
+    (tmp_path / "file").write_text("")
+    code, found = examine("--data-dir", tmp_path / "file" / "data")
+
+    assert code == 1
+    assert (found["data folder"].status, found["store"].status) == ("fail", "fail")
+
+
+@pytest.mark.parametrize(("free", "status"), [(2**40, "ok"), (2**29, "warn"), (2**20, "fail")])
+def test_how_full_the_disk_is(free, status, tmp_path, monkeypatch):
+    """Little room is a warning, none a failure."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: Usage(2**41, 2**41 - free, free))
+    assert check._check_folder(tmp_path / "new").status == status
+
+
+@pytest.mark.parametrize(
+    ("second", "why"), [("{}", "same name"), ("again={}", "same model"), ("again=nowhere", None)]
+)
+def test_models_that_cannot_be_served_together(examine, tiny_checkpoint, second, why):
+    """The server would load each, and then refuse them; one that is not there does not hide the other."""
+    code, found = examine(second.format(tiny_checkpoint), *NO_STORE)
+
+    assert code == 1
+    if why is None:
+        assert "nowhere" in found["model"].said
+    else:
+        assert found["models"].status == "fail"
+        assert why in found["models"].said
+
+
+def test_models_that_cannot_be_served(examine, tiny_checkpoint, tmp_path):
+    """A damaged one fails with the file's name; one without calibration is served, but learns nothing."""
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_checkpoint, copy)
+    (copy / ADAPTATION).unlink()
+    code, found = examine(*NO_STORE, model=copy)
+    assert (code, found["model"].status) == (0, "warn")
+    assert f"rlstm calibrate {copy}" in found["model"].advice
+
+    (copy / WEIGHTS).write_bytes(b"damaged")
+    code, found = examine(*NO_STORE, model=copy)
+    assert (code, found["model"].status) == (1, "fail")
+    assert WEIGHTS in found["model"].said
+
+
+def test_a_shared_store(examine, tmp_path, event_loop_runner):
+    """What `rlstm store check` would say: functions, settings, clocks. Nothing of the store is changed."""
+    store = event_loop_runner(_held(tmp_path / "other"))
+    try:
+        code, found = examine(RLSTM_REDIS_URL=store.url)
+        assert (code, found["store"].status, found["functions"].status) == (0, "ok", "warn")
+        assert found["clocks"].status == "ok"
+        code, found = examine(RLSTM_REDIS_URL=store.url, RLSTM_INSTALL_FUNCTIONS="no")
+        assert (code, found["functions"].status) == (1, "fail")
+        with Redis.from_url(store.url, protocol=2) as admin:
+            assert admin.function_list() == []
+            admin.config_set("appendfsync", "everysec")
+        code, found = examine(RLSTM_REDIS_URL=store.url)
+        assert (code, found["store"].status) == (1, "fail")
+        assert "appendfsync" in found["store"].said
+    finally:
+        event_loop_runner(store.stop())
+
+
+def test_no_secret_is_printed(examine, tmp_path):
+    """Neither of an address that does not answer, nor of one that is none, nor keys."""
+    secrets = {
+        "RLSTM_API_KEYS": "hidden-key-1",
+    }
+    for url in ("redis://user:hidden-word@127.0.0.1:1", "gopher://user:hidden-word@127.0.0.1:1"):
+        code, found = examine(RLSTM_REDIS_URL=url, **secrets)
+        assert code == 1
+        assert "hidden" not in str(found)
+
+    code, found = examine(RLSTM_API_KEYS="hidden word")
+    assert (code, found["settings"].status) == (1, "fail")
+    assert "hidden word" not in str(found)
+
+
+def test_a_keys_file_that_is_missing(examine):
+    """It is named."""
+    code, found = examine(*NO_STORE, RLSTM_API_KEYS_FILE="/no/such/keys.json")
+    assert (code, found["keys"].status) == (1, "fail")
+    assert "/no/such/keys.json" in found["keys"].said
