@@ -25,8 +25,7 @@ from rlstm_server.api.limits import ReceivingLayer
 from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
-from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.metered import metered
+from rlstm_server.engine.engine import Engine, metered
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
 from rlstm_server.models_loading import load_models

@@ -363,7 +363,7 @@ def test_attempts_without_progress_are_bounded(session: Any, network: Any, waits
         ("conflict", 409, errors.ConflictError),
         ("session_deleted", 410, errors.SessionDeletedError),
         ("in_flight", 409, errors.InFlightError),
-        ("durability_not_reached", 503, errors.DurabilityError),
+        ("durability_not_reached", 503, errors.DurabilityNotReachedError),
         ("internal_error", 500, errors.InternalError),
     ],
 )

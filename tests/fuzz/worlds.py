@@ -9,10 +9,9 @@ from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
-from rlstm_server.engine.cache import SessionCopy, SessionFacts
 from rlstm_server.engine.copies import write_file
 from rlstm_server.engine.models import Models, ServedModel
-from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.state import SessionCopy, SessionFacts, SessionState
 from rlstm_server.engine.text import Place
 from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.store.base import Position, SessionKey

@@ -231,10 +231,10 @@ test("429: a quota that is used up is waited for as long as the server says", as
   await new Client(url, { apiKey: slow }).info();
   const waits = [];
   const patient = new Client(url, { apiKey: slow, chance: () => 0, sleep: async (seconds) => void waits.push(seconds) });
-  await fails(patient.info(), rlstm.QuotaError, 429);
+  await fails(patient.info(), rlstm.RateLimitedError, 429);
   assert.equal(waits.length, 4);
   assert.ok(waits.every((seconds) => seconds >= 10));
-  await fails(new Client(url, { apiKey: slow, ...once }).info(), rlstm.QuotaError, 429);
+  await fails(new Client(url, { apiKey: slow, ...once }).info(), rlstm.RateLimitedError, 429);
 });
 
 test("503: what a busy server refuses comes through later", async () => {

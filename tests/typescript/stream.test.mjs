@@ -139,7 +139,7 @@ test("429: a quota that is used up is waited for as long as the server says", as
   await new Client(url, { apiKey: slow, ...once }).info().catch(() => {});
   const waits = [];
   const patient = new Client(url, { apiKey: slow, chance: () => 0, sleep: async (seconds) => void waits.push(seconds) });
-  await refused(patient.sessions.get("0".repeat(32)), {}, rlstm.QuotaError, 429);
+  await refused(patient.sessions.get("0".repeat(32)), {}, rlstm.RateLimitedError, 429);
   assert.equal(waits.length, 4);
   assert.ok(waits.every((seconds) => seconds >= 10), String(waits));
 });

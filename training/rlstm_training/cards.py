@@ -20,7 +20,10 @@ from rlstm_training.run import RunDirectory, RunError
 
 ADAPTATION_TITLE: Final = "Adaptation"
 _SHARE_ALIKE: Final = "CC-BY-SA-3.0"
-_ENGLISH: Final = {*PUBLISHED, "dickens", "enwiki6", "enwiki6-text8", "novels", "tinyshakespeare"}
+_ENGLISH: Final = {
+    *(*PUBLISHED, "dickens", "enwiki6", "enwiki6-text8", "novels", "tinyshakespeare"),
+    *("novels-plain", "novels-wrapped", "dickens-crlf", "wiki-plain", "wiki-markup", "wikitext-tokens"),
+}
 
 
 def export(

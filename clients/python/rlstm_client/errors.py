@@ -226,7 +226,7 @@ class TooLargeError(APIError, status=413, type="too_large"):
     """Over a limit; the detail names both numbers."""
 
 
-class UnsupportedMediaError(APIError, status=415, type="unsupported_media_type"):
+class UnsupportedMediaTypeError(APIError, status=415, type="unsupported_media_type"):
     """The body has a content type that the route does not read."""
 
 
@@ -250,7 +250,7 @@ class UpgradeRequiredError(APIError, status=426, type="upgrade_required"):
     """The WebSocket arrived as a plain request: a proxy in between does not pass it on."""
 
 
-class QuotaError(APIError, status=429, type="rate_limited"):
+class RateLimitedError(APIError, status=429, type="rate_limited"):
     """Your own quota is used up; `retry_after` says for how long."""
 
 
@@ -278,7 +278,7 @@ class DrainingError(UnavailableError, type="draining"):
     """The server is shutting down."""
 
 
-class DurabilityError(UnavailableError, type="durability_not_reached"):
+class DurabilityNotReachedError(UnavailableError, type="durability_not_reached"):
     """The change is committed, but not as durably as the server is set to promise."""
 
 

@@ -217,7 +217,7 @@ export class TooLargeError extends APIError {
 }
 
 /** The body has a content type that the route does not read. */
-export class UnsupportedMediaError extends APIError {
+export class UnsupportedMediaTypeError extends APIError {
   static override readonly status = 415;
   static override readonly type = "unsupported_media_type";
 }
@@ -246,7 +246,7 @@ export class UpgradeRequiredError extends APIError {
 }
 
 /** Your own quota is used up; `retryAfter` says for how long. */
-export class QuotaError extends APIError {
+export class RateLimitedError extends APIError {
   static override readonly status = 429;
   static override readonly type = "rate_limited";
 }
@@ -278,7 +278,7 @@ export class DrainingError extends UnavailableError {
   static override readonly type = "draining";
 }
 /** The change is committed, but not as durably as the server is set to promise. */
-export class DurabilityError extends UnavailableError {
+export class DurabilityNotReachedError extends UnavailableError {
   static override readonly type = "durability_not_reached";
 }
 /** A queue is full. */

@@ -20,8 +20,8 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from rlstm_server.engine.cache import SessionCopy, SessionFacts
 from rlstm_server.engine.models import Models
+from rlstm_server.engine.state import SessionCopy, SessionFacts
 from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
 from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo
 from rlstm_server.store.base import Head, Listed

@@ -12,13 +12,12 @@ from typing import Any
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
-from rlstm_server.engine.cache import SessionCopy, SessionFacts
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Charge, charging
 from rlstm_server.engine.reading import TokenUsage, read_piece
 from rlstm_server.engine.session import Change, Changed, Sessions, Staged
 from rlstm_server.engine.snapshots import NamedSnapshots
-from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.state import SessionCopy, SessionFacts, SessionState
 from rlstm_server.engine.text import Piece, Place, read_passage
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import InvalidField

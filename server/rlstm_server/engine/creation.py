@@ -8,13 +8,12 @@ from typing import Any, Final
 
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
-from rlstm_server.engine.cache import SessionCopy, SessionFacts
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Caller, StorageQuota
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.state import OVERHEAD_BYTES, SessionState, check_size
+from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, SessionState, check_size
 from rlstm_server.engine.text import read_passage
 from rlstm_server.errors import (
     Gone,

@@ -6,34 +6,39 @@ taken once the server drains, and a change that fails under a key may have been 
 """
 
 import asyncio
+import functools
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial, wraps
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.passes import PassKind
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_server.engine.answers import most_bytes
-from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.completions import Completions
 from rlstm_server.engine.copies import Copies
 from rlstm_server.engine.creation import Creator
-from rlstm_server.engine.directory import Directory
-from rlstm_server.engine.metered import metered
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.numerics import alone
+from rlstm_server.engine.models import Models, alone
 from rlstm_server.engine.quotas import StorageQuota
 from rlstm_server.engine.score import Scoring
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshots import NamedSnapshots
-from rlstm_server.engine.state import States
+from rlstm_server.engine.state import SessionCache, States
 from rlstm_server.engine.stream import SessionStreams
 from rlstm_server.engine.worker import ROWS, Worker
-from rlstm_server.errors import Draining, ServerError
-from rlstm_server.metrics import Memory, Metrics
+from rlstm_server.errors import (
+    Draining,
+    OutcomeUnknown,
+    ServerError,
+    StateCorrupt,
+    StoreFull,
+    StoreUnavailable,
+)
+from rlstm_server.metrics import STORE_OPERATIONS, Memory, Metrics
 from rlstm_server.schemas import EngineLimits
 from rlstm_server.store.base import SessionStore
 
@@ -122,7 +127,6 @@ class Engine:
         scoring = Scoring(self.sessions, self.models, self.limits)
         completions = Completions(self.models, self.worker, self.limits, self._metrics)
         streams = SessionStreams(self.sessions, self.limits)
-        directory = Directory(self.sessions, named)
 
         self.score, self.score_candidates = self._query(scoring.score), self._query(scoring.rank)
         self.generate = self._stream(completions.generate)
@@ -137,9 +141,9 @@ class Engine:
         self.take_snapshot = self._change(named.name)
         self.fork, self.import_session = self._change(copies.fork), self._change(copies.import_session)
         self.export = self._query(copies.export)
-        self.list_sessions, self.session_info = directory.list, directory.info
-        self.list_snapshots, self.drop_snapshot = directory.snapshots, directory.drop_snapshot
-        self.delete = directory.delete
+        self.list_sessions, self.session_info = self.sessions.page, self.sessions.info
+        self.list_snapshots, self.drop_snapshot = named.list, named.drop
+        self.delete = self.sessions.delete
 
     # ---- the rule -----------------------------------------------------------------------------------------
 
@@ -215,3 +219,51 @@ class Engine:
         """Raise ValueError unless every job, operation and copy is accounted for."""
         self.worker.check()
         self.sessions.check()
+
+
+# ---- the store as the engine calls it ----------------------------------------------------------------------
+
+NAMES: Final = {"load_head": "load"}
+"""What calls are counted as, where that is not their name."""
+
+FAULTS: Final[dict[type[ServerError], str]] = {
+    StoreUnavailable: "unavailable",
+    StoreFull: "full",
+    OutcomeUnknown: "timeout",
+    StateCorrupt: "corrupt",
+}
+"""Errors that are faults of the store. With any other the store did its work and the answer is an error."""
+
+
+class _Metered:
+    def __init__(self, store: SessionStore, metrics: Metrics) -> None:
+        self.store, self._metrics = store, metrics
+
+    def __getattr__(self, name: str) -> Any:
+        """A call of the store, measured; what is no call, and is not counted, as it is."""
+        operation = NAMES.get(name, name)
+        if operation not in STORE_OPERATIONS:
+            return getattr(self.store, name)
+        measured = functools.partial(self._measured, operation, name)
+        setattr(self, name, measured)
+        return measured
+
+    async def _measured(self, operation: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return await getattr(self.store, name)(*args, **kwargs)
+        except ServerError as error:
+            reason = next((FAULTS[kind] for kind in type(error).__mro__ if kind in FAULTS), None)
+            if reason is not None:
+                self._metrics.store_errors.labels(operation, reason).inc()
+            raise
+        except Exception:
+            self._metrics.store_errors.labels(operation, "other").inc()
+            raise
+        finally:
+            self._metrics.store_seconds.labels(operation).observe(time.perf_counter() - began)
+
+
+def metered(store: SessionStore, metrics: Metrics) -> SessionStore:
+    """The same store, whose calls are counted."""
+    return cast("SessionStore", _Metered(store, metrics))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from rlstm_server.engine.cache import SessionCache
+from rlstm_server.engine.state import SessionCache
 from rlstm_server.errors import (
     Draining,
     InFlight,

@@ -12,12 +12,11 @@ from rlstm_model.adaptation.adapted_state import Cursor
 from rlstm_model.adaptation.batch_items import Reader, ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.evaluator import CHUNK
 from rlstm_server.engine import requests
-from rlstm_server.engine.cache import SessionCopy
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import TokenUsage, columns_of, read_piece, totals_of
 from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.text import Piece, read_context, read_passage
 from rlstm_server.engine.worker import compute, gather
 from rlstm_server.errors import InvalidField, StateCorrupt

@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from rlstm_server.engine.answers import info_of, session_facts, write_session
-from rlstm_server.engine.cache import SessionCache, SessionCopy, SessionFacts
+from rlstm_server.engine.answers import info_of, session_facts, session_info, write_session
 from rlstm_server.engine.queue import COMMIT_SECONDS, SessionQueues, Task
 from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.reading import TokenUsage
-from rlstm_server.engine.state import SessionState, States
+from rlstm_server.engine.requests import session_key
+from rlstm_server.engine.state import SessionCache, SessionCopy, SessionFacts, SessionState, States
 from rlstm_server.engine.worker import Job, Worker
 from rlstm_server.errors import (
     Conflict,
@@ -35,7 +35,7 @@ from rlstm_server.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from rlstm_server.schemas import Timings
+from rlstm_server.schemas import SessionInfo, SessionPage, Timings
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
@@ -295,15 +295,41 @@ class Sessions(SessionQueues):
         self.metrics.replays.labels("replayed").inc()
         return Changed(None, None, 0, known, timings)
 
+    # ---- what the store says of sessions, whatever state they are in ---------------------------------------
+
+    async def info(self, tenant: str, session: str, min_version: int | None = None) -> SessionInfo:
+        """One session. Raises NotFound, Gone, VersionMismatch below `min_version`."""
+        head = await self.store.load_head(session_key(tenant, session), with_state=False)
+        if min_version is not None and head.version < min_version:
+            raise VersionMismatch(min_version, head.version)
+        return session_info(session, head)
+
+    async def page(self, tenant: str, limit: int, cursor: str | None, name: str | None = None) -> SessionPage:
+        """A page of a tenant's sessions, or the one of a name. One that is damaged is left out."""
+        if name is not None:
+            try:
+                session = await self.store.find(tenant, name)
+                return SessionPage(sessions=(await self.info(tenant, session),), cursor=None)
+            except (Gone, NotFound):
+                return SessionPage(sessions=(), cursor=None)
+        page = await self.store.list(tenant, limit=limit, cursor=cursor)
+        sessions = []
+        for listed in page.sessions:
+            try:
+                sessions.append(session_info(listed.session_id, listed.head))
+            except StateCorrupt:
+                self.metrics.restore_failures.labels("schema").inc()
+        return SessionPage(sessions=tuple(sessions), cursor=page.cursor)
+
     # ---- ending -------------------------------------------------------------------------------------------
 
-    async def delete(self, key: SessionKey) -> None:
+    async def delete(self, tenant: str, session: str) -> None:
         """End a session for good; again and again while its tombstone lives. Raises NotFound, Gone.
 
         Once the store has ended it nobody commits to it any more, so what waits in its queue is told so. One
         that cannot be read, of another version's form too, can be ended.
         """
-        live = True
+        key, live = session_key(tenant, session), True
         try:
             await self.store.load_head(key, with_state=False)
         except Gone:

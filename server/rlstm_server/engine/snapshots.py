@@ -42,13 +42,18 @@ class NamedSnapshots:
 
         return await self.sessions.enqueue(key, request.key or new_operation_id(), work).wait()
 
-    async def list(self, key: SessionKey) -> Sequence[SessionSnapshot]:
-        """Return all of a session, oldest first. Raises NotFound, Gone."""
+    async def list(
+        self, tenant: str, session: str, min_version: int | None = None
+    ) -> Sequence[SessionSnapshot]:
+        """All of a session, oldest first. Raises NotFound, Gone, VersionMismatch below `min_version`."""
+        if min_version is not None:
+            await self.sessions.info(tenant, session, min_version)
+        key = requests.session_key(tenant, session)
         return [_read(snapshot) for snapshot in await self.sessions.store.named_snapshots(key)]
 
-    async def drop(self, key: SessionKey, name: str) -> None:
+    async def drop(self, tenant: str, session: str, name: str) -> None:
         """Remove one, if it is there. Raises NotFound, Gone for the session."""
-        await self.sessions.store.drop_snapshot(key, name)
+        await self.sessions.store.drop_snapshot(requests.session_key(tenant, session), name)
 
     async def open(self, key: SessionKey, name: str, caller: Caller) -> tuple[SessionState, int]:
         """Return the state of one, and its version.

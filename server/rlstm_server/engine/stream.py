@@ -23,14 +23,13 @@ import orjson
 
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.buffer import Buffer
-from rlstm_server.engine.cache import SessionCopy
 from rlstm_server.engine.generate import Continuation, Released, StopStrings, charged
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import charging
 from rlstm_server.engine.reading import Reading, TokenUsage, read_piece
 from rlstm_server.engine.session import Change, Sessions, Staged
-from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import (

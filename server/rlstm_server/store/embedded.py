@@ -33,7 +33,8 @@ from redis.exceptions import RedisError
 
 from rlstm_server.errors import ServerError, StartupError
 from rlstm_server.logs import LOGGER
-from rlstm_server.store.redis_client import LOADING, RedisLink
+from rlstm_server.store.redis_client import RedisLink
+from rlstm_server.store.redis_server import LOADING
 
 _CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 _POLL_S: Final = 0.01

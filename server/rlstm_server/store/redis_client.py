@@ -1,111 +1,41 @@
-"""One command and its reply, with every failure given its honest name.
+"""Commands to the servers of a store: which one, how often, and what is known afterwards.
 
 redis-py gives connections, pools, Sentinels and the map of a cluster, with its own retries off: they re-send
 commands on a time-out, which applies them twice. A command is sent again only by `RedisLink.call`, whose
-commands all have the same effect once or twice. All of one try goes over one connection, so that a replica is
-waited for behind the change itself, and a connection is used again only if every reply on it was read to its
-end: whoever is cancelled, nobody is given the reply to another's command.
+commands all have the same effect once or twice.
 """
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, TypeVar
 
-from redis.asyncio import ConnectionPool, RedisCluster, Sentinel
+from redis.asyncio import RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.sentinel import MasterNotFoundError
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    BusyLoadingError,
-    MovedError,
-    NoPermissionError,
-    OutOfMemoryError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-    SlotNotCoveredError,
-)
+from redis.exceptions import AskError, MovedError, RedisClusterException, RedisError, SlotNotCoveredError
 
-from rlstm_server.errors import (
-    DurabilityNotReached,
-    InternalError,
-    OutcomeUnknown,
-    ServerError,
-    StoreFull,
-    StoreUnavailable,
-)
+from rlstm_server.errors import DurabilityNotReached, OutcomeUnknown, StoreUnavailable
 from rlstm_server.settings import is_loopback
 from rlstm_server.store.redis_address import Address, Endpoint, read_address
+from rlstm_server.store.redis_server import (
+    Argument,
+    Command,
+    NotApplied,
+    Patience,
+    RedisServer,
+    Replication,
+    unreachable,
+)
 
 Answer = TypeVar("Answer")
-Argument = bytes | str | int | float
-Command = tuple[Argument, ...]
 
 TRIES: Final = 2
 HOPS: Final = 5
 """How often a cluster may point elsewhere within one try."""
 HOP_S: Final = 0.05
 """Between two of them, but for the first: what a key on its way from one server to another gets."""
-SLOW_BYTES_PER_SECOND: Final = 4 << 20
-"""What a busy store with a slow disk still takes in; a large command may take longer than a small one."""
-LOADING: Final = "the store is loading its data"
-"""What is said of a store that has started and does not answer yet."""
-
-_ELSEWHERE: Final = frozenset({"READONLY", "MASTERDOWN", "CLUSTERDOWN"})
-_PASSING: Final = frozenset({"TRYAGAIN"})
-_TEMPORARY: Final = _ELSEWHERE | _PASSING | {"LOADING", "MISCONF", "BUSY", "NOREPLICAS"}
-
-
-class NotApplied(Exception):
-    """A try that changed nothing, for the reason in `error`.
-
-    elsewhere   another server may take the command: this one is gone, or is none that takes changes
-    passing     the same server may take it in a moment
-    redirect    where a cluster says that the key is, or is on its way to
-    """
-
-    def __init__(
-        self,
-        error: ServerError,
-        *,
-        elsewhere: bool = False,
-        passing: bool = False,
-        redirect: AskError | None = None,
-    ) -> None:
-        super().__init__(error.detail)
-        self.error = error
-        self.elsewhere = elsewhere
-        self.passing = passing
-        self.redirect = redirect
-
-
-class Patience(NamedTuple):
-    """How long one server is waited for.
-
-    timeout_s    for a small command, from the moment that it has a connection, and for connecting
-    queue_s      for a connection, while all are in use
-    connections  how many commands are under way at once
-    """
-
-    timeout_s: float
-    queue_s: float
-    connections: int
-
-
-class Replication(NamedTuple):
-    """How many replicas must have a change and all before it, how long to wait, and a write to wait for.
-
-    The write is of no meaning. Waiting for it is waiting for all that was written before, by whichever
-    connection; a change that had been made already is covered, too.
-    """
-
-    replicas: int
-    within_s: float
-    mark: Command
+SLOTS: Final = 16_384
 
 
 class Replicas(NamedTuple):
@@ -135,113 +65,6 @@ class Reply(NamedTuple):
             )
 
 
-class RedisServer:
-    """Sends commands to one server; `name` is what errors call it."""
-
-    def __init__(self, address: Address, endpoint: Endpoint, patience: Patience) -> None:
-        self.endpoint = endpoint
-        self.name = str(endpoint)
-        self._patience = patience
-        self._permits = asyncio.Semaphore(patience.connections)
-        kind, options = address.connection(endpoint)
-        self.pool = ConnectionPool(connection_class=kind, max_connections=patience.connections, **options)
-
-    async def send(
-        self, command: Command, *, asking: bool = False, replication: Replication | None = None
-    ) -> tuple[Any, int]:
-        """Return the reply, and how many replicas have it (0 unless `replication` asks).
-
-        Raises NotApplied when nothing was changed, RedisError or OSError when a change may have been made.
-        `asking` takes a key that is on its way to this server.
-        """
-        allowance = sum(len(argument) for argument in command if isinstance(argument, bytes))
-        allowance_s = allowance / SLOW_BYTES_PER_SECOND
-        before: list[Command] = [("ASKING",)] if asking else []
-        commands, awaited = [*before, command], 0
-        if replication is not None:
-            milliseconds = max(1, round(replication.within_s * 1000))
-            commands += [*before, replication.mark, ("WAIT", replication.replicas, milliseconds)]
-        async with self._connection(allowance_s) as connection:
-            try:
-                # both disconnect when they are cut short, so no reply is left for the next caller
-                async with asyncio.timeout(self._patience.timeout_s + allowance_s):
-                    await _written(connection, commands)
-                    replies = [await _reply(connection) for _ in (*before, command)]
-            except (BusyLoadingError, AuthenticationError) as error:
-                raise _refusal(error) from error
-            if replication is not None:
-                awaited = await self._replicas(connection, replication.within_s, len(before) + 2)
-            if isinstance(replies[-1], ResponseError):
-                raise _refusal(replies[-1]) from replies[-1]
-            return replies[-1], awaited
-
-    async def close(self) -> None:
-        """Close all connections; commands under way end as if the server were gone."""
-        with suppress(RedisError, OSError):
-            await self.pool.aclose()
-
-    async def _replicas(self, connection: AbstractConnection, within_s: float, replies: int) -> int:
-        """Read how many replicas have it all; 0 when that cannot be learnt."""
-        try:
-            async with asyncio.timeout(within_s + self._patience.timeout_s):
-                *marked, number = [await _reply(connection) for _ in range(replies)]
-        except (RedisError, OSError):
-            return 0
-        return 0 if any(isinstance(reply, ResponseError) for reply in (*marked, number)) else int(number)
-
-    @asynccontextmanager
-    async def _connection(self, allowance_s: float) -> AsyncIterator[AbstractConnection]:
-        try:
-            async with asyncio.timeout(self._patience.queue_s + allowance_s):
-                await self._permits.acquire()
-        except TimeoutError as error:
-            raise NotApplied(StoreUnavailable("the store has more to do than it gets done")) from error
-        try:
-            connection = await self._connected()
-            try:
-                yield connection
-            except NotApplied:
-                raise
-            except BaseException:
-                await connection.disconnect(nowait=True)
-                raise
-            finally:
-                await self.pool.release(connection)
-        finally:
-            self._permits.release()
-
-    async def _connected(self) -> AbstractConnection:
-        try:
-            async with asyncio.timeout(self._patience.timeout_s):
-                connection: AbstractConnection = await self.pool.get_connection()  # type: ignore[no-untyped-call]
-                return connection
-        except (RedisError, OSError) as error:
-            raise _unreachable(error) from error
-
-
-class Topology(Protocol):
-    """Which servers a store is made of, and which of them takes the changes of a key."""
-
-    can_change: bool
-    """Whether another server can take the place of one that fails."""
-
-    async def server(self, key: str) -> RedisServer:
-        """Return the primary that has the key. Raises NotApplied when none is known."""
-        ...
-
-    async def primaries(self) -> Sequence[RedisServer]:
-        """Return every server that takes changes. Raises NotApplied when they are not known."""
-        ...
-
-    def suspect(self, server: RedisServer) -> None:
-        """Look again before the next command: this server failed, or takes no changes."""
-        ...
-
-    async def close(self) -> None:
-        """Close what is not a server's."""
-        ...
-
-
 class _Servers:
     """Servers by where they are, each made once."""
 
@@ -262,34 +85,38 @@ class _Servers:
 
 
 class _OneServer:
-    """A store that is one server."""
+    """A store that is one server; those of several servers do more."""
 
     can_change = False
+    """Whether another server can take the place of one that fails."""
 
     def __init__(self, servers: _Servers) -> None:
-        [endpoint] = servers.address.endpoints
-        self._server = servers.at(endpoint.host, endpoint.port)
+        self._servers = servers
 
     async def server(self, key: str) -> RedisServer:
-        return self._server
+        """Return the primary that has the key. Raises NotApplied when none is known."""
+        endpoint = self._servers.address.endpoints[0]
+        return self._servers.at(endpoint.host, endpoint.port)
 
     async def primaries(self) -> Sequence[RedisServer]:
-        return (self._server,)
+        """Return every server that takes changes. Raises NotApplied when they are not known."""
+        return (await self.server(""),)
 
     def suspect(self, server: RedisServer) -> None:
-        pass  # there is no other
+        """Look again before the next command: this server failed, or takes no changes."""
 
     async def close(self) -> None:
-        pass
+        """Close what is not a server's."""
 
 
-class _Sentinels:
+class _Sentinels(_OneServer):
     """A primary with replicas that Sentinels watch; when it fails, one of them takes its place."""
 
     can_change = True
 
     def __init__(self, servers: _Servers) -> None:
-        self._servers, address = servers, servers.address
+        super().__init__(servers)
+        address = servers.address
         self._primary: RedisServer | None = None
         self._asking = asyncio.Lock()
         self._sentinels = Sentinel(  # type: ignore[no-untyped-call]
@@ -302,9 +129,6 @@ class _Sentinels:
             if self._primary is None:
                 self._primary = await self._find()
             return self._primary
-
-    async def primaries(self) -> Sequence[RedisServer]:
-        return (await self.server(""),)
 
     def suspect(self, server: RedisServer) -> None:
         if server is self._primary:
@@ -331,15 +155,17 @@ class _Sentinels:
         return server
 
 
-class _Cluster:
+class _Cluster(_OneServer):
     """The primaries of a cluster, found from those of its servers that the address names."""
 
     can_change = True
 
     def __init__(self, servers: _Servers) -> None:
-        self._servers, address = servers, servers.address
-        nodes = [ClusterNode(endpoint.host, endpoint.port) for endpoint in address.endpoints]
-        self._map = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **address.cluster_options)
+        super().__init__(servers)
+        nodes = [ClusterNode(endpoint.host, endpoint.port) for endpoint in servers.address.endpoints]
+        self._map = RedisCluster(
+            startup_nodes=nodes, require_full_coverage=False, **servers.address.cluster_options
+        )
         self._is_current = False
         self._fetching = asyncio.Lock()
 
@@ -377,12 +203,11 @@ class _Cluster:
                     await self._map.aclose()
                     await self._map.initialize()
             except (RedisClusterException, RedisError, OSError) as error:
-                raise _unreachable(error) from error
+                raise unreachable(error) from error
             self._is_current = True
 
 
-SLOTS: Final = 16_384
-_TOPOLOGIES: Final[dict[str, Callable[[_Servers], Topology]]] = {
+_TOPOLOGIES: Final[dict[str, Callable[[_Servers], _OneServer]]] = {
     "server": _OneServer,
     "sentinel": _Sentinels,
     "cluster": _Cluster,
@@ -521,55 +346,3 @@ class RedisLink:
         except (RedisError, OSError):
             self._topology.suspect(server)
             raise
-
-
-async def _written(connection: AbstractConnection, commands: list[Command]) -> None:
-    try:
-        await connection.send_packed_command(connection.pack_commands(commands))
-    except RuntimeError as error:
-        # so uvloop says that the connection was reset while nobody used it
-        raise ConnectionResetError("the store reset the connection") from error
-
-
-async def _reply(connection: AbstractConnection) -> Any:
-    """Read one reply to its end; what the server refused is a value, since others may follow it."""
-    try:
-        return await connection.read_response()
-    except ResponseError as error:
-        return error
-
-
-def _unreachable(error: Exception) -> NotApplied:
-    causes = (error, error.__cause__, error.__context__)
-    if any(isinstance(cause, AuthenticationError) for cause in causes):
-        return NotApplied(StoreUnavailable("the store refuses the user or password"))
-    if any(isinstance(cause, BusyLoadingError) for cause in causes):
-        return NotApplied(StoreUnavailable(LOADING))
-    if any(isinstance(cause, ssl.SSLError) for cause in causes):
-        return NotApplied(
-            StoreUnavailable("the store and this server do not trust each other's certificates")
-        )
-    return NotApplied(StoreUnavailable("the store cannot be reached"), elsewhere=True)
-
-
-def _refusal(error: RedisError) -> NotApplied:
-    """Name what the server refused. Its text can hold arguments, so only its first word is passed on."""
-    text = str(error)
-    word = getattr(error, "status_code", None) or text.split(" ", 1)[0]
-    if isinstance(error, AskError):
-        reason = StoreUnavailable("the store is a cluster whose servers do not agree where a session is")
-        return NotApplied(reason, redirect=error)
-    if isinstance(error, OutOfMemoryError):
-        return NotApplied(StoreFull("the store has no room; live sessions stay as they are"))
-    if isinstance(error, BusyLoadingError):
-        return NotApplied(StoreUnavailable(LOADING))
-    if isinstance(error, AuthenticationError):
-        return NotApplied(StoreUnavailable("the store refuses the user or password"))
-    if isinstance(error, NoPermissionError):
-        return NotApplied(InternalError("the store does not let this user do what sessions need"))
-    if word in _TEMPORARY:
-        reason = StoreUnavailable(f"the store takes no changes now ({word})")
-        return NotApplied(reason, elsewhere=word in _ELSEWHERE, passing=word in _PASSING)
-    if "Function not found" in text:
-        return NotApplied(StoreUnavailable("the store has lost the function library; install it again"))
-    return NotApplied(InternalError("the store refused a command"))

@@ -4,7 +4,8 @@ from typing import Final
 
 from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.store.base import SessionKey
-from rlstm_server.store.redis_client import Argument, RedisLink, Reply
+from rlstm_server.store.redis_client import RedisLink, Reply
+from rlstm_server.store.redis_server import Argument
 
 LIBRARY: Final = "rlstm_v3"
 """Releases whose functions differ have libraries of their own, side by side on one server."""

@@ -19,7 +19,7 @@ from rlstm_server.engine import copies, quotas, session, state
 from rlstm_server.engine.quotas import TokenBucket
 from rlstm_server.store import redis_address, redis_check
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.redis_client import RedisServer
+from rlstm_server.store.redis_server import RedisServer
 
 Patch = Callable[[], AbstractContextManager[Any]]
 

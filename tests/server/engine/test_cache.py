@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_server.engine.cache import SessionCache, SessionCopy, SessionFacts
-from rlstm_server.engine.state import SessionState
+from rlstm_server.engine.state import SessionCache, SessionCopy, SessionFacts, SessionState
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import AdaptationChoice, SessionTotals
 from rlstm_server.store.base import Position, SessionKey

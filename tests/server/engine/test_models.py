@@ -12,8 +12,7 @@ from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.numerics import alone
+from rlstm_server.engine.models import Models, alone
 from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas import (

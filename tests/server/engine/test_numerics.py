@@ -7,7 +7,7 @@ from rlstm_model.adaptation.batch_items import NextToken, ObservedChunk
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.fast_weights import row_tile
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.numerics import alone, batches_agree, numerics_id
+from rlstm_server.engine.models import alone, batches_agree, numerics_id
 
 
 def test_the_id_names_library_device_dtype_and_tile(tools):

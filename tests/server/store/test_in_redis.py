@@ -213,7 +213,7 @@ async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
     await server.start()
     store = RedisStore(server.url, timeout_s=20)
     await store.check()
-    victim, _ = await build.session(store, state=b"v" * 2_000_000)
+    victim, _ = await build.session(store, state=b"v" * 6_000_000)
     key, start = await build.session(store)
     done = build.commit(key, start, operation_id="key")
     at = (await store.commit(done)).position

@@ -19,7 +19,7 @@ async def test_the_library_below_never_sends_again(embedded_url):
     link = RedisLink(embedded_url)
     await link.call_all("PING")
 
-    connection = await link._topology._server.pool.get_connection()
+    connection = await (await link._topology.server("")).pool.get_connection()
     assert connection.retry.get_retries() == 0
     assert connection.socket_timeout is None
     await link.close()
@@ -196,7 +196,7 @@ async def test_cancelled_at_any_moment(embedded_url, build):
             wrong += got.content != word or not (before is None or before.startswith(f"{number}-".encode()))
 
     await asyncio.gather(*(caller(number) for number in range(32)))
-    server = link._topology._server
+    server = await link._topology.server("")
     leaked = len(server.pool._in_use_connections) + 8 - server._permits._value
     with Redis.from_url(embedded_url, protocol=2) as admin:
         held = sum(f"{build.tenant}" in str(client) for client in admin.client_list())

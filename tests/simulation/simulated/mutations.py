@@ -12,8 +12,8 @@ from typing import Any, Final
 from tests.memory_store import History, MemoryStore
 
 from rlstm_server.engine import session
-from rlstm_server.engine.cache import SessionCache, SessionCopy
 from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.state import SessionCache, SessionCopy
 from rlstm_server.errors import Gone, NotFound
 from rlstm_server.store.base import Commit, CommitOutcome, Committed, Replayed, SessionKey, new_operation_id
 
