@@ -27,15 +27,15 @@ def test_markup_goes_and_prose_stays():
     """Templates, tables, links, references and short lines go; text of links stays."""
     links = "a [[political philosophy|philosophy]] of [[society]]{{cite|a=b}}."
     line = f"'''Anarchism''' is {links}&lt;ref&gt;x&lt;/ref&gt; "
-    xml = f'<text xml:space="preserve">{{{{box\n|a=[[b]]}}}}\n{line * 2}\n* short\n</text>'
-    assert prose.without_markup(xml) == ("Anarchism is a philosophy of society. " * 2).strip() + "\n"
+    xml = f'<text xml:space="preserve">{{{{box\n|a=[[b]]}}}}\n{line * 3}\n* short\n</text>'
+    assert prose.without_markup(xml) == ("Anarchism is a philosophy of society. " * 3).strip() + "\n"
 
 
 def test_a_tenth_is_in_lower_case_and_a_twentieth_in_capitals():
     """By passage, whatever else varies."""
-    text = "".join(prose.varied(["A line of Text.\n" * 1_000_000]))
+    text = "".join(prose.varied(["A line of Text.\n" * 300_000]))
     lines = [line for line in text.splitlines() if line]
-    assert len(lines) == 1_000_000
+    assert len(lines) == 300_000
     assert sum(line.islower() for line in lines) / len(lines) == pytest.approx(0.10, abs=0.02)
     assert sum(line.isupper() for line in lines) / len(lines) == pytest.approx(0.05, abs=0.02)
 
