@@ -9,7 +9,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-from rlstm_model.adaptation.adapted_state import EXPERT_RATES
+from rlstm_model.adaptation.state import EXPERT_RATES
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits

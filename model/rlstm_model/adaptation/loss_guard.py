@@ -62,13 +62,11 @@ class LossGuard:
         static_logprobs: Sequence[float],
         *,
         ends: bool,
-        lost: bool | None = None,
     ) -> GuardedSegment:
         """The watch after more tokens of a segment; ``ends`` says that they complete it.
 
-        The sum is taken token by token, so that it is the same however a text is cut. ``lost``: whether the
-        fast weights were reset here when the same tokens were read before; they are as then, whatever the sum
-        says now. Raises ValueError for columns of different lengths.
+        The sum is taken token by token, so that it is the same however a text is cut. Raises ValueError for
+        columns of different lengths.
         """
         nats = self.segment
         for own, static in zip(logprobs, static_logprobs, strict=True):
@@ -80,6 +78,6 @@ class LossGuard:
         if not self.learns:
             return GuardedSegment(LossGuard(frozen=self.frozen - 1, freeze=self.freeze), frozen=True)
         excess = max(0.0, self.excess + nats)
-        if excess > LIMIT if lost is None else lost:
+        if excess > LIMIT:
             return GuardedSegment(LossGuard(frozen=self.freeze, freeze=2 * self.freeze), lost=True)
         return GuardedSegment(LossGuard(excess=excess, freeze=self.freeze))

@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticKnownError
 
-from rlstm_model.adaptation.adapted_state import EXPERT_RATES
+from rlstm_model.adaptation.state import EXPERT_RATES
 from rlstm_model.adaptation.config import Kind
 from rlstm_server.api.answers import Unit
 from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationRequest, Passage

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.state import Cursor
 from rlstm_model.adaptation.batch_items import NextToken, Reader
 from rlstm_model.scoring import score_log_probs
 from rlstm_model.vocab import Vocab

@@ -7,7 +7,7 @@ seed gives the same text whatever else runs, and a text that was interrupted goe
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.state import Cursor
 from rlstm_model.adaptation.batch_items import DecodeStep, NextToken, Reader
 from rlstm_model.sampling import sample, uniform
 from rlstm_model.scoring import LOGPROB_FLOOR

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from rlstm_model.adaptation.adapted_state import AdaptedState, NonFiniteState
+from rlstm_model.adaptation.state import AdaptedState, NonFiniteState
 from rlstm_model.adaptation.batch_items import ObservedChunk
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import LossGuard

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.state import Cursor
 from rlstm_model.adaptation.batch_items import (
     BatchItem,
     BatchResult,
@@ -27,10 +27,10 @@ from rlstm_model.adaptation.batch_items import (
 )
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.fast_weights import row_tile
+from rlstm_model.torch_backend.fast_weights import row_tile
 from rlstm_model.adaptation.passes import PassKind
 from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 
 TOKENS: Final = 3
 """Tokens of a segment in the test."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.state import Cursor
 from rlstm_model.adaptation.batch_items import Reader, ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.evaluator import CHUNK
 from rlstm_server.engine.learning import Tally, columns_of, read_piece, totals_of

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rlstm_model.adaptation.adapted_state import AdaptedState
+from rlstm_model.adaptation.state import AdaptedState
 from rlstm_model.adaptation.batch_items import Reader
 from rlstm_model.adaptation.calibration import CalibrationSet, NotCalibrated, load_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
 from rlstm_model.checkpoint import Checkpoint
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine.numerics import numerics_id, rounds_agree
 from rlstm_server.errors import InvalidField

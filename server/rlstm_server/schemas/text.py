@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from rlstm_model.adaptation.adapted_state import ExpertConfig
+from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.sampling import SamplingConfig
 from rlstm_server.engine.quotas import Caller

@@ -7,7 +7,7 @@ import pytest
 from rlstm_model.adaptation.calibration import load_calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import EVALUATION, load
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.corpora.reading import load_corpus, load_stream
 from rlstm_training.corpora.texts import passage
 from rlstm_training.evaluation.evaluation import DynamicReading, static_loss

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapted_state import NonFiniteState
+from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 from rlstm_model.vocab import WordVocab
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import (

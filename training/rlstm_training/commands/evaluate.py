@@ -11,7 +11,8 @@ import typer
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import Checkpoint, load
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import Vocab, VocabKind
 from rlstm_training.cards import evaluation_section, rewrite_card, with_section
 from rlstm_training.commands.choosing import (
@@ -127,11 +128,12 @@ def evaluate(
     """
     if keep and not search:
         raise typer.BadParameter("there is nothing to keep without --search", param_hint="--keep")
-    checkpoint = load(model, prepare_device(device, threads))
+    place, checkpoint = prepare_device(device, threads), load(model)
+    network = LanguageModel.of(checkpoint.parameters).to(place)
     texts = texts_given(
         checkpoint.vocab, files or (), corpus or (), split or [SplitName.TEST], stream or (), prefix
     )
-    origin = _Origin(checkpoint, recipe, trained_on, corpus or ())
+    origin = _Origin(checkpoint, network, recipe, trained_on, corpus or ())
     tried = origin.temperatures() if temperature == "search" else []
     chosen = min(tried, key=lambda pair: pair[1])[0] if tried else _temperature(temperature)
     choice = None
@@ -141,13 +143,13 @@ def evaluate(
         )
         passages = origin.validation(search_tokens)
         statistics = Statistics(heads=heads, segments=segments)
-        measurements = measurements_of(checkpoint, origin.recipe(), statistics)
+        measurements = measurements_of(checkpoint, place, origin.recipe(), statistics)
         choice = choose_rule(measurements, passages, grid, experts=experts, temperature=chosen)
     calibration = choice.calibration if choice else _calibration(checkpoint, rule) if dynamic else None
     sampling = origin.monte_carlo(monte_carlo, dropout, dropout_scale, geometric, seed)
     try:
         procedure = Procedure(
-            model=checkpoint.model,
+            model=network,
             bos_id=checkpoint.vocab.bos_id,
             temperature=chosen,
             calibration=calibration,
@@ -198,6 +200,7 @@ class _Origin:
     """Where a model comes from: its recipe, and the corpora that choices about it are made on."""
 
     checkpoint: Checkpoint
+    model: LanguageModel
     recipe_name: str | None
     trained_on: str | None
     corpora: Sequence[str]
@@ -213,7 +216,7 @@ class _Origin:
 
     def temperatures(self) -> Temperatures:
         """Temperatures with their losses on validation text, in nats a token."""
-        model, bos_id = self.checkpoint.model, self.checkpoint.vocab.bos_id
+        model, bos_id = self.model, self.checkpoint.vocab.bos_id
         passages = self.validation(TEMPERATURE_TOKENS)
         with progress_bar("temperature", sum(len(part.ids) for part in passages)) as advance:
             losses = static_losses(model, passages, bos_id=bos_id, advance=advance)
