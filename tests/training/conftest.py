@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.dropout import DropoutRates
 from rlstm_model.network.language_model import LanguageModel
@@ -38,19 +37,6 @@ def _record(folder, path, raw, dataset, role, **more):
         "raw_sha256": hashlib.sha256(raw).hexdigest(),
         **more,
     }
-
-
-@pytest.fixture
-def shared_out(monkeypatch):
-    """How many items crews were given to share, each time they were given any."""
-    counts, map_items = [], ThreadPool.map
-
-    def counting(thread_pool, act, items):
-        counts.append(len(items))
-        return map_items(thread_pool, act, items)
-
-    monkeypatch.setattr(ThreadPool, "map", counting)
-    return counts
 
 
 @pytest.fixture

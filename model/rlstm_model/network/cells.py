@@ -45,8 +45,8 @@ class CellWeights(NamedTuple):
     ``bias``      [4H]            [4H]
     ============  ==============  =============
 
-    Where rows have weights of their own, a matrix is a :class:`~rlstm_model.network.products.RowMatrix` and ``bias``
-    ``[B, 4H]``.
+    Where rows have weights of their own, a matrix is a
+    :class:`~rlstm_model.network.products.RowMatrix` and ``bias`` ``[B, 4H]``.
     """
 
     x: Matrix

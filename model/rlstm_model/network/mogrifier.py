@@ -45,7 +45,8 @@ class MogrifierWeights(NamedTuple):
 
     ``up``: ``[R, H, K]`` and ``down``: ``[R, K, H]``, the factors of each round's matrix; at full rank
     ``up`` is the whole matrix ``[R, H, H]`` and ``down`` is None. ``bias``: ``[R, H]`` or None. Where rows
-    have weights of their own, a matrix is a :class:`~rlstm_model.network.products.RowMatrix`, ``bias`` ``[R, B, H]``.
+    have weights of their own, a matrix is a
+    :class:`~rlstm_model.network.products.RowMatrix`, ``bias`` ``[R, B, H]``.
     """
 
     up: Matrix
