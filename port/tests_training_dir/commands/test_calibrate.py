@@ -1,0 +1,163 @@
+"""What ``rlstm calibrate`` is asked for, and with what it searches."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.checkpoint import ADAPTATION, load
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_training.corpora.reading import held_out
+from rlstm_training.corpora.texts import excerpt
+from rlstm_training.evaluation.evaluation import DynamicReading, evaluator_of
+from rlstm_training.evaluation.measurements import Statistics, cores_of, most_fast_weights
+
+READING = ["--on", "three", "--length", 100, "--heads", 1, "--segments", 2]
+GRID = ["--rate", 1e-3, "--decay", 0, "--epsilon", 1, "--segment", 20]
+
+
+@pytest.fixture
+def calibrate(rlstm, trained, own_folder):
+    """Types the command with few and quick trials; gives the answer, and the rules' kinds and sizes."""
+
+    def call(*words):
+        done = rlstm("calibrate", trained, "--corpus", own_folder, *READING, *GRID, *words)
+        if done.exit_code:
+            return done, None
+        checkpoint = load(trained)
+        choices = load_calibration(checkpoint.adaptation_file, checkpoint.parameters.config).choices
+        return done, [(choice.kind, choice.num_fast_weights) for choice in choices]
+
+    return call
+
+
+def told(done):
+    """A message on standard error, out of its frame."""
+    return " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_the_served_subspace_and_full_weights_are_the_usual(calibrate, trained):
+    """The subspace is the default: the embedding and the softmax within 128 axes, and all biases."""
+    done, rules = calibrate()
+    config = load(trained).parameters.config
+    served = most_fast_weights(cores_of(config, Statistics(rank=160)), 128, cells=False)
+    assert rules == [("subspace", served), ("full", config.num_parameters)]
+    assert f"subspace, {served:,} fast weights, 2 experts\n" in done.output
+    assert f"full, {config.num_parameters:,} fast weights\n" in done.output
+    assert "regret" in done.output
+
+
+def test_other_kinds_and_sizes_are_found_when_asked_for(calibrate, trained):
+    """In that order."""
+    words = ["--kind", "output_bias", "--kind", "subspace"]
+    _, rules = calibrate(*words, "--fast-weights", 100, "--fast-weights", 50)
+    assert rules == [("output_bias", 256), ("subspace", 100), ("subspace", 50)]
+
+
+@pytest.mark.parametrize(("words", "experts"), [((), 2), (("--experts", 1), 1), (("--experts", 4), 4)])
+def test_what_is_searched_is_what_is_served(calibrate, trained, words, experts):
+    """Sessions of so many experts; full fast weights, the yardstick, are a single one."""
+    done, _ = calibrate("--kind", "subspace", "--kind", "full", "--fast-weights", 60, *words, "--json")
+    rules = json.loads(done.stdout)["rules"]
+    assert [rule["experts"] for rule in rules] == [experts, 1]
+    checkpoint = load(trained)
+    calibrated = load_calibration(checkpoint.adaptation_file, checkpoint.parameters.config)
+    text = excerpt(checkpoint.vocab, held_out("three", "valid", 100), "three")
+    for rule in rules:
+        evaluator = evaluator_of(
+            LanguageModel.of(checkpoint.parameters), calibrated.choose(rule["rule"]["kind"]), bos_id=10
+        )
+        expected = DynamicReading(evaluator, experts=rule["experts"]).read(text)
+        bits = expected.bits_per_byte(expected.adapted_nats)
+        assert rule["chosen"]["bits_per_byte"]["three"] == pytest.approx(bits, abs=1e-6)
+
+
+def test_threads_change_no_figure(calibrate):
+    """What the threads read of the held-out texts, to the last bit."""
+    words = ["--kind", "subspace", "--kind", "full", "--fast-weights", 60, "--rate", 3e-3, "--json"]
+    one, _ = calibrate(*words, "--threads", 1)
+    two, _ = calibrate(*words, "--threads", 2)
+    assert two.stdout == one.stdout
+
+
+def test_what_is_asked_for_twice_is_calibrated_once(calibrate):
+    """A search is long, and two rules of one size could not be stored."""
+    words = ["--kind", "output_bias", "--kind", "subspace", "--kind", "output_bias"]
+    _, rules = calibrate(*words, "--fast-weights", 50, "--fast-weights", 50)
+    assert rules == [("output_bias", 256), ("subspace", 50)]
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "says"),
+    [
+        (["--kind", "dense"], "--kind", "'dense'"),
+        (["--fast-weights", 10**8], "--fast-weights", "fast weights at most"),
+        (["--rank", 1, "--fast-weights", 10**5], "--fast-weights", "a subspace of"),
+        (["--experts", 3], "--experts", "1, 2, 4"),
+        (["--first"], "--first", "--add"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_measured(calibrate, trained, words, option, says):
+    """The option is named, and no file is written."""
+    done, _ = calibrate(*words)
+    assert done.exit_code == 2
+    assert option in told(done)
+    assert says in told(done)
+    assert load(trained).adaptation_file is None
+
+
+def test_a_rule_is_added_to_those_there_are(calibrate, trained):
+    """--add keeps statistics, rules and default; what has the kind and size of one takes its place."""
+    _, before = calibrate("--kind", "subspace", "--fast-weights", 50)
+    stored = load_calibration(trained / ADAPTATION, load(trained).parameters.config)
+    _, after = calibrate("--add", "--kind", "output_bias", "--kind", "subspace", "--fast-weights", 50)
+    assert after == [*before, ("output_bias", 256)]
+    found = load_calibration(trained / ADAPTATION, load(trained).parameters.config)
+    rms = found.statistics.rms
+    assert all(np.array_equal(rms[name], part) for name, part in stored.statistics.rms.items())
+    _, last = calibrate("--add", "--first", "--kind", "subspace", "--fast-weights", 40)
+    assert last == [("subspace", 40), *after]
+    card = load(trained).card
+    assert all(f"## Adaptation: {kind}, {size:,} fast weights\n" in card for kind, size in last)
+
+
+def test_additions_go_by_the_statistics_that_are_stored(calibrate, trained):
+    """Few axes were measured: the usual are as many, and more are refused by what there is."""
+    words = ["--kind", "subspace"]
+    _, before = calibrate(*words, "--rank", 2, "--embedding-rank", 2, "--fast-weights", 50)
+    cores = cores_of(load(trained).parameters.config, Statistics(rank=2, embedding_rank=2))
+    served, most = most_fast_weights(cores, cells=False), most_fast_weights(cores)
+    _, after = calibrate("--add", *words)
+    assert after == [*before, ("subspace", served)]
+    stored = (trained / ADAPTATION).read_bytes()
+    done, _ = calibrate("--add", "--kind", "subspace", "--fast-weights", most + 1)
+    assert done.exit_code == 2
+    assert f"a subspace of {most:,} fast weights at most, not {most + 1:,}" in told(done)
+    for option in ("--rank", "--embedding-rank"):
+        done, _ = calibrate("--add", *words, option, 2)
+        assert done.exit_code == 2
+        assert f"{option}: --add goes by the statistics" in told(done)
+    assert (trained / ADAPTATION).read_bytes() == stored
+    _, last = calibrate("--add", "--kind", "subspace", "--fast-weights", most)
+    assert last == [*after, ("subspace", most)]
+
+
+def test_additions_have_the_segments_of_what_is_stored(calibrate, trained):
+    """Statistics belong to a segment length; another one is refused, and none need be given."""
+    calibrate("--kind", "output_bias")
+    done, _ = calibrate("--add", "--kind", "full", "--segment", 10)
+    assert done.exit_code == 2
+    assert "segments of 20 tokens" in told(done)
+
+
+def test_without_stored_axes_no_subspace_can_be_added(rlstm, calibrate, trained, own_folder):
+    """What ``rlstm evaluate --keep`` leaves has none; other kinds can."""
+    words = ["--search-tokens", 60, "--heads", 1, "--segments", 2, "--trained-on", own_folder]
+    assert rlstm("evaluate", trained, "--corpus", "one", "--search", *words, *GRID, "--keep").exit_code == 0
+    done, _ = calibrate("--add", "--kind", "subspace")
+    assert done.exit_code == 2
+    assert "have no axes" in told(done)
+    assert "without --add" in told(done)
+    _, rules = calibrate("--add", "--kind", "output_bias")
+    assert rules[-1] == ("output_bias", 256)

@@ -1,0 +1,371 @@
+"""Averages against an oracle that keeps every iterate and takes each mean from a range of them."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlstm_training.averaging import make_average
+from rlstm_training.config import Averaging
+
+
+class _KeepAll:
+    """Algorithms 1 and 2 of Two-Tailed Averaging, by indices into a list of all iterates."""
+
+    def __init__(self, patience):
+        self.iterates, self.patience = [], patience
+        self.short_from = self.long_from = self.heard = 0
+        self.short_losses, self.long_losses = [], []
+
+    def mean(self, start):
+        return np.mean(self.iterates[start:], axis=0)
+
+    def lengths(self):
+        return len(self.iterates) - self.short_from, len(self.iterates) - self.long_from
+
+    def evaluate(self, raw, short, long):
+        now, period = len(self.iterates), len(self.iterates) - self.heard
+        self.heard = now
+        self.short_losses.append(short)
+        self.long_losses.append(long)
+        if short <= long or self._stagnates(self.long_losses):
+            self.long_from, self.long_losses, long = self.short_from, self.short_losses, short
+            self.short_from, self.short_losses = now, []
+        elif self._stagnates(self.short_losses):
+            self.short_from, self.short_losses = now, []
+        length = now - self.long_from
+        if length > 1 and raw <= long:
+            if length == period:
+                self.short_from = self.long_from = now
+                self.short_losses, self.long_losses = [], []
+            return "raw", raw, 1, self.iterates[-1]
+        return "long", long, length, self.mean(self.long_from)
+
+    def _stagnates(self, losses):
+        """No loss of the last few is below every one before them."""
+        before = losses[: -self.patience]
+        return bool(before) and min(losses[-self.patience :]) >= min(before)
+
+
+def _weights(values):
+    """One iterate as a model has it: several tensors, of which one is a scalar."""
+    return [torch.tensor(values[:2], dtype=torch.float64), torch.tensor(values[2], dtype=torch.float64)]
+
+
+def _flat(weights):
+    return np.concatenate([weight.numpy().reshape(-1) for weight in weights])
+
+
+def _restored(average, config, weights):
+    """What a checkpoint brings back: the header as JSON, the tensors as copies."""
+    again = make_average(config, weights)
+    tensors = {name: [tensor.clone() for tensor in mean] for name, mean in average.tensors().items()}
+    again.restore(tensors, json.loads(json.dumps(average.header())))
+    return again
+
+
+def _storage(weights):
+    return {weight.data_ptr() for weight in weights}
+
+
+_LOSS = st.integers(0, 4).map(float)
+_LOSSES = st.lists(st.tuples(_LOSS, _LOSS, _LOSS), min_size=1, max_size=25)
+
+
+@given(
+    losses=_LOSSES,
+    every=st.integers(1, 3),
+    iterates=st.integers(1, 4),
+    patience=st.integers(1, 4),
+    restores=st.sets(st.integers(1, 300), max_size=10),
+    seed=st.integers(0, 99),
+)
+def test_oracle_e_two_tails_are_those_of_the_algorithm(losses, every, iterates, patience, restores, seed):
+    """Every decision, length and mean is the oracle's, whatever the losses, through restores at any step.
+
+    S <= L, both are multiples of the period unless the raw weights have restarted both, the raw weights stay
+    as they are, and neither mean shares storage with the other or with them.
+    """
+    config = Averaging(kind="two_tailed", every=every, patience=patience)
+    draw, oracle, period = np.random.default_rng(seed), _KeepAll(patience), every * iterates
+    weights = _weights(np.zeros(3))
+    average, step = make_average(config, weights), 0
+    for raw, short, long in losses:
+        for _ in range(period):
+            step += 1
+            values = draw.normal(size=3)
+            for weight, new in zip(weights, _weights(values), strict=True):
+                weight.copy_(new)
+            average.update(weights, step)
+            if step % every == 0:
+                oracle.iterates.append(values)
+            if step in restores:
+                average = _restored(average, config, weights)
+        lengths = oracle.lengths()
+        long = short if lengths[0] == lengths[1] else long
+
+        def loss(asked, raw=raw, short=short, long=long):
+            if asked is weights:
+                return raw
+            for name, start in ((short, oracle.short_from), (long, oracle.long_from)):
+                if np.allclose(_flat(asked), oracle.mean(start), rtol=0, atol=1e-12):
+                    return name
+            raise AssertionError("asked for the loss of weights that are no mean of the algorithm")
+
+        before = [weight.clone() for weight in weights]
+        found = average.evaluate(loss, weights, step)
+        assert (found.raw, found.short, found.long) == (raw, short, long)
+        assert (found.short_length, found.long_length) == lengths
+        assert lengths[0] <= lengths[1]
+        assert [length % iterates for length in lengths] == [0, 0]
+        reported, value, length, mean = oracle.evaluate(raw, short, long)
+        assert (found.reported, found.loss, found.length) == (reported, value, length)
+        if reported == "long":
+            np.testing.assert_allclose(_flat(average.long()), mean, rtol=0, atol=1e-12)
+        assert all(torch.equal(*pair) for pair in zip(weights, before, strict=True))
+        kept = [weights, *average.tensors().values()]
+        assert len(set.union(*map(_storage, kept))) == sum(map(len, kept))
+
+
+def _square(weights):
+    return weights[0].item() ** 2
+
+
+def _descend(average, steps, period, seed, rate=0.3):
+    """Noisy gradient descent on f(x) = x^2; what each evaluation found, and all iterates."""
+    draw, x = random.Random(seed), torch.tensor([5.0], dtype=torch.float64)
+    found, iterates = [], []
+    for step in range(1, steps + 1):
+        x -= rate * (2 * x + draw.gauss(0, 1))
+        iterates.append(x.item())
+        average.update([x], step)
+        if step % period == 0:
+            found.append(average.evaluate(_square, [x], step))
+    return found, iterates
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_oracle_e_on_the_scalar_toy_the_average_nears_the_minimum(seed):
+    """On f(x) = x^2 with noisy gradients the reported loss is a small part of the raw one's noise."""
+    average = make_average(Averaging(kind="two_tailed"), [torch.zeros(1, dtype=torch.float64)])
+    found, _ = _descend(average, 2000, 20, seed)
+    late = found[len(found) // 2 :]
+    mean_raw = math.fsum(one.raw for one in late) / len(late)
+    assert mean_raw > 0.05
+    assert math.fsum(one.loss for one in late) / len(late) < mean_raw / 20
+
+
+def test_oracle_e_without_stagnation_the_tails_grow_as_the_run_does():
+    """With all the patience there is only better short means switch: lengths double now and then."""
+    average = make_average(
+        Averaging(kind="two_tailed", patience=10**6), [torch.zeros(1, dtype=torch.float64)]
+    )
+    found, _ = _descend(average, 4000, 20, seed=0)
+    lengths = [one.long_length for one in found]
+    assert max(lengths) > 1000
+    assert found[0].long_length == found[0].short_length == 20
+    assert all(one.short_length <= one.long_length for one in found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_oracle_e_the_long_tail_is_once_near_the_best_of_all_tails(seed):
+    """By the end some reported average has been nearly as good as the best tail of its moment."""
+    average = make_average(Averaging(kind="two_tailed"), [torch.zeros(1, dtype=torch.float64)])
+    found, iterates = _descend(average, 2000, 20, seed)
+    excess = []
+    for place, one in enumerate(found[10:], 11):
+        tails = [np.mean(iterates[start : place * 20]) ** 2 for start in range(0, place * 20, 20)]
+        excess.append(one.loss - min(tails))
+    raw = math.fsum(one.raw for one in found) / len(found)
+    assert min(excess) < 1e-4 * raw
+
+
+class _Scripted:
+    """A two-tailed average of period 1 whose evaluations get losses from a list."""
+
+    def __init__(self, **config):
+        self.x = torch.zeros(1)
+        self.average = make_average(Averaging(kind="two_tailed", **config), [self.x])
+        self.step = 0
+
+    def evaluate(self, raw, short, long, period=2):
+        for _ in range(period):
+            self.step += 1
+            self.x.fill_(self.step)
+            self.average.update([self.x], self.step)
+        answers = iter((raw, short, long))
+        return self.average.evaluate(lambda _: next(answers), [self.x], self.step)
+
+    @property
+    def lengths(self):
+        header = self.average.header()
+        return header["short"][0], header["long"][0]
+
+
+def test_pitfall_16_the_first_evaluation_switches():
+    """Both means are one then: the short one takes over at once, and begins anew."""
+    run = _Scripted()
+    found = run.evaluate(5.0, 1.0, math.nan)
+    assert (found.reported, found.loss, found.length) == ("long", 1.0, 2)
+    assert run.lengths == (0, 2)
+
+
+def test_pitfall_16_equality_switches():
+    """The shorter of two means that are equally good is the one to keep."""
+    run = _Scripted()
+    run.evaluate(5.0, 1.0, math.nan)
+    assert run.evaluate(5.0, 2.0, 1.0).length == 4
+    assert run.lengths == (2, 4)
+    found = run.evaluate(5.0, 1.0, 1.0)
+    assert (found.length, run.lengths) == (4, (0, 4))
+
+
+def test_raw_weights_that_win_in_the_first_period_restart_both():
+    """An average that has seen one period only and is no better than the raw weights is forgotten."""
+    run = _Scripted()
+    found = run.evaluate(1.0, 1.0, math.nan)
+    assert (found.reported, found.loss, found.length) == ("raw", 1.0, 1)
+    assert run.lengths == (0, 0)
+    assert run.average.tensors() == {}
+    assert run.evaluate(1.0, 0.5, math.nan).length == 2
+
+
+def test_raw_weights_that_win_later_restart_nothing():
+    """They are reported, and a long mean of more than one period goes on."""
+    run = _Scripted()
+    run.evaluate(5.0, 1.0, math.nan)
+    found = run.evaluate(0.5, 2.0, 1.0)
+    assert (found.reported, found.loss) == ("raw", 0.5)
+    assert run.lengths == (2, 4)
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3])
+def test_a_long_mean_that_stagnates_gives_way(patience):
+    """After so many evaluations without a better one the short mean takes over though it is worse."""
+    run = _Scripted(patience=patience)
+    run.evaluate(9.0, 1.0, math.nan)
+    for number in range(1, patience + 1):
+        # The short mean gets better each time, so that it does not stagnate itself.
+        found = run.evaluate(9.0, 8.0 - number, 2.0)
+    assert (found.loss, found.length) == (8.0 - patience, 2 * patience)
+    assert run.lengths == (0, 2 * patience)
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3])
+def test_a_short_mean_that_stagnates_begins_anew(patience):
+    """After so many evaluations without a better one it is emptied; the long mean goes on."""
+    run = _Scripted(patience=patience)
+    run.evaluate(9.0, 5.0, math.nan)
+    for number in range(patience + 1):
+        # The long mean gets better each time, so that it does not stagnate.
+        assert run.lengths[0] == 2 * number
+        run.evaluate(9.0, 8.0, 4.0 - number / 10)
+    assert run.lengths == (0, 2 * (patience + 2))
+
+
+def test_a_mean_takes_its_history_along_when_it_becomes_the_long_one():
+    """It does not get new patience by the switch; the new short mean does."""
+    run = _Scripted(patience=2)
+    run.evaluate(9.0, 5.0, math.nan)
+    run.evaluate(9.0, 3.0, 2.0)
+    run.evaluate(9.0, 4.0, 4.0)  # Equal, so the short mean switches; it was better one evaluation ago.
+    assert run.lengths == (0, 4)
+    found = run.evaluate(9.0, 7.0, 6.0)  # Two without a better one than 3.
+    assert (found.loss, run.lengths) == (7.0, (0, 2))
+
+
+def test_a_period_without_iterates_changes_no_mean():
+    """Evaluated more often than iterates come, an empty average is never reported."""
+    run = _Scripted(every=4)
+    for _ in range(2):
+        found = run.evaluate(1.0, math.nan, math.nan, period=1)
+        assert (found.reported, found.loss, found.long, found.long_length) == ("raw", 1.0, math.inf, 0)
+    assert run.evaluate(5.0, 0.5, math.nan).length == 1
+
+
+def test_what_is_no_number_is_never_preferred():
+    """A mean with an infinite iterate loses to finite raw weights."""
+    found = _Scripted().evaluate(3.0, math.nan, math.nan)
+    assert (found.reported, found.loss) == ("raw", 3.0)
+
+
+@pytest.mark.parametrize("kind", ["tail", "two_tailed"])
+def test_an_average_restored_from_before_forgets_what_was_no_number(kind):
+    """After weights that were no numbers, an average that was empty in the checkpoint is clean again."""
+    config, x = Averaging(kind=kind, latest=1), torch.zeros(2)
+    average = make_average(config, [x])
+    tensors, header = average.tensors(), average.header()
+    average.update([torch.full((2,), math.nan)], 1)
+    average.restore(tensors, header)
+    average.update([torch.ones(2)], 2)
+    average.evaluate(lambda _: 1.0, [x], 2)
+    if kind == "two_tailed":
+        average.evaluate(lambda _: 0.5, [x], 2)
+    for mean in average.tensors().values():
+        assert mean[0].isfinite().all()
+
+
+def _tail(losses, **config):
+    """A tail average under raw losses, evaluated every other step: its lengths, and its mean at the end."""
+    x = torch.zeros(1, dtype=torch.float64)
+    average = make_average(Averaging(kind="tail", **config), [x])
+    found = []
+    for step in range(1, 2 * len(losses) + 1):
+        x.fill_(step)
+        average.update([x], step)
+        if step % 2 == 0:
+            raw = losses[step // 2 - 1]
+            found.append(average.evaluate(lambda w, raw=raw: raw if w[0] is x else 7.0, [x], step))
+    return found, average
+
+
+def test_a_tail_begins_when_the_raw_weights_stagnate():
+    """It holds every iterate from then on, never begins anew, and is what is reported."""
+    found, average = _tail([5.0, 4.0, 4.0, 4.5, 1.0, 1.0], patience=2)
+    assert [one.length for one in found] == [1, 1, 1, 1, 2, 4]
+    assert [one.loss for one in found] == [5.0, 4.0, 4.0, 4.5, 7.0, 7.0]
+    assert [one.reported for one in found] == ["raw"] * 4 + ["long"] * 2
+    assert average.long()[0].item() == pytest.approx(np.mean([9, 10, 11, 12]))
+
+
+def test_a_tail_begins_at_the_latest_and_may_skip_steps():
+    """At the named step in a run that never stagnates; every third step is an iterate."""
+    found, average = _tail([float(-n) for n in range(6)], latest=5, every=3)
+    assert [one.long_length for one in found] == [0, 0, 1, 1, 2, 3]
+    assert average.long()[0].item() == pytest.approx(np.mean([6, 9, 12]))
+
+
+@given(losses=st.lists(st.integers(0, 3).map(float), min_size=1, max_size=12), cut=st.integers(0, 11))
+def test_a_restored_tail_goes_on_exactly(losses, cut):
+    """Wherever the run is cut, the same evaluations and the same bits follow."""
+    config = Averaging(kind="tail", patience=2, latest=15)
+    x = torch.zeros(3)
+    whole = parts = make_average(config, [x])
+    draw = torch.Generator().manual_seed(0)
+    for step, raw in enumerate(losses, 1):
+        x.normal_(generator=draw)
+        for average in {id(one): one for one in (whole, parts)}.values():
+            average.update([x], step)
+        if step == cut:
+            parts = _restored(whole, config, [x])
+        found = [average.evaluate(lambda _, raw=raw: raw, [x], step) for average in (whole, parts)]
+        if parts is not whole:
+            assert found[0] == found[1]
+            assert torch.equal(whole.long()[0], parts.long()[0])
+
+
+def test_without_an_average_the_raw_weights_count():
+    """Nothing is kept and nothing else is evaluated."""
+    x = torch.zeros(1)
+    average = make_average(Averaging(), [x])
+    average.update([x], 1)
+    asked = []
+    found = average.evaluate(lambda weights: asked.append(weights) or 2.5, [x], 1)
+    assert (found.reported, found.loss, found.length) == ("raw", 2.5, 1)
+    assert len(asked) == 1
+    assert (average.tensors(), average.header()) == ({}, {})

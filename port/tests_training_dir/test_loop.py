@@ -1,0 +1,456 @@
+"""Runs from beginning to end: stopped, killed, out of disk, gone wrong, and ended early."""
+
+import errno
+import json
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlstm_training import run as run_module
+from rlstm_training.batches import Batches
+from rlstm_training.config import Averaging
+from rlstm_training.corpora.texts import prepare
+from rlstm_training.evaluation.evaluation import striped_loss
+from rlstm_training.loop import Progress, _Loop, train
+from rlstm_training.objective import language_model_loss
+from rlstm_training.reporting import Reporter
+from rlstm_training.run import Diverged, RunDirectory, RunError
+from rlstm_training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+AVERAGED = Averaging(kind="two_tailed")
+
+
+class _Record(Reporter):
+    def __init__(self):
+        self.heard, self.losses = [], {}
+
+    def advanced(self, step, loss):
+        self.losses[step] = loss
+
+    def started(self, step, steps):
+        self.heard.append(("started", step, steps))
+
+    def noticed(self, message):
+        self.heard.append(("noticed", message))
+
+
+class _Stop(Reporter):
+    """Ends the process, as it were, right after a step, or after something was noticed."""
+
+    def __init__(self, at):
+        self._at = at
+
+    def advanced(self, step, loss):
+        if step == self._at:
+            raise InterruptedError
+
+    def noticed(self, message):
+        if self._at == "reset":
+            raise InterruptedError
+
+
+@pytest.fixture
+def trained(curve_of):
+    """Trains a run from where it stands: the model that it returns, and its curve."""
+
+    def train_run(folder, recipe, texts, reporter=None):
+        with RunDirectory.open(folder, recipe) as run:
+            return train(recipe, texts, run, reporter or Reporter()), curve_of(run)
+
+    return train_run
+
+
+def test_the_metrics_hold_the_curve(toy_recipe, toy_texts, tmp_path, trained):
+    """Loss at the end, validation at its period and at the end; the last is the returned model's."""
+    model, curve = trained(tmp_path / "run", toy_recipe(), toy_texts)
+    assert [record["step"] for record in curve if "valid" in record] == [20, 40]
+    assert [record["step"] for record in curve if "loss" in record] == [40]
+    bits = striped_loss(model, toy_texts.valid["words"][:500]) / torch.log(torch.tensor(2.0)).item()
+    assert curve[-1]["valid"]["words"] == pytest.approx(bits)
+
+
+def _assert_same_weights(first, second):
+    for name, weight in first.state_dict().items():
+        assert torch.equal(weight, second.state_dict()[name])
+
+
+@pytest.mark.parametrize("kind", ["tail", "two_tailed"])
+def test_a_stopped_run_goes_on_exactly(toy_recipe, toy_texts, tmp_path, trained, kind):
+    """Stopped at any step, also between log lines, the curve and the weights are those of one go."""
+    averaging = Averaging(kind=kind, latest=25, every=2)
+    recipe = toy_recipe(steps=60, evaluate_every=10, averaging=averaging, learning_rate=0.1)
+    whole, curve = trained(tmp_path / "whole", recipe, toy_texts)
+    for at in (1, 16, 33, 34, 47, 59):
+        with pytest.raises(InterruptedError):
+            trained(tmp_path / "parts", recipe, toy_texts, _Stop(at))
+    parts, resumed = trained(tmp_path / "parts", recipe, toy_texts)
+    assert resumed == curve
+    _assert_same_weights(whole, parts)
+    ends = [RunDirectory(tmp_path / name).load(60).tensors for name in ("whole", "parts")]
+    assert ends[0].keys() == ends[1].keys()
+    assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
+
+
+def test_a_finished_run_does_nothing_more(toy_recipe, toy_texts, tmp_path, trained):
+    """Running it again returns the model and leaves the metrics as they are."""
+    first, curve = trained(tmp_path / "run", toy_recipe(), toy_texts)
+    reporter = _Record()
+    second, again = trained(tmp_path / "run", toy_recipe(), toy_texts, reporter)
+    assert again == curve
+    assert reporter.heard == [("started", 40, 40)]
+    assert torch.equal(first.embedding.bias, second.embedding.bias)
+
+
+def test_a_damaged_newest_checkpoint_costs_some_steps_only(toy_recipe, toy_texts, tmp_path, trained):
+    """The one before is used, that is said, and the curve is still that of one go."""
+    _, curve = trained(tmp_path / "run", toy_recipe(), toy_texts)
+    (tmp_path / "run" / "checkpoints" / "40" / "run.safetensors").write_bytes(b"lost")
+    reporter = _Record()
+    _, again = trained(tmp_path / "run", toy_recipe(), toy_texts, reporter)
+    assert again == curve
+    (_, message), started = reporter.heard
+    assert "checkpoints/40: is damaged" in message
+    assert message.endswith("going back to step 30")
+    assert started == ("started", 30, 40)
+
+
+_CHILD = """
+import json, sys, torch
+from pathlib import Path
+from rlstm_training.config import Recipe
+from rlstm_training.loop import train
+from rlstm_training.reporting import Reporter
+from rlstm_training.run import RunDirectory
+from rlstm_training.corpora.texts import prepare
+from rlstm_training.trainer import Trainer
+torch.set_num_threads(1)
+recipe = Recipe.from_json(json.loads(sys.argv[2]))
+texts, _ = prepare(recipe)
+print("ready", flush=True)
+with RunDirectory.open(Path(sys.argv[1]), recipe) as run:
+    train(recipe, texts, run, Reporter())
+"""
+
+
+def _kill_until_done(folder, recipe_json, kills, draw):
+    """Start the run again and again, kill it at random moments, then let it end."""
+    for kill in range(kills + 1):
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(folder), recipe_json], stdout=subprocess.PIPE, text=True
+        )
+        with child:
+            assert child.stdout.readline() == "ready\n"
+            if kill < kills:
+                time.sleep(draw.uniform(0.0, 0.6))
+                child.send_signal(signal.SIGKILL)
+            child.wait(60)
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.timeout(600)
+def test_kills_leave_no_trace(corpora, toy_recipe, tmp_path, trained, curve_of, kills):
+    """Kill -9 at random moments, then resumed: the loss curve equals the uninterrupted one exactly."""
+    recipe = toy_recipe(steps=30 * kills, checkpoint_every=7, averaging=AVERAGED, learning_rate=0.1)
+    _kill_until_done(tmp_path / "killed", json.dumps(recipe.to_json()), kills, random.Random(kills))
+    _, whole = trained(tmp_path / "whole", recipe, prepare(recipe)[0])
+    assert curve_of(RunDirectory(tmp_path / "killed")) == whole
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_full_disk_loses_nothing(toy_recipe, toy_texts, tmp_path, monkeypatch, trained, half):
+    """The error names the checkpoint; with room again the run goes on as if nothing had been."""
+    recipe = toy_recipe(averaging=AVERAGED)
+    _, curve = trained(tmp_path / "whole", recipe, toy_texts)
+    saves = []
+
+    def save_file(tensors, path):
+        saves.append(path)
+        if len(saves) == 2:
+            if half:
+                path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(tensors, path)
+
+    whole = run_module.save_file
+    monkeypatch.setattr(run_module, "save_file", save_file)
+    with pytest.raises(RunError, match="checkpoints/20: cannot be written, older checkpoints stay"):
+        trained(tmp_path / "run", recipe, toy_texts)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["15"]
+    assert RunDirectory(tmp_path / "run").newest().damaged == ()
+    assert trained(tmp_path / "run", recipe, toy_texts)[1] == curve
+
+
+@pytest.fixture
+def poison(monkeypatch, toy_texts):
+    """Makes the loss or gradient of some windows of the text, by number from 1, no number."""
+
+    def plant(recipe, numbers, what="loss"):
+        batches = Batches(toy_texts.train, recipe.window)
+        windows = [batches.next()[1] for _ in range(max(numbers))]
+        bad = [windows[number - 1] for number in numbers]
+
+        def loss(embedding, features, targets_TB, *rest):
+            good = language_model_loss(embedding, features, targets_TB, *rest)
+            if not any(torch.equal(targets_TB, window) for window in bad):
+                return good
+            nothing = (features.sum() * 0).sqrt()  # Its gradient is infinity times zero.
+            return good + nothing if what == "gradient" else good * math.nan
+
+        monkeypatch.setattr("rlstm_training.trainer.language_model_loss", loss)
+
+    return plant
+
+
+@pytest.fixture
+def evaluations(monkeypatch):
+    """Has evaluations report another loss: a function of step and true loss says which."""
+
+    def plant(change):
+        evaluate = Trainer.evaluate
+
+        def changed(trainer):
+            found, bits = evaluate(trainer)
+            return replace(found, loss=change(trainer.step, found.loss)), bits
+
+        monkeypatch.setattr(Trainer, "evaluate", changed)
+
+    return plant
+
+
+@pytest.fixture
+def diverging(toy_recipe):
+    """A recipe of 60 steps that evaluates and saves often."""
+    return toy_recipe(
+        steps=60,
+        decay="constant",
+        averaging=AVERAGED,
+        evaluate_every=10,
+        checkpoint_every=5,
+        divergence_margin=5.0,
+    )
+
+
+def _loop_until(run, recipe, texts, step):
+    loop = _Loop(Trainer(recipe, texts), run, Reporter())
+    loop.resume()
+    while loop.trainer.step < step:
+        loop.advance()
+    return loop
+
+
+def _assert_gone_back(loop, run, best):
+    """All but text, dice and step is that of the best checkpoint; the carried state is empty."""
+    saved = run.load(best)
+    tensors, header = saved.tensors, saved.header
+    now = loop.trainer.tensors()
+    for name in (name for name in tensors if name.startswith(("model.", "optimizer.", "average."))):
+        assert torch.equal(now[name], tensors[name])
+    assert now["optimizer.embedding.bias.step"].item() == best
+    assert loop.trainer.average.header() == header["average"]
+    assert not now["state.h"].any()
+    assert not now["state.c"].any()
+    assert (now["positions"] != tensors["positions"]).all()
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_pitfall_17_what_is_no_number_sends_the_run_back_to_its_best(
+    diverging, toy_texts, tmp_path, poison, what
+):
+    """From the best weights, optimiser and averages it goes on, with other text, at 0.9 of the rate."""
+    poison(diverging, [25], what)
+    with RunDirectory.open(tmp_path / "run", diverging) as run:
+        loop = _loop_until(run, diverging, toy_texts, 24)
+        loop.advance()
+        assert loop.trainer.step == 24
+        _assert_gone_back(loop, run, best=20)
+        loop.advance()
+        assert loop.trainer.step == 25
+        (group,) = loop.trainer.optimizer.param_groups
+        assert group["lr"] == pytest.approx(0.9 * diverging.learning_rate)
+        (reset,) = (record for record in run.metrics() if "reset" in record)
+        assert reset["step"] == 25
+        assert reset["reset"]["to_step"] == 20
+        assert "step 25: loss" in reset["reset"]["why"]
+
+
+@pytest.mark.parametrize("loss", [lambda _: math.nan, lambda loss: loss + 9])
+def test_pitfall_17_a_bad_evaluation_sends_the_run_back_to_its_best(
+    diverging, toy_texts, tmp_path, evaluations, loss
+):
+    """No number, or worse than the best by more than the margin."""
+    evaluations(lambda step, found: loss(found) if step == 30 else found)
+    with RunDirectory.open(tmp_path / "run", diverging) as run:
+        loop = _loop_until(run, diverging, toy_texts, 30)
+        _assert_gone_back(loop, run, best=20)
+        (reset,) = (record for record in run.metrics() if "reset" in record)
+        assert reset["step"] == 30
+        assert reset["reset"]["to_step"] == 20
+        assert "nats on validation text" in reset["reset"]["why"]
+
+
+def test_rates_compound_and_are_told(diverging, toy_texts, tmp_path, poison, monkeypatch, trained):
+    """0.9, then 0.81 of the recipe's rate, in the metrics and to whoever listens; the run ends well."""
+    monkeypatch.setattr("rlstm_training.loop.LOG_EVERY", 5)
+    poison(diverging, [25, 43])
+    reporter = _Record()
+    _, curve = trained(tmp_path / "run", diverging, toy_texts, reporter)
+    resets = [record["reset"]["rate_scale"] for record in curve if "reset" in record]
+    assert resets == pytest.approx([0.9, 0.81])
+    rates = {record["step"]: record["rate"] for record in curve if "rate" in record}
+    expected = {step: 0.9 ** ((step >= 25) + (step >= 42)) * diverging.learning_rate for step in rates}
+    assert rates == pytest.approx(expected)
+    # The steps that were undone are not in the mean.
+    means = {record["step"]: record["loss"] for record in curve if "loss" in record}
+    assert means[20] == pytest.approx(sum(reporter.losses[step] for step in range(16, 21)) / 5)
+    assert means[25] == pytest.approx(reporter.losses[25])
+    told = [message for kind, *(message, *_) in reporter.heard if kind == "noticed"]
+    assert all(
+        f"at {scale} of the rate" in message for scale, message in zip(("0.90", "0.81"), told, strict=True)
+    )
+    assert RunDirectory(tmp_path / "run").finished
+
+
+def test_a_run_stopped_around_resets_goes_on_exactly(
+    diverging, toy_texts, tmp_path, poison, evaluations, trained
+):
+    """Before, right after and long after going back, also where the checkpoint is of the step before."""
+    poison(diverging, [26, 36])
+    evaluations(lambda step, found: found + 9 if step == 50 else found)
+    whole, curve = trained(tmp_path / "whole", diverging, toy_texts)
+    assert [record["step"] for record in curve if "reset" in record] == [26, 35, 50]
+    for at in (24, "reset", "reset", 27, 31, "reset", 36, 49, "reset", 53):
+        with pytest.raises(InterruptedError):
+            trained(tmp_path / "parts", diverging, toy_texts, _Stop(at))
+    parts, resumed = trained(tmp_path / "parts", diverging, toy_texts)
+    assert resumed == curve
+    _assert_same_weights(whole, parts)
+
+
+def test_resets_are_counted_and_come_to_an_end(diverging, toy_texts, tmp_path, poison, trained):
+    """A run that goes wrong again and again is given up with an error, and again when it is resumed."""
+    recipe = replace(diverging, divergence_resets=2)
+    poison(recipe, range(25, 40))
+    for _ in range(2):
+        with pytest.raises(Diverged, match="run: training diverged again after 2 resets; step 25: loss nan"):
+            trained(tmp_path / "run", recipe, toy_texts)
+    run = RunDirectory(tmp_path / "run")
+    assert not run.finished
+    assert run.saved_steps()[-1] == 20
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_divergence_before_the_first_evaluation_is_an_error(
+    diverging, toy_texts, tmp_path, poison, trained, what
+):
+    """There is nothing to go back to, and no checkpoint of what went wrong."""
+    poison(diverging, [3], what)
+    with pytest.raises(Diverged, match="before its first good evaluation; step 3: loss"):
+        trained(tmp_path / "run", diverging, toy_texts)
+    assert RunDirectory(tmp_path / "run").saved_steps() == []
+
+
+def test_a_first_evaluation_that_is_no_number_is_an_error(
+    diverging, toy_texts, tmp_path, evaluations, trained
+):
+    """As is a rate that blows the weights up at once."""
+    recipe = replace(diverging, learning_rate=1e30)
+    with pytest.raises(RunError, match="training diverged before its first good evaluation"):
+        trained(tmp_path / "huge", recipe, toy_texts)
+    evaluations(lambda *_: math.nan)
+    with pytest.raises(Diverged, match="before its first good evaluation; step 10: nan nats"):
+        trained(tmp_path / "run", diverging, toy_texts)
+
+
+def test_a_run_that_gets_no_better_ends_early(diverging, toy_texts, tmp_path, evaluations, trained):
+    """After so many evaluations without a better one; it is finished then, and stays so."""
+    recipe = replace(diverging, early_stopping=3, steps=1000)
+    evaluations(lambda step, _: abs(step - 20) / 100 + 1)
+    _, curve = trained(tmp_path / "run", recipe, toy_texts)
+    assert curve[-1]["step"] == 50
+    assert RunDirectory(tmp_path / "run").finished
+    reporter = _Record()
+    assert trained(tmp_path / "run", recipe, toy_texts, reporter)[1] == curve
+    assert reporter.heard == [("started", 50, 1000)]
+
+
+def test_the_best_checkpoint_stays_beside_the_two_newest(
+    diverging, toy_texts, tmp_path, evaluations, trained
+):
+    """And is still the best of a run that goes on from the older of the two."""
+    evaluations(lambda step, _: abs(step - 20) / 100 + 1)
+    _, curve = trained(tmp_path / "run", diverging, toy_texts)
+    run = RunDirectory(tmp_path / "run")
+    assert run.saved_steps() == [20, 55, 60]
+    assert run.best().step == 20
+    (run.folder / "checkpoints" / "60" / "run.safetensors").write_bytes(b"lost")
+    reporter = _Record()
+    assert trained(run.folder, diverging, toy_texts, reporter)[1] == curve
+    assert ("started", 55, 60) in reporter.heard
+    assert run.saved_steps() == [20, 55, 60]
+    assert run.best().step == 20
+
+
+LOSSES = st.lists(st.floats(0.0, 9.0), max_size=20)
+
+
+@given(losses=LOSSES)
+def test_the_best_is_the_first_of_the_least(losses):
+    """Step and loss of the first evaluation that no later one undercuts, and how many came after it."""
+    progress = Progress()
+    for step, loss in enumerate(losses, 1):
+        progress = progress.after(step, loss)
+    if not losses:
+        assert progress == Progress()
+        return
+    first = losses.index(min(losses))
+    assert (progress.best_step, progress.best_loss) == (first + 1, losses[first])
+    assert progress.since == len(losses) - 1 - first
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_is_a_divergence(loss):
+    """Even as the first evaluation of a run."""
+    assert Progress().diverged(loss, 0.5)
+
+
+def test_worse_by_more_than_the_margin_is_a_divergence():
+    """The margin itself is not; before the first evaluation there is nothing to be worse than."""
+    progress = Progress().after(10, 2.0)
+    assert not progress.diverged(2.5, 0.5)
+    assert progress.diverged(2.5001, 0.5)
+    assert not Progress().diverged(1e6, 0.5)
+
+
+@given(resets=st.integers(0, 12))
+def test_each_reset_slows_down_once_more(resets):
+    """0.9, 0.81, ...: and the best stays what it was, with new patience."""
+    progress = Progress().after(10, 2.0).after(20, 3.0)
+    for _ in range(resets):
+        progress = progress.gone_back()
+    assert progress.rate_scale == pytest.approx(math.prod([0.9] * resets))
+    assert (progress.best_step, progress.best_loss) == (10, 2.0)
+    assert progress.since == (0 if resets else 1)
+    assert progress.after(30, 1.0).rate_scale == progress.rate_scale
+    assert progress.after(30, 4.0).rate_scale == progress.rate_scale
+
+
+@given(losses=LOSSES, resets=st.integers(0, 3))
+def test_json_brings_back_the_same_progress(losses, resets):
+    """Also before the first evaluation, whose best loss is infinite; what was told cannot change it."""
+    progress = Progress(resets=resets)
+    for step, loss in enumerate(losses, 1):
+        progress = progress.after(step, loss)
+    told = asdict(progress)
+    assert Progress(**json.loads(json.dumps(told))) == progress

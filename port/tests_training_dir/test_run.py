@@ -1,0 +1,255 @@
+import errno
+import json
+import resource
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from rlstm_training import run as run_module
+from rlstm_training.run import RunDirectory, RunError
+
+
+def _tensors(value):
+    return {"model.w": torch.full((4, 3), float(value)), "positions": torch.arange(3)}
+
+
+@pytest.fixture
+def run(tmp_path, toy_recipe):
+    with RunDirectory.open(tmp_path / "run", toy_recipe()) as run:
+        yield run
+
+
+def _saved(run, *steps):
+    for step in steps:
+        run.save(step, _tensors(step), {"losses": [step / 3]})
+
+
+def test_a_run_can_be_opened_again(tmp_path, toy_recipe):
+    """The same recipe finds its run; what was recorded is there."""
+    with RunDirectory.open(tmp_path / "a" / "run", toy_recipe()) as first:
+        first.log({"step": 1, "loss": 0.1})
+    with RunDirectory.open(tmp_path / "a" / "run", toy_recipe()) as second:
+        assert second.recipe() == toy_recipe()
+        assert second.metrics() == [{"step": 1, "loss": 0.1}]
+
+
+def test_another_recipe_is_refused(run, toy_recipe):
+    """A run belongs to one recipe; the error names what differs and changes nothing."""
+    run.close()
+    with pytest.raises(RunError, match=r"recipe of another run: seed, steps differ"):
+        RunDirectory.open(run.folder, toy_recipe(steps=41, seed=2))
+    with RunDirectory.open(run.folder, toy_recipe()):
+        pass
+
+
+def test_a_newer_format_is_refused(run, toy_recipe):
+    """A run directory of a later version is left alone."""
+    run.close()
+    path = run.folder / "recipe.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 3}))
+    with pytest.raises(RunError, match=r"recipe.json: format_version must be 2, not 3"):
+        RunDirectory.open(run.folder, toy_recipe())
+
+
+def test_somebody_elses_folder_is_refused(tmp_path, toy_recipe):
+    """A folder with other files is not taken over; a file is no folder."""
+    (tmp_path / "diary.txt").write_text("dear")
+    with pytest.raises(RunError, match="is no run directory"):
+        RunDirectory.open(tmp_path, toy_recipe())
+    with pytest.raises(RunError, match="is not a folder"):
+        RunDirectory.open(tmp_path / "diary.txt", toy_recipe())
+    assert [path.name for path in tmp_path.iterdir()] == ["diary.txt"]
+
+
+def test_a_kill_at_the_very_beginning_leaves_a_usable_folder(tmp_path, toy_recipe):
+    """A lock and half a recipe are all that a run killed at once has written."""
+    (tmp_path / "lock").touch()
+    (tmp_path / "recipe.json.partial").write_text("{")
+    with RunDirectory.open(tmp_path, toy_recipe()) as run:
+        assert run.recipe() == toy_recipe()
+
+
+def test_one_process_at_a_time(run, toy_recipe):
+    """A run that is open cannot be opened; once closed it can."""
+    with pytest.raises(RunError, match="being trained by another process"):
+        RunDirectory.open(run.folder, toy_recipe())
+    run.close()
+    RunDirectory.open(run.folder, toy_recipe()).close()
+
+
+def test_whether_a_run_is_open_can_be_seen(run, toy_recipe):
+    """From outside, by any number who look, and without getting in anybody's way."""
+    looking = RunDirectory(run.folder)
+    assert looking.in_use
+    run.close()
+    assert not looking.in_use
+    assert not RunDirectory(run.folder / "nothing").in_use
+    RunDirectory.open(run.folder, toy_recipe()).close()
+
+
+def test_checkpoints_come_back_exactly(run):
+    """Tensors and header as they were saved."""
+    _saved(run, 5)
+    saved = run.newest()
+    assert saved.step == 5
+    assert saved.header["losses"] == [5 / 3]
+    for name, tensor in _tensors(5).items():
+        assert torch.equal(saved.tensors[name], tensor)
+
+
+def test_the_two_newest_stay(run):
+    """Older checkpoints go, by number and not by name."""
+    _saved(run, 8, 9, 10, 100)
+    assert run.saved_steps() == [10, 100]
+
+
+def test_a_new_run_has_no_checkpoint(run):
+    """Nothing to resume from."""
+    assert run.newest() is None
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def _flip(path):
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 1
+    path.write_bytes(raw)
+
+
+def _delete(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        (_cut, "run.safetensors"),
+        (_flip, "run.safetensors"),
+        (_delete, "run.safetensors"),
+        (_cut, "run.json"),
+        (_delete, "run.json"),
+    ],
+)
+def test_a_damaged_newest_checkpoint_is_passed_over(run, damage, name):
+    """Cut, changed or missing: the one before is used, and what is wrong is said."""
+    _saved(run, 1, 2)
+    damage(run.folder / "checkpoints" / "2" / name)
+    saved = run.newest()
+    assert saved.step == 1
+    assert len(saved.damaged) == 1
+    assert "checkpoints/2: is damaged" in saved.damaged[0]
+
+
+def test_damaged_checkpoints_alone_are_an_error(run):
+    """A run is not silently begun again when nothing can be read."""
+    _saved(run, 1, 2)
+    for step in (1, 2):
+        _cut(run.folder / "checkpoints" / str(step) / "run.safetensors")
+    with pytest.raises(RunError, match=r"checkpoints/2: is damaged.*checkpoints/1: is damaged"):
+        run.newest()
+
+
+def test_a_full_disk_keeps_the_checkpoints_before(run):
+    """A checkpoint that cannot be written is an error; the older ones stay whole, no half one is left."""
+    _saved(run, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))
+    try:
+        with pytest.raises(RunError, match="checkpoints/2: cannot be written, older checkpoints stay"):
+            _saved(run, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["1"]
+    assert run.newest().step == 1
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O")])
+def test_weights_that_cannot_be_written_keep_the_checkpoints_before(run, monkeypatch, error):
+    """Whatever it is that the writer says, and half a file too."""
+    _saved(run, 1)
+
+    def save_file(tensors, path):
+        path.write_bytes(b"half")
+        raise error
+
+    monkeypatch.setattr(run_module, "save_file", save_file)
+    with pytest.raises(RunError, match="checkpoints/2: cannot be written, older checkpoints stay"):
+        _saved(run, 2)
+    assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["1"]
+    assert torch.equal(run.newest().tensors["model.w"], _tensors(1)["model.w"])
+
+
+def test_tensors_of_any_layout_can_be_saved(run):
+    """A transposed or strided tensor comes back with its values in order."""
+    whole = torch.arange(24.0).view(4, 6)
+    run.save(1, {"t": whole.t(), "s": whole[:, ::2]}, {})
+    tensors = run.newest().tensors
+    assert torch.equal(tensors["t"], whole.t())
+    assert torch.equal(tensors["s"], whole[:, ::2])
+
+
+def _saved_with_best(run, *pairs):
+    for step, best in pairs:
+        run.save(step, _tensors(step), {}, best_step=best)
+
+
+def test_the_best_of_both_newest_checkpoints_stays(run):
+    """Each knows the best of its own time; older ones go as soon as neither needs them."""
+    _saved_with_best(run, (2, 2), (4, 2), (6, 2))
+    assert run.saved_steps() == [2, 4, 6]
+    _saved_with_best(run, (7, 7))
+    assert run.saved_steps() == [2, 6, 7]
+    assert run.best().step == 7
+    run.forget_after(6)
+    assert run.best().step == 2
+    _saved_with_best(run, (8, 2), (9, 9), (10, 9))
+    assert run.saved_steps() == [9, 10]
+
+
+def test_the_best_is_the_newest_in_a_run_without_evaluation(run):
+    """And there is none in a run without a checkpoint; one that is damaged is named."""
+    assert run.best() is None
+    _saved(run, 3)
+    assert run.best().step == 3
+    _saved_with_best(run, (4, 4), (5, 4))
+    assert torch.equal(run.best().tensors["model.w"], _tensors(4)["model.w"])
+    _cut(run.folder / "checkpoints" / "4" / "run.safetensors")
+    with pytest.raises(RunError, match="checkpoints/4: is damaged"):
+        run.best()
+
+
+def test_a_run_is_finished_when_its_newest_checkpoint_says_so(run):
+    """Neither a new run nor one that goes on is."""
+    assert not run.finished
+    run.save(1, _tensors(1), {"finished": False})
+    assert not run.finished
+    run.save(2, _tensors(2), {"finished": True})
+    assert run.finished
+
+
+def test_a_half_written_line_is_ignored(run):
+    """A kill may cut the last line of the metrics."""
+    run.log({"step": 1})
+    with (run.folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "lo')
+    assert run.metrics() == [{"step": 1}]
+
+
+def test_resuming_forgets_what_came_after(run):
+    """Metrics and checkpoints after the step that a run resumes from go; the others stay."""
+    for step in (1, 2, 3):
+        run.log({"step": step})
+    _saved(run, 2, 3)
+    run.forget_after(2)
+    assert run.metrics() == [{"step": 1}, {"step": 2}]
+    assert run.saved_steps() == [2]
+
+
+def test_damaged_metrics_are_named(run):
+    """A whole line that is no JSON is damage, not the trace of a kill."""
+    (run.folder / "metrics.jsonl").write_text("{\n")
+    with pytest.raises(RunError, match=r"metrics.jsonl: is damaged"):
+        run.metrics()
