@@ -1,0 +1,309 @@
+"""The native core's structures, and a model packed for them.
+
+Everything is padded to LANES values: every vector, every block of gates, both sides of every matrix. Padding
+is zero and stays zero. Shape suffixes: N rows of a matrix, M columns, R and Q axes, P fast weights, D elements
+of all cores and biases, T tokens, V vocabulary.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, Structure, byref, c_double, c_float, c_int32, c_int64, c_uint8, c_void_p
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlstm_model.config import ModelConfig
+
+LANES: Final = 16
+
+Floats = NDArray[np.float32]
+
+
+class _Matrix(Structure):
+    _fields_ = [("n", c_int32), ("m", c_int32), ("half", c_int32), ("forward", c_void_p), ("backward", c_void_p)]
+
+
+class _Weight(Structure):
+    _fields_ = [
+        ("shared", _Matrix),
+        ("left", _Matrix),
+        ("right", _Matrix),
+        ("own", c_int64),
+        ("r", c_int32),
+        ("q", c_int32),
+    ]
+
+
+class _Bias(Structure):
+    _fields_ = [("shared", c_void_p), ("own", c_int64), ("n", c_int32), ("present", c_int32)]
+
+
+class _Layer(Structure):
+    _fields_ = [
+        ("input", c_int32),
+        ("hidden", c_int32),
+        ("low", c_int32),
+        ("x", _Weight),
+        ("h", _Weight),
+        ("u", _Weight),
+        ("c", _Weight),
+        ("bias", _Bias),
+        ("up", POINTER(_Weight)),
+        ("down", POINTER(_Weight)),
+        ("gate", POINTER(_Bias)),
+    ]
+
+
+class _Model(Structure):
+    _fields_ = [
+        *(
+            (name, c_int32)
+            for name in (
+                "vocab",
+                "padded_vocab",
+                "layers",
+                "rlstm",
+                "capped",
+                "rounds",
+                "stacking",
+                "components",
+                "embedding_width",
+                "embedding_half",
+                "feature_width",
+            )
+        ),
+        ("embedding", c_void_p),
+        ("input_left", c_void_p),
+        ("input_right", _Matrix),
+        ("input_own", c_int64),
+        ("input_r", c_int32),
+        ("input_q", c_int32),
+        ("output", _Weight),
+        ("output_bias", _Bias),
+        ("projection", _Weight),
+        ("mixing", _Weight),
+        ("projection_bias", _Bias),
+        ("layer", POINTER(_Layer)),
+    ]
+
+
+class _Row(Structure):
+    _fields_ = [
+        (name, c_void_p) for name in ("own", "gradient", "state", "ids", "targets", "loss", "log_probs")
+    ] + [("length", c_int32)]
+
+
+def padded(size: int) -> int:
+    """The next multiple of LANES."""
+    return -(-size // LANES) * LANES
+
+
+class Axes(NamedTuple):
+    """Fixed axes of a matrix ``[.., N, M]``: ``left`` ``[.., N, R]`` and ``right`` ``[.., Q, M]``."""
+
+    left: Floats
+    right: Floats
+
+
+class Space(NamedTuple):
+    """What rows may change: cores between ``axes``, by weight name, and the biases named.
+
+    ``whole``: every weight instead. A row is then read with a model of its own.
+    """
+
+    axes: Mapping[str, Axes]
+    biases: Sequence[str]
+    whole: bool = False
+
+
+class NativeModel:
+    """A model packed for the native core, with the places of what rows add to it.
+
+    elements   D, of cores and biases as :class:`Space` orders them: cores first, then biases
+    places_D   where each of them stands among a row's padded fast weights, of which there are ``size``
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        config: ModelConfig,
+        weights: Mapping[str, NDArray[Any]],
+        space: Space | None = None,
+    ) -> None:
+        """``weights`` are float16 or float32 arrays by name; half precision stays so."""
+        self._library = library
+        self.config = config
+        self._kept: list[Any] = []
+        self._weights = weights
+        self._space = space or Space({}, ())
+        self._half = all(weight.dtype == np.float16 for weight in weights.values())
+        self._offsets: dict[str, list[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]]] = {}
+        self.size = 0
+        self._model = self._build()
+        self.places_D = self._places()
+
+    # ---- packing ------------------------------------------------------------------------------------------
+
+    def _keep(self, array: NDArray[Any]) -> int:
+        self._kept.append(array)
+        return int(array.ctypes.data)
+
+    def _matrix(self, weight_NM: NDArray[Any], rows: int, columns: int) -> _Matrix:
+        """``rows`` and ``columns`` are the blocks of each side, which are padded one by one."""
+        whole = _pad_blocks(weight_NM, rows, columns)
+        dtype = np.float16 if weight_NM.dtype == np.float16 else np.float32
+        n, m = whole.shape
+        forward = np.ascontiguousarray(whole.reshape(n // LANES, LANES, m).transpose(0, 2, 1), dtype)
+        backward = np.ascontiguousarray(whole.T.reshape(m // LANES, LANES, n).transpose(0, 2, 1), dtype)
+        return _Matrix(n, m, int(dtype is np.float16), self._keep(forward), self._keep(backward))
+
+    def _weight(self, name: str, rows: int, columns: int, index: int | None = None) -> _Weight:
+        weight = self._weights[name] if index is None else self._weights[name][index]
+        shared = self._matrix(weight, rows, columns)
+        if self._space.whole:
+            own = self._claim(name, weight.shape, (rows, columns))
+            return _Weight(shared, _Matrix(), _Matrix(), own, 0, 0)
+        axes = self._space.axes.get(name)
+        if axes is None:
+            return _Weight(shared, _Matrix(), _Matrix(), -1, 0, 0)
+        left, right = axes if index is None else (axes.left[index], axes.right[index])
+        own = self._claim(name, (left.shape[1], right.shape[0]), (1, 1))
+        left_matrix, right_matrix = self._matrix(_single(left), rows, 1), self._matrix(_single(right), 1, columns)
+        return _Weight(shared, left_matrix, right_matrix, own, left_matrix.m, right_matrix.n)
+
+    def _bias(self, name: str, blocks: int, index: int | None = None, fill: float = 0.0) -> _Bias:
+        bias = self._weights.get(name)
+        if bias is None:
+            return _Bias(None, -1, 0, 0)
+        values = bias if index is None else bias[index]
+        whole = np.full((blocks, padded(len(values) // blocks)), fill, np.float32)
+        whole[:, : len(values) // blocks] = values.reshape(blocks, -1)
+        own = -1
+        if self._space.whole or name in self._space.biases:
+            own = self._claim(name, values.shape, (blocks,))
+        return _Bias(self._keep(whole), own, whole.size, 1)
+
+    def _claim(self, name: str, shape: tuple[int, ...], blocks: tuple[int, ...]) -> int:
+        """A place among a row's fast weights for an array of a shape; tied matrices have one."""
+        sides = tuple(b * padded(s // b) for s, b in zip(shape, blocks, strict=True))
+        offset = self.size
+        self._offsets.setdefault(name, []).append((offset, shape, blocks, sides))
+        self.size += int(np.prod(sides))
+        return offset
+
+    def _build(self) -> _Model:
+        config, weights = self.config, self._weights
+        embedding = weights["embedding.input"]
+        width = embedding.shape[1]
+        rows = np.zeros((len(embedding), padded(width)), embedding.dtype)
+        rows[:, :width] = embedding
+        model = _Model(
+            vocab=config.vocab_size,
+            padded_vocab=padded(config.vocab_size),
+            layers=config.num_layers,
+            rlstm=int(config.cell == "rlstm"),
+            capped=int(config.cap_input_gate),
+            rounds=config.mogrifier_rounds,
+            stacking=("residual", "skip", "plain").index(config.stacking),
+            components=config.softmax_components,
+            embedding_width=padded(width),
+            embedding_half=int(embedding.dtype == np.float16),
+            feature_width=padded(weights[f"stack.layers.{config.num_layers - 1}.h"].shape[1]),
+            embedding=self._keep(rows),
+            input_own=-1,
+        )
+        self._input(model)
+        matrix = "embedding.output" if "embedding.output" in weights else "embedding.input"
+        model.output = self._weight(matrix, 1, 1)
+        if matrix == "embedding.input" and model.input_own >= 0:  # tied: one core for both
+            self.size = model.output.own
+            self._offsets[matrix].pop()
+            model.output.own = model.input_own
+        model.output_bias = self._bias("embedding.bias", 1, fill=-1e30)
+        if config.softmax_components > 1:
+            self._mixture(model)
+        layers = [self._layer(layer) for layer in range(config.num_layers)]
+        model.layer = (_Layer * len(layers))(*layers)
+        self._kept.append(layers)
+        return model
+
+    def _input(self, model: _Model) -> None:
+        name, embedding = "embedding.input", self._weights["embedding.input"]
+        if self._space.whole:
+            model.input_own = self._claim(name, embedding.shape, (1, 1))
+            return
+        axes = self._space.axes.get(name)
+        if axes is None:
+            return
+        left = np.zeros((len(axes.left), padded(axes.left.shape[1])), np.float32)
+        left[:, : axes.left.shape[1]] = axes.left
+        model.input_left = self._keep(left)
+        model.input_right = self._matrix(_single(axes.right), 1, 1)
+        model.input_own = self._claim(name, (axes.left.shape[1], axes.right.shape[0]), (1, 1))
+        model.input_r, model.input_q = left.shape[1], model.input_right.n
+
+    def _mixture(self, model: _Model) -> None:
+        components, width = self.config.softmax_components, self.config.hidden_size
+        prefix = "embedding.mixture."
+        projection = self._weights[f"{prefix}projection"].reshape(components * width, width)
+        model.projection = _Weight(self._matrix(projection, components, 1), _Matrix(), _Matrix(), -1, 0, 0)
+        mixing = self._matrix(self._weights[f"{prefix}weights"], 1, 1)
+        model.mixing = _Weight(mixing, _Matrix(), _Matrix(), -1, 0, 0)
+        bias = self._weights[f"{prefix}projection_bias"]
+        whole = np.zeros((components, padded(width)), np.float32)
+        whole[:, :width] = bias
+        model.projection_bias = _Bias(self._keep(whole), -1, whole.size, 1)
+
+    def _layer(self, number: int) -> _Layer:
+        config, prefix = self.config, f"stack.layers.{number}."
+        rlstm, rounds = config.cell == "rlstm", range(config.mogrifier_rounds)
+        nothing = _Weight(_Matrix(), _Matrix(), _Matrix(), -1, 0, 0)
+        layer = _Layer(
+            x=self._weight(f"{prefix}x", 2 if rlstm else 4, 1),
+            h=self._weight(f"{prefix}h", 3 if rlstm else 4, 1),
+            u=self._weight(f"{prefix}u", 1, 1) if rlstm else nothing,
+            c=self._weight(f"{prefix}c", 1, 1) if rlstm else nothing,
+            bias=self._bias(f"{prefix}bias", 4),
+        )
+        layer.input, layer.hidden = layer.x.shared.m, layer.h.shared.m
+        up = [self._weight(f"{prefix}mogrifier_up", 1, 1, k) for k in rounds]
+        layer.up = (_Weight * len(up))(*up)
+        if config.mogrifier_rank and rounds:
+            down = [self._weight(f"{prefix}mogrifier_down", 1, 1, k) for k in rounds]
+            layer.down = (_Weight * len(down))(*down)
+            layer.low = down[0].shared.n
+        gates = [self._bias(f"{prefix}mogrifier_bias", 1, k) for k in rounds]
+        layer.gate = (_Bias * len(gates))(*gates)
+        return layer
+
+    def _places(self) -> NDArray[np.int64]:
+        names = [*self._offsets] if self._space.whole else [*self._space.axes, *self._space.biases]
+        places = []
+        for name in names:
+            for offset, shape, blocks, sides in self._offsets.get(name, ()):
+                index = np.arange(int(np.prod(shape))).reshape(shape)
+                whole = np.full(sides, -1)
+                whole[np.ix_(*(_inside(s, b) for s, b in zip(shape, blocks, strict=True)))] = index
+                flat = np.empty(index.size, np.int64)
+                inside = whole.ravel() >= 0
+                flat[whole.ravel()[inside]] = np.flatnonzero(inside) + offset
+                places.append(flat)
+        return np.concatenate(places) if places else np.empty(0, np.int64)
+
+
+def _inside(size: int, blocks: int) -> NDArray[np.int64]:
+    """Where the values of padded blocks stand."""
+    each = size // blocks
+    return (np.arange(blocks)[:, None] * padded(each) + np.arange(each)).ravel()
+
+
+def _single(array: NDArray[Any]) -> Floats:
+    return np.asarray(array, np.float32)
+
+
+def _pad_blocks(weight_NM: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
+    n, m = weight_NM.shape
+    whole = np.zeros((rows * padded(n // rows), columns * padded(m // columns)), weight_NM.dtype)
+    whole[np.ix_(_inside(n, rows), _inside(m, columns))] = weight_NM
+    return whole

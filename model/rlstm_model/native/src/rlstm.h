@@ -1,0 +1,127 @@
+/* The native core: a window of text through a recurrent language model, forward and backward, on a CPU.
+ *
+ * Every output element is one sum in one fixed order, so its bits do not depend on the number of rows, on the
+ * number of threads, or on what other rows read. Vectors and blocks of gates are padded to LANES floats with
+ * zeros; the caller pads and packs the weights once. Rows are sequences of a batch. Equations:
+ * docs/mathematics.md §1.
+ */
+#ifndef RLSTM_H
+#define RLSTM_H
+
+#include <stdint.h>
+
+#define RL_LANES 16
+
+#if defined(_WIN32)
+#define RL_API __declspec(dllexport)
+#else
+#define RL_API __attribute__((visibility("default")))
+#endif
+
+/* A matrix [n, m], n and m padded, packed in panels of LANES columns of the product: `forward` is
+ * [n / LANES][m][LANES], for y = W x; `backward` is [m / LANES][n][LANES], for x = W' y. `half`: float16. */
+typedef struct {
+  int32_t n, m, half;
+  const void *forward, *backward;
+} rl_matrix;
+
+/* A matrix of the model and what a row may add to it: left core right, `core` [r, q] at the offset `own` of the
+ * row's fast weights. `own` is -1 where rows add nothing; with r = 0 the row's weights are whole models of their
+ * own, packed by the caller, and the gradient at `own` is that of the whole matrix [n, m]. */
+typedef struct {
+  rl_matrix shared;
+  rl_matrix left;  /* [n, r] */
+  rl_matrix right; /* [q, m] */
+  int64_t own;
+  int32_t r, q;
+} rl_weight;
+
+/* A bias of `n` padded values; a row adds those at the offset `own` of its fast weights, unless it is -1. */
+typedef struct {
+  const float *shared;
+  int64_t own;
+  int32_t n, present;
+} rl_bias;
+
+/* One layer. Blocks of gates stand in the order i, j, f, o; an RLSTM has `u` and `c`, and x enters i and j
+ * alone. Round k of the mogrifier gates x (k even) or h (k odd); at full rank there is no `down`. */
+typedef struct {
+  int32_t input, hidden, low;
+  rl_weight x, h, u, c;
+  rl_bias bias;
+  const rl_weight *up, *down;
+  const rl_bias *gate;
+} rl_layer;
+
+/* A model. `embedding` is [vocab, embedding_width], float32 or float16, in rows. What rows add to it is
+ * input_left [vocab, r] in rows, a core, and input_right [q, width]; with r = 0 the gradient is of the whole. `components` softmaxes; above 1 their features
+ * are tanh(projection features + projection_bias), mixed with softmax(mixing features). */
+typedef struct {
+  int32_t vocab, padded_vocab, layers, rlstm, capped, rounds, stacking, components;
+  int32_t embedding_width, embedding_half, feature_width;
+  const void *embedding;
+  const float *input_left;
+  rl_matrix input_right;
+  int64_t input_own;
+  int32_t input_r, input_q;
+  rl_weight output;
+  rl_bias output_bias;
+  rl_weight projection, mixing;
+  rl_bias projection_bias;
+  const rl_layer *layer;
+} rl_model;
+
+enum { RL_RESIDUAL = 0, RL_SKIP = 1, RL_PLAIN = 2 };
+
+/* One row of a batch.
+ *
+ * own        its fast weights, padded; NULL reads with the weights as loaded
+ * gradient   where the gradient of its loss goes, as long as `own`; NULL learns nothing
+ * state      h of all layers, then c of all layers, padded: read and overwritten
+ * ids        [length] inputs
+ * targets    [length], needed to learn
+ * loss       [length] weights of the losses, needed to learn
+ * log_probs  [length, padded_vocab] natural log-probabilities after each input; NULL wants none
+ * Rows are sorted: those that learn first, all of one length, then the others by length, longest first; none is
+ * longer than the first. */
+typedef struct {
+  const float *own;
+  float *gradient;
+  float *state;
+  const int32_t *ids;
+  const int32_t *targets;
+  const float *loss;
+  float *log_probs;
+  int32_t length;
+} rl_row;
+
+typedef struct rl_pool rl_pool;
+
+/* A pool of `threads` - 1 workers beside the calling thread; NULL when there is no memory or no thread. A pool
+ * runs one window at a time. */
+RL_API rl_pool *rl_pool_new(int32_t threads);
+RL_API void rl_pool_free(rl_pool *pool);
+
+/* Read a window in every row, and learn from it where a row wants that. 0, or -1 when memory ran out. */
+RL_API int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_row *row, float temperature);
+
+/* Mix `experts` rows' log-probabilities of `length` tokens and let the weights follow them.
+ *
+ * log_probs  [experts] pointers to [length, stride]
+ * targets    [length]
+ * weights    [experts], updated; tokens, updated: the t of the next token
+ * logprobs   [length] of the mixture; own [length, experts] of each expert; ranks, entropies [length]: wanted
+ *            unless NULL; mixed [length, vocab] whole distributions, unless NULL
+ * broken     [experts], set to 1 for experts that computed no distribution of some token
+ * Returns the number of tokens before the first at which every expert was broken. */
+RL_API int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *const *log_probs, int32_t length,
+               const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
+               int32_t *ranks, float *entropies, double *mixed, uint8_t *broken);
+
+/* What tells builds apart whose bits differ. */
+RL_API const char *rl_identity(void);
+
+/* The instruction set that was chosen: "avx512", "avx2", "neon", "portable". */
+RL_API const char *rl_instructions(void);
+
+#endif
