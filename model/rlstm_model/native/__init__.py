@@ -1,0 +1,233 @@
+"""The native core: windows of text through a model on a CPU, forward and backward, without padding of rows.
+
+`src/` is C, built when the distribution is installed (`hatch_build.py`); this is its face. Bits of a row do
+not depend on other rows, on their order, or on the number of threads.
+"""
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from ctypes import byref, c_char_p, c_float, c_int32, c_int64, c_void_p
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlstm_model.native.packed import Floats, PackedModel, RowStruct, padded
+
+NAMES: Final = ("librlstm.so", "librlstm.dylib", "rlstm.dll")
+
+
+class NativeUnavailable(ImportError):
+    """The native core was not built when the distribution was installed."""
+
+
+class Row(NamedTuple):
+    """One row of a window; arrays are C-contiguous.
+
+    ids      ``[T]`` int32, inputs; every id is one of the vocabulary's
+    state    ``[2, S]``, h of all layers and then c, padded (:meth:`PackedModel.pad_state`): overwritten
+    own      the row's fast weights, padded; None reads with the weights as loaded
+    targets  ``[T]`` int32, to be learned from; None learns nothing
+    loss     ``[T]``, what each target's loss is multiplied with
+    """
+
+    ids: NDArray[np.int32]
+    state: Floats
+    own: Floats | None = None
+    targets: NDArray[np.int32] | None = None
+    loss: Floats | None = None
+
+
+class Window(NamedTuple):
+    """What a row gave.
+
+    log_probs_TV  natural log-probabilities after each input
+    gradient      of the sum of weighted losses at ``own``, as long; None where nothing was learned
+    """
+
+    log_probs_TV: Floats
+    gradient: Floats | None
+
+
+class Pool:
+    """Threads that share windows: one window at a time, so calls of several threads take turns."""
+
+    def __init__(self, threads: int) -> None:
+        """Raises ValueError below one thread, MemoryError where threads cannot be started."""
+        if threads < 1:
+            raise ValueError(f"threads must be at least 1, not {threads}")
+        self.threads = threads
+        self._library = library()
+        self._lock = threading.Lock()
+        self._pool: int | None = self._library.rl_pool_new(threads)
+        if not self._pool:
+            raise MemoryError(f"{threads} threads cannot be started")
+
+    def close(self) -> None:
+        """End the threads. Twice is once."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            if pool:
+                self._library.rl_pool_free(pool)
+
+    def __del__(self) -> None:
+        if getattr(self, "_pool", None):
+            self.close()
+
+    def window(self, model: PackedModel, rows: Sequence[Row], *, temperature: float = 1.0) -> list[Window]:
+        """Read a window in every row, at least one, and learn where a row has targets.
+
+        ``temperature`` multiplies the logits. Rows that learn have one length, and no other is longer. Raises
+        ValueError for rows that do not fit, or for ids outside the vocabulary.
+        """
+        order = sorted(
+            range(len(rows)), key=lambda i: (rows[i].targets is None, -len(rows[i].ids), rows[i].own is None)
+        )
+        structs = (RowStruct * len(rows))()
+        windows: dict[int, Window] = {}
+        for struct, i in zip(structs, order, strict=True):
+            windows[i] = _fill(struct, model, rows[i])
+        with self._lock:
+            if self._pool is None:
+                raise ValueError("the pool is closed")
+            code = self._library.rl_window(self._pool, byref(model.struct), len(rows), structs, temperature)
+        if code == -1:
+            raise MemoryError("a window needs more memory than there is")
+        if code != 0:
+            raise ValueError("rows do not fit the model, or each other")
+        return [
+            Window(windows[i].log_probs_TV[:, : model.config.vocab_size], windows[i].gradient)
+            for i in range(len(rows))
+        ]
+
+
+def _fill(struct: RowStruct, model: PackedModel, row: Row) -> Window:
+    log_probs = np.empty((len(row.ids), model.padded_vocab), np.float32)
+    gradient = None if row.targets is None else np.zeros(model.size, np.float32)
+    struct.length = len(row.ids)
+    struct.ids = _address(row.ids, np.int32, len(row.ids))
+    struct.state = _address(row.state, np.float32, model.state_size)
+    struct.own = _address(row.own, np.float32, model.size)
+    struct.targets = _address(row.targets, np.int32, len(row.ids))
+    struct.loss = _address(row.loss, np.float32, len(row.ids))
+    struct.gradient = _address(gradient, np.float32, model.size)
+    struct.log_probs = log_probs.ctypes.data
+    return Window(log_probs, gradient)
+
+
+def _address(array: "NDArray[np.float32] | NDArray[np.int32] | None", dtype: type, size: int) -> int | None:
+    if array is None:
+        return None
+    if array.dtype != dtype or array.size != size or not array.flags.c_contiguous:
+        raise ValueError(
+            f"an array must be {size} contiguous {np.dtype(dtype)}, not {array.shape} {array.dtype}"
+        )
+    return int(array.ctypes.data)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The built library. Raises NativeUnavailable."""
+    folder = Path(__file__).parent
+    paths = [folder / name for name in NAMES if (folder / name).exists()]
+    if not paths:
+        raise NativeUnavailable(
+            "the native core was not built: install a C compiler (or `pip install ziglang`), then "
+            "`pip install --force-reinstall --no-deps mogrifier-rlstm`"
+        )
+    loaded = ctypes.CDLL(str(paths[0]))
+    loaded.rl_pool_new.restype, loaded.rl_pool_new.argtypes = c_void_p, [c_int32]
+    loaded.rl_pool_free.restype, loaded.rl_pool_free.argtypes = None, [c_void_p]
+    loaded.rl_window.restype = c_int32
+    loaded.rl_window.argtypes = [c_void_p, c_void_p, c_int32, c_void_p, c_float]
+    loaded.rl_mix.restype = c_int32
+    loaded.rl_mix.argtypes = [c_int32, c_int32, c_int64, c_void_p, c_int32, *9 * [c_void_p]]
+    loaded.rl_identity.restype = loaded.rl_instructions.restype = c_char_p
+    return loaded
+
+
+def identity() -> str:
+    """What tells builds apart whose bits differ: machines of one identity compute the same bits."""
+    return str(library().rl_identity().decode())
+
+
+def instructions() -> str:
+    """The instruction set in use: "avx512", "avx2", "neon" or "portable"; RLSTM_INSTRUCTIONS asks for one."""
+    return str(library().rl_instructions().decode())
+
+
+class Mixed(NamedTuple):
+    """What a mixture made of T tokens; see :mod:`rlstm_model.adaptation.mixture` for the arithmetic.
+
+    logprobs_T        of the targets, float64
+    own_TK            of each expert's
+    ranks_T           1 is the most probable token; ties go to the lower id. None where they were not wanted
+    entropies_T       of the distributions, in nats; None likewise
+    log_probs_TV      the mixture's distributions; None likewise
+    weights_K, tokens the mixture after the tokens that were read
+    broken_K          experts that computed no distribution of some token
+    read              tokens before the first that no expert computed a distribution of
+    """
+
+    logprobs_T: NDArray[np.float64]
+    own_TK: Floats
+    ranks_T: NDArray[np.int32] | None
+    entropies_T: Floats | None
+    log_probs_TV: Floats | None
+    weights_K: NDArray[np.float64]
+    tokens: int
+    broken_K: NDArray[np.bool_]
+    read: int
+
+
+def mix(
+    experts: Sequence[Floats],
+    targets_T: NDArray[np.int32],
+    weights_K: NDArray[np.float64],
+    tokens: int,
+    *,
+    scores: bool = True,
+    whole: bool = False,
+) -> Mixed:
+    """Mix experts' log-probabilities ``[T, V]`` of the next tokens, and let their weights follow the targets.
+
+    ``experts`` are as :meth:`Pool.window` gave them: rows with room for padding. ``scores``: ranks and
+    entropies are wanted; ``whole``: distributions too.
+    """
+    length, vocabulary = experts[0].shape
+    stride = padded(vocabulary)
+    logprobs, own = np.empty(length), np.empty((length, len(experts)), np.float32)
+    weights, count = weights_K.astype(np.float64), c_int64(tokens)
+    ranks = np.empty(length, np.int32) if scores or whole else None
+    entropies = np.empty(length, np.float32) if scores or whole else None
+    mixed = np.empty((length, stride), np.float32) if whole else None
+    broken = np.zeros(len(experts), np.uint8)
+    read = library().rl_mix(
+        len(experts),
+        vocabulary,
+        stride,
+        (c_void_p * len(experts))(*(_rows(log_probs, stride) for log_probs in experts)),
+        length,
+        _address(targets_T, np.int32, length),
+        weights.ctypes.data,
+        byref(count),
+        logprobs.ctypes.data,
+        own.ctypes.data,
+        None if ranks is None else ranks.ctypes.data,
+        None if entropies is None else entropies.ctypes.data,
+        None if mixed is None else mixed.ctypes.data,
+        broken.ctypes.data,
+    )
+    distributions = None if mixed is None else mixed[:, :vocabulary]
+    return Mixed(
+        logprobs, own, ranks, entropies, distributions, weights, count.value, broken.astype(bool), read
+    )
+
+
+def _rows(log_probs_TV: Floats, stride: int) -> int:
+    if log_probs_TV.strides != (4 * stride, 4) or log_probs_TV.dtype != np.float32:
+        raise ValueError("log-probabilities must be rows of float32 with room for padding")
+    return int(log_probs_TV.ctypes.data)

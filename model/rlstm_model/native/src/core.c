@@ -15,11 +15,12 @@
 
 /* ---- instruction sets ----------------------------------------------------------------------------------- */
 
-#define DECLARE(set)                         \
-  int64_t rl_room_##set(rl_batch *batch);    \
-  void rl_lay_out_##set(rl_batch *batch);    \
-  void rl_read_##set(rl_batch *batch, int thread);
-#define KERNELS(set) {rl_room_##set, rl_lay_out_##set, rl_read_##set}
+#define DECLARE(set)                              \
+  int64_t rl_room_##set(rl_batch *batch);         \
+  void rl_lay_out_##set(rl_batch *batch);         \
+  void rl_read_##set(rl_batch *batch, int thread); \
+  void rl_distribution_##set(const rl_token *token, int32_t *rank, float *entropy, float *mixed);
+#define KERNELS(set) {rl_room_##set, rl_lay_out_##set, rl_read_##set, rl_distribution_##set}
 
 #if defined(__x86_64__) || defined(_M_X64)
 DECLARE(avx512)
@@ -323,41 +324,10 @@ int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_r
 /* ---- the mixture ---------------------------------------------------------------------------------------- */
 
 #define MOST_EXPERTS 64
-#define FLOOR (-9999.0f)
-
-INLINE float clamp(double x) { return x > 0.0 ? 0.0f : x < (double)FLOOR ? FLOOR : (float)x; }
-
-/* Log-probability of token `v` in the mixture of the experts that computed a distribution. */
-INLINE double mixed_at(int experts, const float *const *row, const double *weight, int v) {
-  double best = -__builtin_inf(), total = 0.0;
-  for (int k = 0; k < experts; k++)
-    if (weight[k] > 0.0 && row[k][v] > best) best = row[k][v];
-  if (best == -__builtin_inf()) return best;
-  for (int k = 0; k < experts; k++)
-    if (weight[k] > 0.0) total += weight[k] * exp_d(row[k][v] - best);
-  return best + log_d(total);
-}
-
-/* Rank and entropy of one token's distribution, and the whole of it where it is wanted. */
-static void distribution(int experts, int vocab, const float *const *row, const double *weight, int target,
-                         int32_t *rank, float *entropy, double *mixed) {
-  const float own = clamp(experts == 1 ? row[0][target] : mixed_at(experts, row, weight, target));
-  int ahead = 0;
-  double sum = 0.0;
-  for (int v = 0; v < vocab; v++) {
-    const double exact = experts == 1 ? row[0][v] : mixed_at(experts, row, weight, v);
-    const float value = clamp(exact);
-    ahead += value > own || (value == own && v < target);
-    sum -= exp_d(value) * value;
-    if (mixed != NULL) mixed[v] = exact;
-  }
-  *rank = ahead + 1;
-  *entropy = (float)sum;
-}
 
 int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *const *log_probs, int32_t length,
                const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
-               int32_t *ranks, float *entropies, double *mixed, uint8_t *broken) {
+               int32_t *ranks, float *entropies, float *mixed, uint8_t *broken) {
   if (experts < 1 || experts > MOST_EXPERTS) return -1;
   for (int32_t t = 0; t < length; t++) {
     const float *row[MOST_EXPERTS];
@@ -382,9 +352,10 @@ int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *cons
     }
     logprobs[t] = best + log_d(heard < experts ? total / usable : total);
     if (ranks != NULL) {
-      for (int k = 0; k < experts && heard < experts; k++) speaking[k] /= usable;
-      distribution(experts, vocab, row, speaking, targets[t], &ranks[t], &entropies[t],
-                   mixed == NULL ? NULL : mixed + (int64_t)t * vocab);
+      float heed[MOST_EXPERTS];
+      for (int k = 0; k < experts; k++) heed[k] = (float)(heard < experts ? speaking[k] / usable : speaking[k]);
+      const rl_token token = {experts, vocab, targets[t], row, heed};
+      chosen()->kernels.distribution(&token, &ranks[t], &entropies[t], mixed == NULL ? NULL : mixed + t * stride);
     }
     const double given = 1.0 / ((double)*tokens + 2.0), kept = 1.0 - given;
     for (int k = 0; k < experts; k++) weights[k] = weights[k] * likelihood[k] / total * kept + given / experts;

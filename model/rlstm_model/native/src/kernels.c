@@ -16,11 +16,12 @@
 /* Terms of a sum that are added before the sum is put down: as many as leave panels in a core's cache. */
 #define DEPTH 512
 
-/* Rows and panels of a tile: as many sums as there are registers for. */
+/* Rows and panels of a tile: as many sums as there are registers for. Where rows are cut into blocks, which differ
+ * by one at most, all of them have the same number of panels. */
 #if WIDTH == 16
 #define MOST_ROWS 12
 #define WIDEST 8
-static const int panels_of[MOST_ROWS + 1] = {0, 8, 8, 8, 4, 4, 4, 2, 2, 2, 2, 2, 2};
+static const int panels_of[MOST_ROWS + 1] = {0, 8, 8, 8, 4, 4, 2, 2, 2, 2, 2, 2, 2};
 #else
 #define MOST_ROWS 6
 #define WIDEST 4
@@ -85,12 +86,12 @@ typedef void (*tile_function)(const rl_tile *);
 TILES(1, 1) TILES(2, 1) TILES(3, 1) TILES(4, 1) TILES(5, 1) TILES(6, 1)
 #if WIDTH == 16
 TILES(7, 1) TILES(8, 1) TILES(9, 1) TILES(10, 1) TILES(11, 1) TILES(12, 1)
-TILES(1, 8) TILES(2, 8) TILES(3, 8) TILES(4, 4) TILES(5, 4) TILES(6, 4)
+TILES(1, 8) TILES(2, 8) TILES(3, 8) TILES(4, 4) TILES(5, 4) TILES(6, 2)
 TILES(7, 2) TILES(8, 2) TILES(9, 2) TILES(10, 2) TILES(11, 2) TILES(12, 2)
 static const tile_function narrow[MOST_ROWS][2] = {NARROW(1), NARROW(2), NARROW(3),  NARROW(4),  NARROW(5),  NARROW(6),
                                                    NARROW(7), NARROW(8), NARROW(9), NARROW(10), NARROW(11), NARROW(12)};
 static const tile_function wide[MOST_ROWS][2] = {
-    WIDE(1, 8), WIDE(2, 8), WIDE(3, 8), WIDE(4, 4),  WIDE(5, 4),  WIDE(6, 4),
+    WIDE(1, 8), WIDE(2, 8), WIDE(3, 8), WIDE(4, 4),  WIDE(5, 4),  WIDE(6, 2),
     WIDE(7, 2), WIDE(8, 2), WIDE(9, 2), WIDE(10, 2), WIDE(11, 2), WIDE(12, 2)};
 #else
 #if WIDTH == 8
@@ -1042,4 +1043,52 @@ void FOR_SET(rl_read)(rl_batch *batch, int thread) {
   store_states(&p);
   if (w->learned > 0) learn(&p);
   wait_(w);
+}
+
+/* ---- mixtures of experts -------------------------------------------------------------------------------- */
+
+#define FLOOR (-9999.0f)
+
+/* Log-probabilities of WIDTH tokens from `v` on, between FLOOR and 0. */
+INLINE vec mixed_at(const rl_token *token, int64_t v) {
+  vec best = all(-__builtin_inff()), sum = {0};
+  for (int k = 0; k < token->experts; k++)
+    if (token->weight[k] > 0.0f) {
+      const vec value = load(token->row[k] + v);
+      best = select_(value > best, value, best);
+    }
+  best = select_(best < all(FLOOR), all(FLOOR), best);
+  if (token->experts > 1) {
+    for (int k = 0; k < token->experts; k++)
+      if (token->weight[k] > 0.0f) sum = fma_(exp_(load(token->row[k] + v) - best), all(token->weight[k]), sum);
+    best = best + log_(sum);
+  }
+  best = select_(best < all(FLOOR), all(FLOOR), best);
+  return min_(best, (vec){0});
+}
+
+void FOR_SET(rl_distribution)(const rl_token *token, int32_t *rank, float *entropy, float *mixed) {
+  const vec here = mixed_at(token, token->target / WIDTH * WIDTH);
+  const float own = here[token->target % WIDTH];
+  vec sum[PARTS];
+  float lane[LANES];
+  int32_t ahead = 0;
+  for (int p = 0; p < PARTS; p++) sum[p] = (vec){0};
+  for (int64_t i = 0; i < token->vocab; i += LANES)
+    for (int p = 0; p < PARTS; p++) {
+      const int64_t v = i + p * WIDTH;
+      const vec value = mixed_at(token, v);
+      if (mixed != NULL) store(mixed + v, value);
+      vec probability = select_(value < all(-80.0f), (vec){0}, exp_(value));
+      for (int j = 0; j < WIDTH; j++) {
+        if (v + j >= token->vocab)
+          probability[j] = 0.0f;
+        else
+          ahead += value[j] > own || (value[j] == own && v + j < token->target);
+      }
+      sum[p] = fma_(-probability, value, sum[p]);
+    }
+  for (int p = 0; p < PARTS; p++) store(lane + p * WIDTH, sum[p]);
+  *rank = ahead + 1;
+  *entropy = tree(lane);
 }

@@ -87,6 +87,21 @@ INLINE vec exp_(vec x) {
   return p * (vec)((whole + 127) << 23);
 }
 
+/* The natural logarithm of positive normal numbers, to 1e-7. */
+INLINE vec log_(vec x) {
+  ivec bits = (ivec)x, e = ((bits >> 23) & 0xff) - 127;
+  vec m = (vec)((bits & 0x7fffff) | 0x3f800000);
+  const ivec high = m > all(1.41421356f);
+  m = select_(high, m * 0.5f, m);
+  e = e - high; /* a true comparison is -1 */
+  const vec s = (m - 1.0f) / (m + 1.0f), s2 = s * s;
+  vec p = fma_(all(2.0f / 9.0f), s2, all(2.0f / 7.0f));
+  p = fma_(p, s2, all(2.0f / 5.0f));
+  p = fma_(p, s2, all(2.0f / 3.0f));
+  p = fma_(p * s2, s, s + s);
+  return fma_(__builtin_convertvector(e, vec), all(0.693147181f), p);
+}
+
 INLINE vec sigmoid_(vec x) { return 1.0f / (1.0f + exp_(-x)); }
 
 INLINE vec tanh_(vec x) { return 1.0f - 2.0f / (1.0f + exp_(x + x)); }

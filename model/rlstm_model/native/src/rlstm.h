@@ -107,16 +107,16 @@ RL_API int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, con
 
 /* Mix `experts` rows' log-probabilities of `length` tokens and let the weights follow them.
  *
- * log_probs  [experts] pointers to [length, stride]
- * targets    [length]
+ * log_probs  [experts] pointers to [length, stride], stride the padded vocabulary
  * weights    [experts], updated; tokens, updated: the t of the next token
- * logprobs   [length] of the mixture; own [length, experts] of each expert; ranks, entropies [length]: wanted
- *            unless NULL; mixed [length, vocab] whole distributions, unless NULL
+ * logprobs   [length] of the mixture's targets; own [length, experts] of each expert's
+ * ranks      [length] of the targets, and entropies [length]: both or NULL
+ * mixed      [length, stride] whole distributions, or NULL; wanted with ranks alone
  * broken     [experts], set to 1 for experts that computed no distribution of some token
  * Returns the number of tokens before the first at which every expert was broken. */
 RL_API int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *const *log_probs, int32_t length,
-               const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
-               int32_t *ranks, float *entropies, double *mixed, uint8_t *broken);
+                      const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
+                      int32_t *ranks, float *entropies, float *mixed, uint8_t *broken);
 
 /* What tells builds apart whose bits differ. */
 RL_API const char *rl_identity(void);

@@ -37,12 +37,22 @@ typedef struct {
   void *plan;
 } rl_batch;
 
+/* One token's distribution as experts see it: `row` are their log-probabilities, with room up to a multiple of
+ * RL_LANES, and `weight` what each counts, 0 for one that is not heard. */
+typedef struct {
+  int32_t experts, vocab, target;
+  const float *const *row;
+  const float *weight;
+} rl_token;
+
 /* What each instruction set has: bytes that a batch takes, its layout in its arena, and reading it, which every
- * thread of its team calls with its number. */
+ * thread of its team calls with its number; and the rank of a token's target, its entropy, and its mixed
+ * log-probabilities where they are wanted, padded. */
 typedef struct {
   int64_t (*room)(rl_batch *batch);
   void (*lay_out)(rl_batch *batch);
   void (*read)(rl_batch *batch, int thread);
+  void (*distribution)(const rl_token *token, int32_t *rank, float *entropy, float *mixed);
 } rl_kernels;
 
 #endif

@@ -1,13 +1,12 @@
-"""The native core's structures, and a model packed for them.
+"""A model packed for the native core: the structures of `src/rlstm.h`, and what they point to.
 
 Everything is padded to LANES values: every vector, every block of gates, both sides of every matrix. Padding
-is zero and stays zero. Shape suffixes: N rows of a matrix, M columns, R and Q axes, P fast weights, D elements
-of all cores and biases, T tokens, V vocabulary.
+is zero and stays zero. Shape suffixes: N rows of a matrix, M columns, R and Q axes, P fast weights, D
+elements of all cores and biases, T tokens, V vocabulary.
 """
 
-import ctypes
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, Structure, byref, c_double, c_float, c_int32, c_int64, c_uint8, c_void_p
+from ctypes import POINTER, Structure, c_int32, c_int64, c_void_p
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,7 +20,13 @@ Floats = NDArray[np.float32]
 
 
 class _Matrix(Structure):
-    _fields_ = [("n", c_int32), ("m", c_int32), ("half", c_int32), ("forward", c_void_p), ("backward", c_void_p)]
+    _fields_ = [
+        ("n", c_int32),
+        ("m", c_int32),
+        ("half", c_int32),
+        ("forward", c_void_p),
+        ("backward", c_void_p),
+    ]
 
 
 class _Weight(Structure):
@@ -88,7 +93,9 @@ class _Model(Structure):
     ]
 
 
-class _Row(Structure):
+class RowStruct(Structure):
+    """One row of a window: addresses and a length."""
+
     _fields_ = [
         (name, c_void_p) for name in ("own", "gradient", "state", "ids", "targets", "loss", "log_probs")
     ] + [("length", c_int32)]
@@ -117,7 +124,7 @@ class Space(NamedTuple):
     whole: bool = False
 
 
-class NativeModel:
+class PackedModel:
     """A model packed for the native core, with the places of what rows add to it.
 
     elements   D, of cores and biases as :class:`Space` orders them: cores first, then biases
@@ -126,22 +133,46 @@ class NativeModel:
 
     def __init__(
         self,
-        library: ctypes.CDLL,
         config: ModelConfig,
         weights: Mapping[str, NDArray[Any]],
         space: Space | None = None,
     ) -> None:
         """``weights`` are float16 or float32 arrays by name; half precision stays so."""
-        self._library = library
         self.config = config
         self._kept: list[Any] = []
         self._weights = weights
         self._space = space or Space({}, ())
-        self._half = all(weight.dtype == np.float16 for weight in weights.values())
         self._offsets: dict[str, list[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]]] = {}
         self.size = 0
-        self._model = self._build()
+        self.struct = self._build()
+        """What the core reads; it lives as long as this does."""
+        widths = [weights[f"stack.layers.{layer}.h"].shape[1] for layer in range(config.num_layers)]
+        starts = np.cumsum([0, *map(padded, widths)])
+        self.state_size = 2 * int(starts[-1])
+        self._units = np.concatenate([np.arange(w) + s for w, s in zip(widths, starts, strict=False)])
+        self.padded_vocab = int(self.struct.padded_vocab)
         self.places_D = self._places()
+
+    @property
+    def names(self) -> list[str]:
+        """The weights of which cores and biases are elements, in their order."""
+        return [*self._offsets] if self._space.whole else [*self._space.axes, *self._space.biases]
+
+    def pad_states(self, states_N2S: Floats) -> Floats:
+        """States ``[N, 2, S]``, h and then c of all layers' units, as rows take them: padded copies."""
+        whole = np.zeros((len(states_N2S), 2, self.state_size // 2), np.float32)
+        whole[:, :, self._units] = states_N2S
+        return whole
+
+    def unpad_states(self, whole: Floats) -> Floats:
+        """The states ``[N, 2, S]`` that padded ones hold."""
+        return np.asarray(whole[:, :, self._units])
+
+    def pad_elements(self, elements_ND: Floats) -> Floats:
+        """Cores and biases as rows take them."""
+        own = np.zeros((len(elements_ND), self.size), np.float32)
+        own[:, self.places_D] = elements_ND
+        return own
 
     # ---- packing ------------------------------------------------------------------------------------------
 
@@ -169,7 +200,10 @@ class NativeModel:
             return _Weight(shared, _Matrix(), _Matrix(), -1, 0, 0)
         left, right = axes if index is None else (axes.left[index], axes.right[index])
         own = self._claim(name, (left.shape[1], right.shape[0]), (1, 1))
-        left_matrix, right_matrix = self._matrix(_single(left), rows, 1), self._matrix(_single(right), 1, columns)
+        left_matrix, right_matrix = (
+            self._matrix(_single(left), rows, 1),
+            self._matrix(_single(right), 1, columns),
+        )
         return _Weight(shared, left_matrix, right_matrix, own, left_matrix.m, right_matrix.n)
 
     def _bias(self, name: str, blocks: int, index: int | None = None, fill: float = 0.0) -> _Bias:
@@ -278,9 +312,8 @@ class NativeModel:
         return layer
 
     def _places(self) -> NDArray[np.int64]:
-        names = [*self._offsets] if self._space.whole else [*self._space.axes, *self._space.biases]
         places = []
-        for name in names:
+        for name in self.names:
             for offset, shape, blocks, sides in self._offsets.get(name, ()):
                 index = np.arange(int(np.prod(shape))).reshape(shape)
                 whole = np.full(sides, -1)
