@@ -5,6 +5,7 @@ not depend on other rows, on their order, or on the number of threads.
 """
 
 import ctypes
+import os
 import threading
 from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_float, c_int32, c_int64, c_void_p
@@ -126,6 +127,12 @@ def _address(array: "NDArray[np.float32] | NDArray[np.int32] | None", dtype: typ
             f"an array must be {size} contiguous {np.dtype(dtype)}, not {array.shape} {array.dtype}"
         )
     return int(array.ctypes.data)
+
+
+@cache
+def pool() -> Pool:
+    """The pool that this process shares: as many threads as there are cores, or RLSTM_THREADS."""
+    return Pool(int(os.environ.get("RLSTM_THREADS", 0)) or len(os.sched_getaffinity(0)))
 
 
 @cache
