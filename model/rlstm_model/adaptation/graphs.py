@@ -17,9 +17,6 @@ import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.capture import Capture, CudaGraphs, Recorded
-from rlstm_model.adaptation.native_rows import NativeRows
-from rlstm_model.adaptation.subspace import SubspaceFastWeights
-from rlstm_model.language_model import LanguageModel
 from rlstm_model.adaptation.fast_weights import FastWeights, Learned, Weights
 from rlstm_model.adaptation.row_weights import RowFastWeights
 from rlstm_model.adaptation.static_weights import StaticWeights
@@ -263,8 +260,6 @@ def graphed(weights: FastWeights) -> FastWeights:
     there is Python's to know.
     """
     device = weights.model.embedding.input.device
-    if device.type == "cpu" and isinstance(weights, SubspaceFastWeights) and _native(weights.model):
-        return NativeRows(weights.model, weights)
     if device.type != "cuda" or not isinstance(weights, RowFastWeights):
         return weights
     return GraphedWeights(weights, Graphs(CudaGraphs(device)), _LEAST_ROWS)
@@ -273,13 +268,6 @@ def graphed(weights: FastWeights) -> FastWeights:
 def graphed_reading(weights: StaticWeights) -> Weights:
     """The same for weights that only read."""
     device = weights.model.embedding.input.device
-    if device.type == "cpu" and _native(weights.model):
-        return NativeRows(weights.model)
     if device.type != "cuda":
         return weights
     return GraphedReading(weights, Graphs(CudaGraphs(device)), _LEAST_ROWS)
-
-
-def _native(model: LanguageModel) -> bool:
-    """Whether the native core computes it."""
-    return model.embedding.input.dtype == torch.float32

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from ctypes import byref, c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlstm_model.native.packed import Floats, PackedModel, RowStruct, padded
+from rlstm_model.native.packed import Floats, PackedModel, RowStruct, StepStruct, padded
 
 NAMES: Final = ("librlstm.so", "librlstm.dylib", "rlstm.dll")
 
@@ -28,29 +28,52 @@ class NativeUnavailable(ImportError):
 class Row(NamedTuple):
     """One row of a window; arrays are C-contiguous.
 
-    ids      ``[T]`` int32, inputs; every id is one of the vocabulary's
-    state    ``[2, S]``, h of all layers and then c, padded (:meth:`PackedModel.pad_state`): overwritten
-    own      the row's fast weights, padded; None reads with the weights as loaded
-    targets  ``[T]`` int32, to be learned from; None learns nothing
-    loss     ``[T]``, what each target's loss is multiplied with
+    ids       ``[T]`` int32, inputs; every id is one of the vocabulary's
+    state     ``[2, S]``, h of all layers and then c, padded (:meth:`PackedModel.pad_states`): overwritten
+    delta_P   the row's fast weights, in the model's dtype of them; None is zero
+    targets   ``[T]`` int32, to be learned from; None learns nothing
+    loss      ``[T]``, what each target's loss is multiplied with
+    rate      of the step that is taken after the window; None takes none
+    gradient  whether it is wanted
     """
 
     ids: NDArray[np.int32]
     state: Floats
-    own: Floats | None = None
+    delta_P: NDArray[Any] | None = None
     targets: NDArray[np.int32] | None = None
     loss: Floats | None = None
+    rate: float | None = None
+    gradient: bool = False
+
+
+class Step(NamedTuple):
+    """What became of a step.
+
+    delta_P        the fast weights after it; those before where it was not ``taken``
+    taken          whether it was finite
+    scale          what they were cut back by to the greatest norm; 1 where they were not
+    norm           before that
+    gradient_norm  of what was learned from
+    """
+
+    delta_P: NDArray[Any]
+    taken: bool
+    scale: float
+    norm: float
+    gradient_norm: float
 
 
 class Window(NamedTuple):
     """What a row gave.
 
     log_probs_TV  natural log-probabilities after each input
-    gradient      of the sum of weighted losses at ``own``, as long; None where nothing was learned
+    gradient_P    of the sum of weighted losses at the fast weights; None where it was not wanted
+    step          None where none was taken
     """
 
     log_probs_TV: Floats
-    gradient: Floats | None
+    gradient_P: Floats | None
+    step: Step | None
 
 
 class Pool:
@@ -84,13 +107,11 @@ class Pool:
         ``temperature`` multiplies the logits. Rows that learn have one length, and no other is longer. Raises
         ValueError for rows that do not fit, or for ids outside the vocabulary.
         """
-        order = sorted(
-            range(len(rows)), key=lambda i: (rows[i].targets is None, -len(rows[i].ids), rows[i].own is None)
-        )
+        order = sorted(range(len(rows)), key=lambda i: _place(rows[i]))
         structs = (RowStruct * len(rows))()
-        windows: dict[int, Window] = {}
+        buffers: dict[int, _Buffers] = {}
         for struct, i in zip(structs, order, strict=True):
-            windows[i] = _fill(struct, model, rows[i])
+            buffers[i] = _fill(struct, model, rows[i])
         with self._lock:
             if self._pool is None:
                 raise ValueError("the pool is closed")
@@ -99,27 +120,53 @@ class Pool:
             raise MemoryError("a window needs more memory than there is")
         if code != 0:
             raise ValueError("rows do not fit the model, or each other")
-        return [
-            Window(windows[i].log_probs_TV[:, : model.config.vocab_size], windows[i].gradient)
-            for i in range(len(rows))
-        ]
+        return [buffers[i].window(model) for i in range(len(rows))]
 
 
-def _fill(struct: RowStruct, model: PackedModel, row: Row) -> Window:
-    log_probs = np.empty((len(row.ids), model.padded_vocab), np.float32)
-    gradient = None if row.targets is None else np.zeros(model.size, np.float32)
-    struct.length = len(row.ids)
+def _place(row: Row) -> tuple[bool, int, bool]:
+    """The order of rows in a window: those that learn, longer ones, those with fast weights."""
+    return row.targets is None, -len(row.ids), row.delta_P is None
+
+
+class _Buffers(NamedTuple):
+    """Where the core writes what a row gives."""
+
+    log_probs: Floats
+    gradient: Floats | None
+    after: NDArray[Any] | None
+    step: StepStruct
+
+    def window(self, model: PackedModel) -> Window:
+        step = None
+        if self.after is not None:
+            done = self.step
+            step = Step(self.after, bool(done.taken), done.scale, done.norm, done.gradient_norm)
+        return Window(self.log_probs[:, : model.config.vocab_size], self.gradient, step)
+
+
+def _fill(struct: RowStruct, model: PackedModel, row: Row) -> _Buffers:
+    own = _Buffers(
+        np.empty((len(row.ids), model.padded_vocab), np.float32),
+        np.empty(model.fast_weights, np.float32) if row.gradient else None,
+        None if row.rate is None else np.empty(model.fast_weights, model.dtype),
+        StepStruct(),
+    )
+    if (row.gradient or row.rate is not None) and row.targets is None:
+        raise ValueError("a row without targets has no gradient, and takes no step")
+    struct.length, struct.rate = len(row.ids), row.rate or 0.0
     struct.ids = _address(row.ids, np.int32, len(row.ids))
     struct.state = _address(row.state, np.float32, model.state_size)
-    struct.own = _address(row.own, np.float32, model.size)
+    struct.delta = _address(row.delta_P, model.dtype, model.fast_weights)
+    struct.delta_after = _address(own.after, model.dtype, model.fast_weights)
+    struct.gradient = _address(own.gradient, np.float32, model.fast_weights)
     struct.targets = _address(row.targets, np.int32, len(row.ids))
     struct.loss = _address(row.loss, np.float32, len(row.ids))
-    struct.gradient = _address(gradient, np.float32, model.size)
-    struct.log_probs = log_probs.ctypes.data
-    return Window(log_probs, gradient)
+    struct.log_probs = own.log_probs.ctypes.data
+    struct.step = ctypes.addressof(own.step)
+    return own
 
 
-def _address(array: "NDArray[np.float32] | NDArray[np.int32] | None", dtype: type, size: int) -> int | None:
+def _address(array: NDArray[Any] | None, dtype: type, size: int) -> int | None:
     if array is None:
         return None
     if array.dtype != dtype or array.size != size or not array.flags.c_contiguous:

@@ -6,7 +6,7 @@ elements of all cores and biases, T tokens, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, Structure, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -90,6 +90,15 @@ class _Model(Structure):
         ("mixing", _Weight),
         ("projection_bias", _Bias),
         ("layer", POINTER(_Layer)),
+        ("fast_weights", c_int64),
+        ("own_size", c_int64),
+        ("half", c_int32),
+        ("whole", c_int32),
+        ("places", c_void_p),
+        ("precision", c_void_p),
+        ("shrink", c_void_p),
+        ("shrink_all", c_float),
+        ("max_norm", c_float),
     ]
 
 
@@ -97,8 +106,29 @@ class RowStruct(Structure):
     """One row of a window: addresses and a length."""
 
     _fields_ = [
-        (name, c_void_p) for name in ("own", "gradient", "state", "ids", "targets", "loss", "log_probs")
-    ] + [("length", c_int32)]
+        *(
+            (name, c_void_p)
+            for name in (
+                "delta",
+                "delta_after",
+                "gradient",
+                "state",
+                "ids",
+                "targets",
+                "loss",
+                "log_probs",
+            )
+        ),
+        ("length", c_int32),
+        ("rate", c_float),
+        ("step", c_void_p),
+    ]
+
+
+class StepStruct(Structure):
+    """What became of a row's step."""
+
+    _fields_ = [("norm", c_float), ("gradient_norm", c_float), ("scale", c_float), ("taken", c_int32)]
 
 
 def padded(size: int) -> int:
@@ -116,19 +146,34 @@ class Axes(NamedTuple):
 class Space(NamedTuple):
     """What rows may change: cores between ``axes``, by weight name, and the biases named.
 
-    ``whole``: every weight instead. A row is then read with a model of its own.
+    chosen_P  the places of the fast weights among the elements of all cores and biases; None is all of them
+    dtype     of fast weights: float16 or float32
+    whole     every weight instead. A row is then read with a model of its own
     """
 
     axes: Mapping[str, Axes]
     biases: Sequence[str]
+    chosen_P: NDArray[np.int64] | None = None
+    dtype: type = np.float32
     whole: bool = False
+
+
+class Rule(NamedTuple):
+    """One step: delta - shrink delta - rate precision gradient, cut back to the norm ``max_norm``.
+
+    ``precision_P`` None is 1 for all; ``shrink_P`` may be one number for all.
+    """
+
+    precision_P: Floats | None = None
+    shrink_P: "Floats | float" = 0.0
+    max_norm: float = float("inf")
 
 
 class PackedModel:
     """A model packed for the native core, with the places of what rows add to it.
 
-    elements   D, of cores and biases as :class:`Space` orders them: cores first, then biases
-    places_D   where each of them stands among a row's padded fast weights, of which there are ``size``
+    fast_weights  P: all elements of cores, as :class:`Space` orders them, and of biases; or those chosen
+    dtype         of deltas
     """
 
     def __init__(
@@ -136,6 +181,7 @@ class PackedModel:
         config: ModelConfig,
         weights: Mapping[str, NDArray[Any]],
         space: Space | None = None,
+        rule: Rule | None = None,
     ) -> None:
         """``weights`` are float16 or float32 arrays by name; half precision stays so."""
         self.config = config
@@ -143,7 +189,7 @@ class PackedModel:
         self._weights = weights
         self._space = space or Space({}, ())
         self._offsets: dict[str, list[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]]] = {}
-        self.size = 0
+        self._size = 0
         self.struct = self._build()
         """What the core reads; it lives as long as this does."""
         widths = [weights[f"stack.layers.{layer}.h"].shape[1] for layer in range(config.num_layers)]
@@ -151,7 +197,7 @@ class PackedModel:
         self.state_size = 2 * int(starts[-1])
         self._units = np.concatenate([np.arange(w) + s for w, s in zip(widths, starts, strict=False)])
         self.padded_vocab = int(self.struct.padded_vocab)
-        self.places_D = self._places()
+        self._add_rule(self._places(), rule or Rule())
 
     @property
     def names(self) -> list[str]:
@@ -168,11 +214,21 @@ class PackedModel:
         """The states ``[N, 2, S]`` that padded ones hold."""
         return np.asarray(whole[:, :, self._units])
 
-    def pad_elements(self, elements_ND: Floats) -> Floats:
-        """Cores and biases as rows take them."""
-        own = np.zeros((len(elements_ND), self.size), np.float32)
-        own[:, self.places_D] = elements_ND
-        return own
+    def _add_rule(self, places_D: NDArray[np.int64], rule: Rule) -> None:
+        chosen = self._space.chosen_P
+        places = places_D if chosen is None else places_D[chosen]
+        self.fast_weights, self.dtype = len(places), self._space.dtype
+        struct = self.struct
+        struct.fast_weights, struct.own_size = len(places), self._size
+        struct.half, struct.whole = int(self.dtype is np.float16), int(self._space.whole)
+        struct.places = self._keep(places.astype(np.int32))
+        struct.max_norm = rule.max_norm
+        if rule.precision_P is not None:
+            struct.precision = self._keep(_vector(rule.precision_P, len(places)))
+        if isinstance(rule.shrink_P, float):
+            struct.shrink_all = rule.shrink_P
+        else:
+            struct.shrink = self._keep(_vector(rule.shrink_P, len(places)))
 
     # ---- packing ------------------------------------------------------------------------------------------
 
@@ -221,9 +277,9 @@ class PackedModel:
     def _claim(self, name: str, shape: tuple[int, ...], blocks: tuple[int, ...]) -> int:
         """A place among a row's fast weights for an array of a shape; tied matrices have one."""
         sides = tuple(b * padded(s // b) for s, b in zip(shape, blocks, strict=True))
-        offset = self.size
+        offset = self._size
         self._offsets.setdefault(name, []).append((offset, shape, blocks, sides))
-        self.size += int(np.prod(sides))
+        self._size += int(np.prod(sides))
         return offset
 
     def _build(self) -> _Model:
@@ -251,7 +307,7 @@ class PackedModel:
         matrix = "embedding.output" if "embedding.output" in weights else "embedding.input"
         model.output = self._weight(matrix, 1, 1)
         if matrix == "embedding.input" and model.input_own >= 0:  # tied: one core for both
-            self.size = model.output.own
+            self._size = model.output.own
             self._offsets[matrix].pop()
             model.output.own = model.input_own
         model.output_bias = self._bias("embedding.bias", 1, fill=-1e30)
@@ -323,6 +379,13 @@ class PackedModel:
                 flat[whole.ravel()[inside]] = np.flatnonzero(inside) + offset
                 places.append(flat)
         return np.concatenate(places) if places else np.empty(0, np.int64)
+
+
+def _vector(values: Floats, size: int) -> Floats:
+    vector = np.ascontiguousarray(values, np.float32)
+    if vector.shape != (size,):
+        raise ValueError(f"a rule of {size} fast weights has {size} numbers, not {vector.shape}")
+    return vector
 
 
 def _inside(size: int, blocks: int) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlstm_model import native
 from rlstm_model.config import ModelConfig
-from rlstm_model.native.packed import Axes, PackedModel, Space, padded
+from rlstm_model.native.packed import Axes, PackedModel, Rule, Space, padded
 
 TIME = 5
 NAMES = ("embedding.bias", "embedding.input")
@@ -114,7 +114,7 @@ class Case:
         if config.softmax_components > 1:
             self.space = Space({}, ())
         self.model = PackedModel(config, self.weights, self.space)
-        self.elements_ND = draw(generator, (rows, len(self.model.places_D)), 0.3)
+        self.elements_ND = draw(generator, (rows, self.model.fast_weights), 0.3)
         self.ids_NT = generator.integers(config.vocab_size, size=(rows, time + 1)).astype(np.int32)
         self.loss_NT = generator.random((rows, time)).astype(np.float32)
         units = config.num_layers * config.hidden_size
@@ -126,9 +126,10 @@ class Case:
         return native.Row(
             ids=np.ascontiguousarray(ids[:-1]),
             state=self.model.pad_states(self.states_N2S[number : number + 1])[0],
-            own=self.model.pad_elements(self.elements_ND[number : number + 1])[0] if own else None,
+            delta_P=self.elements_ND[number].copy() if own else None,
             targets=np.ascontiguousarray(ids[1:]) if learn else None,
             loss=self.loss_NT[number].copy() if learn else None,
+            gradient=learn,
         )
 
     def loss(self, reference, number, elements_D, temperature):
@@ -189,7 +190,6 @@ def test_gradients_are_slopes_of_the_loss(reference, pool, config):
     case = Case(config)
     windows = pool.window(case.model, [case.row(number) for number in range(3)], temperature=1.2)
     for number, window in enumerate(windows):
-        gradient = window.gradient[case.model.places_D]
         elements = case.elements_ND[number].astype(np.float64)
         for _ in range(3):
             direction = case.generator.normal(size=elements.size)
@@ -197,9 +197,7 @@ def test_gradients_are_slopes_of_the_loss(reference, pool, config):
                 case.loss(reference, number, elements + step * direction, 1.2) for step in (1e-5, -1e-5)
             )
             slope = (ahead - behind) / 2e-5
-            assert gradient @ direction == pytest.approx(slope, rel=2e-4, abs=2e-4)
-        padding = np.delete(window.gradient, case.model.places_D)
-        assert not padding.any()
+            assert window.gradient_P @ direction == pytest.approx(slope, rel=2e-4, abs=2e-4)
 
 
 def test_whole_models_learn_every_weight(reference, pool):
@@ -208,15 +206,76 @@ def test_whole_models_learn_every_weight(reference, pool):
     space = Space({}, (), whole=True)
     case.model = PackedModel(case.config, case.weights, space)
     case.space = Space({}, list(case.weights))
-    case.elements_ND = np.zeros((3, len(case.model.places_D)), np.float32)
+    case.elements_ND = np.zeros((3, case.model.fast_weights), np.float32)
     (window,) = pool.window(case.model, [case.row(0)])
-    gradient = window.gradient[case.model.places_D]
+    gradient = window.gradient_P
     order = np.concatenate([np.full(case.weights[name].size, i) for i, name in enumerate(case.model.names)])
     for number, name in enumerate(case.model.names):
         direction = np.where(order == number, case.generator.normal(size=gradient.size), 0.0)
         by_name = np.concatenate([direction[order == case.model.names.index(n)] for n in case.space.biases])
         ahead, behind = (case.loss(reference, 0, step * by_name, 1.0) for step in (1e-5, -1e-5))
         assert gradient @ direction == pytest.approx((ahead - behind) / 2e-5, rel=2e-4, abs=2e-4), name
+
+
+def test_a_step_is_that_of_the_rule():
+    """In float32 and, for values that half precision can hold, in float16; some rows are cut back."""
+    case = Case(config_of())
+    size = case.model.fast_weights
+    rule = Rule(case.generator.random(size).astype(np.float32) * 3, 0.01, 1.5)
+    for dtype, tolerance in ((np.float32, 1e-6), (np.float16, 2e-3)):
+        space = case.space._replace(dtype=dtype, chosen_P=np.arange(size)[::2].copy())
+        model = PackedModel(
+            case.config, case.weights, space, rule._replace(precision_P=rule.precision_P[::2])
+        )
+        case.model = model
+        elements, case.elements_ND = case.elements_ND, (case.elements_ND[:, ::2] / 4).astype(dtype)
+        rows = [case.row(number)._replace(rate=rate) for number, rate in enumerate((0.5, 0.01, 0.0))]
+        for threads in (1, 2):
+            for row, window in zip(rows, native.Pool(threads).window(model, rows), strict=True):
+                delta, step = row.delta_P.astype(np.float64), window.step
+                moved = delta * 0.99 - row.rate * window.gradient_P * rule.precision_P[::2].astype(np.float64)
+                norm = np.linalg.norm(moved)
+                assert step.norm == pytest.approx(norm, rel=1e-5)
+                assert step.gradient_norm == pytest.approx(np.linalg.norm(window.gradient_P), rel=1e-5)
+                assert step.scale == pytest.approx(min(1.0, 1.5 / norm), rel=1e-5)
+                np.testing.assert_allclose(step.delta_P, moved * step.scale, atol=tolerance, rtol=tolerance)
+                assert step.taken
+                assert step.delta_P.dtype == dtype
+        case.elements_ND = elements
+
+
+def test_a_step_that_is_not_finite_is_not_taken():
+    case = Case(config_of())
+    for dtype in (np.float32, np.float16):
+        case.model = PackedModel(case.config, case.weights, case.space._replace(dtype=dtype))
+        row = case.row(0)._replace(delta_P=case.elements_ND[0].astype(dtype), rate=1e38)
+        (window,) = native.Pool(1).window(case.model, [row])
+        assert not window.step.taken
+        assert window.step.delta_P.tobytes() == row.delta_P.tobytes()
+        (window,) = native.Pool(1).window(case.model, [case.row(0)._replace(delta_P=None, rate=1e38)])
+        assert not window.step.delta_P.any()
+
+
+def test_half_precision_is_rounded_to_the_nearest():
+    """Every half survives a step that moves nothing, and what lies between goes to the even one."""
+    config = config_of(vocab_size=70_000, hidden_size=1, num_layers=1, mogrifier_rounds=0)
+    weights = draw_weights(config, np.random.default_rng(0))
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)]
+    model = PackedModel(
+        config,
+        weights,
+        Space({}, ["embedding.bias"], np.arange(len(halves)), np.float16),
+        Rule(shrink_P=0.25),
+    )
+    ids, loss = np.zeros(1, np.int32), np.zeros(1, np.float32)
+    state = np.zeros((2, model.state_size // 2), np.float32)
+    (window,) = native.Pool(1).window(model, [native.Row(ids, state, halves, ids, loss, rate=0.0)])
+    wide = halves.astype(np.float32)
+    assert (
+        window.step.delta_P.view(np.uint16)
+        == (wide - wide * np.float32(0.25)).astype(np.float16).view(np.uint16)
+    ).all()
 
 
 @settings(max_examples=25)
@@ -252,8 +311,8 @@ def test_a_row_has_the_bits_that_it_has_alone(hidden, vocabulary, learners, leng
         (window,) = alone.window(case.model, [row])
         assert window.log_probs_TV.tobytes() == windows[number].log_probs_TV.tobytes()
         assert row.state.tobytes() == company[number].state.tobytes()
-        if window.gradient is not None:
-            assert window.gradient.tobytes() == windows[number].gradient.tobytes()
+        if window.gradient_P is not None:
+            assert window.gradient_P.tobytes() == windows[number].gradient_P.tobytes()
 
 
 def test_a_text_may_be_cut_anywhere():
@@ -275,7 +334,7 @@ def test_instruction_sets_of_one_identity_have_the_same_bits():
         "import test_window as t; from rlstm_model import native;"
         "case = t.Case(t.config_of(hidden_size=40, vocab_size=50), rows=15);"
         "windows = native.Pool(1).window(case.model, [case.row(n) for n in range(15)]);"
-        "bits = b''.join(w.log_probs_TV.tobytes() + w.gradient.tobytes() for w in windows);"
+        "bits = b''.join(w.log_probs_TV.tobytes() + w.gradient_P.tobytes() for w in windows);"
         "print(native.instructions(), native.identity(), hashlib.sha256(bits).hexdigest())"
     )
     seen = {}
@@ -304,21 +363,21 @@ def test_rows_that_do_not_fit_are_refused():
         good._replace(targets=outside),
         good._replace(ids=np.full_like(good.ids, -1)),
         good._replace(ids=good.ids[:0], targets=good.targets[:0], loss=good.loss[:0]),
-        good._replace(own=None),
+        good._replace(targets=None),
         good._replace(loss=None),
         good._replace(state=good.state[:, :-1].copy()),
-        good._replace(own=good.own[:-1]),
+        good._replace(delta_P=good.delta_P[:-1]),
         good._replace(ids=good.ids.astype(np.int64)),
     ]
     before = good.state.tobytes()
     for row in bad:
-        with pytest.raises(ValueError, match=r"rows do not fit|an array must be"):
+        with pytest.raises(ValueError, match=r"rows do not fit|an array must be|no gradient"):
             pool.window(case.model, [row])
     for rows in ([], [good, case.row(1, length=3)]):
-        with pytest.raises(ValueError, match=r"rows do not fit|an array must be"):
+        with pytest.raises(ValueError, match=r"rows do not fit|an array must be|no gradient"):
             pool.window(case.model, rows)
     mixture = Case(replace(case.config, softmax_components=2))
-    with pytest.raises(ValueError, match=r"rows do not fit|an array must be"):
+    with pytest.raises(ValueError, match=r"rows do not fit|an array must be|no gradient"):
         pool.window(mixture.model, [mixture.row(0)])
     assert good.state.tobytes() == before
     pool.close()
@@ -332,10 +391,10 @@ def test_values_that_are_not_finite_stay_in_their_row():
     pool = native.Pool(2)
     rows = [case.row(number) for number in range(4)]
     rows[1].state[0, 0] = np.nan
-    rows[2].own[:] = np.inf
+    rows[2].delta_P[:] = np.inf
     windows = pool.window(case.model, rows)
     assert [bool(np.isfinite(window.log_probs_TV).all()) for window in windows] == [True, False, False, True]
-    assert [bool(np.isfinite(window.gradient).all()) for window in windows] == [True, False, False, True]
+    assert [bool(np.isfinite(window.gradient_P).all()) for window in windows] == [True, False, False, True]
 
 
 def test_padding_is_to_whole_vectors():

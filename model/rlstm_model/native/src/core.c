@@ -267,10 +267,11 @@ static int valid(const rl_model *model, int32_t rows, const rl_row *row) {
   if (rows < 1) return 0;
   for (int i = 0; i < rows; i++) {
     const rl_row *r = &row[i];
-    const int learns = r->gradient != NULL;
+    const int learns = r->targets != NULL;
     if (r->length < 1 || (i > 0 && r->length > row[i - 1].length)) return 0;
-    if (learns && (r->own == NULL || r->targets == NULL || r->loss == NULL || r->length != row[0].length)) return 0;
-    if (learns && (model->components > 1 || (i > 0 && row[i - 1].gradient == NULL))) return 0;
+    if ((r->delta != NULL || learns) && model->fast_weights == 0) return 0;
+    if (learns && (r->loss == NULL || r->length != row[0].length || model->components > 1)) return 0;
+    if (learns && i > 0 && row[i - 1].targets == NULL) return 0;
     for (int t = 0; t < r->length; t++) {
       if (r->ids[t] < 0 || r->ids[t] >= model->vocab) return 0;
       if (learns && (r->targets[t] < 0 || r->targets[t] >= model->vocab)) return 0;

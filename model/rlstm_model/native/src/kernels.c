@@ -165,6 +165,7 @@ typedef struct {
   const float **own;       /* [rows] */
   int64_t width, widest;   /* of all layers' states together; the widest vector */
   float *low, *middle;     /* between the factors of what rows add */
+  float *gradient;         /* [learners, own_size] */
 } work;
 
 INLINE void wait_(work *w) {
@@ -271,7 +272,7 @@ static void weight_gradient(work *w, const rl_weight *weight, const float *d, in
   range mine = share(n, w->thread, w->threads);
   const int learners = w->learners, steps = (int)(w->learned / learners);
   for (int row = 0; row < learners; row++) {
-    float *gradient = w->batch->row[row]->gradient + weight->own;
+    float *gradient = w->gradient + row * w->model->own_size + weight->own;
     const float *dr = d + row * ld_n, *xr = x + row * ld_m;
     for (int64_t i = mine.first; i < mine.last; i++)
       for (int64_t j = 0; j < m; j += LANES) {
@@ -293,7 +294,7 @@ static void bias_gradient(work *w, const rl_bias *bias, const float *d, int64_t 
   if (!bias->present || bias->own < 0) return;
   range mine = share(bias->n / LANES, w->thread, w->threads);
   for (int row = 0; row < w->learners; row++) {
-    float *gradient = w->batch->row[row]->gradient + bias->own;
+    float *gradient = w->gradient + row * w->model->own_size + bias->own;
     for (int64_t i = mine.first * LANES; i < mine.last * LANES; i += WIDTH) {
       vec sum = load(gradient + i);
       for (int64_t token = row; token < w->learned; token += w->learners) sum = sum + load(d + token * ldd + i);
@@ -618,10 +619,11 @@ static void embed_back(work *w, const float *d_x, float *low) {
     EACH(i, mine)
     for (int64_t token = 0; token < w->learned; token++) {
       const rl_row *row = w->batch->row[token % rows];
+      float *gradient = w->gradient + token % rows * model->own_size;
       const float *left = model->input_left + (int64_t)row->ids[token / rows] * r;
       const vec value = load(low + token * q + i);
       for (int j = 0; j < r; j++) {
-        float *to = row->gradient + model->input_own + (int64_t)j * q + i;
+        float *to = gradient + model->input_own + (int64_t)j * q + i;
         store(to, fma_(all(left[j]), value, load(to)));
       }
     }
@@ -629,7 +631,8 @@ static void embed_back(work *w, const float *d_x, float *low) {
     const range mine = share(width / LANES, w->thread, w->threads);
     for (int64_t token = 0; token < w->learned; token++) {
       const rl_row *row = w->batch->row[token % rows];
-      float *to = row->gradient + model->input_own + (int64_t)row->ids[token / rows] * width;
+      float *to = w->gradient + token % rows * model->own_size + model->input_own +
+                  (int64_t)row->ids[token / rows] * width;
       EACH(i, mine) store(to + i, load(to + i) + load(d_x + token * width + i));
     }
   }
@@ -800,6 +803,96 @@ static void softmax(work *w, const float *features, const softmax_room *room, fl
   }
 }
 
+/* ---- fast weights --------------------------------------------------------------------------------------- */
+
+/* Elements whose squares are added up together: norms are the same for any number of threads. */
+#define BLOCK 4096
+
+typedef struct {
+  float squares, gradient_squares, greatest;
+} block_sums;
+
+INLINE int64_t blocks_of(const rl_model *model) { return (model->fast_weights + BLOCK - 1) / BLOCK; }
+
+INLINE float delta_at(const rl_model *model, const rl_row *row, int64_t p) {
+  if (row->delta == NULL) return 0.0f;
+  return model->half ? from_half(((const uint16_t *)row->delta)[p]) : ((const float *)row->delta)[p];
+}
+
+/* Put the rows' fast weights where their cores and biases are, and make room for gradients. */
+static void expand(work *w) {
+  const rl_model *model = w->model;
+  const range size = share(model->own_size, w->thread, w->threads);
+  const range mine = share(model->fast_weights, w->thread, w->threads);
+  for (int row = 0; row < w->rows; row++)
+    if (w->own[row] != NULL)
+      memset((float *)w->own[row] + size.first, 0, (int64_t)(size.last - size.first) * sizeof(float));
+  for (int row = 0; row < w->learners; row++)
+    memset(w->gradient + row * model->own_size + size.first, 0, (int64_t)(size.last - size.first) * sizeof(float));
+  wait_(w);
+  for (int row = 0; row < w->rows; row++) {
+    float *own = (float *)w->own[row];
+    if (own == NULL || w->batch->row[row]->delta == NULL) continue;
+    for (int64_t p = mine.first; p < mine.last; p++) own[model->places[p]] = delta_at(model, w->batch->row[row], p);
+  }
+  wait_(w);
+}
+
+/* One step of the rule for a block of a row's fast weights; the sums that its guards need. */
+static block_sums move_block(const rl_model *model, const rl_row *row, const float *gradient, float *moved,
+                             int64_t first, int64_t last) {
+  float lane[3][LANES] = {{0}};
+  for (int64_t p = first; p < last; p++) {
+    const int at = (int)((p - first) % LANES);
+    const float g = gradient[model->places[p]], delta = delta_at(model, row, p);
+    const float shrink = model->shrink == NULL ? model->shrink_all : model->shrink[p];
+    const float precision = model->precision == NULL ? 1.0f : model->precision[p];
+    const float value = (delta - delta * shrink) - (g * row->rate) * precision, size = value < 0 ? -value : value;
+    moved[p] = value;
+    lane[0][at] += value * value, lane[1][at] += g * g;
+    lane[2][at] = size > lane[2][at] ? size : lane[2][at];
+    if (row->gradient != NULL) row->gradient[p] = g;
+  }
+  block_sums sums = {tree(lane[0]), tree(lane[1]), 0.0f};
+  for (int i = 0; i < LANES; i++) sums.greatest = lane[2][i] > sums.greatest ? lane[2][i] : sums.greatest;
+  return sums;
+}
+
+static void step_rows(work *w, float *moved, block_sums *sums) {
+  const rl_model *model = w->model;
+  const int64_t count = model->fast_weights, blocks = blocks_of(model);
+  const range mine = share(blocks, w->thread, w->threads);
+  for (int row = 0; row < w->learners; row++)
+    for (int64_t b = mine.first; b < mine.last; b++)
+      sums[row * blocks + b] =
+          move_block(model, w->batch->row[row], w->gradient + row * model->own_size, moved + row * count, b * BLOCK,
+                     (b + 1) * BLOCK < count ? (b + 1) * BLOCK : count);
+  wait_(w);
+  for (int row = 0; row < w->learners; row++) {
+    const rl_row *r = w->batch->row[row];
+    block_sums all_ = {0};
+    for (int64_t b = 0; b < blocks; b++) {
+      const block_sums own = sums[row * blocks + b];
+      all_.squares += own.squares, all_.gradient_squares += own.gradient_squares;
+      all_.greatest = own.greatest > all_.greatest ? own.greatest : all_.greatest;
+    }
+    rl_step step = {__builtin_sqrtf(all_.squares), __builtin_sqrtf(all_.gradient_squares), 1.0f, 0};
+    step.taken = step.norm < __builtin_inff();
+    if (step.taken && step.norm > model->max_norm) step.scale = model->max_norm / step.norm;
+    if (model->half && !(all_.greatest * step.scale < 65520.0f)) step.taken = 0;
+    if (r->step != NULL && w->thread == 0) *r->step = step;
+    if (r->delta_after == NULL) continue;
+    const int64_t first = mine.first * BLOCK, last = mine.last * BLOCK < count ? mine.last * BLOCK : count;
+    for (int64_t p = first; p < last; p++) {
+      const float value = step.taken ? moved[row * count + p] * step.scale : delta_at(model, r, p);
+      if (model->half)
+        ((uint16_t *)r->delta_after)[p] = to_half(value);
+      else
+        ((float *)r->delta_after)[p] = value;
+    }
+  }
+}
+
 /* ---- a batch -------------------------------------------------------------------------------------------- */
 
 /* Everything a batch needs, from its arena. */
@@ -810,8 +903,15 @@ typedef struct {
   softmax_room softmax;
   back_room back;
   float *arriving, *d_features;
+  float *moved; /* [learners, fast_weights] after a step */
+  block_sums *sums;
   int lowest; /* the first layer to go back to */
 } plan;
+
+/* Whether a row adds to the weights of the model; one that learns may begin with nothing. */
+static int adds(const rl_model *model, const rl_row *row) {
+  return !model->whole && model->fast_weights > 0 && (row->delta != NULL || row->targets != NULL);
+}
 
 static int has_own(const rl_model *model, const rl_layer *layer) {
   if (layer->x.own >= 0 || layer->h.own >= 0 || layer->u.own >= 0 || layer->c.own >= 0 || layer->bias.own >= 0) return 1;
@@ -836,19 +936,28 @@ static plan lay_out(rl_batch *batch) {
   plan p = {.w = {.batch = batch, .model = model, .rows = batch->rows, .threads = batch->team->size}};
   work *w = &p.w;
   for (int row = 0; row < batch->rows; row++) {
-    w->learners += batch->row[row]->gradient != NULL;
+    w->learners += batch->row[row]->targets != NULL;
     w->steps = (int)most(w->steps, batch->row[row]->length);
   }
   w->active = take(arena, w->steps * sizeof(int32_t));
   w->adding = take(arena, w->steps * sizeof(int32_t));
   w->offset = take(arena, (w->steps + 1) * sizeof(int64_t));
   w->own = take(arena, batch->rows * sizeof(float *));
-  for (int row = 0; row < batch->rows && real; row++) w->own[row] = batch->row[row]->own;
+  int64_t adders = 0;
+  for (int row = 0; row < batch->rows; row++) adders += adds(model, batch->row[row]);
+  float *own = rl_take(arena, adders * model->own_size);
+  w->gradient = rl_take(arena, w->learners * model->own_size);
+  p.moved = rl_take(arena, w->learners * model->fast_weights);
+  p.sums = take(arena, (int64_t)w->learners * blocks_of(model) * sizeof(block_sums));
+  for (int row = 0; row < batch->rows && real; row++) {
+    w->own[row] = adds(model, batch->row[row]) ? own : NULL;
+    if (w->own[row] != NULL) own += model->own_size;
+  }
   for (int t = 0; t < w->steps; t++) {
     int active = 0, adding = 0;
     for (int row = 0; row < batch->rows && batch->row[row]->length > t; row++) {
       active++;
-      if (batch->row[row]->own != NULL) adding = row + 1;
+      if (adds(model, batch->row[row])) adding = row + 1;
     }
     if (real) w->active[t] = active, w->adding[t] = adding, w->offset[t] = w->tokens;
     w->tokens += active;
@@ -1015,7 +1124,7 @@ void FOR_SET(rl_read)(rl_batch *batch, int thread) {
   work *w = &p.w;
   w->thread = thread;
   load_states(&p);
-  wait_(w);
+  expand(w);
   embed(w, p.source[0]);
   for (int l = 0; l < model->layers; l++) {
     const rl_layer *layer = &model->layer[l];
@@ -1041,7 +1150,11 @@ void FOR_SET(rl_read)(rl_batch *batch, int thread) {
   }
   softmax(w, p.source[model->layers], &p.softmax, p.d_features, p.back.low_d, p.back.low_x);
   store_states(&p);
-  if (w->learned > 0) learn(&p);
+  if (w->learned > 0) {
+    learn(&p);
+    wait_(w);
+    step_rows(w, p.moved, p.sums);
+  }
   wait_(w);
 }
 

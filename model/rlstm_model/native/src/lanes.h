@@ -66,6 +66,37 @@ INLINE vec load_half(const uint16_t *p) {
 #endif
 }
 
+/* The nearest half-precision value, ties to even. */
+INLINE uint16_t to_half(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  const uint32_t sign = bits >> 16 & 0x8000;
+  bits &= 0x7fffffff;
+  if (bits > 0x7f800000) return (uint16_t)(sign | 0x7e00);
+  if (bits >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
+  if (bits < 0x38800000) { /* subnormal: a sum with 0.5 rounds it into the last bits */
+    float value;
+    memcpy(&value, &bits, 4);
+    value += 0.5f;
+    memcpy(&bits, &value, 4);
+    return (uint16_t)(sign | (bits - 0x3f000000));
+  }
+  bits += 0xfff + (bits >> 13 & 1);
+  return (uint16_t)(sign | (bits - 0x38000000) >> 13);
+}
+
+INLINE float from_half(uint16_t h) {
+  const uint32_t rest = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
+  float value;
+  memcpy(&value, &rest, 4);
+  value = (h & 0x7c00) == 0x7c00 ? value * 0x1p112f * 0x1p16f : value * 0x1p112f;
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  bits |= sign;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+
 INLINE vec select_(ivec mask, vec a, vec b) { return (vec)((mask & (ivec)a) | (~mask & (ivec)b)); }
 
 INLINE vec min_(vec a, vec b) { return select_(a < b, a, b); }

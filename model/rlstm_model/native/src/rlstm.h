@@ -69,23 +69,42 @@ typedef struct {
   rl_weight projection, mixing;
   rl_bias projection_bias;
   const rl_layer *layer;
+  /* Fast weights: how many, whether in float16, and where each stands among a row's padded cores and biases,
+   * `own_size` values. `whole`: they are laid over the weights already, packed for the row. */
+  int64_t fast_weights, own_size;
+  int32_t half, whole;
+  const int32_t *places;
+  /* The rule: delta - shrink delta - rate precision gradient, cut back to a norm of `max_norm`. NULL: 1 for all,
+   * and `shrink_all` for all. */
+  const float *precision, *shrink;
+  float shrink_all, max_norm;
 } rl_model;
 
 enum { RL_RESIDUAL = 0, RL_SKIP = 1, RL_PLAIN = 2 };
 
+/* What became of a step: `taken` 0 where it was not finite, so that the row keeps its fast weights; `scale` below 1
+ * where they were cut back to the greatest norm; `norm` before that. */
+typedef struct {
+  float norm, gradient_norm, scale;
+  int32_t taken;
+} rl_step;
+
 /* One row of a batch.
  *
- * own        its fast weights, padded; NULL reads with the weights as loaded
- * gradient   where the gradient of its loss goes, as long as `own`; NULL learns nothing
- * state      h of all layers, then c of all layers, padded: read and overwritten
- * ids        [length] inputs
- * targets    [length], needed to learn
- * loss       [length] weights of the losses, needed to learn
- * log_probs  [length, padded_vocab] natural log-probabilities after each input; NULL wants none
+ * delta        its fast weights [fast_weights], float16 where the model says so; NULL is zero
+ * delta_after  the same after one step of the rule; NULL takes none
+ * gradient     of the row's loss at its fast weights, float32; NULL where it is not wanted
+ * state        h of all layers, then c of all layers, padded: read and overwritten
+ * ids          [length] inputs
+ * targets      [length] to be learned from; NULL learns nothing
+ * loss         [length] weights of the targets' losses
+ * log_probs    [length, padded_vocab] natural log-probabilities after each input; NULL wants none
+ * rate         of the step
  * Rows are sorted: those that learn first, all of one length, then the others by length, longest first; none is
  * longer than the first. */
 typedef struct {
-  const float *own;
+  const void *delta;
+  void *delta_after;
   float *gradient;
   float *state;
   const int32_t *ids;
@@ -93,6 +112,8 @@ typedef struct {
   const float *loss;
   float *log_probs;
   int32_t length;
+  float rate;
+  rl_step *step;
 } rl_row;
 
 typedef struct rl_pool rl_pool;
