@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics, measure_rms
+from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics, measure_rms
 from rlstm_model.adaptation.calibration_file import save_calibration
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
@@ -28,7 +28,7 @@ def tiny_checkpoint(tmp_path_factory):
     rms, count = measure_rms(model, texts, segment=SEGMENT, reduction="mean", bos_id=10)
     config = AdaptationConfig(
         kind="full",
-        coordinates=model.config.num_parameters,
+        num_fast_weights=model.config.num_parameters,
         rule="rms",
         rate=0.003,
         segment=SEGMENT,
@@ -36,10 +36,10 @@ def tiny_checkpoint(tmp_path_factory):
         statistics_batch=1,
         statistics_segments=count,
     )
-    calibrated = Calibrated(
+    calibrated = CalibrationSet(
         model=model,
         statistics=GradientStatistics(full_P=rms),
-        choices=(config, replace(config, kind="output_bias", coordinates=256)),
+        choices=(config, replace(config, kind="output_bias", num_fast_weights=256)),
     )
     save_calibration(path / checkpoints.ADAPTATION, calibrated)
     return path

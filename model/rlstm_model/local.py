@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.adapter import AdaptedState, Adapter, Cursor
 from rlstm_model.adaptation.calibration_file import load_calibration
-from rlstm_model.adaptation.reader import Next, static_next
+from rlstm_model.adaptation.evaluator import AdaptedState, Cursor, DynamicEvaluator
+from rlstm_model.adaptation.reader import NextToken, frozen_next
 from rlstm_model.checkpoint import Checkpoint, CheckpointError
 from rlstm_model.sampling import SamplingConfig, sample, uniform
 from rlstm_model.scoring import TextScores, TokenScores, score, score_text
 from rlstm_model.vocab import Vocab
 
-NextToken = Callable[[Cursor], Next]
+NextOf = Callable[[Cursor], NextToken]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -69,8 +69,8 @@ class StreamScores:
 class Stream:
     """A text in progress whose model learns as it reads. ``state`` is a value: keep it to come back."""
 
-    def __init__(self, adapter: Adapter, vocab: Vocab, state: AdaptedState) -> None:
-        self._adapter = adapter
+    def __init__(self, evaluator: DynamicEvaluator, vocab: Vocab, state: AdaptedState) -> None:
+        self._evaluator = evaluator
         self._vocab = vocab
         self.state = state
 
@@ -82,7 +82,7 @@ class Stream:
         """The same for ids. Raises ValueError when there are none, InvalidToken outside the vocabulary."""
         scores, static, guards = list[TokenScores](), list[Tensor](), list[str]()
         updates = 0
-        for part in self._adapter.observe(self.state, ids, learn=learn):
+        for part in self._evaluator.observe(self.state, ids, learn=learn):
             self.state = part.state  # the only state that is kept: each may hold a whole delta
             scores.append(part.scores)
             static += [] if part.static_logprobs is None else [part.static_logprobs]
@@ -100,7 +100,7 @@ class Stream:
         self, max_tokens: int, *, sampling: SamplingConfig | None = None, seed: int = 0
     ) -> Iterator[str]:
         """Continue the stream in pieces of text; the stream itself stays as it is."""
-        reader = self._adapter.reader(self.state)
+        reader = self._evaluator.reader(self.state)
         return _continue(
             reader.next, reader.cursor, self._vocab, max_tokens, sampling or SamplingConfig(), seed
         )
@@ -111,7 +111,7 @@ class LocalModel:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self._adapter: Adapter | None = None
+        self._evaluator: DynamicEvaluator | None = None
 
     @property
     def vocab(self) -> Vocab:
@@ -124,8 +124,8 @@ class LocalModel:
 
     def stream(self, *, rate_scale: float = 1.0) -> Stream:
         """A new stream that learns. Raises CheckpointError when the checkpoint has no calibration."""
-        adapter = self._adapter_of_checkpoint()
-        return Stream(adapter, self.vocab, adapter.start(rate_scale=rate_scale))
+        evaluator = self._evaluator_of_checkpoint()
+        return Stream(evaluator, self.vocab, evaluator.start(rate_scale=rate_scale))
 
     def generate(
         self, prompt: str, max_tokens: int, *, sampling: SamplingConfig | None = None, seed: int = 0
@@ -137,7 +137,7 @@ class LocalModel:
             _, state = score(model, ids, state=cursor.state, last=cursor.last)
             cursor = Cursor(state, ids[-1])
         return _continue(
-            lambda cursor: static_next(model, cursor),
+            lambda cursor: frozen_next(model, cursor),
             cursor,
             self.vocab,
             max_tokens,
@@ -145,16 +145,16 @@ class LocalModel:
             seed,
         )
 
-    def _adapter_of_checkpoint(self) -> Adapter:
-        if self._adapter is None:
+    def _evaluator_of_checkpoint(self) -> DynamicEvaluator:
+        if self._evaluator is None:
             path = self.checkpoint.adaptation_file
             if path is None:
                 raise CheckpointError(
                     f"{self.checkpoint.folder} has no {checkpoints.ADAPTATION}: calibrate it first"
                 )
             calibration = load_calibration(path, self.checkpoint.model).choose()
-            self._adapter = Adapter(self.checkpoint.model, calibration, bos_id=self.vocab.bos_id)
-        return self._adapter
+            self._evaluator = DynamicEvaluator(self.checkpoint.model, calibration, bos_id=self.vocab.bos_id)
+        return self._evaluator
 
 
 def load(name_or_path: str | Path, device: str | torch.device = "cpu") -> LocalModel:
@@ -163,7 +163,7 @@ def load(name_or_path: str | Path, device: str | torch.device = "cpu") -> LocalM
 
 
 def _continue(
-    next_token: NextToken,
+    next_token: NextOf,
     cursor: Cursor,
     vocab: Vocab,
     max_tokens: int,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rlstm_model.products import (
     Matrix,
-    Observed,
+    ObservedMatrix,
     RowMatrix,
     add_product,
     affine,
@@ -220,7 +220,7 @@ def _round_gradients(
     if weight is None or not takes_gradient(weight):
         return None
     rounds = zip(unbind(weight, 0), deltas, sources, strict=True)
-    like = weight.shared if isinstance(weight, Observed) else weight
+    like = weight.shared if isinstance(weight, ObservedMatrix) else weight
     like = like.core if isinstance(like, RowMatrix) else like
     return _stacked([weight_gradient(*each, precision) for each in rounds], like)
 

@@ -46,7 +46,7 @@ class RowMatrix(NamedTuple):
         return torch.addmm(base, own, self.left.t())
 
 
-class Observed(NamedTuple):
+class ObservedMatrix(NamedTuple):
     """A shared matrix ``[.., N, M]`` of whose gradient the factors are wanted, not their product.
 
     It multiplies as ``shared``. What :func:`weight_gradient` gives of it are ``delta`` and ``source`` side by
@@ -61,9 +61,9 @@ class Observed(NamedTuple):
         return self.shared.shape
 
     @property
-    def mT(self) -> "Observed":  # noqa: N802 - a tensor's name for it
+    def mT(self) -> "ObservedMatrix":  # noqa: N802 - a tensor's name for it
         """The transposed matrices, as views."""
-        return Observed(self.shared.mT)
+        return ObservedMatrix(self.shared.mT)
 
     def add_own(self, out: Tensor, x: Tensor) -> None:
         """Rows have nothing of their own to add."""
@@ -73,7 +73,7 @@ class Observed(NamedTuple):
         return base
 
 
-Matrix: TypeAlias = Tensor | RowMatrix | Observed
+Matrix: TypeAlias = Tensor | RowMatrix | ObservedMatrix
 
 
 def stack(matrices: Sequence[Matrix], precision: torch.dtype | None) -> Matrix:
@@ -93,8 +93,8 @@ def unbind(matrix: Matrix, dim: int) -> list[Matrix]:
     """The matrices along a leading dimension, as views."""
     if isinstance(matrix, RowMatrix):
         return [RowMatrix(*parts) for parts in zip(*(field.unbind(dim) for field in matrix), strict=True)]
-    if isinstance(matrix, Observed):
-        return [Observed(shared) for shared in matrix.shared.unbind(dim)]
+    if isinstance(matrix, ObservedMatrix):
+        return [ObservedMatrix(shared) for shared in matrix.shared.unbind(dim)]
     return list(matrix.unbind(dim))
 
 
@@ -161,11 +161,11 @@ def weight_gradient(weight: Matrix, delta: Tensor, source: Tensor, precision: to
     """Gradient of a layer's matrix, by which ``delta`` ``[T, B, N]`` stands behind ``source`` ``[T, B, M]``.
 
     One product ``[N, M]`` over all steps and rows of a window; of a :class:`RowMatrix` that of the cores,
-    ``[B, R, Q]``; of an :class:`Observed` matrix the two factors, ``[T, B, N + M]``.
+    ``[B, R, Q]``; of an :class:`ObservedMatrix` matrix the two factors, ``[T, B, N + M]``.
     """
     if isinstance(weight, RowMatrix):
         return _core_gradient(weight, delta, source)
-    if isinstance(weight, Observed):
+    if isinstance(weight, ObservedMatrix):
         return torch.cat((delta, source), -1)
     delta, source = delta.flatten(0, -2), source.flatten(0, -2)
     if precision == delta.dtype:

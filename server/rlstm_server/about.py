@@ -9,10 +9,10 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-from rlstm_model.adaptation.adapted_state import EXPERTS
-from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits
 from rlstm_server.settings import Limits
 
 VERSION = version("mogrifier-rlstm")
@@ -66,12 +66,14 @@ def _learning(served: ServedModel) -> dict[str, Any] | None:
     """Say by which rules the model learns, the default first; None for one that does not."""
     if not served.rules:
         return None
-    asked = [AdaptationRequest(kind=rule.kind, coordinates=rule.coordinates) for rule in served.rules]
+    asked = [
+        AdaptationRequest(kind=rule.kind, num_fast_weights=rule.num_fast_weights) for rule in served.rules
+    ]
     sizes = [served.state_bytes(served.choose(request)) for request in asked]
     return {
         "rules": [
             rule.to_json() | {"state_bytes": size} for rule, size in zip(served.rules, sizes, strict=True)
         ],
-        "experts": list(EXPERTS),
+        "experts": list(EXPERT_RATES),
         "default_experts": DEFAULT_EXPERTS,
     }

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIRouter, APIWebSocketRoute
 from starlette.middleware import Middleware
 
-from rlstm_model.adaptation.crew import undivided_products
+from rlstm_model.adaptation.thread_pool import single_threaded_products
 from rlstm_server import telemetry, upkeep
 from rlstm_server.about import VERSION, about, builds
 from rlstm_server.api import (
@@ -37,11 +37,11 @@ from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.export_keys import find_keys
-from rlstm_server.engine.messages import EngineLimits
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
 from rlstm_server.models_loading import load_models
+from rlstm_server.schemas import EngineLimits
 from rlstm_server.settings import Limits, Settings
 from rlstm_server.store.base import SessionStore
 from rlstm_server.store.embedded import EmbeddedValkey
@@ -147,7 +147,7 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         if parts.tracer_provider is not None:
             stack.push_async_callback(asyncio.to_thread, parts.tracer_provider.shutdown)
-        usual_threads = stack.enter_context(undivided_products())
+        usual_threads = stack.enter_context(single_threaded_products())
         models = parts.models
         if models is None:
             models = await asyncio.to_thread(load_models, settings)

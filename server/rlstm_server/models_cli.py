@@ -99,7 +99,7 @@ def _look_at(name_or_path: str | Path, name: str, *, shipped: bool) -> Listed:
     if checkpoint.adaptation_file is not None:
         try:
             choices = load_calibration(checkpoint.adaptation_file, checkpoint.model).choices
-            rules = tuple(f"{choice.kind}:{choice.coordinates}" for choice in choices)
+            rules = tuple(f"{choice.kind}:{choice.num_fast_weights}" for choice in choices)
         except CalibrationError as error:
             fault = str(error)
     return Listed(

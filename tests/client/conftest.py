@@ -225,7 +225,7 @@ class FakeServer:
             "position": size,
             "adaptation": {
                 "kind": "subspace",
-                "coordinates": 1234,
+                "num_fast_weights": 1234,
                 "experts": 2,
                 "rate_scale": 1.0,
                 "static": True,

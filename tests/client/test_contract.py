@@ -143,7 +143,7 @@ def test_generation_in_a_session() -> None:
 @pytest.mark.parametrize("kind", ["TokenEvent", "EndEvent"])
 def test_every_member_of_an_event_has_a_field(kind: str) -> None:
     """Events are read without a remainder."""
-    messages = pytest.importorskip("rlstm_server.engine.messages")
+    messages = pytest.importorskip("rlstm_server.schemas")
     counts = {"prompt_tokens": 1, "completion_tokens": 1, "seed": 1, "version": 1, "position": 1}
     sent = (
         messages.TokenEvent(choice=0, index=0, id=1, text="a", logprob=-1.0)

@@ -68,7 +68,7 @@ def test_a_whole_score() -> None:
 
 def test_how_a_session_learns() -> None:
     """Kind, size and experts are values, and there is one weight an expert."""
-    asked = {"kind": "subspace", "coordinates": 9, "experts": 2, "rate_scale": 0.5, "static": True}
+    asked = {"kind": "subspace", "num_fast_weights": 9, "experts": 2, "rate_scale": 0.5, "static": True}
     info = _read.session_info(
         {
             "id": "s",

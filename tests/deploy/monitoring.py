@@ -60,7 +60,7 @@ def expressions():
     series, name = scaled["seriesQuery"], scaled["seriesQuery"].split("{")[0]
     query = scaled["metricsQuery"].replace("<<.Series>>", name)
     query = query.replace("<<.LabelMatchers>>", 'namespace="rlstm",pod=~"a|b"').replace("<<.GroupBy>>", "pod")
-    return found | {"adapter series": series, "adapter": query}
+    return found | {"evaluator series": series, "evaluator": query}
 
 
 def parsed(expression):

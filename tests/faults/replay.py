@@ -2,7 +2,7 @@
 
 import json
 
-from rlstm_server.engine.messages import Caller
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.store.base import SessionKey
 
 from .load import PROBE

@@ -13,9 +13,9 @@ from rlstm_model.checkpoint import load
 from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.exports import write_export
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.store.base import SessionKey, first_position
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(3600)]
@@ -30,9 +30,9 @@ def seeds(checkpoint):
     facts = SessionFacts(name=None, created_at_ms=0, ttl_ms=1, metadata={"n": 1, "é": None})
     for asked, text in (({}, b""), ({}, b"a text that was read"), ({"static": False, "experts": 1}, b"ab")):
         choice = served.choose(AdaptationRequest(**asked))
-        adapter = served.adapter(choice.kind, choice.coordinates)
+        evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
         state = SessionState.before_text(served, choice)
-        for observed in adapter.observe(state.adapted, list(text)):
+        for observed in evaluator.observe(state.adapted, list(text)):
             state = replace(state, adapted=observed.state)
         copy = SessionCopy(key=KEY, position=first_position(KEY), state=state, facts=facts)
         yield b"".join(write_export(copy, ExportKeys((b"any",))).pieces)[:-32]

@@ -9,16 +9,16 @@ from tests.fuzz.mutations import change_tree, scrambled
 from tests.fuzz.nasties import BODIES, HEADER_VALUES, QUERY_VALUES, VALUES
 from tests.fuzz.worlds import KEY
 
-from rlstm_model.adaptation.works import Decisions
+from rlstm_model.adaptation.batch_items import Decisions
 from rlstm_server.api import bodies, dependencies
 from rlstm_server.engine.answers import append_answer, encode, encode_session, session_info
 from rlstm_server.engine.marks import Mark, read_mark
-from rlstm_server.engine.messages import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.record import Guarded, ReadingRecord, read_record, write_record
 from rlstm_server.engine.snapshot import Snapshots
 from rlstm_server.engine.text import START
 from rlstm_server.errors import InvalidField, InvalidText, ModelMismatch, StateCorrupt
+from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
 from rlstm_server.store.cursor import read_cursor, write_cursor
 from rlstm_server.store.sealing import MAGIC, Seal, seal, unseal
 

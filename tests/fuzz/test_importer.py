@@ -14,10 +14,11 @@ from tests.fuzz.worlds import KEY, KEYS
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.envelope import MAGIC, open_envelope
 from rlstm_server.engine.exports import read_session
-from rlstm_server.engine.messages import AppendRequest, Caller, ImportRequest, Passage
 from rlstm_server.engine.models import Models
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import ImportRejected, InternalFault, ServerError
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AppendRequest, ImportRequest, Passage
 from rlstm_server.store.in_memory import MemoryStore
 
 QUICK = 600

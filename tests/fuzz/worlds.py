@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
+from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
@@ -12,11 +12,11 @@ from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.exports import ExportSpec, write_export
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import Place
+from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.store.base import SessionKey, first_position
 
 KEYS = ExportKeys((b"the key of the fuzzer", b"an old one"))
@@ -49,7 +49,7 @@ def served_model(vocab):
     size = model.config.num_parameters
     full = AdaptationConfig(
         kind="full",
-        coordinates=size,
+        num_fast_weights=size,
         rule="sgd",
         rate=0.01,
         segment=SEGMENT,
@@ -57,10 +57,10 @@ def served_model(vocab):
         statistics_batch=1,
         statistics_segments=1,
     )
-    calibrated = Calibrated(
+    calibrated = CalibrationSet(
         model=model.eval().requires_grad_(False),
         statistics=GradientStatistics(full_P=torch.ones(size)),
-        choices=(full, replace(full, kind="output_bias", coordinates=vocab.size)),
+        choices=(full, replace(full, kind="output_bias", num_fast_weights=vocab.size)),
         fingerprint="c",
     )
     return ServedModel(name="tiny", fingerprint="f", model=model, vocab=vocab, calibrated=calibrated)
@@ -91,9 +91,9 @@ def _world(served):
 
 def _state(served, length, **asked):
     choice = served.choose(AdaptationRequest(**asked))
-    adapter = served.adapter(choice.kind, choice.coordinates)
+    evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
     state = SessionState.before_text(served, choice)
-    for observed in adapter.observe(state.adapted, [token % served.vocab.size for token in range(length)]):
+    for observed in evaluator.observe(state.adapted, [token % served.vocab.size for token in range(length)]):
         state = replace(state, adapted=observed.state)
     held = "do" if served.vocab.kind == "word" and length else ""
     return replace(state, place=Place(characters=length, pending=held))

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.capture import Capture, CudaGraphs, Recorded, Run
 from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
 from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
-from rlstm_model.adaptation.reader import Reader, static_reader
+from rlstm_model.adaptation.reader import Reader, frozen_reader
 from rlstm_model.adaptation.row_weights import RowFastWeights
 from rlstm_model.adaptation.rows import LearningRows, Rows
 from rlstm_model.adaptation.sparse import SparseFastWeights
-from rlstm_model.adaptation.static_weights import StaticWeights
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 from rlstm_model.config import ModelConfig
 from rlstm_model.initialisation import initialise
@@ -59,25 +59,25 @@ class Machine:
         """See :func:`calibration`."""
         return calibration(model, kind)
 
-    def adapter(self, kind: str, dtype: torch.dtype, *, plain: bool = False) -> Adapter:
+    def evaluator(self, kind: str, dtype: torch.dtype, *, plain: bool = False) -> DynamicEvaluator:
         """One that learns: on this machine by graphs, or (``plain``) on the CPU without."""
         model = self.model(dtype, torch.device("cpu") if plain else None)
-        adapter = Adapter(model, calibration(model, kind), bos_id=BOS)
-        weights = adapter.fast_weights
+        evaluator = DynamicEvaluator(model, calibration(model, kind), bos_id=BOS)
+        weights = evaluator.fast_weights
         weights = weights.weights if isinstance(weights, GraphedWeights) else weights
         if not plain and isinstance(weights, RowFastWeights):
-            adapter.fast_weights = GraphedWeights(weights, Graphs(self.capture(), spared=0))
-            adapter.rows = LearningRows(adapter.fast_weights)
-        return adapter
+            evaluator.fast_weights = GraphedWeights(weights, Graphs(self.capture(), spared=0))
+            evaluator.rows = LearningRows(evaluator.fast_weights)
+        return evaluator
 
     def reader(self, dtype: torch.dtype, *, plain: bool = False) -> Reader:
         """One that reads with the weights as loaded."""
         model = self.model(dtype, torch.device("cpu") if plain else None)
-        reader = static_reader(model, BOS)
+        reader = frozen_reader(model, BOS)
         if plain:
             return reader
         return replace(
-            reader, rows=Rows(GraphedReading(StaticWeights(model), Graphs(self.capture(), spared=0)))
+            reader, rows=Rows(GraphedReading(FrozenWeights(model), Graphs(self.capture(), spared=0)))
         )
 
 
@@ -89,7 +89,7 @@ def calibration(model: LanguageModel, kind: str) -> Calibration:
     size = model.config.num_parameters if space is None else space.size
     config = AdaptationConfig(
         kind="subspace" if kind == "alike" else kind,
-        coordinates=size,
+        num_fast_weights=size,
         rule="rms",
         rate=RATE,
         decay=0.02,
@@ -104,7 +104,7 @@ def calibration(model: LanguageModel, kind: str) -> Calibration:
 
 
 def spaces(model, generator):
-    """Kinds by name. Layers of the subspace are unlike each other, as chosen coordinates leave them."""
+    """Kinds by name. Layers of the subspace are unlike each other, as chosen fast weights leave them."""
     like, bases = model.embedding.input, {}
     names = [name for name, _ in model.named_parameters() if not name.endswith("bias")]
     for name in names:

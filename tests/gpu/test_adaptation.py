@@ -7,10 +7,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
 from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
 from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.reader import static_reader
-from rlstm_model.adaptation.round import Slice, Turn, perform
+from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.adaptation.rows import Lesson, Reading
 from rlstm_model.state import State
 from rlstm_training.bench.rows import measure
@@ -49,10 +49,10 @@ def test_static_scores(machine, dtype):
         cursors, logprobs = [reader.cursor] * machine.streams, []
         for piece in range(3):
             texts = drawn(machine.streams, SEGMENT, seed=piece)
-            done = perform([Slice(reader, c, text, 2) for c, text in zip(cursors, texts, strict=True)])
+            done = run_batch([ScoreChunk(reader, c, text, 2) for c, text in zip(cursors, texts, strict=True)])
             cursors = [sliced.cursor for sliced in done]
             logprobs += [sliced.scores.logprobs for sliced in done]
-        following = perform([Turn(reader, cursor) for cursor in cursors])
+        following = run_batch([DecodeStep(reader, cursor) for cursor in cursors])
         outcomes.append(torch.cat([*logprobs, *(turn.log_probs_V.cpu() for turn in following)]))
     assert_close(*outcomes, NATS[dtype] / 10)
 
@@ -72,7 +72,7 @@ def test_learning(machine, dtype, kind):
     """Logits, states and gradients at random deltas, of every kind of fast weights."""
     outcomes = []
     for plain in (False, True):
-        fast = machine.adapter(kind, dtype, plain=plain).fast_weights
+        fast = machine.evaluator(kind, dtype, plain=plain).fast_weights
         rows = 2 if kind == "full" else 3 * fast.tile
         generator = torch.Generator().manual_seed(4)
         delta = 0.02 * torch.randn(rows, fast.size, generator=generator)
@@ -90,28 +90,28 @@ def test_learning(machine, dtype, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounds_of_mixed_works(machine, dtype, kind):
     """Streams of all lineups, learning or not, in mid-segment too, beside what is read after them."""
-    outcomes = [list(_rounds(machine.adapter(kind, dtype, plain=plain))) for plain in (False, True)]
+    outcomes = [list(_rounds(machine.evaluator(kind, dtype, plain=plain))) for plain in (False, True)]
     assert any(updates for updates, _ in outcomes[0])
     for (updates, found), (expected_updates, expected) in zip(*outcomes, strict=True):
         assert updates == expected_updates
         assert_close(found, expected, NATS[dtype])
 
 
-def _rounds(adapter, streams=8):
+def _rounds(evaluator, streams=8):
     """Of each work in several rounds, the updates and what was computed."""
     lineups = [{"static": False}, {"experts": 2}, {}, {"experts": 4}]
-    states = [adapter.start(**lineups[i % 4]) for i in range(streams)]
+    states = [evaluator.start(**lineups[i % 4]) for i in range(streams)]
     draw = random.Random(11)
     for _ in range(8):
         parts = []
         for state in states:
             most = SEGMENT - state.position % SEGMENT
             ids = tuple(draw.randrange(VOCAB) for _ in range(draw.randint(1, most)))
-            parts.append(adapter.part(state, ids, learn=draw.random() < 0.8))
-        readers = [adapter.reader(state) for state in states[:4]]
-        slices = [Slice(reader, reader.cursor, (3, 1, 4)) for reader in readers]
-        turns = [Turn(reader, reader.cursor) for reader in readers]
-        done = perform([*parts, *slices, *turns])
+            parts.append(evaluator.chunk(state, ids, learn=draw.random() < 0.8))
+        readers = [evaluator.reader(state) for state in states[:4]]
+        slices = [ScoreChunk(reader, reader.cursor, (3, 1, 4)) for reader in readers]
+        turns = [DecodeStep(reader, reader.cursor) for reader in readers]
+        done = run_batch([*parts, *slices, *turns])
         states = [observed.state for observed in done[:streams]]
         for result in done[: streams + len(slices)]:
             yield getattr(result, "updates", 0), result.scores.logprobs
@@ -124,9 +124,9 @@ def test_a_mixture_of_rates(machine, dtype):
     outcomes = []
     (text,) = drawn(1, 10 * SEGMENT)
     for plain in (False, True):
-        adapter = machine.adapter("subspace", dtype, plain=plain)
-        state, logprobs = adapter.start(experts=4), []
-        for observed in adapter.observe(state, text):
+        evaluator = machine.evaluator("subspace", dtype, plain=plain)
+        state, logprobs = evaluator.start(experts=4), []
+        for observed in evaluator.observe(state, text):
             state = observed.state
             logprobs.append(observed.scores.logprobs)
         outcomes.append((torch.cat(logprobs), state.mixture.weights_NK.float(), state.delta_KP.float()))
@@ -137,7 +137,7 @@ def test_a_mixture_of_rates(machine, dtype):
 @pytest.mark.parametrize("kind", BY_GRAPHS)
 def test_graphs_in_any_order_are_the_plain_way(machine, kind):
     """Acts of many shapes, more than are kept, that share their memory: what they give without graphs."""
-    plain = machine.adapter(kind, torch.float32).fast_weights.weights
+    plain = machine.evaluator(kind, torch.float32).fast_weights.weights
     weights = GraphedWeights(plain, Graphs(machine.capture(), limit=3, spared=1))
     draw = random.Random(5)
     for seed in range(30):
@@ -162,29 +162,29 @@ def _flat(found):
 @pytest.mark.parametrize("kind", BY_GRAPHS)
 def test_nobody_waits_until_a_step_is_taken(machine, kind):
     """Rows are laid out, read and learned from without a wait: the device is never idle in between."""
-    adapter = machine.adapter(kind, torch.float32)
-    state = adapter.start(static=False)
+    evaluator = machine.evaluator(kind, torch.float32)
+    state = evaluator.start(static=False)
     lessons = [
         Lesson(Reading((BOS, *text[:-1]), state.now.state), text, [0.1] * SEGMENT)
         for text in drawn(machine.streams, SEGMENT)
     ]
     for _ in range(3):
-        adapter.rows.learn(lessons)
-        adapter.rows.read([each.reading for each in lessons])
+        evaluator.rows.learn(lessons)
+        evaluator.rows.read([each.reading for each in lessons])
     with machine.unwaiting():
-        adapter.rows.learn(lessons)
-        adapter.rows.read([each.reading for each in lessons])
+        evaluator.rows.learn(lessons)
+        evaluator.rows.read([each.reading for each in lessons])
 
 
 def test_graphs_are_a_gpus_own_way(machine):
     """Learners and readers use them there, unless they are told not to; a CPU never does."""
     on_gpu = machine.device.type == "cuda"
-    adapter = machine.adapter("subspace", torch.float32)
-    model = adapter.model
+    evaluator = machine.evaluator("subspace", torch.float32)
+    model = evaluator.model
     from_rule = machine.calibration(model, "subspace")
     assert isinstance(Learner(model, from_rule, bos_id=BOS).fast_weights, GraphedWeights) == on_gpu
     assert not isinstance(Learner(model, from_rule, bos_id=BOS, graphs=False).fast_weights, GraphedWeights)
-    assert isinstance(static_reader(model, BOS).rows.weights, GraphedReading) == on_gpu
+    assert isinstance(frozen_reader(model, BOS).rows.weights, GraphedReading) == on_gpu
 
 
 def test_figures(machine, capsys):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from rlstm_model.adaptation.static_weights import StaticWeights
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
 
 pytestmark = [
     pytest.mark.slow,
@@ -73,7 +73,7 @@ def test_compiled_training_gives_the_losses_of_eager_training(random_model, shap
 def test_static_texts_by_a_compiled_step_are_the_static_texts(random_model):
     """In windows and in single tokens, for two numbers of rows: to 1e-6 in float32."""
     model = random_model(dtype=torch.float32, mogrifier_rank=2)
-    compiled, plain = StaticWeights(model, compiled=True), StaticWeights(model)
+    compiled, plain = FrozenWeights(model, compiled=True), FrozenWeights(model)
     for rows in (3, 8):
         ids_TB, state = _text(model, batch=rows), model.initial_state(rows)
         outcomes = []

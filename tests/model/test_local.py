@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import rlstm_model
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_model.sampling import SamplingConfig
 
@@ -28,11 +28,11 @@ def test_a_text_is_scored_by_the_model_as_loaded(model):
     assert scores.bits_per_byte == pytest.approx(expected)
 
 
-def test_a_stream_is_the_adapter(model):
-    """Text in pieces gives the adapter's own scores, and the gain is the difference of the two losses."""
+def test_a_stream_is_the_evaluator(model):
+    """Text in pieces gives the evaluator's own scores, and the gain is the difference of the two losses."""
     calibration = load_calibration(model.checkpoint.adaptation_file, model.checkpoint.model).choose()
-    adapter = Adapter(model.checkpoint.model, calibration, bos_id=model.vocab.bos_id)
-    expected = [part.scores.logprobs for part in adapter.observe(adapter.start(), list(TEXT.encode()))]
+    evaluator = DynamicEvaluator(model.checkpoint.model, calibration, bos_id=model.vocab.bos_id)
+    expected = [part.scores.logprobs for part in evaluator.observe(evaluator.start(), list(TEXT.encode()))]
 
     stream = model.stream()
     parts = [stream.observe(TEXT[start : start + 25]) for start in range(0, len(TEXT), 25)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlstm_model.products import (
-    Observed,
+    ObservedMatrix,
     add_linear,
     add_product,
     affine,
@@ -67,7 +67,11 @@ def test_a_weight_gradient_sums_over_everything_but_the_last_dimension(precision
 def test_an_observed_matrix_multiplies_as_its_own():
     """In every product, transposed, stacked and taken apart."""
     x, weight, bias = _factors(torch.float64)
-    observed, out, expected = Observed(weight), torch.empty(2, 3, 5).double(), torch.empty(2, 3, 5).double()
+    observed, out, expected = (
+        ObservedMatrix(weight),
+        torch.empty(2, 3, 5).double(),
+        torch.empty(2, 3, 5).double(),
+    )
     assert observed.shape == weight.shape
     for own, result in ((observed, out), (weight, expected)):
         affine(bias, x, own, result)
@@ -85,7 +89,7 @@ def test_an_observed_matrix_gives_the_factors_of_its_gradient():
     """Side by side, for every row, whether or not the matrix is frozen."""
     generator = torch.Generator().manual_seed(1)
     delta, source = torch.randn(7, 3, 4, generator=generator), torch.randn(7, 3, 6, generator=generator)
-    observed = Observed(torch.empty(4, 6))
+    observed = ObservedMatrix(torch.empty(4, 6))
     assert takes_gradient(observed)
     left, right = weight_gradient(observed, delta, source, torch.float32).split_with_sizes([4, 6], -1)
     assert torch.equal(left, delta)

@@ -3,10 +3,10 @@ import os
 import pytest
 
 from rlstm_server.engine.engine import CACHE_BYTES
-from rlstm_server.engine.messages import EngineLimits
 from rlstm_server.engine.runner import ROWS
 from rlstm_server.engine.scheduler import SHARE
 from rlstm_server.errors import StartupError
+from rlstm_server.schemas import EngineLimits
 from rlstm_server.settings import Settings, load_settings
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import DropoutRates
 from rlstm_model.language_model import LanguageModel
@@ -48,13 +48,13 @@ def _record(folder, path, raw, dataset, role, **more):
 @pytest.fixture
 def shared_out(monkeypatch):
     """How many items crews were given to share, each time they were given any."""
-    counts, map_items = [], Crew.map
+    counts, map_items = [], ThreadPool.map
 
-    def counting(crew, act, items):
+    def counting(thread_pool, act, items):
         counts.append(len(items))
-        return map_items(crew, act, items)
+        return map_items(thread_pool, act, items)
 
-    monkeypatch.setattr(Crew, "map", counting)
+    monkeypatch.setattr(ThreadPool, "map", counting)
     return counts
 
 

@@ -133,7 +133,7 @@ def test_the_calibration_table_has_a_row_a_trial():
 
 
 def _config(**changes):
-    values = {"kind": "full", "coordinates": 7, "rule": "rms", "rate": 2e-4, "segment": 10}
+    values = {"kind": "full", "num_fast_weights": 7, "rule": "rms", "rate": 2e-4, "segment": 10}
     statistics = {"reduction": "mean", "statistics_batch": 1, "statistics_segments": 9}
     return AdaptationConfig(**{**values, **statistics, **changes})
 

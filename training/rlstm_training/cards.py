@@ -172,7 +172,7 @@ def _published(result: Mapping[str, Any], weights: str) -> str:
 
 def _rule(settings: Mapping[str, Any]) -> str:
     config, experts = settings["adaptation"], settings.get("experts", 1)
-    size = f" of {config['coordinates']:,}" if config["kind"] == "subspace" else ""
+    size = f" of {config['num_fast_weights']:,}" if config["kind"] == "subspace" else ""
     return (
         f"{config['kind']}{size}, {f'{experts} experts, ' if experts > 1 else ''}segments of "
         f"{config['segment']}, rate {config['rate'] * settings['rate_scale']:g}, decay {config['decay']:g}, "

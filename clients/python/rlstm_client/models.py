@@ -23,7 +23,7 @@ class Adaptation:
     """
 
     kind: str
-    coordinates: int
+    num_fast_weights: int
     experts: int = 1
     rate_scale: float = 1.0
     static: bool = True

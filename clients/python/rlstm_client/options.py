@@ -14,7 +14,7 @@ class AdaptationOptions(TypedDict, total=False):
     """How to learn, of `score` and of `sessions.create`; `info` says what there is."""
 
     kind: Kind  # what may change: of the rules that the model has
-    coordinates: int  # and how many numbers that is
+    num_fast_weights: int  # and how many numbers that is
     experts: Literal[1, 2, 4]  # learning rates that are mixed, the static one included
     rate_scale: float  # multiplies the calibrated learning rate, 0 to 10
     static: bool  # whether the weights as loaded read along; several experts need them

@@ -5,7 +5,7 @@ export interface AdaptationIn {
   /** What may change: of the checkpoint's rules; default: its first that fits. */
   readonly kind?: "full" | "subspace" | "sparse" | "output_bias" | null;
   /** How many numbers that is: likewise. */
-  readonly coordinates?: number | null;
+  readonly num_fast_weights?: number | null;
   /** Learning rates that are mixed, of several the first static: 2 unless `static` is false. */
   readonly experts?: 1 | 2 | 4 | null;
   /** Multiplies the calibrated rate; 0 never learns. Default: 1.0. */
@@ -18,7 +18,7 @@ export interface AdaptationIn {
 export interface AdaptationOut {
   readonly kind: "full" | "subspace" | "sparse" | "output_bias";
   /** Numbers that each expert may change. */
-  readonly coordinates: number;
+  readonly num_fast_weights: number;
   readonly experts: number;
   readonly rate_scale: number;
   readonly static: boolean;

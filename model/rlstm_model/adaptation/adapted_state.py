@@ -14,7 +14,7 @@ from torch import Tensor
 from rlstm_model.adaptation.mixture import MixtureState, check_state
 from rlstm_model.state import State
 
-EXPERTS: Final = {1: (1.0,), 2: (1.0,), 4: (1 / 3, 1.0, 3.0)}
+EXPERT_RATES: Final = {1: (1.0,), 2: (1.0,), 4: (1 / 3, 1.0, 3.0)}
 """What the rates of the experts that learn are multiplied with, by the number of experts.
 
 One expert learns; of several, the first is static: it never learns.
@@ -30,7 +30,7 @@ class StateMismatch(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lineup:
+class ExpertConfig:
     """The rows that read a stream: first the static one, where there is one, then those that learn.
 
     experts  how many are mixed: 1, 2 or 4; of several the static row is one
@@ -41,8 +41,10 @@ class Lineup:
     static: bool = True
 
     def __post_init__(self) -> None:
-        if type(self.experts) is not int or self.experts not in EXPERTS:
-            raise ValueError(f"experts must be one of {', '.join(map(str, EXPERTS))}, not {self.experts!r}")
+        if type(self.experts) is not int or self.experts not in EXPERT_RATES:
+            raise ValueError(
+                f"experts must be one of {', '.join(map(str, EXPERT_RATES))}, not {self.experts!r}"
+            )
         if type(self.static) is not bool:
             raise ValueError(f"static must be true or false, not {self.static!r}")
         if self.experts > 1 and not self.static:
@@ -51,7 +53,7 @@ class Lineup:
     @property
     def rates(self) -> tuple[float, ...]:
         """What the rates of the rows that learn are multiplied with."""
-        return EXPERTS[self.experts]
+        return EXPERT_RATES[self.experts]
 
     @property
     def learning(self) -> slice:
@@ -90,7 +92,7 @@ class Cursor(NamedTuple):
 class AdaptedState:
     """Everything a stream has left behind: a value, never written to.
 
-    lineup          the rows that read it
+    expert_config          the rows that read it
     delta_KP        the fast weights of the rows that learn; None is zero for all
     now             where all rows are
     start           where they were when the unfinished segment began: ``now`` itself when none is pending
@@ -103,7 +105,7 @@ class AdaptedState:
     rate_scale      multiplies the calibrated learning rate; 0 learns nothing and lets nothing decay
     """
 
-    lineup: Lineup
+    expert_config: ExpertConfig
     delta_KP: Tensor | None
     now: Cursor
     start: Cursor
@@ -137,8 +139,8 @@ class AdaptedState:
     def header(self) -> dict[str, Any]:
         """The rest, as a JSON object. Mixture weights are written so that they are read back bit by bit."""
         return {
-            "experts": self.lineup.experts,
-            "static": self.lineup.static,
+            "experts": self.expert_config.experts,
+            "static": self.expert_config.static,
             "last": self.now.last,
             "start_last": self.start.last,
             "weights": list(self.weights),
@@ -153,7 +155,7 @@ class AdaptedState:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StateShape:
+class StateSchema:
     """What a state must look like to belong to one model and one token grid.
 
     ``recurrent`` has the shape of one row's state, its dtype, and the device of all tensors; ``weights`` is
@@ -169,7 +171,7 @@ class StateShape:
     def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> AdaptedState:
         """The state that was stored. Raises StateMismatch, NonFiniteState."""
         fields = _Fields(header, self.vocab_size)
-        lineup = fields.lineup()
+        expert_config = fields.expert_config()
         last, start_last = fields.token("last"), fields.token("start_last")
         pending, pending_learn = fields.tokens("pending"), fields.flags("pending_learn")
         position = fields.count("position")
@@ -179,33 +181,35 @@ class StateShape:
             raise StateMismatch(f"pending holds more tokens than the segment at position {position} has had")
         if last != (pending[-1] if pending else start_last):
             raise StateMismatch("last is not the newest token")
-        self._check(tensors, lineup, pending=bool(pending))
+        self._check(tensors, expert_config, pending=bool(pending))
         device = self.recurrent.h.device
         now = Cursor(_state(tensors, "now", device), last)
         return AdaptedState(
-            lineup=lineup,
+            expert_config=expert_config,
             delta_KP=tensors["delta"].to(device) if "delta" in tensors else None,
             now=now,
             start=Cursor(_state(tensors, "start", device), start_last) if pending else now,
-            mixture=fields.mixture("weights", lineup, device),
+            mixture=fields.mixture("weights", expert_config, device),
             pending=pending,
             pending_learn=pending_learn,
             position=position,
             updates=fields.count("updates"),
-            bad_steps=fields.counts("bad_steps", len(lineup.rates)),
+            bad_steps=fields.counts("bad_steps", len(expert_config.rates)),
             rate_scale=fields.rate("rate_scale"),
         )
 
-    def layout(self, lineup: Lineup, *, pending: bool) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    def layout(
+        self, expert_config: ExpertConfig, *, pending: bool
+    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of each tensor that a state may have; all but ``delta`` must be there."""
         layers, _, hidden = self.recurrent.h.shape
-        recurrent = (layers, lineup.rows, hidden), self.recurrent.h.dtype
+        recurrent = (layers, expert_config.rows, hidden), self.recurrent.h.dtype
         cursors = ("now", "start") if pending else ("now",)
         named = {f"{name}.{part}": recurrent for name in cursors for part in "hc"}
-        return {**named, "delta": ((len(lineup.rates), self.weights), self.kept)}
+        return {**named, "delta": ((len(expert_config.rates), self.weights), self.kept)}
 
-    def _check(self, tensors: Mapping[str, Tensor], lineup: Lineup, *, pending: bool) -> None:
-        layout = self.layout(lineup, pending=pending)
+    def _check(self, tensors: Mapping[str, Tensor], expert_config: ExpertConfig, *, pending: bool) -> None:
+        layout = self.layout(expert_config, pending=pending)
         for name in sorted(set(layout) - set(tensors) - {"delta"}):
             raise StateMismatch(f"tensor {name} is missing")
         for name in sorted(set(tensors) - set(layout)):
@@ -249,25 +253,25 @@ class _Fields:
         self._header = header
         self._vocab_size = vocab_size
 
-    def lineup(self) -> Lineup:
+    def expert_config(self) -> ExpertConfig:
         try:
-            return Lineup(experts=self._get("experts"), static=self._get("static"))
+            return ExpertConfig(experts=self._get("experts"), static=self._get("static"))
         except ValueError as error:
             raise StateMismatch(str(error)) from error
 
-    def mixture(self, name: str, lineup: Lineup, device: torch.device) -> MixtureState | None:
+    def mixture(self, name: str, expert_config: ExpertConfig, device: torch.device) -> MixtureState | None:
         values, tokens = self._list(name), self.count(f"{name}_tokens")
         if tokens > self.count("position"):
             raise StateMismatch(f"{name}_tokens is {tokens}, beyond the position")
-        if len(values) != lineup.experts or any(type(value) is not float for value in values):
-            raise StateMismatch(f"{name} must hold {lineup.experts} weights, not {values!r}")
+        if len(values) != expert_config.experts or any(type(value) is not float for value in values):
+            raise StateMismatch(f"{name} must hold {expert_config.experts} weights, not {values!r}")
         weights_1K = torch.tensor([values], dtype=torch.float64, device=device)
         mixture = MixtureState(weights_1K, torch.tensor([tokens], device=device))
         try:
             check_state(mixture)
         except ValueError as error:
             raise StateMismatch(f"{name}: {error}") from error
-        return None if lineup.experts == 1 else mixture
+        return None if expert_config.experts == 1 else mixture
 
     def count(self, name: str) -> int:
         return self._count(name, self._get(name))

@@ -48,15 +48,15 @@ class SubspaceStatistics:
         rms = {name: _leading(part, bases.get(name)) for name, part in self.rms.items()}
         return SubspaceStatistics(bases, rms)
 
-    def greatest(self, model: LanguageModel, coordinates: int) -> tuple[SubspaceFastWeights, Tensor]:
-        """Fast weights that are the coordinates which learn most, and the RMS of their gradients, ``[P]``.
+    def greatest(self, model: LanguageModel, num_fast_weights: int) -> tuple[SubspaceFastWeights, Tensor]:
+        """Fast weights that are the fast weights which learn most, and the RMS of their gradients, ``[P]``.
 
         First those of the embedding, the softmax and all biases: they pay most for their bytes, and bear
         rates at which cells lose their way. Among each the greatest RMS comes first: a step has the size of
         a gradient over its RMS, and what it gains is the product of the two. Of equals the first is taken.
         Axes and matrices of which nothing is chosen take no part. Raises ValueError unless there are so many.
         """
-        masks = self._greatest(model, coordinates)
+        masks = self._greatest(model, num_fast_weights)
         bases = {
             name: self.bases[name].leading(*_extent(mask))
             for name, mask in masks.items()
@@ -69,12 +69,12 @@ class SubspaceStatistics:
         rms_P = torch.cat([_leading(self.rms[name], bases.get(name))[mask] for name, mask in cut.items()])
         return SubspaceFastWeights(model, bases, order[len(bases) :], chosen_P, torch.float16), rms_P
 
-    def _greatest(self, model: LanguageModel, coordinates: int) -> dict[str, Tensor]:
+    def _greatest(self, model: LanguageModel, num_fast_weights: int) -> dict[str, Tensor]:
         """Which elements of the cores and biases are chosen, where any is; in the model's weight order."""
         parts = {name: self.rms[name] for name, _ in model.named_parameters() if name in self.rms}
         sizes = [part.numel() for part in parts.values()]
-        if not 1 <= coordinates <= sum(sizes):
-            raise ValueError(f"a subspace has 1 to {sum(sizes)} coordinates, not {coordinates}")
+        if not 1 <= num_fast_weights <= sum(sizes):
+            raise ValueError(f"a subspace has 1 to {sum(sizes)} fast weights, not {num_fast_weights}")
         of_a_cell_D = torch.cat(
             [torch.full((part.numel(),), _is_of_a_cell(name)) for name, part in parts.items()]
         )
@@ -82,7 +82,7 @@ class SubspaceStatistics:
             descending=True, stable=True
         )
         places_D = places_D[of_a_cell_D[places_D].int().argsort(stable=True)]
-        chosen_D = torch.zeros_like(of_a_cell_D).index_fill_(0, places_D[:coordinates], True)
+        chosen_D = torch.zeros_like(of_a_cell_D).index_fill_(0, places_D[:num_fast_weights], True)
         masks = torch.split(chosen_D.to(model.embedding.input.device), sizes)
         named = zip(parts.items(), masks, strict=True)
         return {name: mask.view(part.shape) for (name, part), mask in named if bool(mask.any())}

@@ -1,7 +1,7 @@
 """Calibration: gradient statistics of a checkpoint on training text, and the rules chosen for it.
 
 A checkpoint has statistics once and rules for several kinds and sizes of fast weights
-(:class:`Calibrated`); a session learns by one of them (:class:`Calibration`).
+(:class:`CalibrationSet`); a session learns by one of them (:class:`Calibration`).
 Shape suffixes: P fast weights.
 """
 
@@ -44,9 +44,9 @@ class Calibration:
     def fast_weights(self, model: LanguageModel) -> FastWeights:
         """The fast weights of ``model`` that these are statistics of. Raises ValueError for another model."""
         fast_weights = FullFastWeights(model) if self.space is None else replace(self.space, model=model)
-        if not self.rms_P.shape == (fast_weights.size,) == (self.config.coordinates,):
+        if not self.rms_P.shape == (fast_weights.size,) == (self.config.num_fast_weights,):
             raise ValueError(
-                f"the calibration is of {self.config.coordinates} weights and has {self.rms_P.numel()} "
+                f"the calibration is of {self.config.num_fast_weights} weights and has {self.rms_P.numel()} "
                 f"statistics, the model has {fast_weights.size}"
             )
         return fast_weights
@@ -87,12 +87,12 @@ class GradientStatistics:
         measured = subspace if config.kind == "subspace" else self.sparse
         if measured is None:
             raise ValueError(f"what the kind {config.kind} needs was not measured")
-        chosen, rms_P = measured.greatest(model, config.coordinates)
+        chosen, rms_P = measured.greatest(model, config.num_fast_weights)
         return Calibration(config=config, rms_P=rms_P, space=chosen)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Calibrated:
+class CalibrationSet:
     """All that a checkpoint knows about learning: its statistics, and a rule for each kind and size.
 
     choices      the rules, the default first; no two of one kind and size
@@ -107,7 +107,7 @@ class Calibrated:
     def __post_init__(self) -> None:
         if not self.choices:
             raise ValueError("a calibration has at least one rule")
-        keys = [(choice.kind, choice.coordinates) for choice in self.choices]
+        keys = [(choice.kind, choice.num_fast_weights) for choice in self.choices]
         if len(set(keys)) != len(keys):
             raise ValueError("two rules are of the same kind and size")
 
@@ -116,24 +116,24 @@ class Calibrated:
         """The rule that is used unless another is asked for."""
         return self.choices[0]
 
-    def choose(self, kind: Kind | None = None, coordinates: int | None = None) -> Calibration:
+    def choose(self, kind: Kind | None = None, num_fast_weights: int | None = None) -> Calibration:
         """What :meth:`find` finds, with its statistics."""
-        return self.statistics.calibration(self.model, self.find(kind, coordinates))
+        return self.statistics.calibration(self.model, self.find(kind, num_fast_weights))
 
-    def find(self, kind: Kind | None = None, coordinates: int | None = None) -> AdaptationConfig:
+    def find(self, kind: Kind | None = None, num_fast_weights: int | None = None) -> AdaptationConfig:
         """The first rule of that kind and size; None stands for any. Raises NotCalibrated."""
         for choice in self.choices:
-            if kind in (None, choice.kind) and coordinates in (None, choice.coordinates):
+            if kind in (None, choice.kind) and num_fast_weights in (None, choice.num_fast_weights):
                 return choice
-        there = ", ".join(f"{choice.kind} of {choice.coordinates:,}" for choice in self.choices)
+        there = ", ".join(f"{choice.kind} of {choice.num_fast_weights:,}" for choice in self.choices)
         raise NotCalibrated(
-            f"there is no rule for {kind or 'any kind'} of {coordinates or 'any size'}: {there}"
+            f"there is no rule for {kind or 'any kind'} of {num_fast_weights or 'any size'}: {there}"
         )
 
-    def including(self, config: AdaptationConfig, *, first: bool = False) -> "Calibrated":
+    def including(self, config: AdaptationConfig, *, first: bool = False) -> "CalibrationSet":
         """With one more rule, in place of that of its kind and size; ``first`` makes it the default."""
-        key = (config.kind, config.coordinates)
-        choices = [config if (c.kind, c.coordinates) == key else c for c in self.choices]
+        key = (config.kind, config.num_fast_weights)
+        choices = [config if (c.kind, c.num_fast_weights) == key else c for c in self.choices]
         if config not in choices:
             choices.append(config)
         if first:

@@ -28,7 +28,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from rlstm_model.adaptation.bases import SubspaceStatistics
-from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
+from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.adaptation.sparse import SparseStatistics, check_units
@@ -72,7 +72,7 @@ def rounded(statistics: GradientStatistics, model: LanguageModel) -> GradientSta
     )
 
 
-def save_calibration(path: Path, calibrated: Calibrated) -> None:
+def save_calibration(path: Path, calibrated: CalibrationSet) -> None:
     """Write the file: a reader of ``path`` never sees half of it."""
     model = calibrated.model
     tensors = {
@@ -86,14 +86,16 @@ def save_calibration(path: Path, calibrated: Calibrated) -> None:
     beside.replace(path)
 
 
-def load_calibration(path: Path, model: LanguageModel) -> Calibrated:
+def load_calibration(path: Path, model: LanguageModel) -> CalibrationSet:
     """The calibration of ``model`` in a file. Raises CalibrationError."""
     try:
         fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()
         with safe_open(path, framework="pt") as stored:
             choices = _rules(stored.metadata() or {})
             statistics = _statistics(stored, model)
-        calibrated = Calibrated(model=model, statistics=statistics, choices=choices, fingerprint=fingerprint)
+        calibrated = CalibrationSet(
+            model=model, statistics=statistics, choices=choices, fingerprint=fingerprint
+        )
         for choice in choices:
             _check_rule(calibrated, choice)
     except (OSError, SafetensorError) as error:
@@ -156,11 +158,11 @@ def _rules(metadata: Mapping[str, str]) -> tuple[AdaptationConfig, ...]:
     return tuple(AdaptationConfig.from_json(rule) for rule in data["rules"])
 
 
-def _check_rule(calibrated: Calibrated, choice: AdaptationConfig) -> None:
+def _check_rule(calibrated: CalibrationSet, choice: AdaptationConfig) -> None:
     calibration = calibrated.statistics.calibration(calibrated.model, choice)
     calibration.fast_weights(calibrated.model)
     if choice.rule == "rms" and not bool(calibration.rms_P.any()):
-        raise ValueError(f"the statistics of {choice.kind} of {choice.coordinates:,} are all zero")
+        raise ValueError(f"the statistics of {choice.kind} of {choice.num_fast_weights:,} are all zero")
 
 
 def _statistics(stored: Any, model: LanguageModel) -> GradientStatistics:

@@ -24,8 +24,8 @@ class AdaptationConfig:
     gradient statistics it was chosen for, so they are one value and none of them has a default.
 
     kind                 what a session may change (adaptation: §2): "full" is every weight, "subspace"
-                         coordinates between fixed axes, "sparse" what a few hidden units add to each other
-    coordinates          P: how many numbers that is
+                         fast weights between fixed axes, "sparse" what a few hidden units add to each other
+    num_fast_weights          P: how many numbers that is
     rank                 of a subspace: the leading axes of a side of a matrix that it may use; 0 is all
     rule                 "rms": g / (RMS + epsilon); "sgd": g
     rate                 eta, in units of a weight
@@ -39,7 +39,7 @@ class AdaptationConfig:
     """
 
     kind: Kind
-    coordinates: int
+    num_fast_weights: int
     rank: int = 0
     rule: Rule
     rate: float
@@ -57,7 +57,7 @@ class AdaptationConfig:
                 raise AdaptationConfigError(
                     f"{name} must be one of {get_args(choices)}, not {getattr(self, name)!r}"
                 )
-        for name in ("coordinates", "segment", "statistics_batch", "statistics_segments"):
+        for name in ("num_fast_weights", "segment", "statistics_batch", "statistics_segments"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise AdaptationConfigError(f"{name} must be an integer of at least 1, not {value!r}")

@@ -18,7 +18,7 @@ from rlstm_model.adaptation.subspace import SubspaceFastWeights, layer_names
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.mogrifier import MogrifierWeights
-from rlstm_model.products import Matrix, Observed
+from rlstm_model.products import Matrix, ObservedMatrix
 from rlstm_model.row_model import RowEmbedding, RowModel, RowTape
 from rlstm_model.weights import LayerWeights
 
@@ -166,12 +166,12 @@ def _observed_layer(layer: LayerWeights) -> LayerWeights:
     )
 
 
-def _observed_matrix(matrix: Matrix | None) -> Observed | None:
+def _observed_matrix(matrix: Matrix | None) -> ObservedMatrix | None:
     return None if matrix is None else _observe(matrix)
 
 
-def _observe(matrix: Matrix) -> Observed:
-    return Observed((matrix if isinstance(matrix, Tensor) else matrix.shared).detach())
+def _observe(matrix: Matrix) -> ObservedMatrix:
+    return ObservedMatrix((matrix if isinstance(matrix, Tensor) else matrix.shared).detach())
 
 
 @torch.no_grad()

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from rlstm_model.adaptation.capture import Capture, CudaGraphs, Recorded
 from rlstm_model.adaptation.fast_weights import FastWeights, Learned, Weights
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
 from rlstm_model.adaptation.row_weights import RowFastWeights
-from rlstm_model.adaptation.static_weights import StaticWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
 
@@ -265,7 +265,7 @@ def graphed(weights: FastWeights) -> FastWeights:
     return GraphedWeights(weights, Graphs(CudaGraphs(device)), _LEAST_ROWS)
 
 
-def graphed_reading(weights: StaticWeights) -> Weights:
+def graphed_reading(weights: FrozenWeights) -> Weights:
     """The same for weights that only read."""
     device = weights.model.embedding.input.device
     if device.type != "cuda":

@@ -1,6 +1,6 @@
 """What learns: one model under one calibration, without any stream of its own."""
 
-from rlstm_model.adaptation.adapted_state import Cursor, Lineup
+from rlstm_model.adaptation.adapted_state import Cursor, ExpertConfig
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.graphs import graphed
 from rlstm_model.adaptation.mixture import MixtureState
@@ -39,11 +39,11 @@ class Learner:
         rms_P = calibration.rms_P.to(model.embedding.input)
         self.rule = LearningRule(self.config, rms_P, self.fast_weights.slow_norm)
 
-    def before_text(self, lineup: Lineup) -> Cursor:
+    def before_text(self, expert_config: ExpertConfig) -> Cursor:
         """Where all rows are before any text."""
-        return Cursor(self.model.initial_state(lineup.rows), self.bos_id)
+        return Cursor(self.model.initial_state(expert_config.rows), self.bos_id)
 
-    def equal_weights(self, lineup: Lineup) -> MixtureState | None:
+    def equal_weights(self, expert_config: ExpertConfig) -> MixtureState | None:
         """The mixture before any text; None for a single expert."""
         device = self.model.embedding.input.device
-        return None if lineup.experts == 1 else MixtureState.start(1, lineup.experts, device)
+        return None if expert_config.experts == 1 else MixtureState.start(1, expert_config.experts, device)

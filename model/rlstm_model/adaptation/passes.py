@@ -10,12 +10,12 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor
 
+from rlstm_model.adaptation.batch_items import BatchItem, ObserveChunk
 from rlstm_model.adaptation.experts import Place, Predictions
 from rlstm_model.adaptation.learner import Learner
 from rlstm_model.adaptation.rows import LearningRows, Lesson, Pass, Reading, Rows
 from rlstm_model.adaptation.steps import Stepped, step
 from rlstm_model.adaptation.tasks import Task
-from rlstm_model.adaptation.works import Part, Work
 from rlstm_model.state import State
 
 PassKind: TypeAlias = Literal["read", "turn", "learn"]
@@ -50,7 +50,7 @@ class Passes:
     padding      tokens that were computed for rows that are none, by the kind of pass
     """
 
-    def __init__(self, rows: Rows, works: Sequence[Work], tasks: Sequence[Task], *, turns: bool) -> None:
+    def __init__(self, rows: Rows, works: Sequence[BatchItem], tasks: Sequence[Task], *, turns: bool) -> None:
         """``turns``: every reading is of a single token."""
         self.done = [Done() for _ in tasks]
         self.padding: Counter[PassKind] = Counter()
@@ -103,15 +103,15 @@ class Passes:
         self.padding["learn"] += taught.read.padding
 
 
-_Parts: TypeAlias = dict[int, tuple[Part, Lesson]]
+_Parts: TypeAlias = dict[int, tuple[ObserveChunk, Lesson]]
 
 
-def _alike(works: Sequence[Work], tasks: Sequence[Task]) -> dict[tuple[Learner, int], _Parts]:
+def _alike(works: Sequence[BatchItem], tasks: Sequence[Task]) -> dict[tuple[Learner, int], _Parts]:
     """The parts that learn by one learner from as many tokens: after a reset there are shorter segments."""
     alike: dict[tuple[Learner, int], _Parts] = {}
     for i, (work, task) in enumerate(zip(works, tasks, strict=True)):
-        if isinstance(work, Part) and task.lesson is not None:
-            alike.setdefault((work.adapter, len(task.lesson.targets)), {})[i] = (work, task.lesson)
+        if isinstance(work, ObserveChunk) and task.lesson is not None:
+            alike.setdefault((work.evaluator, len(task.lesson.targets)), {})[i] = (work, task.lesson)
     return alike
 
 

@@ -6,17 +6,17 @@ Shape suffixes: K experts, V vocabulary.
 from collections.abc import Sequence
 
 from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.batch_items import DecodeStep, FrozenExperts, NextToken, ScoreChunk, ScoredChunk
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
 from rlstm_model.adaptation.graphs import graphed_reading
-from rlstm_model.adaptation.round import perform
 from rlstm_model.adaptation.rows import Rows
-from rlstm_model.adaptation.static_weights import StaticWeights
 from rlstm_model.adaptation.tasks import ELEMENTS_AT_ONCE
-from rlstm_model.adaptation.works import FrozenExperts, Next, Slice, Sliced, Turn
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import TokenScores, next_log_probs
 from rlstm_model.vocab import check_ids
 
-__all__ = ["CHUNK", "Next", "Reader", "static_next", "static_reader"]
+__all__ = ["CHUNK", "NextToken", "Reader", "frozen_next", "frozen_reader"]
 
 CHUNK = 64
 """Tokens that are read at once; fewer where the vocabulary is large."""
@@ -35,34 +35,34 @@ class Reader(FrozenExperts):
         chunk = max(1, min(CHUNK, ELEMENTS_AT_ONCE // (vocabulary * cursor.state.batch)))
         parts = []
         for start in range(0, len(ids), chunk):
-            (result,) = perform([Slice(self, cursor, tuple(ids[start : start + chunk]), top)])
-            if not isinstance(result, Sliced):
+            (result,) = run_batch([ScoreChunk(self, cursor, tuple(ids[start : start + chunk]), top)])
+            if not isinstance(result, ScoredChunk):
                 raise result if isinstance(result, Exception) else TypeError(type(result))
             parts.append(result.scores)
             cursor = result.cursor
         return TokenScores.concatenate(parts), cursor
 
-    def next(self, cursor: Cursor) -> Next:
+    def next(self, cursor: Cursor) -> NextToken:
         """Read the cursor's token and predict the one after it.
 
         Whether the distribution is one is not looked at here: sampling refuses what is not finite.
         """
-        (result,) = perform([Turn(self, cursor)])
-        if not isinstance(result, Next):
+        (result,) = run_batch([DecodeStep(self, cursor)])
+        if not isinstance(result, NextToken):
             raise result if isinstance(result, Exception) else TypeError(type(result))
         return result
 
 
-def static_reader(model: LanguageModel, bos_id: int, temperature: float = 1.0) -> Reader:
+def frozen_reader(model: LanguageModel, bos_id: int, temperature: float = 1.0) -> Reader:
     """Reads with the weights as loaded, from before any text; ``temperature`` multiplies the logits.
 
     On a CUDA device by recorded graphs, which the reader keeps: it is for many texts.
     """
-    weights = graphed_reading(StaticWeights(model))
+    weights = graphed_reading(FrozenWeights(model))
     return Reader(Rows(weights, temperature), None, Cursor(model.initial_state(1), bos_id))
 
 
-def static_next(model: LanguageModel, cursor: Cursor) -> Next:
+def frozen_next(model: LanguageModel, cursor: Cursor) -> NextToken:
     """The next token of a text that the model reads as loaded, alone: one row without padding."""
     log_probs_V, state = next_log_probs(model, cursor.last, cursor.state)
-    return Next(log_probs_V, log_probs_V[None, None], state, cursor)
+    return NextToken(log_probs_V, log_probs_V[None, None], state, cursor)

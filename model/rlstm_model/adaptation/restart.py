@@ -23,12 +23,12 @@ def reset(learner: Learner, state: AdaptedState, *, fast_weights: bool, recurren
     the slow ones, and the experts count alike again.
     """
     if recurrent:
-        now = learner.before_text(state.lineup)
+        now = learner.before_text(state.expert_config)
         state = replace(state, now=now, start=now, pending=(), pending_learn=())
     if fast_weights:
-        state = restart(learner, state, [True] * len(state.lineup.rates))
+        state = restart(learner, state, [True] * len(state.expert_config.rates))
         unlearned = (False,) * len(state.pending)
-        state = replace(state, mixture=learner.equal_weights(state.lineup), pending_learn=unlearned)
+        state = replace(state, mixture=learner.equal_weights(state.expert_config), pending_learn=unlearned)
     return state
 
 
@@ -72,7 +72,7 @@ def _without(weights: MixtureState | None, chosen_K: Tensor) -> MixtureState | N
 
 def _reread(learner: Learner, state: AdaptedState, chosen: Tensor) -> Cursor:
     """Where all rows are, after some have read the pending tokens with the slow weights."""
-    rows = torch.arange(state.lineup.rows)[state.lineup.learning][chosen]
+    rows = torch.arange(state.expert_config.rows)[state.expert_config.learning][chosen]
     ids = (state.start.last, *state.pending[:-1])
     read = learner.rows.read([Reading(ids, state.start.state.rows(rows))])
     places = [Place(0, row) for row in range(len(rows))]

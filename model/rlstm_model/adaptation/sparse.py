@@ -95,17 +95,17 @@ class SparseStatistics:
         """Those of the first units of each layer, ``units`` at most."""
         return SparseStatistics(units_LU=self.units_LU[:, :units], rms_LUU=self.rms_LUU[:, :units, :units])
 
-    def greatest(self, model: LanguageModel, coordinates: int) -> tuple[SparseFastWeights, Tensor]:
+    def greatest(self, model: LanguageModel, num_fast_weights: int) -> tuple[SparseFastWeights, Tensor]:
         """The fast weights of the units that learn most, and the RMS of their gradients, ``[P]``.
 
-        Raises ValueError unless ``coordinates`` is as many as a whole number of units in each layer has.
+        Raises ValueError unless ``num_fast_weights`` is as many as a whole number of units in each layer has.
         """
         layers, most = self.units_LU.shape
-        units = math.isqrt(max(0, coordinates) // layers)
-        if not 1 <= units <= most or layers * units**2 != coordinates:
+        units = math.isqrt(max(0, num_fast_weights) // layers)
+        if not 1 <= units <= most or layers * units**2 != num_fast_weights:
             raise ValueError(
-                f"{layers} layers of n units each have {layers} n^2 coordinates, n from 1 to {most}: "
-                f"not {coordinates}"
+                f"{layers} layers of n units each have {layers} n^2 num_fast_weights, n from 1 to {most}: "
+                f"not {num_fast_weights}"
             )
         chosen = self.leading(units)
         return SparseFastWeights(model, chosen.units_LU, torch.float16), chosen.rms_LUU.flatten()

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from rlstm_model.adaptation.batch_items import Decisions, ObserveChunk
 from rlstm_model.adaptation.learner import Learner
 from rlstm_model.adaptation.rows import Taught
 from rlstm_model.adaptation.rules import Decided
-from rlstm_model.adaptation.works import Decisions, Part
 
 MAX_BAD_STEPS = 3
 
@@ -25,7 +25,7 @@ class Stepped(NamedTuple):
     bad_steps       for each row, steps skipped in a row
     lost            which rows have skipped too many, and must restart
     updates, guards, gradient_norms, norm_ratio, decisions   see
-                    :class:`~rlstm_model.adaptation.works.Observed`
+                    :class:`~rlstm_model.adaptation.batch_items.ObservedChunk`
     """
 
     delta_KP: Tensor | None
@@ -53,7 +53,7 @@ class _Figures(NamedTuple):
         )
 
 
-def step(learner: Learner, parts: Sequence[Part], taught: Taught) -> Iterator[Stepped]:
+def step(learner: Learner, parts: Sequence[ObserveChunk], taught: Taught) -> Iterator[Stepped]:
     """The step of each part, all at once: their rows lie one after the other in ``taught``."""
     # Padding takes the step too: how many rows a norm is taken of may change its last bits.
     gradient_NP, delta_NP = taught.gradient_NP, taught.delta_NP
@@ -71,7 +71,7 @@ def step(learner: Learner, parts: Sequence[Part], taught: Taught) -> Iterator[St
         first = own.stop
 
 
-def _decided(part: Part) -> Sequence[Decided | None]:
+def _decided(part: ObserveChunk) -> Sequence[Decided | None]:
     """What is known of the rows that learn, where the part was done before."""
     if part.decided is None:
         return [None] * len(part.rates)
@@ -80,7 +80,7 @@ def _decided(part: Part) -> Sequence[Decided | None]:
     return [Decided(not own, scale) for own, scale in zip(skipped, scales, strict=True)]
 
 
-def _stepped(part: Part, after_KP: Tensor, rows: _Figures) -> Stepped:
+def _stepped(part: ObserveChunk, after_KP: Tensor, rows: _Figures) -> Stepped:
     bad_steps = [0 if ok else bad + 1 for ok, bad in zip(rows.taken, part.state.bad_steps, strict=True)]
     lost = tuple(bad == MAX_BAD_STEPS for bad in bad_steps)
     guards = [

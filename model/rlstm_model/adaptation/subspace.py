@@ -2,7 +2,7 @@
 
 U and A are the leading eigenvectors of sum G G^T and sum G^T G over segment gradients G on training text
 (adaptation: §2): within these axes a diagonal preconditioner comes close to the curvature (George et al.
-2018). They belong to a checkpoint and are shared by all sessions; a session has its coordinates alone. These
+2018). They belong to a checkpoint and are shared by all sessions; a session has its fast weights alone. These
 may be few: of cores and biases only those elements that learn most, whose places all sessions share too.
 Shape suffixes: N rows, P fast weights, D elements of all cores and biases, L layers.
 """
@@ -60,7 +60,7 @@ class SubspaceFastWeights(RowFastWeights):
     biases    the names of the vectors that do
     chosen_P  the places of the fast weights among the elements of all parts, ascending; None is all of them
     storage   the dtype that deltas are kept in between segments; None is the model's, which all arithmetic is
-              in. In half precision twice as many coordinates fit into a state: worth more than the digits
+              in. In half precision twice as many fast weights fit into a state: worth more than the digits
     """
 
     model: LanguageModel

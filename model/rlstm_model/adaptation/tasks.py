@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from rlstm_model.adaptation.batch_items import BatchItem, DecodeStep, ObserveChunk, ScoreChunk
 from rlstm_model.adaptation.rows import Lesson, Reading, Rows
-from rlstm_model.adaptation.works import Part, Slice, Turn, Work
 
 # Logits of one pass: learning holds them twice, and scoring once more.
 ELEMENTS_AT_ONCE = 1 << 24
@@ -45,41 +45,41 @@ class Task(NamedTuple):
         return max(len(reading.ids) for reading in readings if reading is not None)
 
 
-def task_of(work: Work) -> Task:
+def task_of(work: BatchItem) -> Task:
     """The rows that read a work's tokens."""
-    if isinstance(work, Part):
+    if isinstance(work, ObserveChunk):
         return _of_part(work)
     last = work.cursor.last
-    return _frozen((last, *work.ids[:-1]) if isinstance(work, Slice) else (last,), work)
+    return _frozen((last, *work.ids[:-1]) if isinstance(work, ScoreChunk) else (last,), work)
 
 
-def _of_part(part: Part) -> Task:
-    state, lineup = part.state, part.state.lineup
+def _of_part(part: ObserveChunk) -> Task:
+    state, expert_config = part.state, part.state.expert_config
     ids = (state.now.last, *part.ids[:-1])
     if part.learns:
-        plain = Reading(ids, state.now.state.rows(slice(1))) if lineup.static else None
+        plain = Reading(ids, state.now.state.rows(slice(1))) if expert_config.static else None
         return Task(plain, None, _lesson(part))
     if state.delta_KP is None:
         return Task(Reading(ids, state.now.state), None, None)
-    own = Reading(ids, state.now.state.rows(lineup.learning), state.delta_KP)
-    return Task(Reading(ids, state.now.state.rows(slice(1))) if lineup.static else None, own, None)
+    own = Reading(ids, state.now.state.rows(expert_config.learning), state.delta_KP)
+    return Task(Reading(ids, state.now.state.rows(slice(1))) if expert_config.static else None, own, None)
 
 
-def _lesson(part: Part) -> Lesson:
+def _lesson(part: ObserveChunk) -> Lesson:
     """The whole segment from its start.
 
     The loss is the sum over the tokens that may be learned from, divided by S where the reduction is the
     mean: a segment of which a part does not learn takes a smaller step, not a stronger one.
     """
-    state, config = part.state, part.adapter.config
+    state, config = part.state, part.evaluator.config
     whole = (*state.pending, *part.ids)
     scale = 1 / config.segment if config.reduction == "mean" else 1.0
-    rows = state.start.state.rows(state.lineup.learning)
+    rows = state.start.state.rows(state.expert_config.learning)
     reading = Reading((state.start.last, *whole[:-1]), rows, state.delta_KP)
     return Lesson(reading, whole, [scale * flag for flag in part.flags])
 
 
-def _frozen(ids: Sequence[int], work: Slice | Turn) -> Task:
+def _frozen(ids: Sequence[int], work: ScoreChunk | DecodeStep) -> Task:
     """Rows that read ``ids`` after the work's cursor and learn nothing: of several, the first is static."""
     state, delta_KP = work.cursor.state, work.reader.delta_KP
     if delta_KP is None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import orjson
 from starlette.responses import Response
 
-from rlstm_server.engine.messages import Columns, EngineIdentity, Timings, Totals
+from rlstm_server.schemas import Columns, EngineIdentity, Timings, Totals
 
 Unit = Literal["nats", "bits", "log10"]
 FACTORS: Mapping[Unit, float] = {"nats": 1.0, "bits": 1 / math.log(2), "log10": 1 / math.log(10)}

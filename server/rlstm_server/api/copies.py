@@ -24,7 +24,7 @@ from rlstm_server.api.session_fields import made_fields
 from rlstm_server.api.session_shapes import CreatedOut
 from rlstm_server.api.sessions import answers
 from rlstm_server.api.shapes import BODY, SESSION, problems
-from rlstm_server.engine.messages import CreatedSession, ForkRequest, ImportRequest
+from rlstm_server.schemas import CreatedSession, ForkRequest, ImportRequest
 
 OCTETS = "application/octet-stream"
 FILE: dict[str, Any] = {OCTETS: {"schema": {"type": "string", "format": "binary"}}}

@@ -15,7 +15,7 @@ from rlstm_server.api.auth import Principal, principal_of
 from rlstm_server.api.limits import HELD, Held
 from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
 from rlstm_server.engine.interface import EngineInterface
-from rlstm_server.engine.messages import Caller
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import InvalidField, NotFound
 from rlstm_server.metrics import Metrics
 from rlstm_server.settings import Settings

@@ -18,7 +18,8 @@ from rlstm_server.api.event_shapes import UsageOut, event_schema
 from rlstm_server.api.events import open_stream
 from rlstm_server.api.shapes import BODY, IdentityOut, Ids, ModelField, Shape, Strict, UnitField, problems
 from rlstm_server.api.tracing import Trace
-from rlstm_server.engine.messages import (
+from rlstm_server.errors import InternalError, ModelMismatch, TooLarge
+from rlstm_server.schemas import (
     EndEvent,
     EngineIdentity,
     GenerateRequest,
@@ -27,7 +28,6 @@ from rlstm_server.engine.messages import (
     Passage,
     TokenEvent,
 )
-from rlstm_server.errors import InternalError, ModelMismatch, TooLarge
 
 MAX_CHOICES = 16
 MAX_STOPS = 16

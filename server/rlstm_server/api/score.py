@@ -32,8 +32,9 @@ from rlstm_server.api.shapes import (
     problems,
 )
 from rlstm_server.api.words import byte_column, word_rows
-from rlstm_server.engine.messages import Caller, ItemScores, Passage, ScoreAnswer, ScoreItem, ScoreRequest
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import TooLarge
+from rlstm_server.schemas import ItemScores, Passage, ScoreAnswer, ScoreItem, ScoreRequest
 
 MAX_TOP = 100
 

@@ -19,7 +19,7 @@ from rlstm_server.api.shapes import (
     one_of,
     passage,
 )
-from rlstm_server.engine.messages import Candidate, CandidateWeights, ScoreDetail
+from rlstm_server.schemas import Candidate, CandidateWeights, ScoreDetail
 
 MAX_TTL_SECONDS = 366 * 86_400
 MAX_METADATA = 32

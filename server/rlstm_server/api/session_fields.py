@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from rlstm_server.api.answers import FACTORS, Unit, column_fields, identity, scaled, total_fields
-from rlstm_server.engine.messages import (
+from rlstm_server.schemas import (
     AppendAnswer,
     CreatedSession,
     RankedCandidate,

@@ -40,7 +40,8 @@ from rlstm_server.api.session_shapes import (
     SessionsOut,
 )
 from rlstm_server.api.shapes import BODY, SESSION, passage, problems
-from rlstm_server.engine.messages import (
+from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import (
     AppendAnswer,
     AppendRequest,
     CandidatesRequest,
@@ -50,7 +51,6 @@ from rlstm_server.engine.messages import (
     SessionGenerate,
     UpdateRequest,
 )
-from rlstm_server.errors import InvalidField
 
 MAX_PAGE = 1000
 SESSION_BYTES = 20_480

@@ -18,10 +18,10 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticKnownError
 
-from rlstm_model.adaptation.adapted_state import EXPERTS
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES
 from rlstm_model.adaptation.config import Kind
 from rlstm_server.api.answers import Unit
-from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationRequest, Passage
+from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationRequest, Passage
 
 UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy and gain in the answer.")]
 ModelField = Annotated[
@@ -83,12 +83,12 @@ class AdaptationIn(Strict):
     kind: Kind | None = Field(
         default=None, description="What may change: of the checkpoint's rules; default: its first that fits."
     )
-    coordinates: int | None = Field(
+    num_fast_weights: int | None = Field(
         default=None, ge=1, lt=2**53, description="How many numbers that is: likewise."
     )
     experts: int | None = Field(
         default=None,
-        json_schema_extra={"enum": [*EXPERTS, None]},
+        json_schema_extra={"enum": [*EXPERT_RATES, None]},
         description=f"Learning rates that are mixed, of several the first static: {DEFAULT_EXPERTS} unless "
         "`static` is false.",
     )
@@ -103,8 +103,8 @@ class AdaptationIn(Strict):
     @classmethod
     def _check_experts(cls, experts: int | None) -> int | None:
         # A Literal would take 2.0 and true as well.
-        if experts is not None and experts not in EXPERTS:
-            raise ValueError(f"must be one of {', '.join(map(str, EXPERTS))}")
+        if experts is not None and experts not in EXPERT_RATES:
+            raise ValueError(f"must be one of {', '.join(map(str, EXPERT_RATES))}")
         return experts
 
     @model_validator(mode="after")
@@ -117,7 +117,7 @@ class AdaptationIn(Strict):
         """Give the engine's form."""
         return AdaptationRequest(
             kind=self.kind,
-            coordinates=self.coordinates,
+            num_fast_weights=self.num_fast_weights,
             experts=self.experts,
             rate_scale=self.rate_scale,
             static=self.static,
@@ -128,7 +128,7 @@ class AdaptationOut(Shape):
     """How a text is learned from."""
 
     kind: Kind
-    coordinates: int = Field(description="Numbers that each expert may change.")
+    num_fast_weights: int = Field(description="Numbers that each expert may change.")
     experts: int
     rate_scale: float
     static: bool

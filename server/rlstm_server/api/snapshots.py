@@ -22,8 +22,8 @@ from rlstm_server.api.session_fields import snapshot_fields
 from rlstm_server.api.session_shapes import ChangedOut, SnapshotsOut, TakenOut
 from rlstm_server.api.sessions import answers, changed
 from rlstm_server.api.shapes import BODY, SESSION, problems
-from rlstm_server.engine.messages import RestoreRequest, SnapshotRequest
 from rlstm_server.errors import NotFound
+from rlstm_server.schemas import RestoreRequest, SnapshotRequest
 
 
 async def _snapshot(

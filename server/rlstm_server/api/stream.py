@@ -36,7 +36,7 @@ from rlstm_server.api.session_fields import append_fields
 from rlstm_server.api.shapes import Strict, UnitField, passage
 from rlstm_server.api.shapes import problems as refusals
 from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
-from rlstm_server.engine.messages import AppendAnswer, AppendRequest, Caller
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import (
     Conflict,
     InFlight,
@@ -49,6 +49,7 @@ from rlstm_server.errors import (
     SlowConsumer,
     UpgradeRequired,
 )
+from rlstm_server.schemas import AppendAnswer, AppendRequest
 
 PROTOCOL: Final = "rlstm.v1"
 """The subprotocol that is spoken; the key may come as another one, `bearer.<key>`."""

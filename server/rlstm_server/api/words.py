@@ -16,7 +16,7 @@ import orjson
 
 from rlstm_model.vocab import Vocab
 from rlstm_server.api.answers import column
-from rlstm_server.engine.messages import Columns
+from rlstm_server.schemas import Columns
 
 WORD = re.compile(r"\s*\S+|\s+\Z")
 

@@ -13,9 +13,9 @@ from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_server.bench.load import AT_ONCE, each
 from rlstm_server.bench.process import Server
 from rlstm_server.bench.targets import HttpTarget
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.runner import IDLE_SECONDS
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import AdaptationRequest
 
 OBJECTS: Final = 11_000
 """Bytes of a session beside its tensors' elements: Python's and torch's own, the books of slots and cache.
@@ -65,10 +65,12 @@ def session_bytes(
 
     Raises InvalidField for a rule that the model does not have, or experts that cannot be.
     """
-    asked = AdaptationRequest(kind=rule.kind, coordinates=rule.coordinates, experts=experts, static=static)
+    asked = AdaptationRequest(
+        kind=rule.kind, num_fast_weights=rule.num_fast_weights, experts=experts, static=static
+    )
     choice = served.choose(asked)
-    element = served.adapter(rule.kind, rule.coordinates).fast_weights.zero(0).element_size()
-    deltas = len(choice.lineup.rates) * rule.coordinates * element
+    element = served.evaluator(rule.kind, rule.num_fast_weights).fast_weights.zero(0).element_size()
+    deltas = len(choice.expert_config.rates) * rule.num_fast_weights * element
     return SessionBytes(
         deltas=deltas,
         states=served.state_bytes(choice) - deltas,
@@ -108,8 +110,8 @@ async def measure_resident(
     The server must have room for copies of them all. Some more are made before: what they leave behind for
     others is no session's. Still some 10 MB of the heap come and go, so take thousands of sessions.
     """
-    rule = served.adapter(asked.kind, asked.coordinates).config
-    predicted = session_bytes(served, rule, asked.lineup.experts, static=asked.static)
+    rule = served.evaluator(asked.kind, asked.num_fast_weights).config
+    predicted = session_bytes(served, rule, asked.expert_config.experts, static=asked.static)
     limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
     async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=None) as client:  # noqa: S113
         target = HttpTarget(client=client, key=server.keys[0], asked=asked, scores="none")

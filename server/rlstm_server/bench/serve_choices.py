@@ -9,10 +9,10 @@ import typer
 
 from rlstm_model.adaptation.config import Kind
 from rlstm_server.engine.engine import CACHE_BYTES
-from rlstm_server.engine.messages import AdaptationRequest, EngineLimits, ScoreDetail
 from rlstm_server.engine.scheduler import SHARE
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import AdaptationRequest, EngineLimits, ScoreDetail
 
 SUFFIXES: Final = (".svg", ".png")
 
@@ -27,7 +27,7 @@ def asked_of(
 ) -> AdaptationRequest:
     """How sessions learn: by the rule ``KIND[:COORDINATES]``, or the model's default."""
     kind, size = _rule(rule) if rule is not None else (None, None)
-    asked = AdaptationRequest(kind=kind, coordinates=size, experts=experts, static=static)
+    asked = AdaptationRequest(kind=kind, num_fast_weights=size, experts=experts, static=static)
     try:
         served.choose(asked)
     except InvalidField as error:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from rlstm_model.adaptation.calibration_file import CalibrationError
-from rlstm_model.adaptation.crew import undivided_products
+from rlstm_model.adaptation.thread_pool import single_threaded_products
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.bench.capacity import WARM, Resident, measure_resident
 from rlstm_server.bench.load import Plan
@@ -28,10 +28,10 @@ from rlstm_server.bench.serve_choices import (
 from rlstm_server.bench.serve_results import Results
 from rlstm_server.bench.serving import Conditions, Figures, run, through_engine, through_http
 from rlstm_server.bench.targets import RequestFailed
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.runner import ROWS
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import ServerError
+from rlstm_server.schemas import AdaptationRequest
 
 P = ParamSpec("P")
 
@@ -109,7 +109,7 @@ def bench_serve(
     """
     check_plot(plot)
     counts = sessions or ([] if resident else SESSIONS)
-    with undivided_products() as usual_threads:
+    with single_threaded_products() as usual_threads:
         served = ServedModel.of(load(model, torch.device("cpu")))
         room = _Room(rows=rows, threads=threads or usual_threads)
         under = _conditions(served, asked_of(served, rule, experts, static=static), counts, scores, room)

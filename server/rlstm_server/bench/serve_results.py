@@ -13,8 +13,8 @@ from rich.table import Table
 
 from rlstm_server.bench.capacity import Resident
 from rlstm_server.bench.serving import Conditions, Figures
-from rlstm_server.engine.messages import AdaptationChoice
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import AdaptationChoice
 
 HEADERS: Final = (
     "sessions",
@@ -55,7 +55,7 @@ class Results:
         experts = f"{choice.experts} expert{'s' if choice.experts > 1 else ''}"
         static = "" if choice.experts > 1 else ", static row" if choice.static else ", no static row"
         return (
-            f"{self.model}, {choice.kind} of {choice.coordinates:,}, {experts}{static}; "
+            f"{self.model}, {choice.kind} of {choice.num_fast_weights:,}, {experts}{static}; "
             f"appends of {self.text_bytes:,} bytes, rounds of {self.under.rows} rows, "
             f"{self.under.threads} threads"
         )

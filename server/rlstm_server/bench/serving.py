@@ -16,11 +16,11 @@ from rlstm_server.bench.load import Append, Measured, Plan, Rounds, measure
 from rlstm_server.bench.process import TENANTS, Server, rounds_of
 from rlstm_server.bench.targets import EngineTarget, HttpTarget, TimedRounds
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.messages import AdaptationRequest, EngineLimits, ScoreDetail
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.runner import SWITCH_SECONDS
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationRequest, EngineLimits, ScoreDetail
 from rlstm_server.store.in_memory import MemoryStore
 
 Way = Literal["engine", "http"]

@@ -9,16 +9,10 @@ import orjson
 
 from rlstm_server.bench.load import Rounds
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.messages import (
-    AdaptationRequest,
-    AppendRequest,
-    Caller,
-    CreateSession,
-    Passage,
-    ScoreDetail,
-)
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.runner import Rounds as DeviceRounds
 from rlstm_server.engine.runner import Runner
+from rlstm_server.schemas import AdaptationRequest, AppendRequest, CreateSession, Passage, ScoreDetail
 
 
 class RequestFailed(Exception):
@@ -70,7 +64,7 @@ class HttpTarget:
         """Make a session, with a first text if one is given; its id."""
         learning = {
             "kind": self.asked.kind,
-            "coordinates": self.asked.coordinates,
+            "num_fast_weights": self.asked.num_fast_weights,
             "experts": self.asked.experts,
             "static": self.asked.static,
         }

@@ -6,15 +6,8 @@ from typing import Any, Final
 import orjson
 
 from rlstm_server.engine.description import adaptation_choice, ancestor
-from rlstm_server.engine.messages import (
-    AppendAnswer,
-    Columns,
-    SessionInfo,
-    SessionTotals,
-    Timings,
-    Totals,
-)
 from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo, SessionTotals, Timings, Totals
 from rlstm_server.store.base import Limits
 
 STORED_BYTES: Final = Limits().answer_bytes

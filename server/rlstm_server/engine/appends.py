@@ -7,13 +7,13 @@ from typing import Any
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.billing import Bill, billed
 from rlstm_server.engine.description import SessionCopy
-from rlstm_server.engine.messages import AppendAnswer, AppendRequest, EngineLimits
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.staged import Change, Changed, Staged
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import read_passage
+from rlstm_server.schemas import AppendAnswer, AppendRequest, EngineLimits
 from rlstm_server.store.base import SessionKey, new_operation_id
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic
 
-from rlstm_server.engine.messages import EngineLimits, TokenEvent
 from rlstm_server.engine.steps import Ask, Event, Steps
 from rlstm_server.errors import SlowConsumer
+from rlstm_server.schemas import EngineLimits, TokenEvent
 
 EVENT_BYTES: Final = 128
 """What an event without its text is counted as."""

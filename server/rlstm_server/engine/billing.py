@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
-from rlstm_server.engine.messages import EndEvent, GenerationSettings, TokenEvent
 from rlstm_server.engine.quotas import Allowance, TokenBucket
 from rlstm_server.engine.steps import Event
 from rlstm_server.errors import ServerError
+from rlstm_server.schemas import EndEvent, GenerationSettings, TokenEvent
 
 
 @dataclass(eq=False)

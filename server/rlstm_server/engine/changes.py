@@ -6,13 +6,6 @@ from typing import Any
 
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.description import SessionCopy, session_info
-from rlstm_server.engine.messages import (
-    ChangeAnswer,
-    ResetRequest,
-    RestoreRequest,
-    SessionInfo,
-    UpdateRequest,
-)
 from rlstm_server.engine.named_snapshots import NamedSnapshots
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import Sessions
@@ -20,6 +13,7 @@ from rlstm_server.engine.staged import Change, Changed, Staged
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import ChangeAnswer, ResetRequest, RestoreRequest, SessionInfo, UpdateRequest
 from rlstm_server.store.base import new_operation_id
 
 Plan = Callable[[SessionCopy], Awaitable[Steps[Any, Staged[SessionInfo]]]]

@@ -15,16 +15,25 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from rlstm_model.adaptation.adapter import Cursor
+from rlstm_model.adaptation.batch_step import NextToken
+from rlstm_model.adaptation.evaluator import Cursor
 from rlstm_model.adaptation.reader import Reader
-from rlstm_model.adaptation.round import Next
 from rlstm_model.scoring import score_log_probs
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine import requests
 from rlstm_server.engine.billing import billed, paid
 from rlstm_server.engine.generation import Continuation
 from rlstm_server.engine.learning import Tally, alternatives, columns_of, read_piece
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.runner import Runner
+from rlstm_server.engine.scoring import ROWS_OF_REQUEST, score_text
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.steps import Ask, Steps, performed, together
+from rlstm_server.engine.stops import StopStrings
+from rlstm_server.engine.text import START, Piece, read_passage
+from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import (
     AdaptationChoice,
     Columns,
     CompletionEvent,
@@ -37,15 +46,6 @@ from rlstm_server.engine.messages import (
     PromptEvent,
     TokenEvent,
 )
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.runner import Runner
-from rlstm_server.engine.scoring import ROWS_OF_REQUEST, score_text
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.steps import Ask, Steps, performed, together
-from rlstm_server.engine.stops import StopStrings
-from rlstm_server.engine.text import START, Piece, read_passage
-from rlstm_server.metrics import Metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class Completions:
         prompts = await requests.off_loop(size, partial(self._prompts, served, request))
         choice = None if request.adaptation is None else served.choose(request.adaptation)
         steps = _steps(served, request, prompts, choice)
-        rows = 1 if choice is None else choice.lineup.rows
+        rows = 1 if choice is None else choice.expert_config.rows
         with billed(request.caller.allowance) as bill:
             count = sum(prompt.tokens for prompt in prompts)
             bill.charge(tokens=count, learned=0 if choice is None else count)
@@ -175,7 +175,7 @@ def _steps(
         at_once = ROWS_OF_REQUEST
     else:
         read = partial(_read_adapting, served, choice, request.top)
-        at_once = max(1, ROWS_OF_REQUEST // choice.lineup.rows)
+        at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
     jobs = (
         _complete(_Order(served.vocab, settings, seed, request.top), place, prompt, read)
         for place, prompt in enumerate(prompts)
@@ -202,7 +202,7 @@ def _read_adapting(
     begin = prompt.begin(fresh.adapted.now)
     state = replace(fresh, adapted=replace(fresh.adapted, now=begin, start=begin))
     reading = yield from read_piece(state, prompt.scored, learn=True, top=top)
-    reader = state.adapter.reader(reading.state.adapted)
+    reader = state.evaluator.reader(reading.state.adapted)
     tally = Tally.of_items([reading.tally])
     return Read(reading.columns, reader, reader.cursor, tally)
 
@@ -277,7 +277,7 @@ def _write(text: Continuation, first: int, top: int, prompt_tokens: int) -> Step
     yield Ask((), [*events, end])
 
 
-def _best(following: Next, chosen: int, top: int) -> tuple[tuple[int, float], ...]:
+def _best(following: NextToken, chosen: int, top: int) -> tuple[tuple[int, float], ...]:
     """The most probable tokens at a place, best first."""
     if not top:
         return ()

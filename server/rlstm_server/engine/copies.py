@@ -9,20 +9,14 @@ from rlstm_server.engine import requests
 from rlstm_server.engine.creation import Creator, NewSession
 from rlstm_server.engine.envelope import ExportKeys, Signed, open_envelope
 from rlstm_server.engine.exports import Exported, ExportSpec, read_session, write_export
-from rlstm_server.engine.messages import (
-    Ancestor,
-    Caller,
-    CreatedSession,
-    ExportedSession,
-    ForkRequest,
-    ImportRequest,
-)
 from rlstm_server.engine.named_snapshots import NamedSnapshots
 from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import ExportDisabled, ServerError
+from rlstm_server.schemas import Ancestor, CreatedSession, ExportedSession, ForkRequest, ImportRequest
 from rlstm_server.store.base import SessionKey, new_operation_id, new_session_id
 
 

@@ -10,18 +10,9 @@ from rlstm_server.engine import answers, requests
 from rlstm_server.engine.appends import Appends
 from rlstm_server.engine.description import SessionCopy, SessionFacts, describe, info_of, session_info
 from rlstm_server.engine.holdings import Holdings
-from rlstm_server.engine.messages import (
-    AdaptationChoice,
-    AppendAnswer,
-    AppendRequest,
-    Caller,
-    CreatedSession,
-    CreateSession,
-    EngineIdentity,
-    SessionInfo,
-)
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshot import SessionState
@@ -35,6 +26,15 @@ from rlstm_server.errors import (
     RateLimited,
     ServerError,
     StoreFull,
+)
+from rlstm_server.schemas import (
+    AdaptationChoice,
+    AppendAnswer,
+    AppendRequest,
+    CreatedSession,
+    CreateSession,
+    EngineIdentity,
+    SessionInfo,
 )
 from rlstm_server.store.base import (
     Created,
@@ -123,7 +123,7 @@ class Creator:
 
     def check_size(self, served: ServedModel, choice: AdaptationChoice) -> None:
         """Raise TooLarge for a session whose state could become too large to be kept."""
-        kind = f"{choice.kind} of {choice.coordinates:,} with {choice.experts} experts"
+        kind = f"{choice.kind} of {choice.num_fast_weights:,} with {choice.experts} experts"
         size, limit = served.state_bytes(choice), self.appends.limits.state_bytes
         requests.within(f"bytes of a session's state, {kind}", size, limit)
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rlstm_server.engine.messages import AdaptationChoice, Ancestor, SessionInfo, SessionTotals
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.snapshot_policy import Lead
 from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import AdaptationChoice, Ancestor, SessionInfo, SessionTotals
 from rlstm_server.store.base import Head, Position, SessionKey
 
 

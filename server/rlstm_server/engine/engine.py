@@ -11,8 +11,8 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Final
 
-from rlstm_model.adaptation.crew import Crew
-from rlstm_model.adaptation.round import PassKind, perform
+from rlstm_model.adaptation.batch_step import PassKind, run_batch
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_server.engine import requests
 from rlstm_server.engine.appends import Appends
 from rlstm_server.engine.cache import SessionCache
@@ -25,10 +25,22 @@ from rlstm_server.engine.ending import end_session
 from rlstm_server.engine.envelope import ExportKeys
 from rlstm_server.engine.holdings import Holdings
 from rlstm_server.engine.loading import Loader
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.named_snapshots import NamedSnapshots
+from rlstm_server.engine.numerics import alone
+from rlstm_server.engine.queries import Queries
+from rlstm_server.engine.quotas import Caller
+from rlstm_server.engine.runner import ROWS, Runner
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.snapshot import Snapshots
+from rlstm_server.engine.staging import Staging
+from rlstm_server.engine.streams import SessionStreams
+from rlstm_server.errors import Draining, ServerError
+from rlstm_server.metrics import Memory, Metrics
+from rlstm_server.schemas import (
     AppendAnswer,
     AppendRequest,
-    Caller,
     CandidatesAnswer,
     CandidatesRequest,
     ChangeAnswer,
@@ -54,18 +66,6 @@ from rlstm_server.engine.messages import (
     SnapshotRequest,
     UpdateRequest,
 )
-from rlstm_server.engine.metered import MeteredStore
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.named_snapshots import NamedSnapshots
-from rlstm_server.engine.numerics import alone
-from rlstm_server.engine.queries import Queries
-from rlstm_server.engine.runner import ROWS, Runner
-from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.snapshot import Snapshots
-from rlstm_server.engine.staging import Staging
-from rlstm_server.engine.streams import SessionStreams
-from rlstm_server.errors import Draining, ServerError
-from rlstm_server.metrics import Memory, Metrics
 from rlstm_server.store.base import SessionStore
 
 CACHE_BYTES: Final = 512 * 2**20
@@ -96,14 +96,16 @@ class Engine:
         file.
         """
         self.limits = limits or EngineLimits()
-        self._crew = Crew(threads) if models.device.type == "cpu" and threads > 1 else None
+        self._thread_pool = ThreadPool(threads) if models.device.type == "cpu" and threads > 1 else None
         padding = Counter[PassKind]()
         self.runner = Runner(
             [served.model for served in models],
             metrics,
             self.limits.queued_jobs,
             rows,
-            partial(perform if models.rounds_agree else alone, crew=self._crew, padding=padding),
+            partial(
+                run_batch if models.rounds_agree else alone, thread_pool=self._thread_pool, padding=padding
+            ),
             padding,
             self.limits,
         )
@@ -154,8 +156,8 @@ class Engine:
         try:
             await self.runner.close()
         finally:
-            if self._crew is not None:
-                self._crew.close()
+            if self._thread_pool is not None:
+                self._thread_pool.close()
 
     async def ready(self) -> None:
         """Return when work can be taken. Raises Draining, StoreUnavailable."""

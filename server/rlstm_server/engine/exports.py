@@ -16,19 +16,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from rlstm_model.adaptation.adapted_state import Lineup, StateShape
-from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, StateMismatch
-from rlstm_model.adaptation.watch import Watch
+from rlstm_model.adaptation.adapted_state import ExpertConfig, StateSchema
+from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, NonFiniteState, StateMismatch
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.vocab import InvalidToken
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.envelope import MAX_HEADER_BYTES, Export, ExportKeys, Signed, write_envelope
-from rlstm_server.engine.messages import AdaptationChoice, Ancestor, SessionTotals
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.requests import MAX_PENDING, MAX_RATE_SCALE, check_metadata, within
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState, fields_of, pieces_of
 from rlstm_server.engine.text import Place
 from rlstm_server.errors import ImportRejected, InputError, InvalidField, ModelMismatch
+from rlstm_server.schemas import AdaptationChoice, Ancestor, SessionTotals
 
 PIECE_BYTES: Final = 256 << 10
 _TENSORS_LENGTH_BYTES: Final = 8
@@ -75,7 +75,7 @@ class _Place(_Strict):
 
 class _State(_Strict):
     kind: _Word
-    coordinates: _Count
+    num_fast_weights: _Count
     adapted: dict[str, Any]
     watch: _Watch
     norm_ratio: float
@@ -176,20 +176,20 @@ def read_session(signed: Signed, spec: ExportSpec) -> Exported:
 
 def _read_state(stored: _State, tensors: memoryview, served: ServedModel) -> SessionState:
     try:
-        adapter = served.adapter(stored.kind, stored.coordinates)  # type: ignore[arg-type]
-        adapted = _read_adapted(adapter, stored, tensors)
+        evaluator = served.evaluator(stored.kind, stored.num_fast_weights)  # type: ignore[arg-type]
+        adapted = _read_adapted(evaluator, stored, tensors)
         served.vocab.validate(stored.place.unfinished)
-        choice = AdaptationChoice.of(adapter.config, adapted.lineup, adapted.rate_scale)
+        choice = AdaptationChoice.of(evaluator.config, adapted.expert_config, adapted.rate_scale)
     except NonFiniteState:
         raise ImportRejected("the state holds a value that is not finite") from None
     except (StateMismatch, SafetensorError, InvalidField, InvalidToken, ValueError, TypeError):
         raise ImportRejected("the state does not fit the model") from None
     norm_ratio = served.norm_ratio(choice, adapted)
-    if adapted.rate_scale > MAX_RATE_SCALE or not norm_ratio <= adapter.config.max_norm_ratio * _ROUNDING:
+    if adapted.rate_scale > MAX_RATE_SCALE or not norm_ratio <= evaluator.config.max_norm_ratio * _ROUNDING:
         raise ImportRejected("the state is out of bounds")
     if len(stored.place.pending) > MAX_PENDING:
         raise ImportRejected("the state holds back more text than a session may")
-    if (stored.totals.static_nats is None) == adapted.lineup.static:
+    if (stored.totals.static_nats is None) == adapted.expert_config.static:
         raise ImportRejected("the sums do not fit the state")
     return SessionState(
         served=served,
@@ -201,26 +201,30 @@ def _read_state(stored: _State, tensors: memoryview, served: ServedModel) -> Ses
             pending=stored.place.pending,
             unfinished=tuple(stored.place.unfinished),
         ),
-        watch=Watch(**stored.watch.model_dump()),
+        watch=LossGuard(**stored.watch.model_dump()),
         norm_ratio=norm_ratio,
     )
 
 
-def _read_adapted(adapter: Adapter, stored: _State, tensors: memoryview) -> AdaptedState:
-    lineup = Lineup(experts=_required(stored.adapted, "experts"), static=_required(stored.adapted, "static"))
-    _check_layout(adapter.shape, lineup, bool(stored.adapted.get("pending")), tensors)
-    device = adapter.model.embedding.input.device
+def _read_adapted(evaluator: DynamicEvaluator, stored: _State, tensors: memoryview) -> AdaptedState:
+    expert_config = ExpertConfig(
+        experts=_required(stored.adapted, "experts"), static=_required(stored.adapted, "static")
+    )
+    _check_layout(evaluator.state_schema, expert_config, bool(stored.adapted.get("pending")), tensors)
+    device = evaluator.model.embedding.input.device
     loaded: dict[str, Tensor] = load(bytes(tensors))
-    return adapter.restore({name: tensor.to(device) for name, tensor in loaded.items()}, stored.adapted)
+    return evaluator.restore({name: tensor.to(device) for name, tensor in loaded.items()}, stored.adapted)
 
 
-def _check_layout(shape: StateShape, lineup: Lineup, pending: bool, tensors: memoryview) -> None:
+def _check_layout(
+    shape: StateSchema, expert_config: ExpertConfig, pending: bool, tensors: memoryview
+) -> None:
     """Raise ImportRejected unless the tensors are the model's, one behind the other, and nothing else."""
     start = _TENSORS_LENGTH_BYTES + int.from_bytes(tensors[:_TENSORS_LENGTH_BYTES], "little")
     if not _TENSORS_LENGTH_BYTES < start <= min(len(tensors), MAX_HEADER_BYTES):
         raise ImportRejected("the tensors have no header")
     stored = _parsed(_TENSORS, bytes(tensors[_TENSORS_LENGTH_BYTES:start]))
-    layout = shape.layout(lineup, pending=pending)
+    layout = shape.layout(expert_config, pending=pending)
     if not set(layout) - {"delta"} <= set(stored) <= set(layout):
         raise ImportRejected("the tensors are not those of the model")
     at = 0

@@ -7,23 +7,17 @@ seed gives the same text whatever else runs, and a text that was interrupted goe
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlstm_model.adaptation.adapter import Cursor
+from rlstm_model.adaptation.batch_step import DecodeStep, NextToken
+from rlstm_model.adaptation.evaluator import Cursor
 from rlstm_model.adaptation.reader import Reader
-from rlstm_model.adaptation.round import Next, Turn
 from rlstm_model.sampling import sample, uniform
 from rlstm_model.scoring import LOGPROB_FLOOR
 from rlstm_model.vocab import Vocab
-from rlstm_server.engine.messages import (
-    EndEvent,
-    FinishReason,
-    GenerationEvent,
-    GenerationSettings,
-    TokenEvent,
-)
 from rlstm_server.engine.scoring import read
 from rlstm_server.engine.steps import Ask, Steps, performed, together
 from rlstm_server.engine.stops import Released, StopStrings
 from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import EndEvent, FinishReason, GenerationEvent, GenerationSettings, TokenEvent
 
 
 @dataclass(eq=False)
@@ -47,11 +41,11 @@ class Continuation:
         return "length" if self.index >= self.settings.max_tokens else None
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> DecodeStep:
         """What must be computed before the next token can be chosen."""
-        return Turn(self.reader, self.cursor)
+        return DecodeStep(self.reader, self.cursor)
 
-    def choose(self, following: Next) -> list[Released]:
+    def choose(self, following: NextToken) -> list[Released]:
         """Choose one more token; return the tokens that may be shown now.
 
         Raises StateCorrupt when the model's output is not finite.

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rlstm_server.engine.description import session_info
-from rlstm_server.engine.messages import Caller
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.quotas import Allowance
+from rlstm_server.engine.quotas import Allowance, Caller
 from rlstm_server.errors import Gone, InvalidField, ModelMismatch, NotFound, RateLimited, StateCorrupt
 from rlstm_server.store.base import Listed, SessionKey
 

@@ -3,10 +3,11 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.quotas import Caller
+from rlstm_server.schemas import (
     AppendAnswer,
     AppendRequest,
-    Caller,
     CandidatesAnswer,
     CandidatesRequest,
     ChangeAnswer,
@@ -32,7 +33,6 @@ from rlstm_server.engine.messages import (
     SnapshotRequest,
     UpdateRequest,
 )
-from rlstm_server.engine.models import Models
 
 
 class EngineInterface(Protocol):

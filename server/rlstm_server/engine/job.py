@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from rlstm_model.adaptation.round import Result as Performed
-from rlstm_server.engine.messages import Caller
+from rlstm_model.adaptation.batch_step import BatchResult
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.steps import Ask, Steps
 from rlstm_server.errors import InternalError, ServerError
 
@@ -43,7 +43,7 @@ class Job:
 
     # ---- the device thread's side -------------------------------------------------------------------------
 
-    def advance(self, sent: Sequence[Performed]) -> None:
+    def advance(self, sent: Sequence[BatchResult]) -> None:
         """Run to the next ask, or to the end; events and outcome are on their way when this returns."""
         began = time.perf_counter()
         try:

@@ -16,7 +16,6 @@ from rlstm_server.engine import answers
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.generation import Continuation, continue_text
 from rlstm_server.engine.learning import Reading, Tally, read_piece
-from rlstm_server.engine.messages import FinishReason, GenerationEvent, GenerationSettings, Passage
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.staged import Staged
 from rlstm_server.engine.staging import Staging, reading_record
@@ -24,6 +23,7 @@ from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.stops import Released, StopStrings
 from rlstm_server.engine.text import read_passage
 from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import FinishReason, GenerationEvent, GenerationSettings, Passage
 from rlstm_server.store.base import MAX_SUMMARY_BYTES
 
 CHUNK: Final = 16
@@ -60,7 +60,7 @@ class Progress:
 
 def continuation(state: SessionState, progress: Progress) -> Continuation:
     """A text that goes on from a session's state, after what is kept of it already."""
-    reader = state.adapter.reader(state.adapted)
+    reader = state.evaluator.reader(state.adapted)
     after = state.place.unfinished or ((reader.cursor.last,) if state.adapted.position else ())
     return Continuation(
         reader=reader,

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, Observed
-from rlstm_model.adaptation.watch import Watch, Watched
+from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, NonFiniteState, ObservedChunk
+from rlstm_model.adaptation.loss_guard import GuardedSegment, LossGuard
 from rlstm_model.scoring import TokenScores
-from rlstm_server.engine.messages import Columns, SessionTotals, Totals
 from rlstm_server.engine.record import Guarded, ReadingRecord
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.steps import Steps, performed
 from rlstm_server.engine.text import Piece
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import Columns, SessionTotals, Totals
 
 UPDATE_OUTCOMES = {
     "step_skipped": "skipped_nonfinite",
@@ -29,7 +29,7 @@ UPDATE_OUTCOMES = {
 }
 """The guards that are no step, by the name they are counted under; "projected" is a step.
 
-The adapter's own are counted once a row, those of the watch over a single expert once a segment.
+The evaluator's own are counted once a row, those of the watch over a single expert once a segment.
 """
 
 
@@ -131,7 +131,7 @@ class _Parts:
     count: int = 0
     guarded: dict[int, Guarded] = field(default_factory=dict)
 
-    def add(self, part: Observed, guarded: Guarded) -> None:
+    def add(self, part: ObservedChunk, guarded: Guarded) -> None:
         self.scores.append(part.scores)
         self.static.append(part.static_logprobs)
         self.updates += part.updates
@@ -163,7 +163,7 @@ def read_piece(
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
     parts, adapted, watch = yield from _read(state, piece.ids, learn=learn, top=top)
-    static = parts.static_logprobs if adapted.lineup.static else None
+    static = parts.static_logprobs if adapted.expert_config.static else None
     columns = columns_of(piece, parts.all_scores, static)
     totals = totals_of(piece, columns)
     tally = _tally(parts, totals, learn=learn, own=own)
@@ -190,23 +190,23 @@ def _read(
     learn: bool,
     top: int = 0,
     known: Mapping[int, Guarded] | None = None,
-) -> Steps[Any, tuple[_Parts, AdaptedState, Watch]]:
+) -> Steps[Any, tuple[_Parts, AdaptedState, LossGuard]]:
     """Read tokens, a segment a round. `known` is what guards did, in the parts where they did anything."""
-    adapter = state.adapter
+    evaluator = state.evaluator
     parts, adapted, watch, done = _Parts(), state.adapted, state.watch, 0
     try:
         while done < len(ids):
             own = None if known is None else known.get(parts.count, Guarded())
-            part = adapter.part(
+            part = evaluator.chunk(
                 adapted,
-                ids[done : done + adapter.config.segment],
+                ids[done : done + evaluator.config.segment],
                 learn=learn and watch.learns,
                 top=top,
                 decided=None if own is None else own.decisions,
             )
             observed = yield from performed(part)
             lost = None if own is None else own.reset
-            observed, seen = _watched(adapter, watch, observed, learn=learn, lost=lost)
+            observed, seen = _watched(evaluator, watch, observed, learn=learn, lost=lost)
             parts.add(observed, Guarded(decisions=observed.decisions, reset=seen.lost))
             watch, adapted, done = seen.watch, observed.state, done + len(part.ids)
     except NonFiniteState as error:
@@ -215,24 +215,24 @@ def _read(
 
 
 def _watched(
-    adapter: Adapter, watch: Watch, part: Observed, *, learn: bool, lost: bool | None
-) -> tuple[Observed, Watched]:
+    evaluator: DynamicEvaluator, watch: LossGuard, part: ObservedChunk, *, learn: bool, lost: bool | None
+) -> tuple[ObservedChunk, GuardedSegment]:
     """A part under the watch over a single expert, where the static row reads beside one."""
-    if part.static_logprobs is None or part.state.lineup.experts > 1:
-        return part, Watched(watch)
-    ends = part.state.position % adapter.config.segment == 0
+    if part.static_logprobs is None or part.state.expert_config.experts > 1:
+        return part, GuardedSegment(watch)
+    ends = part.state.position % evaluator.config.segment == 0
     seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends, lost=lost)
     if seen.lost:
-        state = adapter.reset(part.state, fast_weights=True, recurrent=False)
+        state = evaluator.reset(part.state, fast_weights=True, recurrent=False)
         part = replace(part, state=state, guards=(*part.guards, "reset"))
     elif seen.frozen and learn:
         part = replace(part, guards=(*part.guards, "frozen"))
     return part, seen
 
 
-def _steps_of(part: Observed) -> int:
+def _steps_of(part: ObservedChunk) -> int:
     """Rows that took a step: where the segment was learned from, all but those whose step was skipped."""
-    rows = len(part.state.lineup.rates)
+    rows = len(part.state.expert_config.rates)
     return part.updates * (rows - part.guards.count("step_skipped"))
 
 

@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.description import SessionCopy, session_facts
-from rlstm_server.engine.messages import Caller
 from rlstm_server.engine.metered import MeteredStore
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
 from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.snapshot import Contents, SessionState, Snapshots, contents_of
@@ -124,7 +124,7 @@ class Loader:
             if [record.version for record in page] != [*range(at + 1, at + 1 + len(page))] or not page:
                 raise StateCorrupt("the session's log lacks operations since its base")
             steps = replay(rebuilt, [record.record for record in page])
-            ran = await self.runner.run(steps, caller, rebuilt.state.adapted.lineup.rows)
+            ran = await self.runner.run(steps, caller, rebuilt.state.adapted.expert_config.rows)
             rebuilt, at, seconds = ran.result, at + len(page), seconds + ran.compute
         if head.version > base.version:
             self.metrics.log_replays.labels("exact" if rebuilt.exact else "approx").inc()

@@ -8,14 +8,8 @@ from typing import Any
 from rlstm_server.engine import requests
 from rlstm_server.engine.description import describe
 from rlstm_server.engine.holdings import Holdings
-from rlstm_server.engine.messages import (
-    Caller,
-    SessionSnapshot,
-    SessionTotals,
-    SnapshotAnswer,
-    SnapshotRequest,
-)
 from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.session import REDOS, Sessions
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.errors import (
@@ -26,6 +20,7 @@ from rlstm_server.errors import (
     StateCorrupt,
     VersionMoved,
 )
+from rlstm_server.schemas import SessionSnapshot, SessionTotals, SnapshotAnswer, SnapshotRequest
 from rlstm_server.store.base import NamedSnapshot, SessionKey, new_operation_id
 
 

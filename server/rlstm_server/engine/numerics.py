@@ -14,21 +14,21 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.adapter import Adapter, Cursor
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.batch_step import (
+    BatchItem,
+    BatchResult,
+    DecodeStep,
+    NextToken,
+    ObservedChunk,
+    PassKind,
+    ScoreChunk,
+    ScoredChunk,
+    run_batch,
+)
+from rlstm_model.adaptation.evaluator import Cursor, DynamicEvaluator
 from rlstm_model.adaptation.fast_weights import row_tile
 from rlstm_model.adaptation.reader import Reader
-from rlstm_model.adaptation.round import (
-    Next,
-    Observed,
-    PassKind,
-    Result,
-    Slice,
-    Sliced,
-    Turn,
-    Work,
-    perform,
-)
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.language_model import LanguageModel
 
 TOKENS: Final = 3
@@ -40,7 +40,7 @@ TOP: Final = 256
 REVISION: Final = 2
 """Of what is computed, by the last bit: it grows when a change of ours changes one."""
 
-Perform: TypeAlias = Callable[[Sequence[Work]], Sequence[Result]]
+Perform: TypeAlias = Callable[[Sequence[BatchItem]], Sequence[BatchResult]]
 
 
 def numerics_id(model: LanguageModel, *, rounds_agree: bool = True) -> str:
@@ -68,15 +68,17 @@ def _unit(device: torch.device) -> str:
 
 
 def alone(
-    works: Sequence[Work], crew: Crew | None = None, padding: Counter[PassKind] | None = None
-) -> list[Result]:
-    """Perform works one by one, or one by each thread of a crew."""
+    works: Sequence[BatchItem],
+    thread_pool: ThreadPool | None = None,
+    padding: Counter[PassKind] | None = None,
+) -> list[BatchResult]:
+    """Perform works one by one, or one by each thread of a thread_pool."""
 
-    def do(work: Work) -> tuple[list[Result], Counter[PassKind]]:
+    def do(work: BatchItem) -> tuple[list[BatchResult], Counter[PassKind]]:
         own = Counter[PassKind]()
-        return perform([work], padding=own), own
+        return run_batch([work], padding=own), own
 
-    done = [*map(do, works)] if crew is None else crew.map(do, works)
+    done = [*map(do, works)] if thread_pool is None else thread_pool.map(do, works)
     if padding is not None:
         for _, own in done:
             padding.update(own)
@@ -87,18 +89,18 @@ def alone(
 
 
 def rounds_agree(
-    reader: Reader, adapter: Adapter | None, performed: Perform = perform, *, crowds: int = 2
+    reader: Reader, evaluator: DynamicEvaluator | None, performed: Perform = run_batch, *, crowds: int = 2
 ) -> bool:
     """Whether one stream among others gets the bits that it gets alone, wherever its rows are.
 
-    A static text, and where there is an adapter a stream that learns and is read on from. `performed` is
+    A static text, and where there is an evaluator a stream that learns and is read on from. `performed` is
     what is tested, in so many `crowds` of different sizes.
     """
-    tile = (reader.rows if adapter is None else adapter.rows).weights.tile
+    tile = (reader.rows if evaluator is None else evaluator.rows).weights.tile
     places = [(tile, tile - 1), (2 * tile, tile), (3 * tile, 3 * tile - 1)][:crowds]
     probes: list[Callable[[int, int], list[Tensor]]] = [partial(_static, performed, reader)]
-    if adapter is not None and adapter.fast_weights.at_once > 1:
-        probes.append(partial(_learned, performed, adapter, 2))
+    if evaluator is not None and evaluator.fast_weights.at_once > 1:
+        probes.append(partial(_learned, performed, evaluator, 2))
     return all(_same(probe(1, 0), probe(crowd, place)) for probe in probes for crowd, place in places)
 
 
@@ -109,41 +111,45 @@ def _same(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
 def _static(performed: Perform, reader: Reader, crowd: int, place: int) -> list[Tensor]:
     """All that is computed of a text at `place` in a crowd."""
     texts = _texts(reader.rows.weights.model, crowd, place)
-    read = performed([Slice(reader, reader.cursor, text) for text in texts])
-    cursors = [result.cursor for result in read if isinstance(result, Sliced)]
+    read = performed([ScoreChunk(reader, reader.cursor, text) for text in texts])
+    cursors = [result.cursor for result in read if isinstance(result, ScoredChunk)]
     return [*cursors[place].state, *_read_on(performed, [(reader, cursor) for cursor in cursors], place)]
 
 
-def _learned(performed: Perform, adapter: Adapter, experts: int, crowd: int, place: int) -> list[Tensor]:
+def _learned(
+    performed: Perform, evaluator: DynamicEvaluator, experts: int, crowd: int, place: int
+) -> list[Tensor]:
     """All that is computed of a stream that learns twice and is asked, at `place` in a crowd."""
-    texts, states = _texts(adapter.model, crowd, place), [adapter.start(experts=experts)] * crowd
-    top = min(TOP, adapter.model.config.vocab_size)
+    texts, states = _texts(evaluator.model, crowd, place), [evaluator.start(experts=experts)] * crowd
+    top = min(TOP, evaluator.model.config.vocab_size)
     outcome: list[Tensor] = []
     for _ in range(2):
         # At this place in a segment, with nothing pending, the next tokens are learned from as a short one.
-        position = max(0, adapter.config.segment - TOKENS)
+        position = max(0, evaluator.config.segment - TOKENS)
         before = [replace(state, position=position) for state in states]
-        parts = [adapter.part(state, text, top=top) for state, text in zip(before, texts, strict=True)]
-        observed = [result for result in performed(parts) if isinstance(result, Observed)]
+        parts = [evaluator.chunk(state, text, top=top) for state, text in zip(before, texts, strict=True)]
+        observed = [result for result in performed(parts) if isinstance(result, ObservedChunk)]
         states = [result.state for result in observed]
         outcome += [*_scores(observed[place]), *states[place].tensors().values()]
-    readers = [adapter.reader(state, static=True) for state in states]
-    works = [Slice(reader, reader.cursor, text, top) for reader, text in zip(readers, texts, strict=True)]
+    readers = [evaluator.reader(state, static=True) for state in states]
+    works = [
+        ScoreChunk(reader, reader.cursor, text, top) for reader, text in zip(readers, texts, strict=True)
+    ]
     sliced = performed(works)[place]
-    outcome += _scores(sliced) if isinstance(sliced, Sliced) else []
+    outcome += _scores(sliced) if isinstance(sliced, ScoredChunk) else []
     return outcome + _read_on(performed, [(reader, reader.cursor) for reader in readers], place)
 
 
-def _scores(result: Observed | Sliced) -> list[Tensor]:
+def _scores(result: ObservedChunk | ScoredChunk) -> list[Tensor]:
     scores = result.scores
     found = (scores.logprobs, scores.entropies, scores.top_logprobs, result.static_logprobs)
     return [column for column in found if column is not None]
 
 
 def _read_on(performed: Perform, places: Sequence[tuple[Reader, Cursor]], place: int) -> list[Tensor]:
-    turns = performed([Turn(reader, cursor) for reader, cursor in places])
+    turns = performed([DecodeStep(reader, cursor) for reader, cursor in places])
     following = turns[place]
-    return [following.log_probs_V, *following.state] if isinstance(following, Next) else []
+    return [following.log_probs_V, *following.state] if isinstance(following, NextToken) else []
 
 
 def _texts(model: LanguageModel, crowd: int, place: int) -> list[tuple[int, ...]]:

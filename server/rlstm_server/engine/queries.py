@@ -11,7 +11,21 @@ from rlstm_server.engine import requests
 from rlstm_server.engine.billing import billed, paid
 from rlstm_server.engine.description import SessionCopy, session_info
 from rlstm_server.engine.generation import continue_prompt
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.scoring import (
+    ROWS_OF_REQUEST,
+    ItemText,
+    Scored,
+    rank_candidates,
+    score_items,
+    score_items_adapted,
+)
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.session import Sessions
+from rlstm_server.engine.steps import Steps
+from rlstm_server.engine.text import Piece, read_passage
+from rlstm_server.errors import Gone, InvalidField, NotFound, StateCorrupt, VersionMoved
+from rlstm_server.schemas import (
     AdaptationChoice,
     CandidatesAnswer,
     CandidatesRequest,
@@ -27,20 +41,6 @@ from rlstm_server.engine.messages import (
     SessionPage,
     Timings,
 )
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.scoring import (
-    ROWS_OF_REQUEST,
-    ItemText,
-    Scored,
-    rank_candidates,
-    score_items,
-    score_items_adapted,
-)
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.session import Sessions
-from rlstm_server.engine.steps import Steps
-from rlstm_server.engine.text import Piece, read_passage
-from rlstm_server.errors import Gone, InvalidField, NotFound, StateCorrupt, VersionMoved
 from rlstm_server.store.base import Listed
 
 

@@ -70,3 +70,17 @@ class Allowance:
 
 
 UNLIMITED = Allowance()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who asks: the tenant that owns what is made, and the request's id for the log.
+
+    ``endpoint`` is the route's template from a closed set; it labels the queue-time metric. ``allowance`` is
+    what the caller's key may use up.
+    """
+
+    tenant: str
+    request_id: str
+    endpoint: str = "unknown"
+    allowance: Allowance = UNLIMITED

@@ -17,15 +17,15 @@ from typing import Any, get_args
 
 import orjson
 
-from rlstm_model.adaptation.adapter import Decisions
-from rlstm_server.engine.messages import ResetScope, SessionTotals
+from rlstm_model.adaptation.evaluator import Decisions
 from rlstm_server.engine.text import Place
 from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import ResetScope, SessionTotals
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guarded:
-    """What guards did in one part: the adapter's, and the watch's, which may have reset the fast weights."""
+    """What guards did in one part: the evaluator's, and the loss guard's, which may have reset all."""
 
     decisions: Decisions = field(default_factory=Decisions)
     reset: bool = False

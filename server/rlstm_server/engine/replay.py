@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from rlstm_model.adaptation.watch import Watch
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine.learning import read_again
-from rlstm_server.engine.messages import ResetScope
 from rlstm_server.engine.record import Record, read_record
 from rlstm_server.engine.snapshot import SessionState, digest
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Place
 from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import ResetScope
 
 
 class ReplayDiffers(StateCorrupt):
@@ -56,9 +56,9 @@ def reset(state: SessionState, scope: ResetScope) -> SessionState:
     recurrent, fast_weights = scope in ("recurrent", "both"), scope in ("fast_weights", "both")
     return replace(
         state,
-        adapted=state.adapter.reset(state.adapted, fast_weights=fast_weights, recurrent=recurrent),
+        adapted=state.evaluator.reset(state.adapted, fast_weights=fast_weights, recurrent=recurrent),
         place=_past_unread(state.place) if recurrent else state.place,
-        watch=Watch() if fast_weights else state.watch,
+        watch=LossGuard() if fast_weights else state.watch,
     )
 
 

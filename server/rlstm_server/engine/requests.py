@@ -7,7 +7,9 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.text import Piece
+from rlstm_server.errors import InvalidField, InvalidText, NotFound, TooLarge
+from rlstm_server.schemas import (
     AdaptationRequest,
     CandidatesRequest,
     CompletionRequest,
@@ -17,8 +19,6 @@ from rlstm_server.engine.messages import (
     Passage,
     ScoreRequest,
 )
-from rlstm_server.engine.text import Piece
-from rlstm_server.errors import InvalidField, InvalidText, NotFound, TooLarge
 from rlstm_server.store.base import MAX_NAME_BYTES, MAX_TTL_MS, SessionKey
 
 SMALL: Final = 4_096

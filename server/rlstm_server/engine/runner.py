@@ -1,4 +1,4 @@
-"""The one device thread: it alone touches torch, it and its crew, and it never waits for anybody.
+"""The one device thread: it alone touches torch, it and its thread pool, and it never waits for anybody.
 
 It goes in rounds. Every job of a plan says what it wants computed (:mod:`rlstm_server.engine.steps`), all of
 it is performed at once, and each job is sent its own and says what it wants next. Events and results travel
@@ -19,16 +19,16 @@ from typing import Any, Final, TypeAlias
 
 from torch import nn
 
-from rlstm_model.adaptation.round import PassKind, Work, perform
-from rlstm_model.adaptation.round import Result as Performed
+from rlstm_model.adaptation.batch_step import BatchItem, BatchResult, PassKind, run_batch
 from rlstm_server.engine.backlog import Backlog, Paced
 from rlstm_server.engine.job import Job, Ran, Result
-from rlstm_server.engine.messages import Caller, EngineLimits
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.scheduler import Outcome, Plan, Scheduler
 from rlstm_server.engine.slots import Slots
 from rlstm_server.engine.steps import Event, Steps, census
 from rlstm_server.errors import Draining, InternalError
 from rlstm_server.metrics import Metrics, Phase
+from rlstm_server.schemas import EngineLimits
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ IDLE_SECONDS: Final = 1.0
 PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "turn": "generate", "learn": "update"}
 """What passes are counted as."""
 
-Perform: TypeAlias = Callable[[Sequence[Work]], Sequence[Performed]]
+Perform: TypeAlias = Callable[[Sequence[BatchItem]], Sequence[BatchResult]]
 
 
 @dataclass(eq=False)
@@ -77,7 +77,7 @@ class Runner:
     metrics: Metrics
     capacity: int
     rows: int = ROWS
-    perform: Perform = perform
+    perform: Perform = run_batch
     padding: Counter[PassKind] = field(default_factory=Counter)
     limits: EngineLimits = field(default_factory=EngineLimits)
     slots: Slots = field(default_factory=Slots)
@@ -284,7 +284,7 @@ class Runner:
                 job.advance(())  # what came last were events: it may be over now
         return seconds
 
-    def _performed(self, asked: Sequence[Sequence[Work]]) -> list[Sequence[Performed]]:
+    def _performed(self, asked: Sequence[Sequence[BatchItem]]) -> list[Sequence[BatchResult]]:
         """What became of each job's works. When a round as a whole fails, each job has one of its own."""
         try:
             results = self.perform([work for works in asked for work in works])

@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from rlstm_model.adaptation.adapter import Cursor
+from rlstm_model.adaptation.batch_step import ScoreChunk, ScoredChunk
+from rlstm_model.adaptation.evaluator import Cursor
 from rlstm_model.adaptation.reader import CHUNK, Reader
-from rlstm_model.adaptation.round import Slice, Sliced
 from rlstm_server.engine.learning import Tally, columns_of, read_piece, totals_of
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.engine.steps import Steps, performed, together
+from rlstm_server.engine.text import Piece
+from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import (
     AdaptationChoice,
     Candidate,
     CandidateWeights,
@@ -21,11 +26,6 @@ from rlstm_server.engine.messages import (
     RankedCandidate,
     Totals,
 )
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.engine.steps import Steps, performed, together
-from rlstm_server.engine.text import Piece
-from rlstm_server.errors import StateCorrupt
 
 ROWS_OF_REQUEST: Final = 64
 """Rows that one request takes of a round at most: it may have as many texts as a round has rows."""
@@ -68,7 +68,7 @@ def score_items_adapted(
 ) -> Steps[Any, Scored]:
     """Score each item while learning from it (and from its context), each from the weights as loaded."""
     start = SessionState.before_text(served, choice)
-    at_once = max(1, ROWS_OF_REQUEST // choice.lineup.rows)
+    at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
     done = yield from together((_score_adapting(start, item, top) for item in items), at_once)
     return Scored(tuple(scores for scores, _ in done), Tally.of_items([tally for _, tally in done]))
 
@@ -80,7 +80,7 @@ def rank_candidates(
     weights: CandidateWeights,
 ) -> Steps[Any, tuple[RankedCandidate, ...]]:
     """Score continuations of a session's present state, which stays as it is; rank 1 is the best mix."""
-    reader = state.adapter.reader(state.adapted, static=True)
+    reader = state.evaluator.reader(state.adapted, static=True)
     at_once = max(1, ROWS_OF_REQUEST // reader.cursor.state.batch)
     try:
         sums = yield from together((_sums(reader, piece) for piece in pieces), at_once)
@@ -89,14 +89,14 @@ def rank_candidates(
     return _ranked(candidates, sums, weights)
 
 
-def score_text(reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0) -> Steps[Any, Sliced]:
+def score_text(reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0) -> Steps[Any, ScoredChunk]:
     """Scores of at least one token after a cursor, and the cursor after them."""
-    parts: list[Sliced] = []
+    parts: list[ScoredChunk] = []
     for start in range(0, len(ids), CHUNK):
-        sliced = yield from performed(Slice(reader, cursor, tuple(ids[start : start + CHUNK]), top))
+        sliced = yield from performed(ScoreChunk(reader, cursor, tuple(ids[start : start + CHUNK]), top))
         parts.append(sliced)
         cursor = sliced.cursor
-    return Sliced.concatenate(parts)
+    return ScoredChunk.concatenate(parts)
 
 
 def read(reader: Reader, ids: Sequence[int]) -> Steps[Any, Cursor]:

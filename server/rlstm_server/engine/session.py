@@ -19,9 +19,9 @@ from rlstm_server.engine.actors import Actors
 from rlstm_server.engine.committing import Committer
 from rlstm_server.engine.description import SessionCopy, describe
 from rlstm_server.engine.loading import Loader
-from rlstm_server.engine.messages import Caller, Timings
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.operation import Operation
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.snapshot_policy import Lead
@@ -36,6 +36,7 @@ from rlstm_server.errors import (
     StoreUnavailable,
     VersionMoved,
 )
+from rlstm_server.schemas import Timings
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
@@ -168,7 +169,7 @@ class Sessions(Actors):
         copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
         steps = computed(self.loader.snapshots, copy, await compute(copy))
         with self.distrusting(change.key):
-            ran = await self.runner.run(steps, change.caller, copy.state.adapted.lineup.rows)
+            ran = await self.runner.run(steps, change.caller, copy.state.adapted.expert_config.rows)
         began = time.perf_counter()
         commit = await self._commit_of(change, copy, ran.result)
         outcome = await operation.commit(self.committer.commit(commit))
@@ -268,5 +269,5 @@ class Sessions(Actors):
         self.metrics.commit_seconds.observe(timings.store)
         self.metrics.state_bytes.observe(staged.state.stored_bytes)
         adapted = staged.state.adapted
-        if adapted.lineup.experts > 1:
+        if adapted.expert_config.experts > 1:
             self.metrics.static_weight.observe(adapted.weights[0])

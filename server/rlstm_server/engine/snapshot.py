@@ -2,7 +2,7 @@
 
     sealed value = seal(header length (4, little-endian) | header (JSON) | tensors (safetensors))
 
-The header holds what is no tensor: the kind and size of the fast weights, the adapter's counters and pending
+The header holds what is no tensor: the kind and size of fast weights, the evaluator's counters and pending
 tokens, the watch over them, the sums over the session's life, and the place in its text. A state that was
 stored and opened again gives the same scores, bit for bit. A new session's state follows from the header, so
 a large one is stored without tensors: an *origin*. A state's digest is of header and tensors, not of the
@@ -22,14 +22,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from rlstm_model.adaptation.adapted_state import is_finite
-from rlstm_model.adaptation.adapter import AdaptedState, Adapter, NonFiniteState, StateMismatch
-from rlstm_model.adaptation.watch import Watch
-from rlstm_server.engine.messages import AdaptationChoice, SessionTotals
+from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, NonFiniteState, StateMismatch
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.steps import Ask, Steps
 from rlstm_server.engine.text import START, Place
 from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
+from rlstm_server.schemas import AdaptationChoice, SessionTotals
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.sealing import Seal, seal, unseal
 
@@ -59,25 +59,27 @@ class SessionState:
     choice: AdaptationChoice
     totals: SessionTotals
     place: Place = START
-    watch: Watch = field(default_factory=Watch)
+    watch: LossGuard = field(default_factory=LossGuard)
     norm_ratio: float = 0.0
     approx: bool = False
 
     @classmethod
     def before_text(cls, served: ServedModel, choice: AdaptationChoice) -> "SessionState":
         """The state of a new session."""
-        adapter = served.adapter(choice.kind, choice.coordinates)
+        evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
         return cls(
             served=served,
-            adapted=adapter.start(rate_scale=choice.rate_scale, static=choice.static, experts=choice.experts),
+            adapted=evaluator.start(
+                rate_scale=choice.rate_scale, static=choice.static, experts=choice.experts
+            ),
             choice=choice,
             totals=SessionTotals(static_nats=0.0 if choice.static else None),
         )
 
     @property
-    def adapter(self) -> Adapter:
+    def evaluator(self) -> DynamicEvaluator:
         """What its fast weights belong to."""
-        return self.served.adapter(self.choice.kind, self.choice.coordinates)
+        return self.served.evaluator(self.choice.kind, self.choice.num_fast_weights)
 
     def measured(self) -> "SessionState":
         """The same with the norm of its fast weights, as it is committed."""
@@ -170,15 +172,15 @@ class Snapshots:
         """
         served, header = contents.served, contents.header
         try:
-            adapter = served.adapter(header["kind"], header["coordinates"])
-            adapted, place = _adapted(adapter, contents), header["place"]
+            evaluator = served.evaluator(header["kind"], header["num_fast_weights"])
+            adapted, place = _adapted(evaluator, contents), header["place"]
             return SessionState(
                 served=served,
                 adapted=adapted,
-                choice=AdaptationChoice.of(adapter.config, adapted.lineup, adapted.rate_scale),
+                choice=AdaptationChoice.of(evaluator.config, adapted.expert_config, adapted.rate_scale),
                 totals=SessionTotals(**header["totals"]),
                 place=replace(Place(**place), unfinished=tuple(place["unfinished"])),
-                watch=Watch(**header["watch"]),
+                watch=LossGuard(**header["watch"]),
                 norm_ratio=header["norm_ratio"],
                 approx=header["approx"] or not contents.same_numerics,
             )
@@ -190,14 +192,14 @@ class Snapshots:
             raise StateCorrupt("the stored state cannot be read") from error
 
 
-def _adapted(adapter: Adapter, contents: Contents) -> AdaptedState:
+def _adapted(evaluator: DynamicEvaluator, contents: Contents) -> AdaptedState:
     fields = contents.header["adapted"]
     if contents.header.get("origin") is True:
-        return adapter.start(
+        return evaluator.start(
             rate_scale=fields["rate_scale"], static=fields["static"], experts=fields["experts"]
         )
     tensors = {name: tensor.to(contents.served.device) for name, tensor in contents.tensors.items()}
-    return adapter.restore(tensors, fields)
+    return evaluator.restore(tensors, fields)
 
 
 def _sealed(key: SessionKey, version: int, contents: Contents) -> bytes:
@@ -250,7 +252,7 @@ def fields_of(state: SessionState) -> dict[str, Any]:
     """All that is no tensor."""
     return {
         "kind": state.choice.kind,
-        "coordinates": state.choice.coordinates,
+        "num_fast_weights": state.choice.num_fast_weights,
         "adapted": state.adapted.header(),
         "watch": asdict(state.watch),
         "norm_ratio": state.norm_ratio,

@@ -6,10 +6,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from rlstm_server.engine.description import SessionCopy, SessionFacts
 from rlstm_server.engine.learning import Tally
-from rlstm_server.engine.messages import Caller, Timings
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.record import write_record
 from rlstm_server.engine.snapshot import SessionState, Snapshots, digest
 from rlstm_server.engine.steps import Steps
+from rlstm_server.schemas import Timings
 from rlstm_server.store.base import Replayed, SessionKey
 
 Answer = TypeVar("Answer")

@@ -7,14 +7,6 @@ from typing import Any
 from rlstm_server.engine import answers
 from rlstm_server.engine.description import SessionCopy, SessionFacts, info_of
 from rlstm_server.engine.learning import Tally, read_piece
-from rlstm_server.engine.messages import (
-    AdaptationChoice,
-    AppendAnswer,
-    AppendRequest,
-    ResetScope,
-    SessionInfo,
-    Timings,
-)
 from rlstm_server.engine.metered import MeteredStore
 from rlstm_server.engine.record import ReadingRecord
 from rlstm_server.engine.replay import reset
@@ -23,6 +15,14 @@ from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.staged import Staged
 from rlstm_server.engine.steps import Steps
 from rlstm_server.engine.text import Piece
+from rlstm_server.schemas import (
+    AdaptationChoice,
+    AppendAnswer,
+    AppendRequest,
+    ResetScope,
+    SessionInfo,
+    Timings,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,16 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
-from rlstm_model.adaptation.round import Next, Observed, Part, Slice, Sliced, Turn, Work
-from rlstm_model.adaptation.round import Result as Performed
+from rlstm_model.adaptation.batch_step import (
+    BatchItem,
+    BatchResult,
+    DecodeStep,
+    NextToken,
+    ObserveChunk,
+    ObservedChunk,
+    ScoreChunk,
+    ScoredChunk,
+)
 from rlstm_server.metrics import Phase
 
 Event = TypeVar("Event")
@@ -20,7 +28,7 @@ Result = TypeVar("Result")
 class Ask(NamedTuple, Generic[Event]):
     """Works for the next round, and events that may be shown at once."""
 
-    works: Sequence[Work] = ()
+    works: Sequence[BatchItem] = ()
     events: Sequence[Event] = ()
 
     @property
@@ -37,41 +45,41 @@ class Ask(NamedTuple, Generic[Event]):
         return bool(self.works) and all(_is_light(work) for work in self.works)
 
 
-Steps: TypeAlias = Generator[Ask[Event], Sequence[Performed], Result]
+Steps: TypeAlias = Generator[Ask[Event], Sequence[BatchResult], Result]
 
 
-def row_count(work: Work) -> int:
+def row_count(work: BatchItem) -> int:
     """Rows of the batch that a work takes."""
-    return work.state.lineup.rows if isinstance(work, Part) else work.cursor.state.batch
+    return work.state.expert_config.rows if isinstance(work, ObserveChunk) else work.cursor.state.batch
 
 
-def census(works: Iterable[Work]) -> tuple[Counter[Phase], Counter[Phase]]:
+def census(works: Iterable[BatchItem]) -> tuple[Counter[Phase], Counter[Phase]]:
     """The rows of works and the tokens of their texts, by what they are for."""
     rows, tokens = Counter[Phase](), Counter[Phase]()
     for work in works:
         phase = _phase(work)
         rows[phase] += row_count(work)
-        tokens[phase] += 1 if isinstance(work, Turn) else len(work.ids)
+        tokens[phase] += 1 if isinstance(work, DecodeStep) else len(work.ids)
     return rows, tokens
 
 
-def _is_light(work: Work) -> bool:
-    return isinstance(work, Turn) or (isinstance(work, Part) and not work.ends)
+def _is_light(work: BatchItem) -> bool:
+    return isinstance(work, DecodeStep) or (isinstance(work, ObserveChunk) and not work.ends)
 
 
-def _phase(work: Work) -> Phase:
-    if isinstance(work, Turn):
+def _phase(work: BatchItem) -> Phase:
+    if isinstance(work, DecodeStep):
         return "generate"
-    return "update" if isinstance(work, Part) and work.learns else "score"
+    return "update" if isinstance(work, ObserveChunk) and work.learns else "score"
 
 
 @overload
-def performed(work: Part, events: Sequence[Event] = ()) -> Steps[Event, Observed]: ...
+def performed(work: ObserveChunk, events: Sequence[Event] = ()) -> Steps[Event, ObservedChunk]: ...
 @overload
-def performed(work: Slice, events: Sequence[Event] = ()) -> Steps[Event, Sliced]: ...
+def performed(work: ScoreChunk, events: Sequence[Event] = ()) -> Steps[Event, ScoredChunk]: ...
 @overload
-def performed(work: Turn, events: Sequence[Event] = ()) -> Steps[Event, Next]: ...
-def performed(work: Work, events: Sequence[Event] = ()) -> Steps[Event, Any]:
+def performed(work: DecodeStep, events: Sequence[Event] = ()) -> Steps[Event, NextToken]: ...
+def performed(work: BatchItem, events: Sequence[Event] = ()) -> Steps[Event, Any]:
     """Have one work done in the next round. Raises what became of it, where that is an exception."""
     (result,) = yield Ask((work,), events)
     if isinstance(result, Exception):
@@ -87,7 +95,7 @@ class _Strand(Generic[Event, Result]):
         self.ask: Ask[Event] = Ask()
         self.results: list[Result] = []
 
-    def go_on(self, sent: Sequence[Performed] | None) -> bool:
+    def go_on(self, sent: Sequence[BatchResult] | None) -> bool:
         """Advance by one ask; False when the job is over."""
         try:
             # The first step takes nothing: there was no ask before it.
@@ -101,7 +109,7 @@ def together(jobs: Iterable[Steps[Event, Result]], at_once: int) -> Steps[Event,
     """Many jobs as one: the works of at most ``at_once`` of them share each round. Results are in order."""
     strands = [_Strand(steps) for steps in jobs]
     waiting, going = iter(strands), list[_Strand[Event, Result]]()
-    sent: Sequence[Performed] = ()
+    sent: Sequence[BatchResult] = ()
     try:
         while True:
             going = _advanced(going, sent)
@@ -120,7 +128,7 @@ def together(jobs: Iterable[Steps[Event, Result]], at_once: int) -> Steps[Event,
 
 
 def _advanced(
-    going: Sequence[_Strand[Event, Result]], sent: Sequence[Performed]
+    going: Sequence[_Strand[Event, Result]], sent: Sequence[BatchResult]
 ) -> list[_Strand[Event, Result]]:
     """Give each strand what became of its own works; those that are not over."""
     still, start = [], 0

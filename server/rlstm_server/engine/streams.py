@@ -14,12 +14,12 @@ from rlstm_server.engine.backlog import Backlog
 from rlstm_server.engine.billing import billed, paid
 from rlstm_server.engine.keeping import CHUNK, Progress, continue_session
 from rlstm_server.engine.marks import Mark, read_mark
-from rlstm_server.engine.messages import EndEvent, EngineLimits, GenerationEvent, SessionGenerate
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.writing import Writer
 from rlstm_server.errors import InFlight, InvalidField, ServerError
+from rlstm_server.schemas import EndEvent, EngineLimits, GenerationEvent, SessionGenerate
 from rlstm_server.store.base import SessionKey, new_operation_id
 
 KEPT_TOKENS: Final = 8_192
@@ -63,7 +63,7 @@ class SessionStreams:
         copy = await self.sessions.read(key, request.caller, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
         steps = continue_session(progress, copy)
-        stream = self.sessions.runner.stream(steps, request.caller, copy.state.adapted.lineup.rows)
+        stream = self.sessions.runner.stream(steps, request.caller, copy.state.adapted.expert_config.rows)
         with self.sessions.distrusting(key):
             async with aclosing(stream) as events:
                 shown = 0

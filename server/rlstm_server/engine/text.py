@@ -15,8 +15,8 @@ from typing import Final
 from rlstm_model.vocab import InvalidText as VocabInvalidText
 from rlstm_model.vocab import InvalidToken as VocabInvalidToken
 from rlstm_model.vocab import Vocab
-from rlstm_server.engine.messages import Passage
 from rlstm_server.errors import InvalidField, InvalidText, InvalidTokens
+from rlstm_server.schemas import Passage
 
 
 @dataclass(frozen=True, kw_only=True)

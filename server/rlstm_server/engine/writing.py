@@ -16,13 +16,6 @@ from rlstm_server.engine.backlog import Backlog
 from rlstm_server.engine.description import SessionCopy
 from rlstm_server.engine.keeping import Chunk, Progress, keep_chunk, read_chunk
 from rlstm_server.engine.marks import Mark
-from rlstm_server.engine.messages import (
-    EndEvent,
-    EngineIdentity,
-    GenerationEvent,
-    SessionGenerate,
-    TokenEvent,
-)
 from rlstm_server.engine.operation import Operation
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.session import Sessions
@@ -30,6 +23,7 @@ from rlstm_server.engine.staged import Change, Staged
 from rlstm_server.engine.staging import Staging
 from rlstm_server.engine.steps import Steps
 from rlstm_server.errors import Conflict, Draining, ModelMismatch, ServerError
+from rlstm_server.schemas import EndEvent, EngineIdentity, GenerationEvent, SessionGenerate, TokenEvent
 from rlstm_server.store.base import Replayed, SessionKey
 
 

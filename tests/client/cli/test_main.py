@@ -95,7 +95,7 @@ def test_the_completion_script_asks_for_completions() -> None:
         ("rlstm bench tr", ["train"]),
         ("rlstm session app", ["append"]),
         ("rlstm score --conte", ["--context"]),
-        ("rlstm session create --coord", ["--coordinates"]),
+        ("rlstm session create --coord", ["--fast-weights"]),
         ("rlstm store check --dur", ["--durability"]),
         ("rlstm session nonsense x", []),
     ],

@@ -50,10 +50,10 @@ def test_json(rlstm: Any, server: Any) -> None:
 
 def test_options_of_learning(rlstm: Any, server: Any) -> None:
     """They make the adaptation object, which implies that the model adapts."""
-    code, _, _ = rlstm("score", "abc", "--kind", "subspace", "--coordinates", "1234", "--experts", "4")
+    code, _, _ = rlstm("score", "abc", "--kind", "subspace", "--fast-weights", "1234", "--experts", "4")
 
     assert code == 0
-    asked = {"kind": "subspace", "coordinates": 1234, "experts": 4}
+    asked = {"kind": "subspace", "num_fast_weights": 1234, "experts": 4}
     assert json.loads(server.requests[0].content)["adaptation"] == asked
     assert rlstm("score", "abc", "--kind", "no-kind")[0] == 2
 

@@ -96,9 +96,9 @@ def test_settings(session: Any, server: Any) -> None:
 
 def test_how_it_learns(session: Any, server: Any) -> None:
     """What is asked for is sent; what is used, the experts' weights and the guards are printed."""
-    options = ("--kind", "subspace", "--coordinates", "1234", "--experts", "2", "--rate-scale", "0.5")
+    options = ("--kind", "subspace", "--fast-weights", "1234", "--experts", "2", "--rate-scale", "0.5")
     made = session("create", *options).strip()
-    asked = {"kind": "subspace", "coordinates": 1234, "experts": 2, "rate_scale": 0.5}
+    asked = {"kind": "subspace", "num_fast_weights": 1234, "experts": 2, "rate_scale": 0.5}
 
     assert json.loads(server.requests[0].content) == {"adaptation": asked}
     assert "subspace of 1,234; 2 experts; rates 0, 0.003" in session("info", made)

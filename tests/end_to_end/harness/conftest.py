@@ -10,8 +10,8 @@ import pytest
 
 from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import AdaptationRequest
 
 BOS = 10
 DRIVER = Path(__file__).with_name("driver.py")
@@ -82,11 +82,11 @@ def brute_force(tiny_checkpoint):
         return found.logprobs.tolist()
 
     def adapted(ids):
-        adapter, lineup = served.adapter(), AdaptationRequest().lineup
-        state = adapter.start(experts=lineup.experts, static=lineup.static)
+        evaluator, expert_config = served.evaluator(), AdaptationRequest().expert_config
+        state = evaluator.start(experts=expert_config.experts, static=expert_config.static)
         begin = state.now._replace(last=ids[0])
         state, found = replace(state, now=begin, start=begin), []
-        for part in adapter.observe(state, ids[1:]):
+        for part in evaluator.observe(state, ids[1:]):
             found += part.scores.logprobs.tolist()
         return found
 

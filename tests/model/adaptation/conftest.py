@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.bases import SubspaceStatistics
-from rlstm_model.adaptation.calibration import Calibrated, Calibration, GradientStatistics
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.calibration_file import save_calibration
 from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.adaptation.sparse import SparseStatistics
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
@@ -24,7 +24,7 @@ SEGMENT = 4
 
 
 def _config(**changes):
-    values = {"kind": "full", "coordinates": 1, "rule": "rms", "rate": 0.02, "segment": SEGMENT}
+    values = {"kind": "full", "num_fast_weights": 1, "rule": "rms", "rate": 0.02, "segment": SEGMENT}
     statistics = {"reduction": "mean", "statistics_batch": 1, "statistics_segments": 7}
     return AdaptationConfig(**{**values, **statistics, **changes})
 
@@ -40,7 +40,7 @@ def _calibration(model, *, seed=5, rank=None, **changes):
     size = sum(weight.numel() for weight in model.parameters()) if space is None else space.size
     rms_P = torch.empty(size, dtype=like.dtype).uniform_(0.1, 1.0, generator=generator)
     kind = "full" if space is None else "subspace"
-    return Calibration(config=_config(kind=kind, coordinates=size, **changes), rms_P=rms_P, space=space)
+    return Calibration(config=_config(kind=kind, num_fast_weights=size, **changes), rms_P=rms_P, space=space)
 
 
 def _subspace(model, rank):
@@ -93,7 +93,7 @@ def _rules_of(measured):
     if measured.subspace is None:
         del sizes["subspace"], sizes["sparse"]
     unusual = {"decay": 0.1, "epsilon": 0.3, "max_norm_ratio": 0.4, "reduction": "sum"}
-    return tuple(_config(kind=kind, coordinates=size, **unusual) for kind, size in sizes.items())
+    return tuple(_config(kind=kind, num_fast_weights=size, **unusual) for kind, size in sizes.items())
 
 
 class Segment(NamedTuple):
@@ -144,18 +144,18 @@ def _flat(tensors):
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
-def _observe(adapter, ids, state=None, **options):
+def _observe(evaluator, ids, state=None, **options):
     """All slices, and the state after them."""
-    state = adapter.start() if state is None else state
-    parts = list(adapter.observe(state, ids, **options))
+    state = evaluator.start() if state is None else state
+    parts = list(evaluator.observe(state, ids, **options))
     return parts, parts[-1].state if parts else state
 
 
-def _observe_runs(adapter, runs, state=None):
+def _observe_runs(evaluator, runs, state=None):
     """Observe (ids, learn) after (ids, learn): all slices, and the state."""
-    parts, state = [], adapter.start() if state is None else state
+    parts, state = [], evaluator.start() if state is None else state
     for ids, learn in runs:
-        more, state = _observe(adapter, ids, state, learn=learn)
+        more, state = _observe(evaluator, ids, state, learn=learn)
         parts += more
     return parts, state
 
@@ -214,7 +214,7 @@ def make_calibrated(tiny_model):
     def make(*, rank=2, **shape):
         model = tiny_model(**shape)
         measured = _statistics(model, rank=rank)
-        return Calibrated(model=model, statistics=measured, choices=_rules_of(measured))
+        return CalibrationSet(model=model, statistics=measured, choices=_rules_of(measured))
 
     return make
 
@@ -240,25 +240,25 @@ def wide_model(tiny_model):
 
 
 @pytest.fixture(scope="session")
-def make_adapter(tiny_model):
-    """Makes an adapter of a tiny model, or of a given one, under a config with changes."""
+def make_evaluator(tiny_model):
+    """Makes an evaluator of a tiny model, or of a given one, under a config with changes."""
 
     def make(model=None, **changes):
         model = tiny_model() if model is None else model
-        return Adapter(model, _calibration(model, **changes), bos_id=BOS)
+        return DynamicEvaluator(model, _calibration(model, **changes), bos_id=BOS)
 
     return make
 
 
 @pytest.fixture(scope="session")
-def adapter(make_adapter):
-    """An adapter of a tiny model, whose deltas decay."""
-    return make_adapter(decay=0.05)
+def evaluator(make_evaluator):
+    """An evaluator of a tiny model, whose deltas decay."""
+    return make_evaluator(decay=0.05)
 
 
 @pytest.fixture(scope="session")
 def observe():
-    """Has an adapter observe tokens: all slices, and the state after them."""
+    """Has an evaluator observe tokens: all slices, and the state after them."""
     return _observe
 
 

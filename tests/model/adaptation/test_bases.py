@@ -130,24 +130,24 @@ def elements(space):
     return [(n, *place) for n, part in space.split(chosen_D).items() for place in part[0].nonzero().tolist()]
 
 
-def greatest_by_hand(model, rms, coordinates):
+def greatest_by_hand(model, rms, num_fast_weights):
     """The first of all elements: cells' last, the greatest RMS first, in the weight order among equals."""
     listed = []
     for name, _ in model.named_parameters():
         cell = name.startswith("stack") and not name.endswith("bias")
         places = torch.ones_like(rms[name]).nonzero().tolist() if name in rms else []
         listed += [(cell, -float(rms[name][tuple(place)]), (name, *place)) for place in places]
-    return {element for *_, element in sorted(listed, key=lambda each: each[:2])[:coordinates]}
+    return {element for *_, element in sorted(listed, key=lambda each: each[:2])[:num_fast_weights]}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_greatest_are_chosen(measured, shape):
-    """Of few and of many coordinates: the embedding and the biases before any cell, each by RMS."""
+    """Of few and of many num_fast_weights: the embedding and the biases before any cell, each by RMS."""
     model, _, found = measured(**shape)
-    for coordinates in (1, 7, 40, 120, sum(part.numel() for part in found.rms.values())):
-        space, _ = found.greatest(model, coordinates)
-        assert space.size == coordinates
-        assert set(elements(space)) == greatest_by_hand(model, found.rms, coordinates)
+    for num_fast_weights in (1, 7, 40, 120, sum(part.numel() for part in found.rms.values())):
+        space, _ = found.greatest(model, num_fast_weights)
+        assert space.size == num_fast_weights
+        assert set(elements(space)) == greatest_by_hand(model, found.rms, num_fast_weights)
 
 
 def test_cells_come_last(measured):
@@ -166,9 +166,9 @@ def test_of_equals_the_first_is_chosen(measured):
     """The choice depends on nothing but the statistics: ties go to the model's weight order."""
     model, _, found = measured()
     equal = SubspaceStatistics(found.bases, {name: torch.ones_like(part) for name, part in found.rms.items()})
-    for coordinates in (5, 30, 100):
-        space, _ = equal.greatest(model, coordinates)
-        assert set(elements(space)) == greatest_by_hand(model, equal.rms, coordinates)
+    for num_fast_weights in (5, 30, 100):
+        space, _ = equal.greatest(model, num_fast_weights)
+        assert set(elements(space)) == greatest_by_hand(model, equal.rms, num_fast_weights)
 
 
 def test_axes_reach_as_far_as_what_is_chosen(measured):
@@ -204,8 +204,8 @@ def test_coordinates_are_kept_in_half_precision(measured):
 def test_rms_are_in_the_order_of_the_fast_weights(measured):
     """Each number is the RMS of the element whose place it has."""
     model, _, found = measured()
-    for coordinates in (9, 60, 130):
-        space, rms_P = found.greatest(model, coordinates)
+    for num_fast_weights in (9, 60, 130):
+        space, rms_P = found.greatest(model, num_fast_weights)
         expected = torch.stack([found.rms[name][tuple(place)] for name, *place in elements(space)])
         assert torch.equal(rms_P, expected)
 
@@ -230,20 +230,20 @@ def test_smaller_choices_are_nested_in_larger(measured):
     """What a smaller subspace learns, a larger one learns too, at the same scales."""
     model, _, found = measured()
     larger: dict = {}
-    for coordinates in (130, 70, 20, 3):
-        space, rms_P = found.greatest(model, coordinates)
+    for num_fast_weights in (130, 70, 20, 3):
+        space, rms_P = found.greatest(model, num_fast_weights)
         chosen = dict(zip(elements(space), rms_P.tolist(), strict=True))
         assert not larger or chosen.items() <= larger.items()
         larger = chosen
 
 
-@pytest.mark.parametrize("coordinates", [0, -1, 10**6])
-def test_there_must_be_so_many_coordinates(measured, coordinates):
+@pytest.mark.parametrize("num_fast_weights", [0, -1, 10**6])
+def test_there_must_be_so_many_coordinates(measured, num_fast_weights):
     """The error says how many there are."""
     model, _, found = measured()
     most = sum(part.numel() for part in found.rms.values())
-    with pytest.raises(ValueError, match=f"1 to {most} coordinates, not {coordinates}"):
-        found.greatest(model, coordinates)
+    with pytest.raises(ValueError, match=f"1 to {most} fast weights, not {num_fast_weights}"):
+        found.greatest(model, num_fast_weights)
 
 
 @pytest.mark.parametrize(("dtype", "relative"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])

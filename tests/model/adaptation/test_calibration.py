@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.calibration import (
-    Calibrated,
+    CalibrationSet,
     NotCalibrated,
     measure_rms,
 )
@@ -83,7 +83,7 @@ def test_fingerprint_is_stable(tiny_model, calibration):
 
 OTHERS = {
     "kind": "output_bias",
-    "coordinates": 2,
+    "num_fast_weights": 2,
     "rank": 1,
     "rule": "sgd",
     "rate": 0.021,
@@ -149,8 +149,8 @@ def test_a_rule_of_another_size_is_refused(tiny_model, calibration, rank):
     """What a rule says of its size must be true of its statistics."""
     model = tiny_model()
     first = calibration(model, rank=rank)
-    config = dataclasses.replace(first.config, coordinates=first.config.coordinates - 1)
-    with pytest.raises(ValueError, match=f"of {config.coordinates} weights and has {len(first.rms_P)}"):
+    config = dataclasses.replace(first.config, num_fast_weights=first.config.num_fast_weights - 1)
+    with pytest.raises(ValueError, match=f"of {config.num_fast_weights} weights and has {len(first.rms_P)}"):
         dataclasses.replace(first, config=config).fast_weights(model)
 
 
@@ -159,7 +159,7 @@ def test_the_output_bias_is_a_part_of_all_weights(tiny_model, statistics, config
     """Its statistics and its gradients are those that full fast weights have of it."""
     model = tiny_model(dtype=torch.float64, tie_embeddings=tied)
     measured = statistics(model)
-    found = measured.calibration(model, config(kind="output_bias", coordinates=11))
+    found = measured.calibration(model, config(kind="output_bias", num_fast_weights=11))
     whole, part = FullFastWeights(model), found.fast_weights(model)
     assert torch.equal(found.rms_P, whole.split(measured.full_P)["embedding.bias"])
     ids, weights = torch.tensor([[1], [2], [3]]), torch.full((2, 1), 0.5, dtype=torch.float64)
@@ -172,7 +172,7 @@ def test_full_fast_weights_have_all_statistics(tiny_model, statistics, config):
     """In the model's weight order."""
     model = tiny_model()
     measured = statistics(model, rank=2)
-    found = measured.calibration(model, config(coordinates=len(measured.full_P)))
+    found = measured.calibration(model, config(num_fast_weights=len(measured.full_P)))
     assert found.rms_P is measured.full_P
     assert isinstance(found.fast_weights(model), FullFastWeights)
 
@@ -181,7 +181,7 @@ def test_a_subspace_has_its_greatest_coordinates(tiny_model, statistics, config)
     """As many as the rule says."""
     model = tiny_model()
     measured = statistics(model, rank=2)
-    found = measured.calibration(model, config(kind="subspace", coordinates=50))
+    found = measured.calibration(model, config(kind="subspace", num_fast_weights=50))
     space, rms_P = measured.subspace.greatest(model, 50)
     assert torch.equal(found.rms_P, rms_P)
     assert torch.equal(found.space.chosen_P, space.chosen_P)
@@ -189,10 +189,10 @@ def test_a_subspace_has_its_greatest_coordinates(tiny_model, statistics, config)
 
 
 def test_a_sparse_matrix_is_that_of_its_greatest_units(tiny_model, statistics, config):
-    """As many units of each layer as the rule has coordinates for."""
+    """As many units of each layer as the rule has num_fast_weights for."""
     model = tiny_model()
     measured = statistics(model, rank=2)
-    found = measured.calibration(model, config(kind="sparse", coordinates=18))
+    found = measured.calibration(model, config(kind="sparse", num_fast_weights=18))
     sparse, rms_P = measured.sparse.greatest(model, 18)
     assert torch.equal(found.rms_P, rms_P)
     assert torch.equal(found.space.units_LU, sparse.units_LU)
@@ -219,7 +219,7 @@ def test_a_kind_that_was_not_measured_is_refused(tiny_model, statistics, config,
     """The error names the kind."""
     model = tiny_model()
     with pytest.raises(ValueError, match=kind):
-        statistics(model).calibration(model, config(kind=kind, coordinates=8))
+        statistics(model).calibration(model, config(kind=kind, num_fast_weights=8))
 
 
 @pytest.fixture
@@ -228,8 +228,8 @@ def calibrated(tiny_model, statistics, config):
     model = tiny_model()
     measured = statistics(model, rank=2)
     sizes = [("subspace", 60), ("subspace", 30), ("full", len(measured.full_P))]
-    choices = tuple(config(kind=kind, coordinates=size) for kind, size in sizes)
-    return Calibrated(model=model, statistics=measured, choices=choices, fingerprint="of a file")
+    choices = tuple(config(kind=kind, num_fast_weights=size) for kind, size in sizes)
+    return CalibrationSet(model=model, statistics=measured, choices=choices, fingerprint="of a file")
 
 
 @pytest.mark.parametrize(
@@ -238,18 +238,18 @@ def calibrated(tiny_model, statistics, config):
 )
 def test_the_first_rule_that_fits_is_found(calibrated, asked, place):
     """Nothing asked for: the default; a kind or a size alone: the first of it."""
-    kind, coordinates = (*asked, None, None)[:2]
-    coordinates = calibrated.choices[2].coordinates if coordinates == 377 else coordinates
-    assert calibrated.find(kind, coordinates) is calibrated.choices[place]
+    kind, num_fast_weights = (*asked, None, None)[:2]
+    num_fast_weights = calibrated.choices[2].num_fast_weights if num_fast_weights == 377 else num_fast_weights
+    assert calibrated.find(kind, num_fast_weights) is calibrated.choices[place]
     assert calibrated.default is calibrated.choices[0]
 
 
 def test_what_is_chosen_has_its_statistics(calibrated):
     """A choice is what is found, with statistics of its size."""
     for choice in calibrated.choices:
-        chosen = calibrated.choose(choice.kind, choice.coordinates)
+        chosen = calibrated.choose(choice.kind, choice.num_fast_weights)
         assert chosen.config is choice
-        assert chosen.fast_weights(calibrated.model).size == choice.coordinates
+        assert chosen.fast_weights(calibrated.model).size == choice.num_fast_weights
 
 
 @pytest.mark.parametrize("asked", [("output_bias", None), ("subspace", 31), (None, 31), ("sparse", 60)])
@@ -261,22 +261,22 @@ def test_what_is_not_calibrated_is_refused(calibrated, asked):
 
 def test_a_rule_takes_the_place_of_that_of_its_size(calibrated, config):
     """Another rate for a size: the others stay as they are, and in their order."""
-    changed = config(kind="subspace", coordinates=30, rate=0.5)
+    changed = config(kind="subspace", num_fast_weights=30, rate=0.5)
     first, _, third = calibrated.choices
     assert calibrated.including(changed).choices == (first, changed, third)
 
 
 def test_a_rule_of_a_new_size_comes_last(calibrated, config):
     """The default stays."""
-    added = config(kind="subspace", coordinates=7)
+    added = config(kind="subspace", num_fast_weights=7)
     assert calibrated.including(added).choices == (*calibrated.choices, added)
 
 
-@pytest.mark.parametrize("coordinates", [7, 30])
-def test_a_rule_may_become_the_default(calibrated, config, coordinates):
+@pytest.mark.parametrize("num_fast_weights", [7, 30])
+def test_a_rule_may_become_the_default(calibrated, config, num_fast_weights):
     """New or known, it comes first, and the others keep their order."""
-    chosen = config(kind="subspace", coordinates=coordinates)
-    others = tuple(choice for choice in calibrated.choices if choice.coordinates != coordinates)
+    chosen = config(kind="subspace", num_fast_weights=num_fast_weights)
+    others = tuple(choice for choice in calibrated.choices if choice.num_fast_weights != num_fast_weights)
     assert calibrated.including(chosen, first=True).choices == (chosen, *others)
 
 
@@ -287,7 +287,7 @@ def test_a_changed_calibration_is_that_of_no_file(calibrated):
 
 def test_rules_that_nobody_could_choose_from(calibrated, config):
     """None at all, or two of one kind and size."""
-    twice = (calibrated.default, config(kind="subspace", coordinates=60, rate=0.5))
+    twice = (calibrated.default, config(kind="subspace", num_fast_weights=60, rate=0.5))
     for choices, says in (((), "at least one rule"), (twice, "same kind and size")):
         with pytest.raises(ValueError, match=says):
             dataclasses.replace(calibrated, choices=choices)

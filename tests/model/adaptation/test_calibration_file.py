@@ -81,7 +81,7 @@ def test_a_rule_chooses_the_same_before_and_after(make_calibrated, path):
     read = load_calibration(path, first.model)
     for rule in first.choices:
         before = rounded(first.statistics, first.model).calibration(first.model, rule)
-        assert read.choose(rule.kind, rule.coordinates).fingerprint == before.fingerprint
+        assert read.choose(rule.kind, rule.num_fast_weights).fingerprint == before.fingerprint
 
 
 def test_the_fingerprint_is_that_of_the_file(tiny_model, good_file):

@@ -203,7 +203,7 @@ def test_there_must_be_rules_and_nothing_beside_them(tiny_model, good_file):
         ("rule", "adam"),
         ("decay", 1e999),
         ("kind", "none"),
-        ("coordinates", 0),
+        ("num_fast_weights", 0),
     ],
 )
 @pytest.mark.parametrize("place", [0, -1])
@@ -217,12 +217,12 @@ def test_a_bad_rule_names_file_and_field(tiny_model, good_file, field, value, pl
 
 
 @pytest.mark.parametrize(
-    ("kind", "coordinates"), [("full", 10), ("output_bias", 12), ("subspace", 100_000), ("sparse", 9)]
+    ("kind", "num_fast_weights"), [("full", 10), ("output_bias", 12), ("subspace", 100_000), ("sparse", 9)]
 )
-def test_a_rule_of_what_is_not_there(tiny_model, config, good_file, kind, coordinates):
+def test_a_rule_of_what_is_not_there(tiny_model, config, good_file, kind, num_fast_weights):
     """Of another size than the statistics have, or of a kind that was not measured."""
-    with_rules(good_file, rules=[config(kind=kind, coordinates=coordinates).to_json()])
-    with pytest.raises(CalibrationError, match=f"{good_file}: .*({coordinates}|{kind})"):
+    with_rules(good_file, rules=[config(kind=kind, num_fast_weights=num_fast_weights).to_json()])
+    with pytest.raises(CalibrationError, match=f"{good_file}: .*({num_fast_weights}|{kind})"):
         load_calibration(good_file, tiny_model())
 
 

@@ -9,7 +9,7 @@ from rlstm_model.adaptation.config import AdaptationConfig, AdaptationConfigErro
 
 WRONG = {
     "kind": ["dense", None, ["full"]],
-    "coordinates": [0, -1, 3.0, True, "20", None],
+    "num_fast_weights": [0, -1, 3.0, True, "20", None],
     "rank": [-1, 2.0, True, "20", None],
     "rule": ["adam", "RMS", 1],
     "rate": [-1e-9, float("nan"), float("inf"), 10**400, True, "1", None],
@@ -50,7 +50,7 @@ def test_every_field_is_checked(config):
         "statistics_batch",
         "statistics_segments",
         "kind",
-        "coordinates",
+        "num_fast_weights",
         "rule",
     ],
 )

@@ -35,7 +35,7 @@ def case(tiny_model, text):
 def segment_gradient(
     fast_weights, delta, state, inputs, targets, learn, *, segment, reduction, temperature=1.0
 ):
-    """One row's segment, learned from as an adapter does."""
+    """One row's segment, learned from as an evaluator does."""
     weights = torch.tensor(learn, dtype=torch.float64) / (segment if reduction == "mean" else 1)
     columns = [torch.tensor(column)[:, None] for column in (inputs, targets)]
     return fast_weights.learn(delta[None], *columns, weights[:, None], state, temperature=temperature)

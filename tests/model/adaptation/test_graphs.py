@@ -14,15 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.batch_items import FrozenExperts
+from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
 from rlstm_model.adaptation.capture import Recorded
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
 from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs, Room, bucket, graphed
-from rlstm_model.adaptation.round import Slice, Turn, perform
 from rlstm_model.adaptation.rows import LearningRows, Rows
 from rlstm_model.adaptation.sparse import SparseFastWeights
-from rlstm_model.adaptation.static_weights import StaticWeights
 from rlstm_model.adaptation.subspace import SubspaceFastWeights
-from rlstm_model.adaptation.works import FrozenExperts
 from rlstm_model.stack import Stack
 from rlstm_model.state import State
 
@@ -135,7 +135,7 @@ def test_recordings_give_what_the_plain_way_gives(plain, own):
 @pytest.mark.parametrize("shape", [{}, {"softmax_components": 3}, {"tie_embeddings": True}], ids=str)
 def test_static_texts_by_recordings(tiny_model, shape):
     """The same for weights that only read: of any model."""
-    plain = StaticWeights(tiny_model(hidden_size=16, vocab_size=VOCAB, **shape))
+    plain = FrozenWeights(tiny_model(hidden_size=16, vocab_size=VOCAB, **shape))
     weights = by_graphs(plain)
     for seed, tiles in enumerate((3, 1, 4)):
         _, ids, *_, state = case(plain, tiles * plain.tile, seed=seed)
@@ -312,9 +312,9 @@ def test_more_rows_than_are_done_at_once_go_the_plain_way(wide_model, subspace):
 
 
 @pytest.fixture(scope="module")
-def adapters(make_adapter, wide_model):
+def evaluators(make_evaluator, wide_model):
     """One that goes the plain way, and one by recordings."""
-    one, other = (make_adapter(wide_model, rank=8, decay=0.05) for _ in range(2))
+    one, other = (make_evaluator(wide_model, rank=8, decay=0.05) for _ in range(2))
     other.fast_weights = by_graphs(other.fast_weights)
     other.rows = LearningRows(other.fast_weights)
     return one, other
@@ -324,39 +324,41 @@ def adapters(make_adapter, wide_model):
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 4]), st.booleans()), min_size=1, max_size=9)
 )
-def test_rounds_by_recordings_are_the_rounds(adapters, streams):
-    """Streams of any length and lineup, learning and reading on: the same to the bit."""
-    one, other = (list(observed(adapter, streams)) for adapter in adapters)
+def test_rounds_by_recordings_are_the_rounds(evaluators, streams):
+    """Streams of any length and expert_config, learning and reading on: the same to the bit."""
+    one, other = (list(observed(evaluator, streams)) for evaluator in evaluators)
     for (scores, tensors), (expected, kept) in zip(other, one, strict=True):
         assert torch.equal(scores, expected)
         assert tensors.keys() == kept.keys()
         assert all(torch.equal(tensors[name], kept[name]) for name in kept)
 
 
-def observed(adapter, streams):
+def observed(evaluator, streams):
     """Streams side by side, in rounds; of each round and stream, scores and the state."""
-    states = [adapter.start(experts=experts, static=static or experts > 1) for _, experts, static in streams]
+    states = [
+        evaluator.start(experts=experts, static=static or experts > 1) for _, experts, static in streams
+    ]
     left = [list(range(number, number + length)) for number, (length, *_) in enumerate(streams)]
     while any(left):
         going_on = [i for i, ids in enumerate(left) if ids]
         parts = []
         for i in going_on:
             size = SEGMENT - states[i].position % SEGMENT
-            parts.append(adapter.part(states[i], tuple(left[i][:size])))
+            parts.append(evaluator.chunk(states[i], tuple(left[i][:size])))
             left[i] = left[i][size:]
-        for i, result in zip(going_on, perform(parts), strict=True):
+        for i, result in zip(going_on, run_batch(parts), strict=True):
             states[i] = result.state
             yield result.scores.logprobs, result.state.tensors()
 
 
 def test_static_texts_and_turns_in_rounds(wide_model, text):
     """Many texts of the served model, and tokens after them."""
-    plain = Rows(StaticWeights(wide_model), 0.9)
+    plain = Rows(FrozenWeights(wide_model), 0.9)
     rounds = []
     for rows in (plain, Rows(by_graphs(plain.weights), 0.9)):
         reader = FrozenExperts(rows, None, Cursor(wide_model.initial_state(1), BOS))
-        works = [Slice(reader, reader.cursor, tuple(text(n, vocab_size=VOCAB))) for n in (1, 4, 7)]
-        sliced = perform(works)
-        turns = perform([Turn(reader, done.cursor) for done in sliced])
+        works = [ScoreChunk(reader, reader.cursor, tuple(text(n, vocab_size=VOCAB))) for n in (1, 4, 7)]
+        sliced = run_batch(works)
+        turns = run_batch([DecodeStep(reader, done.cursor) for done in sliced])
         rounds.append([*(done.scores.logprobs for done in sliced), *(turn.log_probs_V for turn in turns)])
     assert_equal(*rounds)

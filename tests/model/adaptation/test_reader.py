@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Cursor
-from rlstm_model.adaptation.reader import CHUNK, static_next
-from rlstm_model.adaptation.round import Slice, perform
+from rlstm_model.adaptation.batch_step import ScoreChunk, run_batch
+from rlstm_model.adaptation.evaluator import Cursor
+from rlstm_model.adaptation.reader import CHUNK, frozen_next
 from rlstm_model.sampling import SamplingConfig, sample
 from rlstm_model.scoring import next_log_probs, score
 
@@ -16,8 +16,8 @@ LINEUPS = [{"static": False}, {}, {"experts": 2}, {"experts": 4}]
 
 
 @pytest.fixture(scope="module", params=[None, 2], ids=["full", "subspace"])
-def adapter(request, make_adapter):
-    return make_adapter(rate=0.2, rank=request.param)
+def evaluator(request, make_evaluator):
+    return make_evaluator(rate=0.2, rank=request.param)
 
 
 def steps(reader, cursor, ids):
@@ -31,23 +31,23 @@ def steps(reader, cursor, ids):
     return torch.stack(found), cursor
 
 
-@pytest.mark.parametrize("lineup", LINEUPS, ids=str)
+@pytest.mark.parametrize("expert_config", LINEUPS, ids=str)
 @pytest.mark.parametrize("length", [0, 8, 10])
-def test_reads_on_as_observing_would(adapter, text, digest, observe, logprobs, lineup, length):
+def test_reads_on_as_observing_would(evaluator, text, digest, observe, logprobs, expert_config, length):
     """Scores, states and mixture weights are those of observing within the segment; nothing is changed."""
-    state = adapter.start(**lineup)
-    for part in adapter.observe(state, text(length)):
+    state = evaluator.start(**expert_config)
+    for part in evaluator.observe(state, text(length)):
         state = part.state
     before, header = digest(*state.tensors().values()), state.header()
-    reader, ids = adapter.reader(state), text(4 - length % 4, seed=5)
+    reader, ids = evaluator.reader(state), text(4 - length % 4, seed=5)
     scored, after = reader.score(reader.cursor, ids)
     stepped, cursor = steps(reader, reader.cursor, ids)
-    parts, observed = observe(adapter, ids, state, learn=False)
+    parts, observed = observe(evaluator, ids, state, learn=False)
     expected = logprobs(parts)
     torch.testing.assert_close(scored.logprobs, expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(stepped, expected, rtol=0, atol=1e-5)
     for place in (after, cursor):
-        mixed = observed.now.state.rows(observed.lineup.mixed)
+        mixed = observed.now.state.rows(observed.expert_config.mixed)
         torch.testing.assert_close(place.state, mixed, rtol=0, atol=1e-5)
         assert place.last == ids[-1]
         if observed.mixture is None:
@@ -58,36 +58,36 @@ def test_reads_on_as_observing_would(adapter, text, digest, observe, logprobs, l
     assert (digest(*state.tensors().values()), state.header()) == (before, header)
 
 
-@pytest.mark.parametrize("lineup", LINEUPS, ids=str)
+@pytest.mark.parametrize("expert_config", LINEUPS, ids=str)
 @pytest.mark.parametrize("length", [0, 10])
-def test_the_static_row_reads_along(adapter, text, lineup, length):
+def test_the_static_row_reads_along(evaluator, text, expert_config, length):
     """What observing gives as static, and a plain reading from there; no other number moves by a bit."""
-    state = adapter.start(**lineup)
-    for part in adapter.observe(state, text(length)):
+    state = evaluator.start(**expert_config)
+    for part in evaluator.observe(state, text(length)):
         state = part.state
     ids = tuple(text(4 - length % 4, seed=5))
-    plain, reader = adapter.reader(state), adapter.reader(state, static=True)
-    without, found = (perform([Slice(own, own.cursor, ids)])[0] for own in (plain, reader))
-    (observed,) = adapter.observe(state, ids, learn=False)
+    plain, reader = evaluator.reader(state), evaluator.reader(state, static=True)
+    without, found = (run_batch([ScoreChunk(own, own.cursor, ids)])[0] for own in (plain, reader))
+    (observed,) = evaluator.observe(state, ids, learn=False)
     assert torch.equal(found.scores.logprobs, without.scores.logprobs)
     one, other = (own.next(cursor) for own, (_, cursor, _) in ((plain, without), (reader, found)))
     assert torch.equal(one.log_probs_V, other.log_probs_V)
     assert without.static_logprobs is None
-    if not state.lineup.static:
+    if not state.expert_config.static:
         assert found.static_logprobs is None
         return
     assert torch.equal(found.static_logprobs, observed.static_logprobs)
     first = state.now.state.rows(slice(1))
-    expected, after = score(adapter.model, ids, state=first, last=state.now.last)
+    expected, after = score(evaluator.model, ids, state=first, last=state.now.last)
     torch.testing.assert_close(found.static_logprobs, expected.logprobs, rtol=0, atol=1e-5)
     torch.testing.assert_close(found.cursor.state.rows(slice(1)), after, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("lineup", LINEUPS, ids=str)
-def test_long_texts_are_read_in_chunks(adapter, text, observe, lineup):
+@pytest.mark.parametrize("expert_config", LINEUPS, ids=str)
+def test_long_texts_are_read_in_chunks(evaluator, text, observe, expert_config):
     """A text of several chunks has the scores that single steps give, and as many alternatives."""
-    _, state = observe(adapter, text(8), adapter.start(**lineup))
-    reader, ids = adapter.reader(state), text(2 * CHUNK + 3, seed=6)
+    _, state = observe(evaluator, text(8), evaluator.start(**expert_config))
+    reader, ids = evaluator.reader(state), text(2 * CHUNK + 3, seed=6)
     scores, after = reader.score(reader.cursor, ids, top=2)
     stepped, cursor = steps(reader, reader.cursor, ids)
     torch.testing.assert_close(scores.logprobs, stepped, rtol=0, atol=2e-5)
@@ -95,10 +95,10 @@ def test_long_texts_are_read_in_chunks(adapter, text, observe, lineup):
     assert scores.top_ids.shape == (len(ids), 2)
 
 
-def test_the_weights_follow_the_text(adapter, text, observe):
+def test_the_weights_follow_the_text(evaluator, text, observe):
     """The mixture leans to the expert that gave the chosen tokens more; another token tells another tale."""
-    _, state = observe(adapter, text(4) * 6, adapter.start(experts=4))
-    reader = adapter.reader(state)
+    _, state = observe(evaluator, text(4) * 6, evaluator.start(experts=4))
+    reader = evaluator.reader(state)
     following = reader.next(reader.cursor)
     logprobs_K = following.experts_1KV[0]
     for token in range(11):
@@ -109,12 +109,12 @@ def test_the_weights_follow_the_text(adapter, text, observe):
         torch.testing.assert_close(after, expected, rtol=1e-9, atol=1e-12)
 
 
-def test_a_broken_expert_does_not_speak(adapter, text, observe):
+def test_a_broken_expert_does_not_speak(evaluator, text, observe):
     """Inference cannot restart an expert: the others are mixed as if they were all, and sampling goes on."""
-    _, state = observe(adapter, text(8), adapter.start(experts=4))
+    _, state = observe(evaluator, text(8), evaluator.start(experts=4))
     delta = state.delta_KP.clone()
     delta[1] = NAN
-    reader = adapter.reader(replace(state, delta_KP=delta))
+    reader = evaluator.reader(replace(state, delta_KP=delta))
     following = reader.next(reader.cursor)
     assert following.log_probs_V.isfinite().all()
     assert following.log_probs_V.exp().sum() == pytest.approx(1.0, abs=1e-6)
@@ -127,10 +127,10 @@ def test_a_broken_expert_does_not_speak(adapter, text, observe):
     torch.testing.assert_close(scores.logprobs, stepped, rtol=0, atol=1e-5)
 
 
-def test_a_single_expert_that_is_no_number_raises(adapter, text, observe):
+def test_a_single_expert_that_is_no_number_raises(evaluator, text, observe):
     """Without another expert there is no answer."""
-    _, state = observe(adapter, text(8), adapter.start())
-    reader = adapter.reader(replace(state, delta_KP=torch.full_like(state.delta_KP, NAN)))
+    _, state = observe(evaluator, text(8), evaluator.start())
+    reader = evaluator.reader(replace(state, delta_KP=torch.full_like(state.delta_KP, NAN)))
     with pytest.raises(ArithmeticError):
         reader.score(reader.cursor, text(3))
     with pytest.raises(ArithmeticError):
@@ -141,7 +141,7 @@ def test_static_next_is_the_model_as_loaded(tiny_model):
     """One row, no mixture: the model's own next token."""
     model = tiny_model()
     cursor = Cursor(model.initial_state(1), 1)
-    following = static_next(model, cursor)
+    following = frozen_next(model, cursor)
     expected, state = next_log_probs(model, 1, cursor.state)
     assert torch.equal(following.log_probs_V, expected)
     assert following.after(7).last == 7

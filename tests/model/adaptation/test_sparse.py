@@ -177,12 +177,12 @@ def test_rms_are_in_the_order_of_the_fast_weights(measured, units):
     assert len(rms_P) == sparse.size
 
 
-@pytest.mark.parametrize("coordinates", [0, -8, 7, 19, 72])
-def test_coordinates_are_those_of_whole_units(measured, coordinates):
+@pytest.mark.parametrize("num_fast_weights", [0, -8, 7, 19, 72])
+def test_coordinates_are_those_of_whole_units(measured, num_fast_weights):
     """Of as many units in each layer, and of no more than there are."""
     model, rms = measured
-    with pytest.raises(ValueError, match=f"n from 1 to 5: not {coordinates}"):
-        SparseStatistics.of(rms).greatest(model, coordinates)
+    with pytest.raises(ValueError, match=f"n from 1 to 5: not {num_fast_weights}"):
+        SparseStatistics.of(rms).greatest(model, num_fast_weights)
 
 
 def test_all_units_have_a_place(tiny_model):

@@ -15,19 +15,19 @@ NAN = float("nan")
 
 
 @pytest.fixture(scope="module")
-def adapter(make_adapter):
-    return make_adapter(rank=2, decay=0.05, max_norm_ratio=0.1)
+def evaluator(make_evaluator):
+    return make_evaluator(rank=2, decay=0.05, max_norm_ratio=0.1)
 
 
 @pytest.fixture(scope="module")
-def parts(adapter):
+def parts(evaluator):
     """Streams of one, two and four experts at several rates, of which all are at the end of a segment."""
     made = []
     for experts in (1, 2, 4):
         for scale in (0.5, 40.0):
-            state = adapter.start(experts=experts, rate_scale=scale)
-            (observed,) = adapter.observe(state, [1, 2, 3, 4])
-            made.append(adapter.part(observed.state, (4, 3, 2, experts)))
+            state = evaluator.start(experts=experts, rate_scale=scale)
+            (observed,) = evaluator.observe(state, [1, 2, 3, 4])
+            made.append(evaluator.chunk(observed.state, (4, 3, 2, experts)))
     return made
 
 
@@ -40,22 +40,22 @@ def taught(parts, gradient_NP):
     )
 
 
-def gradients(adapter, rows, more):
+def gradients(evaluator, rows, more):
     generator = torch.Generator().manual_seed(2)
-    found = torch.randn(rows, adapter.fast_weights.size, generator=generator)
+    found = torch.randn(rows, evaluator.fast_weights.size, generator=generator)
     return torch.cat((found, torch.zeros(more, found.shape[1])))
 
 
-def test_each_stream_steps_as_it_would_alone(adapter, parts):
+def test_each_stream_steps_as_it_would_alone(evaluator, parts):
     """Deltas, counts, guards and norms, some rows cut back and one without a number: to the last bit."""
     rows = sum(len(part.rates) for part in parts)
-    gradient_NP = gradients(adapter, rows, -rows % 8)
+    gradient_NP = gradients(evaluator, rows, -rows % 8)
     gradient_NP[5, 3] = NAN
     first, seen = 0, set()
-    for part, found in zip(parts, step(adapter, parts, taught(parts, gradient_NP)), strict=True):
+    for part, found in zip(parts, step(evaluator, parts, taught(parts, gradient_NP)), strict=True):
         own = gradient_NP[first : first + len(part.rates)]
         padded = torch.cat((own, torch.zeros(8 - len(own), own.shape[1])))
-        (alone,) = step(adapter, [part], taught([part], padded))
+        (alone,) = step(evaluator, [part], taught([part], padded))
         assert torch.equal(found.delta_KP, alone.delta_KP)
         assert found._replace(delta_KP=None) == alone._replace(delta_KP=None)
         assert found.delta_KP.untyped_storage().nbytes() == found.delta_KP.nbytes
@@ -64,25 +64,25 @@ def test_each_stream_steps_as_it_would_alone(adapter, parts):
     assert seen == {"projected", "step_skipped"}
 
 
-def test_a_third_bad_step_loses_the_row(adapter, parts):
+def test_a_third_bad_step_loses_the_row(evaluator, parts):
     """And only that row; a stream without any step keeps its delta, the very same value."""
     part = replace(parts[4], state=replace(parts[4].state, bad_steps=(2, 1, 0)))
-    gradient_NP = gradients(adapter, 3, 5)
+    gradient_NP = gradients(evaluator, 3, 5)
     gradient_NP[:3, 0] = NAN
-    (found,) = step(adapter, [part], taught([part], gradient_NP))
+    (found,) = step(evaluator, [part], taught([part], gradient_NP))
     assert (found.lost, found.bad_steps) == ((True, False, False), (3, 2, 1))
     assert found.guards == ("step_skipped",) * 3 + ("restarted",)
     assert found.delta_KP is part.state.delta_KP
     assert (found.updates, found.gradient_norms, found.norm_ratio) == (0, (), None)
 
 
-def test_the_pass_that_learns_is_stepped(adapter, parts):
+def test_the_pass_that_learns_is_stepped(evaluator, parts):
     """The steps of works that are read are those of their gradients; others have none."""
     reads = [*parts[:3], replace(parts[3], ids=parts[3].ids[:2])]
-    done = Passes(adapter.rows, reads, [task_of(part) for part in reads], turns=False).done
+    done = Passes(evaluator.rows, reads, [task_of(part) for part in reads], turns=False).done
     assert [each.stepped is not None for each in done] == [True, True, True, False]
-    taught_rows = adapter.rows.learn([task_of(part).lesson for part in reads[:3]])
-    for each, expected in zip(done, step(adapter, reads[:3], taught_rows), strict=False):
+    taught_rows = evaluator.rows.learn([task_of(part).lesson for part in reads[:3]])
+    for each, expected in zip(done, step(evaluator, reads[:3], taught_rows), strict=False):
         assert torch.equal(each.stepped.delta_KP, expected.delta_KP)
 
 

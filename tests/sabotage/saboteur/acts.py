@@ -223,7 +223,7 @@ def anothers_state_committed() -> AbstractContextManager[Any]:
             if key != copy.key:
                 adapted = other.adapted
                 memory = {name: tensor.clone() for name, tensor in adapted.tensors().items()}
-                state = replace(other, adapted=other.adapter.restore(memory, adapted.header()))
+                state = replace(other, adapted=other.evaluator.restore(memory, adapted.header()))
                 break
         return stage(self, copy, state, **others)
 

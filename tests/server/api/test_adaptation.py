@@ -3,7 +3,7 @@
 import pytest
 
 from rlstm_server.api.session_shapes import CreatedOut, SessionOut
-from rlstm_server.engine.messages import DEFAULT_EXPERTS
+from rlstm_server.schemas import DEFAULT_EXPERTS
 
 TEXT = "It was the best of times, it was the worst of times. "
 
@@ -26,7 +26,7 @@ async def test_a_session_that_asks_for_nothing_is_told_what_it_gets(client):
     assert made["adaptation"] == found["adaptation"] == listed["adaptation"]
     assert made["adaptation"] == {
         "kind": rule["kind"],
-        "coordinates": rule["coordinates"],
+        "num_fast_weights": rule["num_fast_weights"],
         "experts": DEFAULT_EXPERTS,
         "rate_scale": 1.0,
         "static": True,
@@ -39,7 +39,7 @@ async def test_a_session_that_asks_for_nothing_is_told_what_it_gets(client):
     ("asked", "weights"),
     [
         ({"kind": "output_bias", "experts": 4}, 4),
-        ({"coordinates": 256, "experts": 1}, 1),
+        ({"num_fast_weights": 256, "experts": 1}, 1),
         ({"kind": "output_bias", "static": False}, 1),
         ({"kind": "full", "rate_scale": 2.5}, DEFAULT_EXPERTS),
     ],
@@ -92,9 +92,9 @@ async def test_info_lists_all_rules_with_their_bytes(client):
     learning = (await client.get("/info")).json()["adaptation"]
     full, bias = learning["rules"]
 
-    assert (full["kind"], bias["kind"], bias["coordinates"]) == ("full", "output_bias", 256)
+    assert (full["kind"], bias["kind"], bias["num_fast_weights"]) == ("full", "output_bias", 256)
     assert full["rate"] == bias["rate"] == 0.003
-    assert full["state_bytes"] - bias["state_bytes"] == 4 * (full["coordinates"] - 256)
+    assert full["state_bytes"] - bias["state_bytes"] == 4 * (full["num_fast_weights"] - 256)
     assert (learning["experts"], learning["default_experts"]) == ([1, 2, 4], DEFAULT_EXPERTS)
     made = await created(client, kind="output_bias")
     await client.post(f"/sessions/{made['id']}/append", json={"text": TEXT})

@@ -15,7 +15,7 @@ from rlstm_server.api.answers import (
     server_timing,
     total_fields,
 )
-from rlstm_server.engine.messages import Timings, Totals
+from rlstm_server.schemas import Timings, Totals
 
 
 def decoded(fragment):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.api.words import byte_column, word_rows
-from rlstm_server.engine.messages import Columns
+from rlstm_server.schemas import Columns
 
 VOCAB = ByteVocab()
 

@@ -5,22 +5,22 @@ from dataclasses import replace
 
 import pytest
 
-from rlstm_model.adaptation.round import perform
+from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_server.bench.capacity import OBJECTS, Resident, session_bytes
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import AdaptationRequest
 
 
 def read(served, asked, tokens, neighbours=3):
     """A session after some tokens that it learned from, beside others in the same rounds."""
     choice = served.choose(asked)
-    adapter = served.adapter(choice.kind, choice.coordinates)
+    evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
     states = [SessionState.before_text(served, choice).adapted for _ in range(1 + neighbours)]
-    segment = adapter.config.segment
+    segment = evaluator.config.segment
     for start in range(0, tokens, segment):
         ids = tuple(itertools.islice(itertools.cycle(b"a text"), min(segment, tokens - start)))
-        states = [done.state for done in perform([adapter.part(state, ids) for state in states])]
+        states = [done.state for done in run_batch([evaluator.chunk(state, ids) for state in states])]
     return states[0]
 
 
@@ -40,7 +40,7 @@ def memory(state):
 def test_a_session_in_the_middle_of_a_segment_takes_what_is_said(served, kind, experts, static):
     """To the byte, whatever it shared its rounds with: nothing of its neighbours stays alive."""
     asked = AdaptationRequest(kind=kind, experts=experts, static=static)
-    rule = served.adapter(kind).config
+    rule = served.evaluator(kind).config
     state = read(served, asked, rule.segment + rule.segment // 2)
     assert memory(state) == session_bytes(served, rule, experts, static=static).tensors
 
@@ -55,8 +55,8 @@ def test_no_session_takes_more(served):
 
 def test_a_rule_that_the_model_lacks_is_refused(served):
     """As is a number of experts that cannot be."""
-    with pytest.raises(InvalidField, match="coordinates"):
-        session_bytes(served, replace(served.rules[1], coordinates=7), 2)
+    with pytest.raises(InvalidField, match="num_fast_weights"):
+        session_bytes(served, replace(served.rules[1], num_fast_weights=7), 2)
     with pytest.raises(InvalidField, match="experts"):
         session_bytes(served, served.rules[0], 3)
 

@@ -6,8 +6,8 @@ import pytest
 
 from rlstm_server.bench.load import Append, Measured, Plan, Rounds
 from rlstm_server.bench.serving import Conditions, Figures, quantile, through_engine
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.runner import LIGHT
+from rlstm_server.schemas import AdaptationRequest
 
 PLAN = Plan(sessions=2, text_bytes=10, seconds=1.0)
 

@@ -8,18 +8,22 @@ import pytest
 import torch
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.calibration import Calibrated, Calibration, GradientStatistics
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.round import perform
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.quotas import Caller
+from rlstm_server.engine.served import ServedModel
+from rlstm_server.engine.snapshot import SessionState
+from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import (
     AdaptationRequest,
     AppendRequest,
-    Caller,
     Candidate,
     CandidatesRequest,
     CreateSession,
@@ -29,10 +33,6 @@ from rlstm_server.engine.messages import (
     Passage,
     ScoreItem,
 )
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.served import ServedModel
-from rlstm_server.engine.snapshot import SessionState
-from rlstm_server.metrics import Metrics
 from rlstm_server.store.in_memory import MemoryStore
 
 SEGMENT = 5
@@ -67,12 +67,12 @@ def subspace(model, rank=3):
     return SubspaceFastWeights(model, bases, biases)
 
 
-class SubspaceCalibrated(Calibrated):
+class SubspaceCalibrated(CalibrationSet):
     """One rule, for fast weights whose rows share products."""
 
-    def choose(self, kind=None, coordinates=None):
+    def choose(self, kind=None, num_fast_weights=None):
         """It, with statistics of ones."""
-        config, space = self.find(kind, coordinates), subspace(self.model)
+        config, space = self.find(kind, num_fast_weights), subspace(self.model)
         return Calibration(config=config, rms_P=torch.ones(space.size), space=space)
 
 
@@ -81,7 +81,7 @@ def calibrate(model, *, kind, rate, segment):
     full = kind == "full"
     config = AdaptationConfig(
         kind=kind,
-        coordinates=model.config.num_parameters if full else subspace(model).size,
+        num_fast_weights=model.config.num_parameters if full else subspace(model).size,
         rule="sgd",
         rate=rate,
         segment=segment,
@@ -90,7 +90,7 @@ def calibrate(model, *, kind, rate, segment):
         statistics_segments=1,
     )
     statistics = GradientStatistics(full_P=torch.ones(model.config.num_parameters))
-    calibrated = Calibrated if full else SubspaceCalibrated
+    calibrated = CalibrationSet if full else SubspaceCalibrated
     return calibrated(model=model, statistics=statistics, choices=(config,), fingerprint="c")
 
 
@@ -178,7 +178,7 @@ def finish(steps):
     sent = None
     while True:
         try:
-            sent = perform(steps.send(sent).works)
+            sent = run_batch(steps.send(sent).works)
         except StopIteration as stop:
             return stop.value
 

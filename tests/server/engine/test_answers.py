@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_server.engine import answers
-from rlstm_server.engine.messages import (
+from rlstm_server.errors import StateCorrupt
+from rlstm_server.schemas import (
     AdaptationChoice,
     AppendAnswer,
     Columns,
@@ -17,7 +18,6 @@ from rlstm_server.engine.messages import (
     Timings,
     Totals,
 )
-from rlstm_server.errors import StateCorrupt
 from rlstm_server.store.base import MAX_SUMMARY_BYTES
 
 GUARDS = ("step_skipped", "projected", "restarted", "reset", "frozen")
@@ -25,7 +25,7 @@ NATS = st.floats(min_value=-9999, max_value=0)
 
 
 CHOICE = AdaptationChoice(
-    kind="subspace", coordinates=8, experts=2, rate_scale=0.3, static=True, rates=(0.0, 0.003)
+    kind="subspace", num_fast_weights=8, experts=2, rate_scale=0.3, static=True, rates=(0.0, 0.003)
 )
 
 

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 import pytest
 from torch import nn
 
-from rlstm_model.adaptation.reader import static_reader
-from rlstm_model.adaptation.round import Slice
+from rlstm_model.adaptation.batch_step import ScoreChunk
+from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.backlog import EVENT_BYTES, Backlog
-from rlstm_server.engine.messages import EngineLimits, TokenEvent
 from rlstm_server.engine.runner import Runner
 from rlstm_server.engine.steps import Ask
 from rlstm_server.errors import SlowConsumer
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import EngineLimits, TokenEvent
 
 FEW = EngineLimits(reader_events=8, reader_seconds=0.1)
 
@@ -33,7 +33,7 @@ async def running(limits=FEW, capacity=8):
 
 @pytest.fixture(scope="module")
 def reader(tools):
-    return static_reader(tools.tiny_model(ByteVocab()), 10)
+    return frozen_reader(tools.tiny_model(ByteVocab()), 10)
 
 
 class Work:
@@ -47,7 +47,7 @@ class Work:
         try:
             while self.made < self.count:
                 self.made += 1
-                yield Ask((Slice(self.reader, self.reader.cursor, (1,)),), (self.made,))
+                yield Ask((ScoreChunk(self.reader, self.reader.cursor, (1,)),), (self.made,))
         finally:
             self.closed_on = threading.current_thread().name
 

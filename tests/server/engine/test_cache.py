@@ -6,12 +6,14 @@ from hypothesis import strategies as st
 
 from rlstm_server.engine.cache import SessionCache
 from rlstm_server.engine.description import SessionCopy, SessionFacts
-from rlstm_server.engine.messages import AdaptationChoice, SessionTotals
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationChoice, SessionTotals
 from rlstm_server.store.base import SessionKey, first_position
 
-CHOICE = AdaptationChoice(kind="full", coordinates=1, experts=1, rate_scale=1.0, static=True, rates=(0.1,))
+CHOICE = AdaptationChoice(
+    kind="full", num_fast_weights=1, experts=1, rate_scale=1.0, static=True, rates=(0.1,)
+)
 
 
 class Sized:

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.quotas import Allowance, TokenBucket
+from rlstm_server.errors import InvalidField, RateLimited, TooLarge
+from rlstm_server.schemas import (
     AdaptationRequest,
     CompletionRequest,
     EndEvent,
@@ -14,8 +16,6 @@ from rlstm_server.engine.messages import (
     PromptEvent,
     TokenEvent,
 )
-from rlstm_server.engine.quotas import Allowance, TokenBucket
-from rlstm_server.errors import InvalidField, RateLimited, TooLarge
 
 
 def request(tools, *texts, max_tokens=4, choices=1, **options):

@@ -6,16 +6,6 @@ import pytest
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.interface import EngineInterface
-from rlstm_server.engine.messages import (
-    AdaptationRequest,
-    Candidate,
-    CandidatesRequest,
-    CreateSession,
-    EngineLimits,
-    Passage,
-    ResetRequest,
-    ScoreRequest,
-)
 from rlstm_server.errors import (
     Draining,
     Gone,
@@ -28,6 +18,16 @@ from rlstm_server.errors import (
     TooLarge,
 )
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import (
+    AdaptationRequest,
+    Candidate,
+    CandidatesRequest,
+    CreateSession,
+    EngineLimits,
+    Passage,
+    ResetRequest,
+    ScoreRequest,
+)
 
 TEXT = "the quick brown fox"
 

@@ -36,8 +36,8 @@ def spec(served):
 def copy(served, tools):
     """A session in the middle of a segment, with notes."""
     state = tools.before_text(served)
-    adapter = served.adapter()
-    *_, observed = adapter.observe(state.adapted, list(b"the text that was read"))
+    evaluator = served.evaluator()
+    *_, observed = evaluator.observe(state.adapted, list(b"the text that was read"))
     facts = SessionFacts(
         name=None, created_at_ms=0, ttl_ms=1, metadata={"n": 1, "é": "ü", "x": None, "f": 1.5}
     )
@@ -143,7 +143,7 @@ HEADERS = {
     "a sum that is no number": _set(["state", "totals", "adapted_nats"], float("nan")),
     "no static sum": _set(["state", "totals", "static_nats"], None),
     "a kind there is not": _set(["state", "kind"], "output_bias"),
-    "more coordinates": _set(["state", "coordinates"], 10**12),
+    "more num_fast_weights": _set(["state", "num_fast_weights"], 10**12),
     "more experts": _set(["state", "adapted", "experts"], 4),
     "a rate beyond bounds": _set(["state", "adapted", "rate_scale"], 1e9),
     "weights that sum to 2": _set(["state", "adapted", "weights"], [1.0, 1.0]),

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rlstm_model.sampling import SamplingConfig
-from rlstm_server.engine.messages import ScoreRequest, TokenEvent
+from rlstm_server.schemas import ScoreRequest, TokenEvent
 
 
 async def test_choices_are_distinct_and_reproducible(engine, tools):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.calibration import Calibrated
-from rlstm_model.adaptation.watch import FREEZE
+from rlstm_model.adaptation.calibration import CalibrationSet
+from rlstm_model.adaptation.loss_guard import FREEZE
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.messages import AdaptationRequest, Passage, ResetRequest, ScoreItem, ScoreRequest
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationRequest, Passage, ResetRequest, ScoreItem, ScoreRequest
 from rlstm_server.store.base import SessionKey
 
 TEXT = "the quick brown fox jumps over the lazy dog; "
@@ -31,7 +31,7 @@ def engine_with(store, tools):
     @asynccontextmanager
     async def running(**rule):
         given = tools.serve(ByteVocab())
-        calibrated = Calibrated(
+        calibrated = CalibrationSet(
             model=given.model,
             statistics=given.calibrated.statistics,
             choices=(replace(given.calibrated.default, **rule),),

@@ -8,9 +8,9 @@ import pytest
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import holdings
-from rlstm_server.engine.messages import CreateSession, SnapshotRequest
 from rlstm_server.engine.quotas import Allowance
 from rlstm_server.errors import RateLimited, StoreUnavailable
+from rlstm_server.schemas import CreateSession, SnapshotRequest
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.in_memory import MemoryStore
 

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from rlstm_server.engine.messages import Caller, CreateSession, Passage
-from rlstm_server.engine.quotas import Allowance, TokenBucket
+from rlstm_server.engine.quotas import Allowance, Caller, TokenBucket
 from rlstm_server.errors import (
     Draining,
     Gone,
@@ -17,6 +16,7 @@ from rlstm_server.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from rlstm_server.schemas import CreateSession, Passage
 from rlstm_server.store.base import Replayed, SessionKey
 from rlstm_server.store.in_memory import MemoryStore
 

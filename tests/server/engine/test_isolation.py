@@ -9,9 +9,9 @@ import pytest
 
 from rlstm_model.state import State
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.messages import AdaptationRequest, CreateSession
 from rlstm_server.errors import Overloaded, StateCorrupt, TooLarge
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationRequest, CreateSession
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.in_memory import MemoryStore
 
@@ -106,12 +106,12 @@ async def nobody(engine):
 
 def least_likely(served, length):
     """A text that the model, learning as it reads, always finds the least likely."""
-    adapter, ids = served.adapter(), []
-    state = adapter.start()
+    evaluator, ids = served.evaluator(), []
+    state = evaluator.start()
     while len(ids) < length:
-        reader = adapter.reader(state)
+        reader = evaluator.reader(state)
         ids.append(int(reader.next(reader.cursor).log_probs_V.argmin()))
-        (observed,) = adapter.observe(state, ids[-1:])
+        (observed,) = evaluator.observe(state, ids[-1:])
         state = observed.state
     return ids
 

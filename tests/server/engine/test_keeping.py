@@ -6,7 +6,8 @@ from contextlib import aclosing
 import pytest
 
 from rlstm_server.engine.keeping import CHUNK
-from rlstm_server.engine.messages import (
+from rlstm_server.errors import Conflict, StoreUnavailable
+from rlstm_server.schemas import (
     Candidate,
     CandidatesRequest,
     EndEvent,
@@ -15,7 +16,6 @@ from rlstm_server.engine.messages import (
     Passage,
     SessionGenerate,
 )
-from rlstm_server.errors import Conflict, StoreUnavailable
 from rlstm_server.store.in_memory import MemoryStore
 
 

@@ -10,10 +10,10 @@ import torch
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine import snapshot
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import digest
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.store import base
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey

@@ -5,16 +5,16 @@ import gc
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Lineup
-from rlstm_model.adaptation.round import perform
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.evaluator import ExpertConfig
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import Tally, read_piece
-from rlstm_server.engine.messages import AdaptationChoice, Passage, Totals
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationChoice, Passage, Totals
 
 
 def totals(logprob, static):
@@ -65,7 +65,7 @@ def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):
     counted = [tools.value(metrics, "adapt_updates_total", outcome=outcome) for outcome in outcomes]
 
     assert min(counted) >= 0
-    assert sum(counted) == len(state.adapted.lineup.rates) * (80 // tools.SEGMENT)
+    assert sum(counted) == len(state.adapted.expert_config.rates) * (80 // tools.SEGMENT)
 
 
 @pytest.mark.parametrize(("static", "nats", "tokens"), [(-4.0, 4.0, 3), (None, 0.0, 0)])
@@ -100,7 +100,7 @@ def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
     """A part's state is dropped with the next one: memory does not grow by a delta for every segment."""
     served = ServedModel.of(load(tiny_checkpoint))
     weights = served.model.config.num_parameters
-    choice = AdaptationChoice.of(served.adapter().config, Lineup(), 1.0)
+    choice = AdaptationChoice.of(served.evaluator().config, ExpertConfig(), 1.0)
     state = SessionState.before_text(served, choice)
     piece = read_passage(ByteVocab(), Passage(text="the quick brown fox " * 20), "")
     gc.collect()
@@ -108,7 +108,7 @@ def test_a_long_append_holds_few_fast_weights_at_a_time(tiny_checkpoint):
     steps, sent, over = read_piece(state, piece, learn=True), None, False
     while not over:
         try:
-            sent = perform(steps.send(sent).works)
+            sent = run_batch(steps.send(sent).works)
         except StopIteration:
             over = True
         most = max(most, vectors_alive(weights) - before)

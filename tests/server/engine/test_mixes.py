@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from rlstm_model.adaptation.crew import Crew
-from rlstm_model.adaptation.round import Slice, Turn, perform
+from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.vocab import ByteVocab
 
 SECRETS = [
@@ -41,10 +41,10 @@ def digest(observed):
     return bits.hexdigest()
 
 
-def stream(adapter, ids, experts):
+def stream(evaluator, ids, experts):
     """A stream that has read and learned."""
-    state = adapter.start(experts=experts)
-    for observed in adapter.observe(state, ids):
+    state = evaluator.start(experts=experts)
+    for observed in evaluator.observe(state, ids):
         state = observed.state
     return state
 
@@ -53,10 +53,10 @@ class Neighbours:
     """Works of every sort, of streams at every place in their segments."""
 
     def __init__(self, served, draw, count):
-        self.served, self.draw, self.adapter = served, draw, served.adapter()
-        segment = self.adapter.config.segment
+        self.served, self.draw, self.evaluator = served, draw, served.evaluator()
+        segment = self.evaluator.config.segment
         lengths = [draw.randrange(2 * segment) for _ in range(count)]
-        self.states = [stream(self.adapter, self.text(n), draw.choice([1, 1, 2, 4])) for n in lengths]
+        self.states = [stream(self.evaluator, self.text(n), draw.choice([1, 1, 2, 4])) for n in lengths]
 
     def text(self, length):
         """Random tokens."""
@@ -71,25 +71,25 @@ class Neighbours:
         state, sort = self.draw.choice(self.states), self.draw.randrange(5)
         if sort < 2:
             ids = self.text(self.draw.randint(1, 12))
-            return self.adapter.part(state, ids, learn=self.draw.random() < 0.7)
-        reader = self.adapter.reader(state) if sort < 4 else self.served.reader
+            return self.evaluator.chunk(state, ids, learn=self.draw.random() < 0.7)
+        reader = self.evaluator.reader(state) if sort < 4 else self.served.reader
         if sort == 3:
-            return Turn(reader, reader.cursor)
-        return Slice(reader, reader.cursor, tuple(self.text(self.draw.randint(1, 12))))
+            return DecodeStep(reader, reader.cursor)
+        return ScoreChunk(reader, reader.cursor, tuple(self.text(self.draw.randint(1, 12))))
 
 
 def distinct_results(served, *, mixes, most, experts):
     """What became of one session's part, which learns, in so many different mixes."""
     draw = random.Random(mixes)
-    segment = served.adapter().config.segment
-    state = stream(served.adapter(), list(TEXT.encode())[: 2 * segment - 3], experts)
-    own, others = served.adapter().part(state, list(b"abc")), Neighbours(served, draw, 12)
-    results = {digest(perform([own])[0])}
-    with Crew(2) as two, Crew(3) as three:
+    segment = served.evaluator().config.segment
+    state = stream(served.evaluator(), list(TEXT.encode())[: 2 * segment - 3], experts)
+    own, others = served.evaluator().chunk(state, list(b"abc")), Neighbours(served, draw, 12)
+    results = {digest(run_batch([own])[0])}
+    with ThreadPool(2) as two, ThreadPool(3) as three:
         for _ in range(mixes):
             works = others.works(most)
             place = draw.randint(0, len(works))
-            performed = perform([*works[:place], own, *works[place:]], draw.choice([None, two, three]))
+            performed = run_batch([*works[:place], own, *works[place:]], draw.choice([None, two, three]))
             results.add(digest(performed[place]))
     return results
 

@@ -8,11 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.round import perform
+from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.models import Models
+from rlstm_server.engine.numerics import alone
+from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
+from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import (
     CreateSession,
     EndEvent,
     ForkRequest,
@@ -21,10 +25,6 @@ from rlstm_server.engine.messages import (
     ScoreRequest,
     SessionGenerate,
 )
-from rlstm_server.engine.models import Models
-from rlstm_server.engine.numerics import alone
-from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
-from rlstm_server.metrics import Metrics
 from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat, and the dog ran. "
@@ -188,7 +188,7 @@ async def test_one_whose_rounds_do_not_agree_makes_all_go_alone(tools, store, fi
     object.__setattr__(agrees, "rounds_agree", True)
     object.__setattr__(apart, "rounds_agree", False)
     assert first.rounds_agree
-    for second, how in ((agrees, perform), (apart, alone)):
+    for second, how in ((agrees, run_batch), (apart, alone)):
         async with tools.engine_on(store, served=first, others=(second,)) as engine:
             assert engine.runner.perform.func is how
 

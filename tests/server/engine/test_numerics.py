@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from rlstm_model.adaptation.batch_step import NextToken, ObservedChunk, run_batch
 from rlstm_model.adaptation.fast_weights import row_tile
-from rlstm_model.adaptation.round import Next, Observed, perform
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.numerics import alone, numerics_id, rounds_agree
 
@@ -26,14 +26,14 @@ def test_rounds_agree_on_this_machine(tools, kind):
     """A stream among others gets the bits that it gets alone, for a model of a common size."""
     served = tools.serve(ByteVocab(), kind=kind, hidden=12)
 
-    assert rounds_agree(served.reader, served.adapter())
+    assert rounds_agree(served.reader, served.evaluator())
     assert served.rounds_agree
 
 
 def last_one_off(works):
     """One bit of the last of many streams is wrong."""
-    results = perform(works)
-    if len(works) > 1 and isinstance(results[-1], Observed):
+    results = run_batch(works)
+    if len(works) > 1 and isinstance(results[-1], ObservedChunk):
         h = results[-1].state.now.state.h
         h.copy_(torch.nextafter(h, torch.tensor(9.0)))
     return results
@@ -41,8 +41,8 @@ def last_one_off(works):
 
 def larger_ones_off(works):
     """One bit of every distribution is wrong where many are computed."""
-    results = perform(works)
-    if len(works) > 12 and isinstance(results[0], Next):
+    results = run_batch(works)
+    if len(works) > 12 and isinstance(results[0], NextToken):
         for result in results:
             result.log_probs_V.copy_(torch.nextafter(result.log_probs_V, torch.tensor(9.0)))
     return results
@@ -53,8 +53,10 @@ def test_a_round_that_depends_on_others_is_found(tools, performed):
     """One bit of difference, by place or by number, in states or in predictions, is enough."""
     served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
 
-    assert not rounds_agree(served.reader, served.adapter(), performed)
-    assert rounds_agree(served.reader, served.adapter(), lambda works: [last_one_off([w])[0] for w in works])
+    assert not rounds_agree(served.reader, served.evaluator(), performed)
+    assert rounds_agree(
+        served.reader, served.evaluator(), lambda works: [last_one_off([w])[0] for w in works]
+    )
 
 
 async def test_a_server_whose_rounds_do_not_agree_gives_the_same_answers(store, tools):

@@ -1,9 +1,9 @@
 import pytest
 
 from rlstm_server.engine.billing import Bill, billed, paid
-from rlstm_server.engine.messages import EndEvent, GenerationSettings, TokenEvent
 from rlstm_server.engine.quotas import Allowance, TokenBucket
 from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited, SlowConsumer
+from rlstm_server.schemas import EndEvent, GenerationSettings, TokenEvent
 
 
 def test_a_bucket_refuses_what_exceeds_its_rate():

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from rlstm_server.engine import requests
-from rlstm_server.engine.messages import EngineLimits, GenerationSettings, Passage
 from rlstm_server.errors import InvalidField, InvalidText, NotFound, TooLarge
+from rlstm_server.schemas import EngineLimits, GenerationSettings, Passage
 
 LIMITS = EngineLimits()
 

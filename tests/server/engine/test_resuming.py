@@ -7,9 +7,9 @@ import pytest
 
 from rlstm_model.sampling import SamplingConfig
 from rlstm_server.engine.keeping import CHUNK
-from rlstm_server.engine.messages import EndEvent, EngineLimits, GenerationSettings, SessionGenerate
 from rlstm_server.engine.streams import KEPT_TOKENS
 from rlstm_server.errors import Conflict, Draining, Gone, InFlight, InvalidField, SlowConsumer, TooLarge
+from rlstm_server.schemas import EndEvent, EngineLimits, GenerationSettings, SessionGenerate
 from rlstm_server.store.base import Limits
 from rlstm_server.store.in_memory import MemoryStore
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from rlstm_model.adaptation.reader import static_reader
-from rlstm_model.adaptation.round import Slice, Turn, perform
+from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
+from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.runner import LIGHT, Runner, weights_digest
 from rlstm_server.engine.steps import Ask, performed
@@ -32,7 +32,7 @@ async def running(capacity=8, model=None, **options):
 
 @pytest.fixture(scope="module")
 def reader(tools):
-    return static_reader(tools.tiny_model(ByteVocab(), hidden=12), 10)
+    return frozen_reader(tools.tiny_model(ByteVocab(), hidden=12), 10)
 
 
 def counting(name, rounds, log=None):
@@ -48,7 +48,7 @@ def reading(reader, rounds):
     """A job that reads a token more in every round; the log-probability of the last."""
     cursor, total = reader.cursor, 0.0
     for token in range(rounds):
-        sliced = yield from performed(Slice(reader, cursor, (token + 1,)))
+        sliced = yield from performed(ScoreChunk(reader, cursor, (token + 1,)))
         cursor, total = sliced.cursor, sliced.scores.total
     return total
 
@@ -62,7 +62,7 @@ class Log:
     def __call__(self, works):
         """Perform them."""
         self.rounds.append(len(works))
-        return perform(works)
+        return run_batch(works)
 
 
 class Gate:
@@ -139,7 +139,7 @@ async def test_rounds_are_counted_and_measured(tools, reader):
 async def test_what_is_computed_for_nobody_is_counted(tools, reader):
     """Three rows of one token are a tile of eight: five tokens of padding, of a pass that only reads."""
     padding = Counter()
-    async with running(perform=partial(perform, padding=padding), padding=padding) as runner:
+    async with running(perform=partial(run_batch, padding=padding), padding=padding) as runner:
         await at_once(runner, [reading(reader, 1) for _ in range(3)], tools.caller())
     tile = reader.rows.weights.tile
     assert tools.value(runner.metrics, "batch_padding_tokens_total", phase="score") == tile - 3
@@ -171,7 +171,7 @@ async def test_a_text_is_continued_by_several_tokens_beside_a_segment(tools, rea
     def choosing():
         cursor = reader.cursor
         for _ in range(LIGHT):
-            following = yield from performed(Turn(reader, cursor))
+            following = yield from performed(DecodeStep(reader, cursor))
             cursor = following.after(65)
 
     log = Log()
@@ -195,7 +195,7 @@ async def test_a_work_that_fails_fails_its_job_only(tools, reader):
     """The error of one work is raised in the job that asked for it; the round goes on for the others."""
 
     def outside():
-        return (yield from performed(Slice(reader, reader.cursor, (999,))))
+        return (yield from performed(ScoreChunk(reader, reader.cursor, (999,))))
 
     async with running() as runner:
         failed, ran = await at_once(runner, [outside(), reading(reader, 2)], tools.caller())
@@ -210,10 +210,10 @@ async def test_a_round_that_fails_as_a_whole_is_done_job_by_job(tools, reader):
     def out_of_memory(works):
         if any(len(work.ids) > 1 for work in works):
             raise MemoryError
-        return perform(works)
+        return run_batch(works)
 
     def greedy():
-        yield from performed(Slice(reader, reader.cursor, (1, 2)))
+        yield from performed(ScoreChunk(reader, reader.cursor, (1, 2)))
 
     async with running(perform=out_of_memory) as runner:
         failed, ran = await at_once(runner, [greedy(), reading(reader, 2)], tools.caller())

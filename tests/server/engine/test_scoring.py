@@ -4,7 +4,7 @@ import pytest
 
 from rlstm_model.scoring import score
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.messages import (
+from rlstm_server.schemas import (
     AdaptationRequest,
     Candidate,
     CandidatesRequest,

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapted_state import Lineup
-from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
+from rlstm_model.adaptation.adapted_state import ExpertConfig
+from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.messages import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
 
 
 @pytest.fixture
@@ -18,10 +18,10 @@ def served(tools):
     """A model that learns with its output's biases unless all weights are asked for."""
     given = tools.serve(ByteVocab())
     full = given.calibrated.default
-    bias = replace(full, kind="output_bias", coordinates=256, rate=0.02)
-    calibrated = Calibrated(
+    bias = replace(full, kind="output_bias", num_fast_weights=256, rate=0.02)
+    calibrated = CalibrationSet(
         model=given.model,
-        statistics=GradientStatistics(full_P=torch.ones(full.coordinates)),
+        statistics=GradientStatistics(full_P=torch.ones(full.num_fast_weights)),
         choices=(bias, full),
         fingerprint="two",
     )
@@ -34,7 +34,7 @@ def test_what_is_left_open_is_the_checkpoints_first_rule(served):
     """With the default number of experts, and their rates."""
     choice = served.choose(AdaptationRequest())
 
-    assert (choice.kind, choice.coordinates, choice.experts) == ("output_bias", 256, DEFAULT_EXPERTS)
+    assert (choice.kind, choice.num_fast_weights, choice.experts) == ("output_bias", 256, DEFAULT_EXPERTS)
     assert (choice.static, choice.rate_scale, choice.rates) == (True, 1.0, (0.0, 0.02))
 
 
@@ -54,8 +54,12 @@ def test_the_rates_of_four_experts(served):
     ("asked", "field", "named"),
     [
         ({"kind": "subspace"}, "adaptation.kind", "output_bias of 256"),
-        ({"coordinates": 7}, "adaptation.coordinates", "output_bias of 256"),
-        ({"kind": "output_bias", "coordinates": 999}, "adaptation.coordinates", "output_bias of 256"),
+        ({"num_fast_weights": 7}, "adaptation.num_fast_weights", "output_bias of 256"),
+        (
+            {"kind": "output_bias", "num_fast_weights": 999},
+            "adaptation.num_fast_weights",
+            "output_bias of 256",
+        ),
         ({"experts": 3}, "adaptation.experts", "1, 2, 4"),
         ({"experts": True}, "adaptation.experts", "1, 2, 4"),
         ({"experts": 2, "static": False}, "adaptation.experts", "static"),
@@ -79,9 +83,9 @@ def test_a_model_that_cannot_learn_says_so(tools):
 def test_the_bytes_of_a_state_are_known_before_it_is(served, kind, experts, static):
     """They are those of a state in the middle of a segment that has learned."""
     choice = served.choose(AdaptationRequest(kind=kind, experts=experts, static=static))
-    adapter = served.adapter(choice.kind, choice.coordinates)
-    state = adapter.start(experts=experts, static=static)
-    for part in adapter.observe(state, list(b"just enough text")):
+    evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
+    state = evaluator.start(experts=experts, static=static)
+    for part in evaluator.observe(state, list(b"just enough text")):
         state = part.state
 
     assert state.pending
@@ -90,9 +94,9 @@ def test_the_bytes_of_a_state_are_known_before_it_is(served, kind, experts, stat
 
 def test_the_norm_is_that_of_the_greatest_expert(served):
     """In units of the slow weights' norm; none before anything was learned."""
-    choice = AdaptationChoice.of(served.rules[0], Lineup(experts=4), 1.0)
-    adapter = served.adapter()
-    fresh = adapter.start(experts=4)
+    choice = AdaptationChoice.of(served.rules[0], ExpertConfig(experts=4), 1.0)
+    evaluator = served.evaluator()
+    fresh = evaluator.start(experts=4)
     delta_KP = torch.zeros(3, 256)
     delta_KP[1, 0], delta_KP[2, :2] = 1.0, 2.0
 

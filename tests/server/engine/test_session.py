@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from rlstm_server.engine import answers
-from rlstm_server.engine.messages import Candidate, CandidatesRequest, Passage
 from rlstm_server.errors import (
     Conflict,
     Draining,
@@ -21,6 +20,7 @@ from rlstm_server.errors import (
     VersionMoved,
 )
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import Candidate, CandidatesRequest, Passage
 from rlstm_server.store.base import Limits, Stale
 from rlstm_server.store.in_memory import MemoryStore
 

@@ -3,8 +3,8 @@
 import pytest
 
 from rlstm_model.checkpoint import load
-from rlstm_server.engine.messages import DEFAULT_EXPERTS
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import DEFAULT_EXPERTS
 
 INLINE = 256 * 1024
 """What a commit carries whole."""
@@ -17,9 +17,9 @@ def served():
 
 def test_a_session_is_stored_whole_in_every_commit(served):
     """In the middle of a segment, when most is kept, the state of all experts is within 256 kB."""
-    adapter = served.adapter()
-    state = adapter.start(experts=DEFAULT_EXPERTS)
-    for observed in adapter.observe(state, list(b"It was the best of times, it was")):
+    evaluator = served.evaluator()
+    state = evaluator.start(experts=DEFAULT_EXPERTS)
+    for observed in evaluator.observe(state, list(b"It was the best of times, it was")):
         state = observed.state
 
     assert state.updates == 1
@@ -29,5 +29,5 @@ def test_a_session_is_stored_whole_in_every_commit(served):
 
 def test_the_default_is_a_subspace_and_full_weights_can_be_asked_for(served):
     """Sessions learn in kilobytes unless they are asked to learn with every weight."""
-    assert served.adapter().config.kind == "subspace"
-    assert served.adapter("full").config.coordinates == served.model.config.num_parameters
+    assert served.evaluator().config.kind == "subspace"
+    assert served.evaluator("full").config.num_fast_weights == served.model.config.num_parameters

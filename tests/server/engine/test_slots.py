@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.messages import AdaptationRequest, GenerationSettings, SessionGenerate, SessionTotals
 from rlstm_server.engine.slots import Slots
 from rlstm_server.engine.snapshot import SessionState
 from rlstm_server.errors import Gone
+from rlstm_server.schemas import AdaptationRequest, GenerationSettings, SessionGenerate, SessionTotals
 from rlstm_server.store.base import SessionKey
 
 ONE, TWO = SessionKey("acme", "one"), SessionKey("acme", "two")
@@ -27,7 +27,7 @@ def served(tools):
 def state_of(served, fill=1.0):
     """A state whose every value is set."""
     choice = served.choose(AdaptationRequest(experts=1))
-    adapted = replace(served.adapter().start(), delta_KP=served.adapter().fast_weights.zero(1))
+    adapted = replace(served.evaluator().start(), delta_KP=served.evaluator().fast_weights.zero(1))
     for tensor in adapted.tensors().values():
         tensor.fill_(fill)
     return SessionState(served=served, adapted=adapted, choice=choice, totals=SessionTotals())
@@ -56,7 +56,7 @@ def test_memory_is_zeroed_when_its_last_state_is_gone(served):
 def test_what_a_newer_state_shares_stays(served):
     """Fast weights that the next state of the session still has are not zeroed with the older one."""
     slots, older = Slots(), state_of(served)
-    fresh = served.adapter().start()
+    fresh = served.evaluator().start()
     newer = replace(older, adapted=replace(older.adapted, now=fresh.now, start=fresh.start))
     slots.own(ONE, older)
     slots.own(ONE, newer)

@@ -7,11 +7,11 @@ import torch
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.learning import read_piece
-from rlstm_server.engine.messages import Passage
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.snapshot import Snapshots
 from rlstm_server.engine.text import Place, read_passage
 from rlstm_server.errors import ModelMismatch, StateCorrupt
+from rlstm_server.schemas import Passage
 from rlstm_server.store.base import SessionKey
 
 KEY = SessionKey("acme", "a1")
@@ -77,7 +77,7 @@ def test_another_models_state_is_refused(served, learned, tools):
 def test_a_kind_that_the_model_has_no_more_is_refused_like_another_model(served, learned):
     """Without its rule a state means nothing."""
     value = Snapshots(Models(served)).pack(KEY, 3, learned)
-    rule = replace(served.calibrated.default, kind="output_bias", coordinates=256)
+    rule = replace(served.calibrated.default, kind="output_bias", num_fast_weights=256)
     other = replace(served, calibrated=replace(served.calibrated, choices=(rule,)))
     with pytest.raises(ModelMismatch, match="kind of fast weights"):
         Snapshots(Models(other)).open(KEY, 3, value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlstm_model.adaptation.round import Part, Slice, Turn
+from rlstm_model.adaptation.batch_step import DecodeStep, ObserveChunk, ScoreChunk
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.steps import Ask, census, together
 
@@ -70,17 +70,17 @@ def test_a_census_tells_what_rows_are_for(tools):
     """Parts that end a segment and learn are updates, other texts are scored, and a turn is one token."""
     served = tools.serve(ByteVocab())
     state = tools.before_text(served, experts=2).adapted
-    adapter = served.adapter()
-    reader = adapter.reader(state)
+    evaluator = served.evaluator()
+    reader = evaluator.reader(state)
     ids = tuple(range(tools.SEGMENT))
     works = [
-        adapter.part(state, ids),
-        adapter.part(state, ids, learn=False),
-        adapter.part(state, ids[:2]),
-        Slice(served.reader, served.reader.cursor, ids[:3]),
-        Turn(reader, reader.cursor),
+        evaluator.chunk(state, ids),
+        evaluator.chunk(state, ids, learn=False),
+        evaluator.chunk(state, ids[:2]),
+        ScoreChunk(served.reader, served.reader.cursor, ids[:3]),
+        DecodeStep(reader, reader.cursor),
     ]
-    assert isinstance(works[0], Part)
+    assert isinstance(works[0], ObserveChunk)
     rows, tokens = census(works)
     assert rows == {"update": 2, "score": 2 + 2 + 1, "generate": 2}
     assert tokens == {"update": 5, "score": 5 + 2 + 3, "generate": 1}

@@ -4,14 +4,8 @@ import asyncio
 
 import pytest
 
-from rlstm_server.engine.messages import (
-    Candidate,
-    CandidatesRequest,
-    GenerationSettings,
-    Passage,
-    SessionGenerate,
-)
 from rlstm_server.errors import Gone, IdempotencyMismatch
+from rlstm_server.schemas import Candidate, CandidatesRequest, GenerationSettings, Passage, SessionGenerate
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.in_redis import RedisStore
 

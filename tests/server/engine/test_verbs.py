@@ -7,7 +7,9 @@ import pytest
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.snapshot import INLINE_BYTES
+from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, TooLarge
+from rlstm_server.schemas import (
     ForkRequest,
     GenerationSettings,
     ImportRequest,
@@ -17,8 +19,6 @@ from rlstm_server.engine.messages import (
     SnapshotRequest,
     UpdateRequest,
 )
-from rlstm_server.engine.snapshot import INLINE_BYTES
-from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, TooLarge
 from rlstm_server.store.base import Limits, SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.in_memory import MemoryStore

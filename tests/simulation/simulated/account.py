@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from rlstm_model.adaptation.watch import Watch
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.snapshot import SessionState, Snapshots, digest
 from rlstm_server.store.base import Commit, SessionKey, next_position
@@ -95,7 +95,7 @@ class Account:
             return Effect(change, self._of(change, source["session"], source["version"]), (), ())
         adaptation = info["adaptation"]
         watched = adaptation["experts"] == 1 and adaptation["static"]
-        return Effect(change, Fold(last=VOCAB.bos_id, watch=Watch() if watched else None), (), ())
+        return Effect(change, Fold(last=VOCAB.bos_id, watch=LossGuard() if watched else None), (), ())
 
     def _of(self, change: Applied, session: str, version: int) -> Fold:
         """The fold that a change took over, which must be the one that it says."""

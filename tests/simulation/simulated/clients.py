@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from rlstm_model.sampling import SamplingConfig
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.messages import (
+from rlstm_server.engine.quotas import Caller
+from rlstm_server.schemas import (
     AdaptationRequest,
     AppendRequest,
-    Caller,
     Candidate,
     CandidatesRequest,
     CreateSession,

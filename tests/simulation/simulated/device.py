@@ -1,6 +1,6 @@
 """The device of the simulation: the real runner and scheduler without a thread, and a model that counts.
 
-Everything the server does with a model stays as it is, its adapters, states, seals and jobs; what is replaced
+Everything the server does with a model stays, its evaluators, states, seals and jobs; what is replaced
 is the arithmetic of one round (:mod:`fold`), and the thread that waits for work.
 """
 
@@ -14,10 +14,19 @@ from typing import Any, Final
 import torch
 
 from rlstm_model.adaptation.adapted_state import AdaptedState, Cursor
-from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics
+from rlstm_model.adaptation.batch_items import (
+    BatchItem,
+    BatchResult,
+    DecodeStep,
+    NextToken,
+    ObserveChunk,
+    ObservedChunk,
+    ScoreChunk,
+    ScoredChunk,
+)
+from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.works import Next, Observed, Part, Result, Slice, Sliced, Turn, Work
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import TokenScores
@@ -33,13 +42,13 @@ VOCAB: Final = CharVocab.build("abcdefghij.")
 ROUND_SECONDS: Final = 0.01
 
 
-class FoldAdapter(Adapter):
-    """An adapter whose streams are folds."""
+class FoldEvaluator(DynamicEvaluator):
+    """An evaluator whose streams are folds."""
 
     def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
         """Forget."""
         done = fold_of(state).reset(self.bos_id, fast_weights=fast_weights, recurrent=recurrent)
-        start = self.before_text(state.lineup) if recurrent else state.start
+        start = self.before_text(state.expert_config) if recurrent else state.start
         return state_of(done, state, start, self.fast_weights.size)
 
 
@@ -50,7 +59,7 @@ def served() -> ServedModel:
     model.eval().requires_grad_(False)
     full = AdaptationConfig(
         kind="full",
-        coordinates=model.config.num_parameters,
+        num_fast_weights=model.config.num_parameters,
         rule="sgd",
         rate=0.1,
         segment=fold.SEGMENT,
@@ -58,15 +67,15 @@ def served() -> ServedModel:
         statistics_batch=1,
         statistics_segments=1,
     )
-    small = replace(full, kind="output_bias", coordinates=VOCAB.size)
+    small = replace(full, kind="output_bias", num_fast_weights=VOCAB.size)
     statistics = GradientStatistics(full_P=torch.ones(model.config.num_parameters))
-    calibrated = Calibrated(model=model, statistics=statistics, choices=(small, full), fingerprint="c")
+    calibrated = CalibrationSet(model=model, statistics=statistics, choices=(small, full), fingerprint="c")
     made = ServedModel(name="fold", fingerprint="f", model=model, vocab=VOCAB, calibrated=calibrated)
-    adapters = {
-        rule: FoldAdapter(model, calibrated.choose(rule.kind, rule.coordinates), bos_id=VOCAB.bos_id)
+    evaluators = {
+        rule: FoldEvaluator(model, calibrated.choose(rule.kind, rule.num_fast_weights), bos_id=VOCAB.bos_id)
         for rule in made.rules
     }
-    object.__setattr__(made, "_adapters", adapters)
+    object.__setattr__(made, "_evaluators", evaluators)
     return made
 
 
@@ -90,7 +99,7 @@ def state_of(done: Fold, before: AdaptedState, start: Cursor, size: int) -> Adap
     mixture, read = before.mixture, done.position - before.position
     if mixture is not None:
         mixture = mixture._replace(tokens_N=mixture.tokens_N + read)
-    delta = torch.full((len(before.lineup.rates), size), float(done.learned)) if done.learned else None
+    delta = torch.full((len(before.expert_config.rates), size), float(done.learned)) if done.learned else None
     return replace(
         before,
         delta_KP=delta,
@@ -122,32 +131,32 @@ def _filled(like: State, value: int) -> State:
 # ---- rounds ---------------------------------------------------------------------------------------------
 
 
-def perform(works: Sequence[Work], crew: object = None) -> list[Result]:
+def run_batch(works: Sequence[BatchItem], thread_pool: object = None) -> list[BatchResult]:
     """Do each work by counting."""
     return [_do(work) for work in works]
 
 
-def _do(work: Work) -> Result:
-    if isinstance(work, Part):
+def _do(work: BatchItem) -> BatchResult:
+    if isinstance(work, ObserveChunk):
         return _observe(work)
     learned = 0 if work.reader.delta_KP is None else _number(work.reader.delta_KP)
     at = Fold(last=work.cursor.last, read=_number(work.cursor.state.h), learned=learned)
-    if isinstance(work, Slice):
+    if isinstance(work, ScoreChunk):
         scores, static = [], _static(at, work.ids)
         for token in work.ids:
             scores.append(fold.logprob(at.value, learned, token))
             at = replace(at, read=at.value, last=token)
         after = Cursor(_filled(work.cursor.state, at.read), at.last, work.cursor.mixture)
-        return Sliced(_scores(scores), after, torch.tensor(static) if work.reader.static else None)
+        return ScoredChunk(_scores(scores), after, torch.tensor(static) if work.reader.static else None)
     return _turn(work, at)
 
 
-def _observe(part: Part) -> Observed:
+def _observe(part: ObserveChunk) -> ObservedChunk:
     before = fold_of(part.state)
     done, scores = before.after(part.ids, learn=part.learn)
-    state = state_of(done, part.state, part.state.start, part.adapter.fast_weights.size)
-    static = torch.tensor(_static(before, part.ids)) if part.state.lineup.static else None
-    return Observed(
+    state = state_of(done, part.state, part.state.start, part.evaluator.fast_weights.size)
+    static = torch.tensor(_static(before, part.ids)) if part.state.expert_config.static else None
+    return ObservedChunk(
         state=state,
         scores=_scores(scores),
         static_logprobs=static,
@@ -163,12 +172,12 @@ def _static(at: Fold, ids: Sequence[int]) -> list[float]:
     return scores
 
 
-def _turn(turn: Turn, at: Fold) -> Next:
+def _turn(turn: DecodeStep, at: Fold) -> NextToken:
     shares = fold.weights(at.value, at.learned, VOCAB.size)
     whole = sum(shares)
     log_probs_V = torch.tensor([math.log(share / whole) for share in shares])
     experts_1KV = log_probs_V.expand(1, turn.cursor.state.batch, -1)
-    return Next(log_probs_V, experts_1KV, _filled(turn.cursor.state, at.value), turn.cursor)
+    return NextToken(log_probs_V, experts_1KV, _filled(turn.cursor.state, at.value), turn.cursor)
 
 
 def _scores(logprobs: Sequence[float]) -> TokenScores:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rlstm_model.adaptation.watch import Watch
+from rlstm_model.adaptation.loss_guard import LossGuard
 
 SEGMENT: Final = 4
 MODULUS: Final = 1_048_573
@@ -49,7 +49,7 @@ class Fold:
     learned: int = 0
     position: int = 0
     pending: tuple[tuple[int, bool], ...] = ()
-    watch: Watch | None = None
+    watch: LossGuard | None = None
 
     @property
     def value(self) -> int:
@@ -98,7 +98,7 @@ class Fold:
         if recurrent:
             fold = replace(fold, read=0, last=first, pending=())
         if fast_weights:
-            watch = None if fold.watch is None else Watch()
+            watch = None if fold.watch is None else LossGuard()
             fold = replace(fold, learned=0, pending=_unlearned(fold.pending), watch=watch)
         return fold
 

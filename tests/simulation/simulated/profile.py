@@ -4,8 +4,8 @@ import random
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from rlstm_server.engine.messages import EngineLimits
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
+from rlstm_server.schemas import EngineLimits
 from rlstm_server.store.base import Durability, Limits
 
 Mode = Literal["inline", "log"]

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.envelope import ExportKeys
-from rlstm_server.engine.messages import EngineLimits
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
-from simulated.device import Device, perform, served
+from rlstm_server.schemas import EngineLimits
+from simulated.device import Device, run_batch, served
 from simulated.loop import Host, SimulatedLoop, on
 from simulated.network import Link, Network
 from simulated.told import ATTEMPT, Attempt
@@ -85,7 +85,7 @@ class Replica:
             cache_bytes=self._cache_bytes,
             export_keys=EXPORT_KEYS,
         )
-        engine.runner.perform = perform
+        engine.runner.perform = run_batch
         engine.sessions.snapshotter.policy = self._policy
         engine._cache_check.start()
         engine.sessions._operations = _InOrder()

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibrated
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.calibration import CalibrationSet
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_training.bench import adaptation
 from rlstm_training.bench.adaptation import Bench, Method, idle_rule, read_each
 from rlstm_training.corpora.texts import Passage
@@ -18,7 +18,7 @@ from rlstm_training.evaluation.measurements import Form, Measurements, Setting, 
 
 BOS = 10
 SETTING = Setting(rate=3e-3, segment=10)
-FORMS = (Form(kind="subspace", coordinates=400), Form(kind="full"), Form(kind="output_bias"))
+FORMS = (Form(kind="subspace", num_fast_weights=400), Form(kind="full"), Form(kind="output_bias"))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def calibrated(random_model, words):
     text = np.frombuffer(words(300, 1), dtype=np.uint8)
     statistics = Statistics(heads=3, segments=6, rank=6)
     measurements = Measurements(random_model(), [(text, 1)], bos_id=BOS, statistics=statistics)
-    return Calibrated(
+    return CalibrationSet(
         model=measurements.model,
         statistics=measurements.of(SETTING.segment),
         choices=tuple(measurements.config(SETTING, form) for form in FORMS),
@@ -48,10 +48,10 @@ def bench(calibrated, passages):
 def _alone(calibrated, method, passage):
     """Its bits per byte as `rlstm evaluate --dynamic` would give them."""
     rule = calibrated.choose(method.rule.kind)
-    adapter = Adapter(calibrated.model, rule, bos_id=BOS)
-    state = adapter.start(rate_scale=method.rate_scale, experts=method.experts, static=method.experts > 1)
+    evaluator = DynamicEvaluator(calibrated.model, rule, bos_id=BOS)
+    state = evaluator.start(rate_scale=method.rate_scale, experts=method.experts, static=method.experts > 1)
     nats = 0.0
-    for observed in adapter.observe(state, passage.ids):
+    for observed in evaluator.observe(state, passage.ids):
         nats -= observed.scores.total
     return nats / math.log(2) / passage.bytes
 
@@ -73,9 +73,9 @@ def test_each_number_is_that_of_its_session_alone(bench, calibrated, passages, p
 def test_one_expert_is_dynamic_evaluation(bench, calibrated, passages):
     """The very number that evaluation reports."""
     (outcome,) = bench.learning([Method(rule=calibrated.choices[1])])
-    adapter = Adapter(calibrated.model, calibrated.choose("full"), bos_id=BOS)
+    evaluator = DynamicEvaluator(calibrated.model, calibrated.choose("full"), bos_id=BOS)
     for passage in passages:
-        told = DynamicReading(adapter).read(passage)
+        told = DynamicReading(evaluator).read(passage)
         assert outcome.bits[passage.name] == told.bits_per_byte(told.adapted_nats)
 
 
@@ -90,8 +90,8 @@ def test_static_is_the_model_as_loaded(bench, calibrated, passages):
 
 def test_nothing_is_learned_by_the_idle_rule(calibrated, passages):
     """Its sessions end without fast weights."""
-    adapter = Adapter(calibrated.model, idle_rule(calibrated), bos_id=BOS)
-    *_, last = adapter.observe(adapter.start(), passages[0].ids)
+    evaluator = DynamicEvaluator(calibrated.model, idle_rule(calibrated), bos_id=BOS)
+    *_, last = evaluator.observe(evaluator.start(), passages[0].ids)
     assert last.state.delta_KP is None
 
 
@@ -123,8 +123,8 @@ def test_memory_limits_what_is_read_at_once_and_no_number(bench, calibrated, mon
 def test_a_crew_changes_no_number(bench, calibrated, passages, shared_out):
     """Static reading and learning, several experts and all kinds."""
     methods = [[Method(rule=rule, experts=k) for k in (1, 4)] for rule in calibrated.choices]
-    with Crew(2) as crew:
-        shared = Bench(calibrated, passages, bos_id=BOS, crew=crew)
+    with ThreadPool(2) as thread_pool:
+        shared = Bench(calibrated, passages, bos_id=BOS, thread_pool=thread_pool)
         assert shared.static() == bench.static()
         assert shared_out
         for each in methods:
@@ -135,12 +135,12 @@ def test_a_crew_changes_no_number(bench, calibrated, passages, shared_out):
 
 def test_a_state_that_cannot_be_used_costs_no_number(calibrated, passages):
     """NaN in one session's state is that session's alone."""
-    adapter = Adapter(calibrated.model, calibrated.choose("subspace"), bos_id=BOS)
-    good = [Stream(passage, adapter.start()) for passage in passages]
-    start = adapter.start()
+    evaluator = DynamicEvaluator(calibrated.model, calibrated.choose("subspace"), bos_id=BOS)
+    good = [Stream(passage, evaluator.start()) for passage in passages]
+    start = evaluator.start()
     broken = start.now._replace(state=type(start.now.state)(start.now.state.h * torch.nan, start.now.state.c))
     bad = Stream(passages[0], replace(start, now=broken, start=broken))
-    first, lost, second = read_each(adapter, [good[0], bad, good[1]])
+    first, lost, second = read_each(evaluator, [good[0], bad, good[1]])
     assert math.isnan(lost.adapted_nats)
-    for found, known in zip((first, second), read_each(adapter, good), strict=True):
+    for found, known in zip((first, second), read_each(evaluator, good), strict=True):
         assert found.adapted_nats == pytest.approx(known.adapted_nats, rel=1e-6)

@@ -62,7 +62,7 @@ def test_the_fastest_number_of_threads_counts(monkeypatch):
     speeds = {1: 5.0, 2: 9.0, 3: 7.0}
     monkeypatch.setattr(module, "_rate", lambda *_: speeds[torch.get_num_threads()])
     before, done = torch.get_num_threads(), []
-    cases = [_case("ours", crew=4), _case("eager", threads=(1, 2, 3))]
+    cases = [_case("ours", thread_pool=4), _case("eager", threads=(1, 2, 3))]
     measured = measure(cases, rounds=2, seconds=0, device=CPU, on_round=done.append)
     assert measured.rounds == [{"ours": Rate(5.0, 4), "eager": Rate(9.0, 2)}] * 2
     assert done == [1, 2]
@@ -85,7 +85,11 @@ def test_a_rate_is_tokens_over_time(threads):
 
 @pytest.mark.parametrize(
     ("others", "clock"),
-    [({}, time.process_time), ({"threads": (1, 2)}, time.perf_counter), ({"crew": 2}, time.perf_counter)],
+    [
+        ({}, time.process_time),
+        ({"threads": (1, 2)}, time.perf_counter),
+        ({"thread_pool": 2}, time.perf_counter),
+    ],
 )
 def test_all_are_measured_by_one_clock(others, clock):
     """The time of one thread is the processor's: only where nobody has a second one does it stand for all."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_training.bench import gpt2, peers, works
 from rlstm_training.bench.in_turn import Measured, Rate
 from rlstm_training.bench.speed import multiply_adds
@@ -23,11 +23,11 @@ def found(calibrated, monkeypatch):
     monkeypatch.setattr(works, "SGEMM_SIZE", 8)
     monkeypatch.setattr(gpt2, "LIBRARY", "a_library_that_is_not_there")
 
-    def call(threads, crew=None):
+    def call(threads, thread_pool=None):
         under = peers.Conditions(
             sessions=SESSIONS, context=CONTEXT, threads=threads, device=torch.device("cpu")
         )
-        return peers.peers(calibrated, calibrated.choose(), bos_id=10, under=under, crew=crew)
+        return peers.peers(calibrated, calibrated.choose(), bos_id=10, under=under, thread_pool=thread_pool)
 
     return call
 
@@ -43,16 +43,16 @@ def test_each_does_what_it_says(found, calibrated):
 
 def test_ours_have_a_crew_and_nobody_is_held_back(found, shared_out):
     """Others may use one thread or all; ours split no product, and the yardstick is on all threads."""
-    with Crew(3) as crew:
-        cases = found(3, crew)
+    with ThreadPool(3) as thread_pool:
+        cases = found(3, thread_pool)
         for case in cases:
             shared_out.clear()
             case.work()
-            assert shared_out == ([3] if case.crew > 1 else [])
+            assert shared_out == ([3] if case.thread_pool > 1 else [])
     shared, alone, freely = ((1,), 3), ((1,), 1), ((1, 3), 1)
-    threads = [(case.threads, case.crew) for case in cases]
+    threads = [(case.threads, case.thread_pool) for case in cases]
     assert threads == [((3,), 1), *3 * [shared], alone, freely, shared, freely]
-    assert all((case.threads, case.crew) == alone for case in found(1))
+    assert all((case.threads, case.thread_pool) == alone for case in found(1))
 
 
 def test_operations_are_counted_by_row(found, calibrated):
@@ -97,5 +97,9 @@ def test_full_weights_without_a_rule_learn_by_the_defaults_figures(calibrated):
         model=calibrated.model, statistics=calibrated.statistics, choices=calibrated.choices[:1]
     )
     full = peers._full(only).config
-    assert (full.kind, full.coordinates, full.rank) == ("full", calibrated.model.config.num_parameters, 0)
+    assert (full.kind, full.num_fast_weights, full.rank) == (
+        "full",
+        calibrated.model.config.num_parameters,
+        0,
+    )
     assert full.segment == only.default.segment

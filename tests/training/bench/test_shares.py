@@ -30,7 +30,7 @@ from rlstm_training.corpora.texts import Passage
 
 RULE = AdaptationConfig(
     kind="full",
-    coordinates=100,
+    num_fast_weights=100,
     rule="rms",
     rate=1e-3,
     segment=20,

@@ -4,7 +4,7 @@ from itertools import count
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.dropout import DropoutRates
 from rlstm_training.bench.showcase import (
     STATISTICS,
@@ -132,7 +132,9 @@ def test_the_rate_is_of_those_tried_and_dynamic_is_the_library_s(recipe, materia
     again = Measurements(trainer.model, material.texts.train, bos_id=10, statistics=STATISTICS)
     config = calibration.config
     setting = Setting(rate=config.rate, segment=config.segment)
-    expected = DynamicReading(Adapter(trainer.model, again.under(setting), bos_id=10)).read(material.test)
+    expected = DynamicReading(DynamicEvaluator(trainer.model, again.under(setting), bos_id=10)).read(
+        material.test
+    )
     assert static == pytest.approx(expected.static_nats, rel=1e-5)
     assert adapted == pytest.approx(expected.adapted_nats, rel=1e-5)
 

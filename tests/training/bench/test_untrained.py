@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_training.bench.untrained import untrained
 
 CPU = torch.device("cpu")
@@ -22,15 +22,15 @@ def test_its_shape_and_its_subspace():
         "embedding.input": (128, 128),
         "embedding.output": (128, 128),
     }
-    assert calibrated.default.coordinates == space.size == 2 * 128 * 128 + biases
+    assert calibrated.default.num_fast_weights == space.size == 2 * 128 * 128 + biases
 
 
 @pytest.mark.parametrize("kind", ["subspace", "full"])
 def test_it_learns(kind):
     """Fast weights that are finite and not all zero after a segment."""
     calibrated = untrained(8, CPU)
-    adapter = Adapter(calibrated.model, calibrated.choose(kind), bos_id=10)
-    *_, last = adapter.observe(adapter.start(), list(b"the sea was calm and cold"))
+    evaluator = DynamicEvaluator(calibrated.model, calibrated.choose(kind), bos_id=10)
+    *_, last = evaluator.observe(evaluator.start(), list(b"the sea was calm and cold"))
     assert last.state.updates == 1
     delta_KP = last.state.delta_KP
     assert bool(delta_KP.isfinite().all())

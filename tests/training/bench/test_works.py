@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
-from rlstm_model.adaptation.calibration import Calibrated
-from rlstm_model.adaptation.crew import Crew
-from rlstm_model.adaptation.static_weights import StaticWeights
+from rlstm_model.adaptation.calibration import CalibrationSet
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_training.bench import works
 from rlstm_training.bench.torch_lstm import TorchLSTM, lstm_of_equal_size
 from rlstm_training.bench.works import EagerSession, lstm_scoring, one_session, scoring, sessions, sgemm
@@ -22,7 +22,7 @@ def calibrated(random_model, words):
     statistics = Statistics(heads=2, segments=5)
     measured = Measurements(random_model(), [(text, 1)], bos_id=BOS, statistics=statistics)
     rule = measured.config(Setting(rate=1e-2, decay=0.01, segment=SEGMENT))
-    return Calibrated(model=measured.model, statistics=measured.of(SEGMENT), choices=(rule,))
+    return CalibrationSet(model=measured.model, statistics=measured.of(SEGMENT), choices=(rule,))
 
 
 def test_an_eager_session_learns_what_the_adapter_learns(calibrated):
@@ -30,10 +30,10 @@ def test_an_eager_session_learns_what_the_adapter_learns(calibrated):
     model, full = calibrated.model, calibrated.choose()
     ids = torch.tensor([BOS, *b"the sea"])
     eager = EagerSession(model, full, ids[: SEGMENT + 1])
-    adapter = Adapter(model, full, bos_id=BOS)
-    state = adapter.start(static=False)
+    evaluator = DynamicEvaluator(model, full, bos_id=BOS)
+    state = evaluator.start(static=False)
     assert eager() == SEGMENT
-    for observed in adapter.observe(state, ids[1 : SEGMENT + 1].tolist()):
+    for observed in evaluator.observe(state, ids[1 : SEGMENT + 1].tolist()):
         state = observed.state
     own = torch.cat([weight.detach().flatten() for weight in eager.model.parameters()])
     slow = torch.cat([weight.flatten() for weight in model.parameters()])
@@ -57,13 +57,15 @@ def test_one_session_goes_on(calibrated, monkeypatch):
 def test_many_sessions_have_fast_weights_of_their_own(calibrated, monkeypatch):
     """They have learned before, so none is read with the shared weights."""
     asked = []
-    monkeypatch.setattr(works, "read_together", lambda adapter, streams, crew: asked.append((streams, crew)))
-    with Crew(2) as crew:
-        work = sessions(calibrated.model, calibrated.choose(), bos_id=BOS, count=3, crew=crew)
+    monkeypatch.setattr(
+        works, "read_together", lambda evaluator, streams, thread_pool: asked.append((streams, thread_pool))
+    )
+    with ThreadPool(2) as thread_pool:
+        work = sessions(calibrated.model, calibrated.choose(), bos_id=BOS, count=3, thread_pool=thread_pool)
         assert work() == 3 * SEGMENT
     ((streams, given),) = asked
-    assert given is crew
-    assert all(stream.state.lineup.rows == 1 for stream in streams)
+    assert given is thread_pool
+    assert all(stream.state.expert_config.rows == 1 for stream in streams)
     assert len({tuple(stream.passage.ids) for stream in streams}) == 3
     assert all(stream.state.delta_KP.any() for stream in streams)
     assert all(len(stream.passage.ids) == SEGMENT for stream in streams)
@@ -73,23 +75,23 @@ def test_many_sessions_have_fast_weights_of_their_own(calibrated, monkeypatch):
 def test_sessions_of_several_experts(calibrated, monkeypatch, experts):
     """A row each, of which one is static; those that learn have learned before."""
     asked = []
-    monkeypatch.setattr(works, "read_together", lambda adapter, streams, crew: asked.extend(streams))
+    monkeypatch.setattr(works, "read_together", lambda evaluator, streams, thread_pool: asked.extend(streams))
     sessions(calibrated.model, calibrated.choose(), bos_id=BOS, count=2, experts=experts)()
     for stream in asked:
-        lineup, delta_KP = stream.state.lineup, stream.state.delta_KP
-        assert (lineup.experts, lineup.rows, len(delta_KP)) == (experts, experts, experts - 1)
+        expert_config, delta_KP = stream.state.expert_config, stream.state.delta_KP
+        assert (expert_config.experts, expert_config.rows, len(delta_KP)) == (experts, experts, experts - 1)
         assert bool(delta_KP.any(1).all())
 
 
 def _states_seen(monkeypatch):
     seen = []
 
-    class Recording(Adapter):
+    class Recording(DynamicEvaluator):
         def observe(self, state, ids, **named):
             seen.append(state)
             return super().observe(state, ids, **named)
 
-    monkeypatch.setattr(works, "Adapter", Recording)
+    monkeypatch.setattr(works, "DynamicEvaluator", Recording)
     return seen
 
 
@@ -104,7 +106,7 @@ def test_scoring_scores_every_token(calibrated, monkeypatch):
     real = works._score
     monkeypatch.setattr(works, "_score", score)
     lstm = TorchLSTM(lstm_of_equal_size(calibrated.model.config)).requires_grad_(False)
-    for work in (scoring(StaticWeights(calibrated.model), SEGMENT, 5), lstm_scoring(lstm, SEGMENT, 5)):
+    for work in (scoring(FrozenWeights(calibrated.model), SEGMENT, 5), lstm_scoring(lstm, SEGMENT, 5)):
         assert work() == 5 * SEGMENT
     for logits, targets in scored:
         assert logits.shape == (SEGMENT, 5, 256)
@@ -114,7 +116,7 @@ def test_scoring_scores_every_token(calibrated, monkeypatch):
         torch.testing.assert_close(total, torch.ones(SEGMENT, 5))
 
 
-class _Seen(StaticWeights):
+class _Seen(FrozenWeights):
     """Keeps, in ``read_from``, the states of rows that were read."""
 
     def read(self, delta_NP, ids_TN, state, **named):
@@ -145,8 +147,8 @@ def test_scoring_goes_on(seen):
 def test_a_crew_shares_rows_in_whole_tiles(seen, rows, threads, shares):
     """As equal as they can be; a tile of its own is for no rows less than it. None is read twice."""
     assert seen.tile == 8
-    with Crew(threads) as crew:
-        work = scoring(seen, SEGMENT, rows, crew)
+    with ThreadPool(threads) as thread_pool:
+        work = scoring(seen, SEGMENT, rows, thread_pool)
         assert work() == rows * SEGMENT
     assert sorted(state.batch for state in seen.read_from) == sorted(shares)
 

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.calibration_file import save_calibration
 from rlstm_model.checkpoint import ADAPTATION, save
 from rlstm_model.vocab import ByteVocab
@@ -42,7 +42,7 @@ def trained(rlstm, corpora, own_folder, tmp_path):
 def calibrated(rlstm, trained, own_folder):
     quick = ["--heads", 2, "--segments", 2, "--length", 100, "--rate", 1e-3, "--rate", 1e-2, "--decay", 0]
     kinds = ["--kind", "full", "--kind", "subspace", "--kind", "output_bias"]
-    forms = [*kinds, "--coordinates", 300, "--rank", 4]
+    forms = [*kinds, "--fast-weights", 300, "--rank", 4]
     done = rlstm("calibrate", trained, "--corpus", own_folder, "--on", "three", *quick, *forms, "--json")
     assert done.exit_code == 0, done.output
     return trained, json.loads(done.stdout)
@@ -57,8 +57,8 @@ def with_rules(random_model, words, tmp_path):
     statistics = Statistics(heads=2, segments=4, rank=4)
     measured = Measurements(model, [(text, 1)], bos_id=ByteVocab().bos_id, statistics=statistics)
     setting = Setting(rate=1e-2, segment=10)
-    forms = Form(kind="full"), Form(kind="subspace", coordinates=300), Form(kind="output_bias")
+    forms = Form(kind="full"), Form(kind="subspace", num_fast_weights=300), Form(kind="output_bias")
     choices = tuple(measured.config(setting, form) for form in forms)
-    calibrated = Calibrated(model=model, statistics=measured.of(setting.segment), choices=choices)
+    calibrated = CalibrationSet(model=model, statistics=measured.of(setting.segment), choices=choices)
     save_calibration(folder / ADAPTATION, calibrated)
     return folder

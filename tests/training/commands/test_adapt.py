@@ -60,11 +60,11 @@ def test_figures_are_those_of_evaluate(adapt, rlstm, figures):
         assert told["static"][name] == pytest.approx(alone["static"]["bits_per_byte"], abs=1e-6)
         assert row["guards"][name] == alone["guards"]
     assert told["full"]["rates"][1] == {"rate_scale": 1.0, "bits_per_byte": row["bits_per_byte"]}
-    assert told["full"]["bytes"] == row["bytes"] == 4 * row["rule"]["coordinates"]
+    assert told["full"]["bytes"] == row["bytes"] == 4 * row["rule"]["num_fast_weights"]
 
 
 def test_threads_change_no_figure(figures, shared_out):
-    """A crew reads the same texts, and one thread is none."""
+    """A thread pool reads the same texts, and one thread is none."""
     one = figures("--rule", "full", "--threads", 1)
     assert not shared_out
     assert figures("--rule", "full", "--threads", 2) == one
@@ -77,7 +77,7 @@ def test_shares_are_of_the_best_rate_of_full(figures):
     assert [row["experts"] for row in told["rows"]] == [1, 4]
     assert [row["bytes"] for row in told["rows"]] == [2 * 300, 3 * 2 * 300]
     for row in told["rows"]:
-        assert (row["rule"]["kind"], row["rule"]["coordinates"]) == ("subspace", 300)
+        assert (row["rule"]["kind"], row["rule"]["num_fast_weights"]) == ("subspace", 300)
         for name, static in told["static"].items():
             full = min(rate["bits_per_byte"][name] for rate in told["full"]["rates"])
             own = row["bits_per_byte"][name]

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import ADAPTATION, load
 from rlstm_training.corpora.streams import held_out
 from rlstm_training.corpora.texts import excerpt
 from rlstm_training.evaluation.evaluation import DynamicReading
-from rlstm_training.evaluation.measurements import Statistics, cores_of, most_coordinates
+from rlstm_training.evaluation.measurements import Statistics, cores_of, most_fast_weights
 
 READING = ["--on", "three", "--length", 100, "--heads", 1, "--segments", 2]
 GRID = ["--rate", 1e-3, "--decay", 0, "--epsilon", 1, "--segment", 20]
@@ -27,7 +27,7 @@ def calibrate(rlstm, trained, own_folder):
             return done, None
         checkpoint = load(trained)
         choices = load_calibration(checkpoint.adaptation_file, checkpoint.model).choices
-        return done, [(choice.kind, choice.coordinates) for choice in choices]
+        return done, [(choice.kind, choice.num_fast_weights) for choice in choices]
 
     return call
 
@@ -41,7 +41,7 @@ def test_the_served_subspace_and_full_weights_are_the_usual(calibrate, trained):
     """The subspace is the default: the embedding and the softmax within 128 axes, and all biases."""
     done, rules = calibrate()
     model = load(trained).model
-    served = most_coordinates(cores_of(model, Statistics(rank=160)), 128, cells=False)
+    served = most_fast_weights(cores_of(model, Statistics(rank=160)), 128, cells=False)
     assert rules == [("subspace", served), ("full", model.config.num_parameters)]
     assert f"subspace, {served:,} fast weights, 2 experts\n" in done.output
     assert f"full, {model.config.num_parameters:,} fast weights\n" in done.output
@@ -51,7 +51,7 @@ def test_the_served_subspace_and_full_weights_are_the_usual(calibrate, trained):
 def test_other_kinds_and_sizes_are_found_when_asked_for(calibrate, trained):
     """In that order."""
     words = ["--kind", "output_bias", "--kind", "sparse", "--kind", "subspace", "--units", 4]
-    _, rules = calibrate(*words, "--coordinates", 100, "--coordinates", 50)
+    _, rules = calibrate(*words, "--fast-weights", 100, "--fast-weights", 50)
     layers = load(trained).model.config.num_layers
     assert rules == [("output_bias", 256), ("sparse", layers * 16), ("subspace", 100), ("subspace", 50)]
 
@@ -59,22 +59,22 @@ def test_other_kinds_and_sizes_are_found_when_asked_for(calibrate, trained):
 @pytest.mark.parametrize(("words", "experts"), [((), 2), (("--experts", 1), 1), (("--experts", 4), 4)])
 def test_what_is_searched_is_what_is_served(calibrate, trained, words, experts):
     """Sessions of so many experts; full fast weights, the yardstick, are a single one."""
-    done, _ = calibrate("--kind", "subspace", "--kind", "full", "--coordinates", 60, *words, "--json")
+    done, _ = calibrate("--kind", "subspace", "--kind", "full", "--fast-weights", 60, *words, "--json")
     rules = json.loads(done.stdout)["rules"]
     assert [rule["experts"] for rule in rules] == [experts, 1]
     checkpoint = load(trained)
     calibrated = load_calibration(checkpoint.adaptation_file, checkpoint.model)
     text = excerpt(checkpoint.vocab, held_out("three", "valid", 100), "three")
     for rule in rules:
-        adapter = Adapter(checkpoint.model, calibrated.choose(rule["rule"]["kind"]), bos_id=10)
-        expected = DynamicReading(adapter, experts=rule["experts"]).read(text)
+        evaluator = DynamicEvaluator(checkpoint.model, calibrated.choose(rule["rule"]["kind"]), bos_id=10)
+        expected = DynamicReading(evaluator, experts=rule["experts"]).read(text)
         bits = expected.bits_per_byte(expected.adapted_nats)
         assert rule["chosen"]["bits_per_byte"]["three"] == pytest.approx(bits, abs=1e-6)
 
 
 def test_threads_change_no_figure(calibrate, shared_out):
-    """Neither the statistics nor what a crew reads of the held-out texts; one thread is no crew."""
-    words = ["--kind", "subspace", "--kind", "full", "--coordinates", 60, "--rate", 3e-3, "--json"]
+    """Neither the statistics nor what a thread pool reads of the held-out texts; one thread is none."""
+    words = ["--kind", "subspace", "--kind", "full", "--fast-weights", 60, "--rate", 3e-3, "--json"]
     one, _ = calibrate(*words, "--threads", 1)
     assert not shared_out
     two, _ = calibrate(*words, "--threads", 2)
@@ -85,7 +85,7 @@ def test_threads_change_no_figure(calibrate, shared_out):
 def test_what_is_asked_for_twice_is_calibrated_once(calibrate):
     """A search is long, and two rules of one size could not be stored."""
     words = ["--kind", "output_bias", "--kind", "subspace", "--kind", "output_bias"]
-    _, rules = calibrate(*words, "--coordinates", 50, "--coordinates", 50)
+    _, rules = calibrate(*words, "--fast-weights", 50, "--fast-weights", 50)
     assert rules == [("output_bias", 256), ("subspace", 50)]
 
 
@@ -93,8 +93,8 @@ def test_what_is_asked_for_twice_is_calibrated_once(calibrate):
     ("words", "option", "says"),
     [
         (["--kind", "dense"], "--kind", "'dense'"),
-        (["--coordinates", 10**8], "--coordinates", "coordinates at most"),
-        (["--rank", 1, "--coordinates", 10**5], "--coordinates", "a subspace of"),
+        (["--fast-weights", 10**8], "--fast-weights", "fast weights at most"),
+        (["--rank", 1, "--fast-weights", 10**5], "--fast-weights", "a subspace of"),
         (["--experts", 3], "--experts", "1, 2, 4"),
         (["--units", 4], "--units", "--kind sparse"),
         (["--first"], "--first", "--add"),
@@ -111,13 +111,15 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(calibrate, traine
 
 def test_a_rule_is_added_to_those_there_are(calibrate, trained):
     """--add keeps statistics, rules and default; what has the kind and size of one takes its place."""
-    _, before = calibrate("--kind", "output_bias", "--kind", "subspace", "--coordinates", 50)
+    _, before = calibrate("--kind", "output_bias", "--kind", "subspace", "--fast-weights", 50)
     stored = load_calibration(trained / ADAPTATION, load(trained).model)
-    _, after = calibrate("--add", "--kind", "sparse", "--units", 3, "--kind", "subspace", "--coordinates", 50)
+    _, after = calibrate(
+        "--add", "--kind", "sparse", "--units", 3, "--kind", "subspace", "--fast-weights", 50
+    )
     assert after == [*before, ("sparse", load(trained).model.config.num_layers * 9)]
     found = load_calibration(trained / ADAPTATION, load(trained).model)
     assert torch.equal(found.statistics.full_P, stored.statistics.full_P)
-    _, last = calibrate("--add", "--first", "--kind", "subspace", "--coordinates", 40)
+    _, last = calibrate("--add", "--first", "--kind", "subspace", "--fast-weights", 40)
     assert last == [("subspace", 40), *after]
     card = load(trained).card
     assert all(f"## Adaptation: {kind}, {size:,} fast weights\n" in card for kind, size in last)
@@ -126,22 +128,22 @@ def test_a_rule_is_added_to_those_there_are(calibrate, trained):
 def test_additions_go_by_the_statistics_that_are_stored(calibrate, trained):
     """Few axes and units were measured: the usual are as many, and more are refused by what there is."""
     words = ["--kind", "subspace", "--kind", "sparse"]
-    _, before = calibrate(*words, "--rank", 2, "--embedding-rank", 2, "--units", 3, "--coordinates", 50)
+    _, before = calibrate(*words, "--rank", 2, "--embedding-rank", 2, "--units", 3, "--fast-weights", 50)
     model = load(trained).model
     cores = cores_of(model, Statistics(rank=2, embedding_rank=2))
-    served, most = most_coordinates(cores, cells=False), most_coordinates(cores)
+    served, most = most_fast_weights(cores, cells=False), most_fast_weights(cores)
     _, after = calibrate("--add", *words)
     assert after == [*before, ("subspace", served)]
     stored = (trained / ADAPTATION).read_bytes()
-    done, _ = calibrate("--add", "--kind", "subspace", "--coordinates", most + 1)
+    done, _ = calibrate("--add", "--kind", "subspace", "--fast-weights", most + 1)
     assert done.exit_code == 2
-    assert f"a subspace of {most:,} coordinates at most, not {most + 1:,}" in told(done)
+    assert f"a subspace of {most:,} fast weights at most, not {most + 1:,}" in told(done)
     for option in ("--rank", "--embedding-rank", "--units"):
         done, _ = calibrate("--add", *words, option, 2)
         assert done.exit_code == 2
         assert f"{option}: --add goes by the statistics" in told(done)
     assert (trained / ADAPTATION).read_bytes() == stored
-    _, last = calibrate("--add", "--kind", "subspace", "--coordinates", most)
+    _, last = calibrate("--add", "--kind", "subspace", "--fast-weights", most)
     assert last == [*after, ("subspace", most)]
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import typer
 
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import load
 from rlstm_training.commands.console import command
 from rlstm_training.corpora import CorpusError, load_corpus
@@ -73,15 +73,15 @@ def test_calibration_has_a_rule_for_each_kind_and_size(calibrated):
     checkpoint = load(model)
     choices = load_calibration(checkpoint.adaptation_file, checkpoint.model).choices
     assert [choice.to_json() for choice in choices] == [rule["rule"] for rule in answer["rules"]]
-    sizes = [(choice.kind, choice.coordinates) for choice in choices]
+    sizes = [(choice.kind, choice.num_fast_weights) for choice in choices]
     assert sizes == [
         ("full", checkpoint.model.config.num_parameters),
         ("subspace", 300),
         ("output_bias", 256),
     ]
     assert all(
-        f"## Adaptation: {kind}, {coordinates:,} fast weights\n" in checkpoint.card
-        for kind, coordinates in sizes
+        f"## Adaptation: {kind}, {num_fast_weights:,} fast weights\n" in checkpoint.card
+        for kind, num_fast_weights in sizes
     )
 
 
@@ -121,8 +121,8 @@ def test_evaluation_of_a_stream_is_one_session(rlstm, calibrated):
     segments = load_stream("turns", prefix=30)
     joined = passage(checkpoint.vocab, b"".join(raw for _, raw in segments), "joined")
     calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
-    adapter = Adapter(checkpoint.model, calibration, bos_id=checkpoint.vocab.bos_id)
-    expected = DynamicReading(adapter).read(joined)
+    evaluator = DynamicEvaluator(checkpoint.model, calibration, bos_id=checkpoint.vocab.bos_id)
+    expected = DynamicReading(evaluator).read(joined)
     assert told["adapted"]["nats"] == pytest.approx(expected.adapted_nats, abs=1e-5 * told["tokens"])
     assert told["static"]["nats"] == pytest.approx(expected.static_nats, abs=1e-5 * told["tokens"])
     assert [segment["text"] for segment in told["segments"]] == [label for label, _ in segments]

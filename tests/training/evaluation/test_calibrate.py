@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.calibrate import Grid, Trial, Trials, search, session_losses
 from rlstm_training.evaluation.evaluation import DynamicReading
@@ -200,7 +200,7 @@ def measurements(model, sources):
     )
 
 
-FORMS = (FULL, Form(kind="subspace", coordinates=90), Form(kind="sparse"), Form(kind="output_bias"))
+FORMS = (FULL, Form(kind="subspace", num_fast_weights=90), Form(kind="sparse"), Form(kind="output_bias"))
 
 
 @pytest.mark.parametrize(("temperature", "experts"), [(1.0, 1), (0.9, 1), (1.0, 2), (0.9, 4)])
@@ -220,8 +220,8 @@ def test_pitfall_31_losses_are_those_of_new_sessions(model, measurements, words,
     _, tried = losses([replace(setting, rate=1e-3), setting])
     for passage in passages:
         calibration = measurements.under(setting, form)
-        adapter = Adapter(model, calibration, bos_id=10, temperature=temperature)
-        expected = DynamicReading(adapter, experts=experts).read(passage)
+        evaluator = DynamicEvaluator(model, calibration, bos_id=10, temperature=temperature)
+        expected = DynamicReading(evaluator, experts=experts).read(passage)
         found = tried[passage.name]
         assert found == pytest.approx(expected.bits_per_byte(expected.adapted_nats), abs=1e-6)
         assert found != pytest.approx(expected.bits_per_byte(expected.static_nats), abs=1e-5)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter, NonFiniteState
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.state import State
 from rlstm_model.vocab import WordVocab
 from rlstm_training.corpora.texts import Passage
@@ -40,10 +40,10 @@ def calibration(model, measure_rule):
 
 
 @pytest.fixture(scope="module")
-def adapter(model, measure_rule):
+def evaluator(model, measure_rule):
     """Learns fast enough that it shows."""
     rule = measure_rule(model, 100, segment=7, rate=3e-3, decay=1e-3)
-    return Adapter(model, rule, bos_id=BOS)
+    return DynamicEvaluator(model, rule, bos_id=BOS)
 
 
 def _passage(ids, name="text"):
@@ -110,14 +110,14 @@ def test_long_texts_are_read_in_slices(model, words, monkeypatch):
     assert max(done) == 100
 
 
-def test_dynamic_reading_equals_an_adapter_by_hand(model, adapter, ids):
+def test_dynamic_reading_equals_an_adapter_by_hand(model, evaluator, ids):
     """The same numbers as a session that gets its text in odd pieces, with the static ones beside them."""
-    state, adapted, updates = adapter.start(), 0.0, 0
+    state, adapted, updates = evaluator.start(), 0.0, 0
     for start in range(0, len(ids), 11):
-        for observed in adapter.observe(state, ids[start : start + 11]):
+        for observed in evaluator.observe(state, ids[start : start + 11]):
             state, updates = observed.state, updates + observed.updates
             adapted -= observed.scores.logprobs.double().sum().item()
-    result = DynamicReading(adapter).read(_passage(ids))
+    result = DynamicReading(evaluator).read(_passage(ids))
     assert result.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(ids))
     assert result.static_nats == pytest.approx(_token_by_token(model, ids), abs=1e-4)
     assert result.adapted_nats != pytest.approx(result.static_nats, abs=0.1)
@@ -126,18 +126,18 @@ def test_dynamic_reading_equals_an_adapter_by_hand(model, adapter, ids):
 
 def test_without_a_rate_nothing_is_learned(model, ids, calibration):
     """At rate zero the adapted loss is the static one to the last bit."""
-    result = DynamicReading(Adapter(model, calibration, bos_id=BOS)).read(_passage(ids))
+    result = DynamicReading(DynamicEvaluator(model, calibration, bos_id=BOS)).read(_passage(ids))
     assert result.adapted_nats == result.static_nats
     assert result.updates == 0
 
 
-def test_passages_of_one_reading_share_a_session(adapter, ids):
+def test_passages_of_one_reading_share_a_session(evaluator, ids):
     """What was learned from one passage helps in the next: a stream is one session."""
-    reading = DynamicReading(adapter)
+    reading = DynamicReading(evaluator)
     parts = [reading.read(_passage(part)) for part in (ids[:40], ids[40:])]
-    whole = DynamicReading(adapter).read(_passage(ids))
+    whole = DynamicReading(evaluator).read(_passage(ids))
     assert total("both", parts).adapted_nats == pytest.approx(whole.adapted_nats, abs=1e-5 * len(ids))
-    assert parts[1].adapted_nats != DynamicReading(adapter).read(_passage(ids[40:])).adapted_nats
+    assert parts[1].adapted_nats != DynamicReading(evaluator).read(_passage(ids[40:])).adapted_nats
 
 
 @pytest.fixture
@@ -149,66 +149,66 @@ def streams(words):
 
 
 @pytest.mark.parametrize(("experts", "static"), [(1, True), (1, False), (2, True)])
-def test_texts_read_together_are_texts_read_alone(adapter, streams, experts, static):
+def test_texts_read_together_are_texts_read_alone(evaluator, streams, experts, static):
     """Rows of one batch, whatever their lengths and rates: each costs what it costs in its own session."""
-    states = [adapter.start(rate_scale=scale, static=static, experts=experts) for _, scale in streams]
+    states = [evaluator.start(rate_scale=scale, static=static, experts=experts) for _, scale in streams]
     together = read_together(
-        adapter, [Stream(passage, state) for (passage, _), state in zip(streams, states, strict=True)]
+        evaluator, [Stream(passage, state) for (passage, _), state in zip(streams, states, strict=True)]
     )
     for (passage, _), state, found in zip(streams, states, together, strict=True):
-        alone = list(adapter.observe(state, passage.ids))
+        alone = list(evaluator.observe(state, passage.ids))
         adapted = -sum(observed.scores.logprobs.double().sum().item() for observed in alone)
         assert found.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(passage.ids))
         assert found.updates == sum(observed.updates for observed in alone)
         assert (found.text, found.tokens, found.bytes) == (passage.name, len(passage.ids), passage.bytes)
 
 
-def test_reading_together_is_dynamic_reading(adapter, streams):
+def test_reading_together_is_dynamic_reading(evaluator, streams):
     """The same evaluations to the last bit, the static ones too."""
     chosen = [stream for stream in streams if stream[0].ids]
     together = read_together(
-        adapter, [Stream(passage, adapter.start(rate_scale=scale)) for passage, scale in chosen]
+        evaluator, [Stream(passage, evaluator.start(rate_scale=scale)) for passage, scale in chosen]
     )
-    alone = [DynamicReading(adapter, rate_scale=scale).read(passage) for passage, scale in chosen]
+    alone = [DynamicReading(evaluator, rate_scale=scale).read(passage) for passage, scale in chosen]
     assert together == alone
     assert together[0].adapted_nats != together[0].static_nats
 
 
-def test_a_crew_shares_what_is_read_together(adapter, streams, shared_out):
+def test_a_crew_shares_what_is_read_together(evaluator, streams, shared_out):
     """The batches are done by its threads, and no figure changes in its last bit."""
-    chosen = [Stream(passage, adapter.start(rate_scale=scale)) for passage, scale in streams]
-    with Crew(2) as crew:
-        assert read_together(adapter, chosen, crew=crew) == read_together(adapter, chosen)
+    chosen = [Stream(passage, evaluator.start(rate_scale=scale)) for passage, scale in streams]
+    with ThreadPool(2) as thread_pool:
+        assert read_together(evaluator, chosen, thread_pool=thread_pool) == read_together(evaluator, chosen)
     assert max(shared_out) > 1
 
 
 def test_reading_together_tells_how_far_it_is(model, calibration, streams):
     """Every token of every text is told once."""
-    adapter, done = Adapter(model, calibration, bos_id=BOS), []
-    read_together(adapter, [Stream(passage, adapter.start()) for passage, _ in streams], done.append)
+    evaluator, done = DynamicEvaluator(model, calibration, bos_id=BOS), []
+    read_together(evaluator, [Stream(passage, evaluator.start()) for passage, _ in streams], done.append)
     assert sum(done) == sum(len(passage.ids) for passage, _ in streams)
 
 
 def test_nothing_is_read_together(model, calibration):
     """No streams, no evaluations."""
-    assert read_together(Adapter(model, calibration, bos_id=BOS), []) == []
+    assert read_together(DynamicEvaluator(model, calibration, bos_id=BOS), []) == []
 
 
 def test_a_state_that_is_no_number_is_raised(model, calibration, streams):
     """It is not given as a number that somebody might believe."""
-    adapter = Adapter(model, calibration, bos_id=BOS)
-    good = adapter.start()
+    evaluator = DynamicEvaluator(model, calibration, bos_id=BOS)
+    good = evaluator.start()
     broken = State(good.now.state.h * float("nan"), good.now.state.c)
     bad = replace(good, now=good.now._replace(state=broken))
     with pytest.raises(NonFiniteState):
-        read_together(adapter, [Stream(streams[0][0], good), Stream(streams[2][0], bad)])
+        read_together(evaluator, [Stream(streams[0][0], good), Stream(streams[2][0], bad)])
 
 
-def test_without_the_static_reference(adapter, ids):
+def test_without_the_static_reference(evaluator, ids):
     """It may be left out, and is then not given."""
-    result = DynamicReading(adapter, static=False).read(_passage(ids))
+    result = DynamicReading(evaluator, static=False).read(_passage(ids))
     assert result.static_nats is None
-    assert result.adapted_nats == DynamicReading(adapter).read(_passage(ids)).adapted_nats
+    assert result.adapted_nats == DynamicReading(evaluator).read(_passage(ids)).adapted_nats
 
 
 def test_measures_of_a_known_loss(model):

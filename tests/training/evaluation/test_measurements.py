@@ -12,7 +12,7 @@ from rlstm_model.adaptation.bases import (
     SubspaceStatistics,
     collect,
 )
-from rlstm_model.adaptation.calibration import Calibrated, GradientStatistics, measure_rms
+from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics, measure_rms
 from rlstm_model.adaptation.calibration_file import load_calibration, rounded, save_calibration
 from rlstm_model.adaptation.factors import segment_gradients
 from rlstm_model.adaptation.full import FullFastWeights
@@ -24,13 +24,13 @@ from rlstm_training.evaluation.measurements import (
     Setting,
     Statistics,
     cores_of,
-    most_coordinates,
+    most_fast_weights,
     read_heads,
 )
 
 RANK, EMBEDDING_RANK = 3, 2
-SUBSPACE, BIAS = Form(kind="subspace", coordinates=90), Form(kind="output_bias")
-SPARSE, FEWER = Form(kind="sparse"), Form(kind="sparse", coordinates=18)
+SUBSPACE, BIAS = Form(kind="subspace", num_fast_weights=90), Form(kind="output_bias")
+SPARSE, FEWER = Form(kind="sparse"), Form(kind="sparse", num_fast_weights=18)
 
 
 def taken(rank):
@@ -173,7 +173,7 @@ def test_every_segment_counts_for_both_halves(with_axes, plain):
 def test_the_search_uses_the_numbers_that_are_stored(with_axes, model, tmp_path, form):
     """What a rule was chosen with, and what a session reads from the file: the same to the last bit."""
     searched = with_axes.under(_setting(1e-3), form)
-    calibrated = Calibrated(model=model, statistics=with_axes.of(6), choices=(searched.config,))
+    calibrated = CalibrationSet(model=model, statistics=with_axes.of(6), choices=(searched.config,))
     save_calibration(tmp_path / "file", calibrated)
     assert load_calibration(tmp_path / "file", model).choose().fingerprint == searched.fingerprint
 
@@ -183,18 +183,18 @@ def test_a_form_has_its_size(with_axes, model, form):
     """The number that was asked for; where none was, all that there are of the kind."""
     found = with_axes.under(_setting(), form)
     assert found.config.kind == form.kind
-    assert found.config.coordinates == len(found.rms_P) == found.fast_weights(model).size
-    assert found.config.coordinates == form.coordinates or form.coordinates == 0
+    assert found.config.num_fast_weights == len(found.rms_P) == found.fast_weights(model).size
+    assert found.config.num_fast_weights == form.num_fast_weights or form.num_fast_weights == 0
 
 
 @pytest.mark.parametrize("rank", [1, RANK, 1000])
 def test_a_subspace_has_as_many_coordinates_as_are_counted(make, model, rank):
     """All of them may be chosen, and not one more."""
-    measurements, most = make(rank), most_coordinates(cores_of(model, taken(rank)))
+    measurements, most = make(rank), most_fast_weights(cores_of(model, taken(rank)))
     everything = measurements.under(_setting(), Form(kind="subspace"))
-    assert everything.config.coordinates == everything.space.elements == most
-    with pytest.raises(ValueError, match=f"1 to {most} coordinates"):
-        measurements.under(_setting(), Form(kind="subspace", coordinates=most + 1))
+    assert everything.config.num_fast_weights == everything.space.elements == most
+    with pytest.raises(ValueError, match=f"1 to {most} fast weights"):
+        measurements.under(_setting(), Form(kind="subspace", num_fast_weights=most + 1))
 
 
 @pytest.mark.parametrize(("rank", "cells"), [(0, True), (1, True), (2, False), (1000, False)])
@@ -206,13 +206,13 @@ def test_coordinates_within_axes_are_counted(with_axes, model, rank, cells):
         for name, part in within.rms.items()
         if cells or name.endswith("bias") or name.startswith("embedding.")
     ]
-    assert most_coordinates(cores_of(model, taken(RANK)), rank, cells=cells) == sum(counted)
+    assert most_fast_weights(cores_of(model, taken(RANK)), rank, cells=cells) == sum(counted)
 
 
 def _knowing(measurements, model, sources, **asked):
     """Measurements that know those of others, whatever is asked for."""
     configs = (measurements.config(_setting()),)
-    known = Calibrated(model=model, statistics=measurements.of(6), choices=configs)
+    known = CalibrationSet(model=model, statistics=measurements.of(6), choices=configs)
     statistics = replace(taken(1000), embedding_rank=1000, **asked)
     return Measurements(model, sources, bos_id=10, statistics=statistics, known=known)
 
@@ -222,10 +222,10 @@ def test_what_is_known_goes_by_its_own_axes_and_units(with_axes, model, sources)
     again = _knowing(with_axes, model, sources, units=7)
     for kind in ("subspace", "sparse"):
         assert again.size(kind) == with_axes.size(kind)
-        assert again.under(_setting(), Form(kind=kind)).config.coordinates == with_axes.size(kind)
+        assert again.under(_setting(), Form(kind=kind)).config.num_fast_weights == with_axes.size(kind)
     known = cores_of(model, taken(1000), with_axes.of(6))
     assert known == cores_of(model, taken(RANK))
-    assert most_coordinates(known) < most_coordinates(cores_of(model, taken(1000)))
+    assert most_fast_weights(known) < most_fast_weights(cores_of(model, taken(1000)))
 
 
 def test_statistics_without_axes_have_no_cores(plain, model, sources):

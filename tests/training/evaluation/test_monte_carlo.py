@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import DynamicReading, StaticReading
@@ -141,8 +141,8 @@ def test_learning_samples_without_dropout_are_dynamic_evaluation(model, ids, cal
     sampling = MonteCarlo(samples=3, rates=DropoutRates())
     read: list[int] = []
     found = sampled_adapted_log_probs(model, calibration, ids, sampling, bos_id=BOS, advance=read.append)
-    adapter = Adapter(model, calibration, bos_id=BOS)
-    expected = DynamicReading(adapter).read(Passage(name="text", ids=ids, bytes=1))
+    evaluator = DynamicEvaluator(model, calibration, bos_id=BOS)
+    expected = DynamicReading(evaluator).read(Passage(name="text", ids=ids, bytes=1))
     assert -float(found.sum()) == pytest.approx(expected.adapted_nats, abs=1e-9)
     assert expected.updates == len(ids) // 6
     assert sum(read) == 3 * len(ids)
@@ -154,10 +154,10 @@ def test_learning_samples_equal_adapters_of_their_own(model, ids, calibration):
         model, calibration, ids, MonteCarlo(samples=2, rates=RATES, seed=4), bos_id=BOS
     )
     dropping = DroppingModel(model, RATES, torch.Generator().manual_seed(4))
-    adapter = Adapter(dropping, calibration, bos_id=BOS)
+    evaluator = DynamicEvaluator(dropping, calibration, bos_id=BOS)
     passes = []
     for _ in range(2):
-        observed = list(adapter.observe(adapter.start(static=False), ids))
+        observed = list(evaluator.observe(evaluator.start(static=False), ids))
         passes.append(torch.cat([part.scores.logprobs for part in observed]).double())
     expected = torch.logsumexp(torch.stack(passes), 0) - math.log(2)
     torch.testing.assert_close(found, expected)

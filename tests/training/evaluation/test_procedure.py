@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from rlstm_model.adaptation.adapter import Adapter
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.dropout import DropoutRates
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import static_loss, total
@@ -37,14 +37,14 @@ def parts(words):
 def test_pitfall_23_the_temperature_is_in_the_loss_that_is_learned_from(
     model, calibration, parts, temperature
 ):
-    """Static and adapted numbers are those of an adapter that scores and learns at the temperature."""
+    """Static and adapted numbers are those of an evaluator that scores and learns at the temperature."""
     procedure = Procedure(model=model, bos_id=BOS, temperature=temperature, calibration=calibration)
     read: list[int] = []
     result = total("both", procedure.read(parts, read.append))
-    adapter = Adapter(model, calibration, bos_id=BOS, temperature=temperature)
+    evaluator = DynamicEvaluator(model, calibration, bos_id=BOS, temperature=temperature)
     ids = [token for part in parts for token in part.ids]
     adapted = static = 0.0
-    for observed in adapter.observe(adapter.start(), ids):
+    for observed in evaluator.observe(evaluator.start(), ids):
         adapted -= observed.scores.total
         static -= float(observed.static_logprobs.double().sum())
     assert result.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(ids))

@@ -15,7 +15,7 @@ from rlstm_training.evaluation.results import EvaluationSettings, load_results, 
 
 CONFIG = AdaptationConfig(
     kind="full",
-    coordinates=7,
+    num_fast_weights=7,
     rule="rms",
     rate=1e-3,
     segment=5,

@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rlstm_model.adaptation.adapted_state import EXPERTS
-from rlstm_model.adaptation.adapter import Adapter, NonFiniteState
-from rlstm_model.adaptation.calibration import Calibrated, Calibration
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Advance, Evaluation, Stream, no_advance, read_together
 
@@ -34,7 +34,7 @@ class Method:
     @property
     def learners(self) -> int:
         """Experts that have fast weights."""
-        return len(EXPERTS[self.experts])
+        return len(EXPERT_RATES[self.experts])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +51,13 @@ class Outcome:
     guards: Mapping[str, int]
 
 
-def idle_rule(calibrated: Calibrated) -> Calibration:
+def idle_rule(calibrated: CalibrationSet) -> Calibration:
     """A rule by which nothing is ever learned: its sessions share all weights, and so all products."""
     model = calibrated.model
     rule = replace(
         calibrated.default,
         kind="output_bias",
-        coordinates=model.config.vocab_size,
+        num_fast_weights=model.config.vocab_size,
         rank=0,
         rule="sgd",
         rate=0.0,
@@ -70,13 +70,18 @@ class Bench:
     """Texts, and the checkpoint whose rules they are read by."""
 
     def __init__(
-        self, calibrated: Calibrated, passages: Sequence[Passage], *, bos_id: int, crew: Crew | None = None
+        self,
+        calibrated: CalibrationSet,
+        passages: Sequence[Passage],
+        *,
+        bos_id: int,
+        thread_pool: ThreadPool | None = None,
     ) -> None:
-        """The names of ``passages`` are the texts', and differ. A ``crew`` changes no figure."""
+        """The names of ``passages`` are the texts', and differ. A ``thread_pool`` changes no figure."""
         self._calibrated = calibrated
         self._passages = passages
         self._bos_id = bos_id
-        self._crew = crew
+        self._thread_pool = thread_pool
 
     @property
     def tokens(self) -> int:
@@ -85,19 +90,19 @@ class Bench:
 
     def static(self, advance: Advance = no_advance) -> Bits:
         """With the weights as loaded."""
-        adapter = self._adapter(idle_rule(self._calibrated))
-        streams = [Stream(passage, adapter.start(static=False)) for passage in self._passages]
-        return _bits(read_each(adapter, streams, advance, self._crew))
+        evaluator = self._evaluator(idle_rule(self._calibrated))
+        streams = [Stream(passage, evaluator.start(static=False)) for passage in self._passages]
+        return _bits(read_each(evaluator, streams, advance, self._thread_pool))
 
     def learning(self, methods: Sequence[Method], advance: Advance = no_advance) -> Iterator[Outcome]:
         """By methods that have one rule in common; they come in their order, as soon as they are read."""
         if not methods:
             return
         rule = self._calibrated.statistics.calibration(self._calibrated.model, methods[0].rule)
-        adapter = self._adapter(rule)
+        evaluator = self._evaluator(rule)
         zero = rule.fast_weights(self._calibrated.model).zero(1)
-        for together in _batches(methods, len(self._passages) * rule.config.coordinates):
-            for method, results in zip(together, self._read(adapter, together, advance), strict=True):
+        for together in _batches(methods, len(self._passages) * rule.config.num_fast_weights):
+            for method, results in zip(together, self._read(evaluator, together, advance), strict=True):
                 yield Outcome(
                     method=method,
                     bytes=method.learners * zero.nbytes,
@@ -105,43 +110,46 @@ class Bench:
                     guards={result.text: result.guards for result in results},
                 )
 
-    def _adapter(self, rule: Calibration) -> Adapter:
-        return Adapter(self._calibrated.model, rule, bos_id=self._bos_id, logprobs_only=True)
+    def _evaluator(self, rule: Calibration) -> DynamicEvaluator:
+        return DynamicEvaluator(self._calibrated.model, rule, bos_id=self._bos_id, logprobs_only=True)
 
     def _read(
-        self, adapter: Adapter, methods: Sequence[Method], advance: Advance
+        self, evaluator: DynamicEvaluator, methods: Sequence[Method], advance: Advance
     ) -> Iterator[list[Evaluation]]:
         streams = [
             Stream(
                 passage,
-                adapter.start(
+                evaluator.start(
                     rate_scale=method.rate_scale, experts=method.experts, static=method.experts > 1
                 ),
             )
             for method in methods
             for passage in self._passages
         ]
-        results = read_each(adapter, streams, advance, self._crew)
+        results = read_each(evaluator, streams, advance, self._thread_pool)
         count = len(self._passages)
         return (results[start : start + count] for start in range(0, len(results), count))
 
 
 def read_each(
-    adapter: Adapter, streams: Sequence[Stream], advance: Advance = no_advance, crew: Crew | None = None
+    evaluator: DynamicEvaluator,
+    streams: Sequence[Stream],
+    advance: Advance = no_advance,
+    thread_pool: ThreadPool | None = None,
 ) -> list[Evaluation]:
     """As :func:`~rlstm_training.evaluation.evaluation.read_together`.
 
     A stream whose state cannot be used costs NaN, and changes no other.
     """
     try:
-        return read_together(adapter, streams, advance, crew)
+        return read_together(evaluator, streams, advance, thread_pool)
     except NonFiniteState:
-        return [_alone(adapter, stream) for stream in streams]
+        return [_alone(evaluator, stream) for stream in streams]
 
 
-def _alone(adapter: Adapter, stream: Stream) -> Evaluation:
+def _alone(evaluator: DynamicEvaluator, stream: Stream) -> Evaluation:
     try:
-        return read_together(adapter, [stream])[0]
+        return read_together(evaluator, [stream])[0]
     except NonFiniteState:
         passage = stream.passage
         return Evaluation(

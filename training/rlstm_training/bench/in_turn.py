@@ -24,7 +24,7 @@ class Case:
     operations  multiply-adds of a token with matrices that all rows share
     rows        that read a token
     threads     over which torch is to split its products: the fastest number counts, in each round anew
-    crew        threads that share the work instead, each with products of its own
+    thread_pool        threads that share the work instead, each with products of its own
     """
 
     name: str
@@ -34,7 +34,7 @@ class Case:
     weights: int = 0
     rows: int = 1
     threads: tuple[int, ...] = (1,)
-    crew: int = 1
+    thread_pool: int = 1
 
 
 class Rate(NamedTuple):
@@ -130,7 +130,7 @@ def measure(
 
 def _clock(cases: Sequence[Case], device: torch.device) -> Callable[[], float]:
     """The same for all: where none has a second thread the processor's, to which other work counts less."""
-    most = max(max(case.crew, *case.threads) for case in cases)
+    most = max(max(case.thread_pool, *case.threads) for case in cases)
     return time.process_time if most == 1 and device.type == "cpu" else time.perf_counter
 
 
@@ -138,7 +138,7 @@ def _fastest(case: Case, seconds: float, clock: Callable[[], float], device: tor
     rates = []
     for threads in case.threads:
         torch.set_num_threads(threads)
-        rates.append(Rate(_rate(case.work, seconds, clock, device), max(threads, case.crew)))
+        rates.append(Rate(_rate(case.work, seconds, clock, device), max(threads, case.thread_pool)))
     return max(rates)
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from rlstm_model.adaptation.adapted_state import EXPERTS, Lineup
-from rlstm_model.adaptation.calibration import Calibrated, Calibration
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES, ExpertConfig
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
 from rlstm_model.adaptation.graphs import graphed_reading
-from rlstm_model.adaptation.static_weights import StaticWeights
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.bench import gpt2
 from rlstm_training.bench.in_turn import Case, Measured
@@ -41,7 +41,7 @@ class Conditions:
 
     sessions  that our ways read at once, and rows of the other models
     context   tokens that GPT-2 reads, and can look back on
-    threads   of our crew; of torch for the others, unless they are faster with one
+    threads   of our thread_pool; of torch for the others, unless they are faster with one
     """
 
     sessions: int
@@ -51,12 +51,12 @@ class Conditions:
 
 
 def peers(
-    calibrated: Calibrated,
+    calibrated: CalibrationSet,
     calibration: Calibration,
     *,
     bos_id: int,
     under: Conditions,
-    crew: Crew | None = None,
+    thread_pool: ThreadPool | None = None,
 ) -> list[Case]:
     """A large matrix product, our ways and the others'; GPT-2 only where its library is installed.
 
@@ -71,9 +71,9 @@ def peers(
     )
     return [
         product,
-        *_many_sessions(calibrated.model, calibration, bos_id, under, crew),
+        *_many_sessions(calibrated.model, calibration, bos_id, under, thread_pool),
         *_one_at_a_time(calibrated, bos_id, under),
-        _ours_static(calibrated.model, calibration.config.segment, under, crew),
+        _ours_static(calibrated.model, calibration.config.segment, under, thread_pool),
         _torch_lstm(calibrated.model, calibration.config.segment, under),
         *_gpt2(calibrated.model, under),
     ]
@@ -91,26 +91,32 @@ def ratios(measured: Measured) -> dict[str, float]:
 
 
 def _many_sessions(
-    model: LanguageModel, calibration: Calibration, bos_id: int, under: Conditions, crew: Crew | None
+    model: LanguageModel,
+    calibration: Calibration,
+    bos_id: int,
+    under: Conditions,
+    thread_pool: ThreadPool | None,
 ) -> list[Case]:
     """With one expert, and with several and their static row."""
     config, count = calibration.config, under.sessions
     return [
         Case(
-            name=f"ours: {config.kind} of {config.coordinates:,}, {count} sessions"
+            name=f"ours: {config.kind} of {config.num_fast_weights:,}, {count} sessions"
             + (f" of {experts} experts" if experts > 1 else ""),
             task="learning",
             weights=model.config.num_parameters,
-            work=sessions(model, calibration, bos_id=bos_id, count=count, experts=experts, crew=crew),
-            operations=multiply_adds(model) * (int(experts > 1) + _LEARNING * len(EXPERTS[experts])),
-            rows=Lineup(experts=experts, static=experts > 1).rows,
-            crew=1 if crew is None else crew.threads,
+            work=sessions(
+                model, calibration, bos_id=bos_id, count=count, experts=experts, thread_pool=thread_pool
+            ),
+            operations=multiply_adds(model) * (int(experts > 1) + _LEARNING * len(EXPERT_RATES[experts])),
+            rows=ExpertConfig(experts=experts, static=experts > 1).rows,
+            thread_pool=1 if thread_pool is None else thread_pool.threads,
         )
-        for experts in EXPERTS
+        for experts in EXPERT_RATES
     ]
 
 
-def _one_at_a_time(calibrated: Calibrated, bos_id: int, under: Conditions) -> list[Case]:
+def _one_at_a_time(calibrated: CalibrationSet, bos_id: int, under: Conditions) -> list[Case]:
     model, full = calibrated.model, _full(calibrated)
     ours = Case(
         name=f"ours: {ONE_AT_A_TIME}",
@@ -122,15 +128,17 @@ def _one_at_a_time(calibrated: Calibrated, bos_id: int, under: Conditions) -> li
     return [ours, replace(ours, name=EAGER, work=EagerSession(model, full), threads=_freely(under))]
 
 
-def _ours_static(model: LanguageModel, segment: int, under: Conditions, crew: Crew | None) -> Case:
-    weights = graphed_reading(StaticWeights(model))
+def _ours_static(
+    model: LanguageModel, segment: int, under: Conditions, thread_pool: ThreadPool | None
+) -> Case:
+    weights = graphed_reading(FrozenWeights(model))
     return Case(
         name=f"ours, {under.sessions} rows",
         task="static",
         weights=model.config.num_parameters,
-        work=scoring(weights, segment, under.sessions, crew),
+        work=scoring(weights, segment, under.sessions, thread_pool),
         operations=multiply_adds(model),
-        crew=1 if crew is None else crew.threads,
+        thread_pool=1 if thread_pool is None else thread_pool.threads,
     )
 
 
@@ -170,11 +178,11 @@ def _freely(under: Conditions) -> tuple[int, ...]:
     return tuple(sorted({1, under.threads}))
 
 
-def _full(calibrated: Calibrated) -> Calibration:
+def _full(calibrated: CalibrationSet) -> Calibration:
     """Full fast weights under their rule or, as speed depends on no rate, under the default's figures."""
     for choice in calibrated.choices:
         if choice.kind == "full":
-            return calibrated.choose("full", choice.coordinates)
+            return calibrated.choose("full", choice.num_fast_weights)
     weights = calibrated.model.config.num_parameters
-    rule = replace(calibrated.default, kind="full", coordinates=weights, rank=0)
+    rule = replace(calibrated.default, kind="full", num_fast_weights=weights, rank=0)
     return calibrated.statistics.calibration(calibrated.model, rule)

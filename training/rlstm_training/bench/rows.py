@@ -14,9 +14,9 @@ from typing import Literal, TypeAlias
 import torch
 
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
 from rlstm_model.adaptation.graphs import graphed_reading
 from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.static_weights import StaticWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.bench.speed import multiply_adds, sgemm_rate
 from rlstm_training.bench.works import Work, scoring, sessions
@@ -79,7 +79,7 @@ def measure(
 
 def _cases(model: LanguageModel, rule: Calibration, bos_id: int, rows: int, way: Way) -> list[Case]:
     forward, graphs = 2 * multiply_adds(model), way != "plain"
-    loaded = StaticWeights(model, compiled=way == "compiled")
+    loaded = FrozenWeights(model, compiled=way == "compiled")
     weights = graphed_reading(loaded) if graphs else loaded
     tasks: list[tuple[Task, Work, float]] = [("static", scoring(weights, rule.config.segment, rows), forward)]
     if way != "compiled":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rlstm_model.adaptation.adapted_state import EXPERTS
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_training.bench.adaptation import Bits, Method, Outcome
 from rlstm_training.corpora.texts import Passage
@@ -16,7 +16,7 @@ from rlstm_training.corpora.texts import Passage
 HINDSIGHT: Final = (1 / 3, 1.0, 3.0)
 """What the rate of full fast weights is multiplied with: the best for each text counts."""
 
-SINGLES: Final = tuple(sorted(rate * factor for rate in EXPERTS[4] for factor in (0.1, 1.0, 10.0)))
+SINGLES: Final = tuple(sorted(rate * factor for rate in EXPERT_RATES[4] for factor in (0.1, 1.0, 10.0)))
 """The single rates that a mixture of four is held against: its own, and 1/10 and 10 times those."""
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.averaging import Evaluated
 from rlstm_training.batches import Texts
@@ -246,11 +246,11 @@ def _read(
     model: LanguageModel, calibration: Calibration, material: Material, deadline: Deadline
 ) -> tuple[float, float, int]:
     """Nats of the test text without and with learning, and the tokens that there was time for."""
-    adapter = Adapter(model, calibration, bos_id=material.bos_id, logprobs_only=True)
+    evaluator = DynamicEvaluator(model, calibration, bos_id=material.bos_id, logprobs_only=True)
     static: list[float] = []
     adapted: list[float] = []
     tokens = 0
-    for observed in adapter.observe(adapter.start(static=True), material.test.ids):
+    for observed in evaluator.observe(evaluator.start(static=True), material.test.ids):
         assert observed.static_logprobs is not None
         static.append(-float(observed.static_logprobs.double().sum()))
         adapted.append(-observed.scores.total)

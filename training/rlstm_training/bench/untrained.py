@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.config import ModelConfig
 from rlstm_model.initialisation import initialise
 from rlstm_model.language_model import LanguageModel
@@ -14,7 +14,7 @@ from rlstm_training.evaluation.measurements import (
     Setting,
     Statistics,
     cores_of,
-    most_coordinates,
+    most_fast_weights,
 )
 
 RANK, AXES = 32, 128
@@ -24,7 +24,7 @@ _STATISTICS = Statistics(heads=8, segments=4, rank=1, embedding_rank=AXES)
 _SETTING = Setting(rate=1e-3, decay=1e-3, epsilon=1.0, segment=20)
 
 
-def untrained(hidden: int, device: torch.device) -> Calibrated:
+def untrained(hidden: int, device: torch.device) -> CalibrationSet:
     """Two layers of so many units, over bytes, with statistics of random text.
 
     Its rules are as those of a served checkpoint: the embedding and the softmax within 128 axes, and all
@@ -36,9 +36,9 @@ def untrained(hidden: int, device: torch.device) -> Calibrated:
     model.requires_grad_(False)
     text = np.random.default_rng(0).integers(config.vocab_size, size=10_000, dtype=np.uint8)
     measured = Measurements(model, [(text, 1)], bos_id=ByteVocab().bos_id, statistics=_STATISTICS)
-    coordinates = most_coordinates(cores_of(model, _STATISTICS), AXES, cells=False)
-    forms = Form("subspace", coordinates, AXES), Form("full")
-    return Calibrated(
+    num_fast_weights = most_fast_weights(cores_of(model, _STATISTICS), AXES, cells=False)
+    forms = Form("subspace", num_fast_weights, AXES), Form("full")
+    return CalibrationSet(
         model=model,
         statistics=measured.of(_SETTING.segment),
         choices=tuple(measured.config(_SETTING, form) for form in forms),

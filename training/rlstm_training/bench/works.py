@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.fast_weights import Weights
 from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
 from rlstm_training.bench.gpt2 import Shape
@@ -47,22 +47,22 @@ def sessions(
     count: int,
     experts: int = 1,
     graphs: bool = True,
-    crew: Crew | None = None,
+    thread_pool: ThreadPool | None = None,
 ) -> Work:
     """A segment of each of so many sessions that have learned before: read, scored and learned from.
 
     A session of several ``experts`` has a static row. ``graphs``: see
     :class:`~rlstm_model.adaptation.learner.Learner`.
     """
-    adapter = Adapter(model, rule, bos_id=bos_id, logprobs_only=True, graphs=graphs)
+    evaluator = DynamicEvaluator(model, rule, bos_id=bos_id, logprobs_only=True, graphs=graphs)
     segment = rule.config.segment
     ids = _random(model, (count + 1, segment)).tolist()
-    *_, learned = adapter.observe(adapter.start(experts=experts, static=experts > 1), ids[-1])
+    *_, learned = evaluator.observe(evaluator.start(experts=experts, static=experts > 1), ids[-1])
     # All from one state: a state is a value, and each row gets its own copy of it.
     streams = [Stream(Passage(name="", ids=own, bytes=segment), learned.state) for own in ids[:-1]]
 
     def work() -> int:
-        read_together(adapter, streams, crew=crew)
+        read_together(evaluator, streams, thread_pool=thread_pool)
         return count * segment
 
     return work
@@ -70,13 +70,13 @@ def sessions(
 
 def one_session(model: LanguageModel, rule: Calibration, *, bos_id: int) -> Work:
     """A segment of one session, which goes on and on."""
-    adapter = Adapter(model, rule, bos_id=bos_id, logprobs_only=True)
+    evaluator = DynamicEvaluator(model, rule, bos_id=bos_id, logprobs_only=True)
     ids = _random(model, (rule.config.segment,)).tolist()
-    state = adapter.start(static=False)
+    state = evaluator.start(static=False)
 
     def work() -> int:
         nonlocal state
-        for observed in adapter.observe(state, ids):
+        for observed in evaluator.observe(state, ids):
             state = observed.state
         return len(ids)
 
@@ -125,11 +125,11 @@ class EagerSession:
             weight.sub_(self._rate * gradient / self._scales[place] + pull)
 
 
-def scoring(weights: Weights, segment: int, rows: int, crew: Crew | None = None) -> Work:
-    """A segment of so many texts, scored with the weights as loaded; a ``crew`` shares the rows."""
-    if crew is not None:
-        shares = [scoring(weights, segment, own) for own in _shares(rows, weights.tile, crew.threads)]
-        return lambda: sum(crew.map(_done, shares))
+def scoring(weights: Weights, segment: int, rows: int, thread_pool: ThreadPool | None = None) -> Work:
+    """A segment of so many texts, scored with the weights as loaded; a ``thread_pool`` shares the rows."""
+    if thread_pool is not None:
+        shares = [scoring(weights, segment, own) for own in _shares(rows, weights.tile, thread_pool.threads)]
+        return lambda: sum(thread_pool.map(_done, shares))
     state = weights.model.initial_state(rows)
     ids, targets = _random(weights.model, (2, segment, rows))
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_training.bench.adaptation import Bench, Method, Outcome
@@ -91,7 +91,7 @@ def bench_adapt(
         passages = passages_chosen(checkpoint.vocab, stream or (), corpus or (), shown)
         texts = _texts(checkpoint, calibrated, passages)
         reading = _Reading(
-            Bench(calibrated, passages, bos_id=checkpoint.vocab.bos_id, crew=room.crew),
+            Bench(calibrated, passages, bos_id=checkpoint.vocab.bos_id, thread_pool=room.thread_pool),
             known=None if full_from is None else _reference(full_from, texts),
         )
         reading.read(_methods(rules, counts, mixture))
@@ -150,7 +150,7 @@ def _methods(
     }
 
 
-def _full(calibrated: Calibrated) -> AdaptationConfig | None:
+def _full(calibrated: CalibrationSet) -> AdaptationConfig | None:
     return next((choice for choice in calibrated.choices if choice.kind == "full"), None)
 
 
@@ -163,9 +163,9 @@ def _tell(results: Results, plot: Path | None, as_json: bool) -> None:
         save_plot(results, plot)
 
 
-def _texts(checkpoint: Checkpoint, calibrated: Calibrated, passages: Sequence[Passage]) -> Texts:
+def _texts(checkpoint: Checkpoint, calibrated: CalibrationSet, passages: Sequence[Passage]) -> Texts:
     full = _full(calibrated)
-    rule = None if full is None else calibrated.choose(full.kind, full.coordinates).fingerprint
+    rule = None if full is None else calibrated.choose(full.kind, full.num_fast_weights).fingerprint
     digests = {passage.name: digest(passage) for passage in passages}
     return Texts(model=checkpoint.fingerprint, rule=rule, digests=digests)
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from rlstm_model.adaptation.adapted_state import EXPERTS
-from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.vocab import Vocab
 from rlstm_training.commands.choosing import rule_named
@@ -33,7 +33,7 @@ Prefix = Annotated[
 Whole = Annotated[bool, typer.Option("--whole", help="Read all bytes.")]
 
 
-def rules_chosen(calibrated: Calibrated, named: Sequence[str] | None) -> list[AdaptationConfig]:
+def rules_chosen(calibrated: CalibrationSet, named: Sequence[str] | None) -> list[AdaptationConfig]:
     """The rules named, each once; where none is, all but that of full fast weights, which take hours."""
     if not named:
         return [choice for choice in calibrated.choices if choice.kind != "full"]
@@ -43,10 +43,10 @@ def rules_chosen(calibrated: Calibrated, named: Sequence[str] | None) -> list[Ad
 def experts_chosen(counts: Sequence[int] | None) -> list[int]:
     """The numbers of experts named, each once; where none is, all that there are."""
     for count in counts or ():
-        if count not in EXPERTS:
-            known = ", ".join(map(str, EXPERTS))
+        if count not in EXPERT_RATES:
+            known = ", ".join(map(str, EXPERT_RATES))
             raise typer.BadParameter(f"{count} is none of {known}", param_hint="--experts")
-    return list(dict.fromkeys(counts or EXPERTS))
+    return list(dict.fromkeys(counts or EXPERT_RATES))
 
 
 def passages_chosen(

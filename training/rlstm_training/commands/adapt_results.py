@@ -91,7 +91,7 @@ class Results:
 
 def name_of(rule: AdaptationConfig) -> str:
     """A rule, for people."""
-    return rule.kind if rule.kind == "full" else f"{rule.kind} of {rule.coordinates:,}"
+    return rule.kind if rule.kind == "full" else f"{rule.kind} of {rule.num_fast_weights:,}"
 
 
 def show(results: Results) -> None:

@@ -6,18 +6,18 @@ from typing import Annotated
 
 import typer
 
-from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.config import Kind
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_model.vocab import VocabKind
 from rlstm_training.commands.calibrate_choices import (
     ON,
     Axes,
-    Coordinates,
     EmbeddingRank,
     Kinds,
     Measured,
+    NumFastWeights,
     On,
     Rank,
     Units,
@@ -67,7 +67,7 @@ def calibrate(
     on: On = None,
     length: Annotated[int, typer.Option(min=100, help="Bytes of each held-out text.")] = 4000,
     kind: Kinds = None,
-    coordinates: Coordinates = None,
+    num_fast_weights: NumFastWeights = None,
     axes: Axes = None,
     experts: Experts = 2,
     rank: Rank = None,
@@ -102,14 +102,20 @@ def calibrate(
         kinds, measured = kinds_chosen(kind), Measured(rank=rank, embedding_rank=embedding_rank, units=units)
         measured.check(kinds, known)
         statistics = measured.statistics(kinds, heads=heads, segments=segments)
-        forms = _forms(checkpoint, kinds, coordinates, axes, statistics, known)
+        forms = _forms(checkpoint, kinds, num_fast_weights, axes, statistics, known)
         values = Values(rates=rate, decays=decay, epsilons=epsilon, segments=_segments(segment, known))
         trained = recipe_named(recipe or checkpoint.name, corpus)
         others = on if on is not None else () if corpus else ON
         passages = passages_held_out(checkpoint, trained, others, length)
         measurements = measurements_of(checkpoint, trained, statistics, known)
         choices = _choose(
-            measurements, passages, checkpoint.vocab.kind, forms, values, experts=experts, crew=room.crew
+            measurements,
+            passages,
+            checkpoint.vocab.kind,
+            forms,
+            values,
+            experts=experts,
+            thread_pool=room.thread_pool,
         )
     keep_choices(checkpoint, choices, known, first=first)
     if as_json:
@@ -125,7 +131,7 @@ def _forms(
     sizes: Sequence[int] | None,
     axes: int | None,
     statistics: Statistics,
-    known: Calibrated | None,
+    known: CalibrationSet | None,
 ) -> list[Form]:
     """The forms of the kinds. Wrong usage where the axes that are known do not suffice."""
     if "subspace" not in kinds:
@@ -138,7 +144,7 @@ def _forms(
     return forms_chosen(kinds, subspaces_chosen(cores, sizes, axes))
 
 
-def _segments(given: Sequence[int] | None, known: Calibrated | None) -> Sequence[int] | None:
+def _segments(given: Sequence[int] | None, known: CalibrationSet | None) -> Sequence[int] | None:
     """The segment lengths to try: statistics belong to one, so known ones leave no choice."""
     if known is None:
         return given
@@ -157,7 +163,7 @@ def _choose(
     values: Values,
     *,
     experts: int,
-    crew: Crew | None,
+    thread_pool: ThreadPool | None,
 ) -> list[Choice]:
     """A rule for each form."""
     choices: list[Choice] = []
@@ -165,7 +171,9 @@ def _choose(
         usual = Grid.usual(tokens, form.kind)
         grid = values.grid(replace(usual, epsilons=usual.epsilons[:1], segments=usual.segments[:1]))
         mixed = 1 if form.kind == "full" else experts
-        choices.append(choose_rule(measurements, passages, grid, form, experts=mixed, crew=crew))
+        choices.append(
+            choose_rule(measurements, passages, grid, form, experts=mixed, thread_pool=thread_pool)
+        )
         # Statistics belong to a segment length, and a checkpoint has them once: the first form chooses it.
         values = replace(values, segments=[choices[0].winner.setting.segment])
     return choices

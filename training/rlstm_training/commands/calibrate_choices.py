@@ -6,13 +6,13 @@ from typing import Annotated, get_args
 
 import typer
 
-from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.config import Kind
 from rlstm_model.checkpoint import Checkpoint
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.streams import held_out
 from rlstm_training.corpora.texts import Passage, excerpt
-from rlstm_training.evaluation.measurements import Cores, Form, Statistics, most_coordinates
+from rlstm_training.evaluation.measurements import Cores, Form, Statistics, most_fast_weights
 
 ON = ("wikitext-2", "tinyshakespeare", "canterbury/alice29", "domains/foldoc", "languages/bgwiki")
 CHANGING = "all in one session"
@@ -31,10 +31,10 @@ Kinds = Annotated[
         f"Others than {' and '.join(KINDS)} are found only when asked for.",
     ),
 ]
-Coordinates = Annotated[
+NumFastWeights = Annotated[
     list[int] | None,
     typer.Option(
-        "--coordinates",
+        "--fast-weights",
         min=1,
         help="A size of subspaces, the default first. Others than the usual, the embedding and the softmax "
         f"within {SERVED_RANK} axes, are found only when asked for.",
@@ -72,7 +72,7 @@ class Measured:
     embedding_rank: int | None = None
     units: int | None = None
 
-    def check(self, kinds: Sequence[Kind], known: Calibrated | None) -> None:
+    def check(self, kinds: Sequence[Kind], known: CalibrationSet | None) -> None:
         """Wrong usage where it is not needed, or where the statistics are those that are known."""
         if self.units is not None and "sparse" not in kinds:
             raise typer.BadParameter("units belong to --kind sparse", param_hint="--units")
@@ -113,18 +113,18 @@ def forms_chosen(kinds: Sequence[Kind], subspaces: Sequence[Form]) -> list[Form]
     forms: list[Form] = []
     for kind in kinds:
         forms += subspaces if kind == "subspace" else [Form(kind)]
-    return list({(form.kind, form.coordinates): form for form in forms}.values())
+    return list({(form.kind, form.num_fast_weights): form for form in forms}.values())
 
 
 def subspaces_chosen(cores: Cores, sizes: Sequence[int] | None, axes: int | None) -> list[Form]:
     """Subspaces of the sizes asked for, or that which is served, between the cores' axes."""
     if sizes is None and axes is None:
-        return [Form("subspace", most_coordinates(cores, SERVED_RANK, cells=False), SERVED_RANK)]
-    most = most_coordinates(cores, axes or 0)
-    wanted = sizes or [most_coordinates(cores, axes or 0, cells=False)]
+        return [Form("subspace", most_fast_weights(cores, SERVED_RANK, cells=False), SERVED_RANK)]
+    most = most_fast_weights(cores, axes or 0)
+    wanted = sizes or [most_fast_weights(cores, axes or 0, cells=False)]
     if max(wanted) > most:
-        message = f"the axes make a subspace of {most:,} coordinates at most, not {max(wanted):,}"
-        raise typer.BadParameter(message, param_hint="--coordinates")
+        message = f"the axes make a subspace of {most:,} fast weights at most, not {max(wanted):,}"
+        raise typer.BadParameter(message, param_hint="--fast-weights")
     return [Form("subspace", size, axes or 0) for size in wanted]
 
 

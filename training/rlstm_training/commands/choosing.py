@@ -7,11 +7,11 @@ from typing import Annotated, Any, get_args
 import typer
 from safetensors import SafetensorError
 
-from rlstm_model.adaptation.adapted_state import Lineup
-from rlstm_model.adaptation.calibration import Calibrated, Calibration, NotCalibrated
+from rlstm_model.adaptation.adapted_state import ExpertConfig
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, NotCalibrated
 from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
 from rlstm_training.cards import ADAPTATION_TITLE, calibration_section, remove_sections, rewrite_section
 from rlstm_training.commands.console import progress_bar, warn
@@ -26,7 +26,7 @@ from rlstm_training.evaluation.temperature import TEMPERATURES, search_temperatu
 
 def _experts(count: int) -> int:
     try:
-        Lineup(experts=count)
+        ExpertConfig(experts=count)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     return count
@@ -97,7 +97,11 @@ class Choice:
 
 
 def keep_choices(
-    checkpoint: Checkpoint, choices: Sequence[Choice], known: Calibrated | None = None, *, first: bool = False
+    checkpoint: Checkpoint,
+    choices: Sequence[Choice],
+    known: CalibrationSet | None = None,
+    *,
+    first: bool = False,
 ) -> None:
     """Write the rules beside the checkpoint, and the searches into its card.
 
@@ -106,7 +110,7 @@ def keep_choices(
     """
     statistics = choices[0].measurements.of(choices[0].winner.setting.segment)
     rules = tuple(choice.config for choice in choices)
-    calibrated = Calibrated(
+    calibrated = CalibrationSet(
         model=checkpoint.model, statistics=statistics, choices=known.choices if known else rules
     )
     for rule in rules if known else ():
@@ -119,11 +123,11 @@ def keep_choices(
         remove_sections(checkpoint, ADAPTATION_TITLE)
     for choice in choices:
         section = calibration_section(choice.trials, choice.experts)
-        title = f"{ADAPTATION_TITLE}: {choice.config.kind}, {choice.config.coordinates:,} fast weights"
+        title = f"{ADAPTATION_TITLE}: {choice.config.kind}, {choice.config.num_fast_weights:,} fast weights"
         rewrite_section(checkpoint, title, section)
 
 
-def calibrated_of(checkpoint: Checkpoint) -> Calibrated:
+def calibrated_of(checkpoint: Checkpoint) -> CalibrationSet:
     """What a checkpoint was calibrated to. Raises CheckpointError where it was not, CalibrationError."""
     file = checkpoint.adaptation_file
     if file is None:
@@ -131,7 +135,7 @@ def calibrated_of(checkpoint: Checkpoint) -> Calibrated:
     return load_calibration(file, checkpoint.model)
 
 
-def rule_named(calibrated: Calibrated, name: str) -> AdaptationConfig:
+def rule_named(calibrated: CalibrationSet, name: str) -> AdaptationConfig:
     """The rule ``KIND[:COORDINATES]``. Wrong usage when there is none."""
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     kind, _, size = name.partition(":")
@@ -146,7 +150,7 @@ def rule_named(calibrated: Calibrated, name: str) -> AdaptationConfig:
 
 
 def measurements_of(
-    checkpoint: Checkpoint, recipe: Recipe, statistics: Statistics, known: Calibrated | None = None
+    checkpoint: Checkpoint, recipe: Recipe, statistics: Statistics, known: CalibrationSet | None = None
 ) -> Measurements:
     """Statistics of the recipe's training text, or those that are ``known``.
 
@@ -170,9 +174,9 @@ def choose_rule(
     *,
     experts: int = 1,
     temperature: float = 1.0,
-    crew: Crew | None = None,
+    thread_pool: ThreadPool | None = None,
 ) -> Choice:
-    """Search the grid; a ``crew`` makes that faster and nothing else.
+    """Search the grid; a ``thread_pool`` makes that faster and nothing else.
 
     Raises CorpusError when no text fills a segment, or there are no such fast weights.
     """
@@ -186,7 +190,7 @@ def choose_rule(
             experts=experts,
             temperature=temperature,
             advance=advance,
-            crew=crew,
+            thread_pool=thread_pool,
         )
         try:
             *_, trials = search(losses, grid, static)

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rlstm_model.adaptation.adapter import NonFiniteState
 from rlstm_model.adaptation.calibration_file import CalibrationError
-from rlstm_model.adaptation.crew import Crew, undivided_products
+from rlstm_model.adaptation.evaluator import NonFiniteState
+from rlstm_model.adaptation.thread_pool import ThreadPool, single_threaded_products
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
@@ -84,16 +84,16 @@ def prepare_device(device: str, threads: int | None) -> torch.device:
 
 
 class Room(NamedTuple):
-    """What batches are computed with: a crew only where there are several ``threads`` on a CPU."""
+    """What batches are computed with: a thread pool only where there are several ``threads`` on a CPU."""
 
     device: torch.device
     threads: int
-    crew: Crew | None
+    thread_pool: ThreadPool | None
 
 
 @contextmanager
 def prepare_crew(device: str, threads: int | None) -> Iterator[Room]:
-    """The device, and a crew of so many threads for what learns in batches.
+    """The device, and a thread pool of so many threads for what learns in batches.
 
     While it lasts torch splits no product on a CPU, so that no figure depends on the threads. Wrong usage
     when there is no such device.
@@ -102,8 +102,11 @@ def prepare_crew(device: str, threads: int | None) -> Iterator[Room]:
     if chosen.type != "cpu":
         yield Room(chosen, torch.get_num_threads(), None)
         return
-    with undivided_products() as count, Crew(count) if count > 1 else nullcontext() as crew:
-        yield Room(chosen, count, crew)
+    with (
+        single_threaded_products() as count,
+        ThreadPool(count) if count > 1 else nullcontext() as thread_pool,
+    ):
+        yield Room(chosen, count, thread_pool)
 
 
 def recipe_named(name: str, corpus: str | None) -> Recipe:

@@ -165,7 +165,7 @@ def _procedure(
 def _calibration(checkpoint: Checkpoint, rule: str | None) -> Calibration:
     calibrated = calibrated_of(checkpoint)
     chosen = calibrated.default if rule is None else rule_named(calibrated, rule)
-    return calibrated.choose(chosen.kind, chosen.coordinates)
+    return calibrated.choose(chosen.kind, chosen.num_fast_weights)
 
 
 def _temperature(text: str) -> float:

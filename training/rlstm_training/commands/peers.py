@@ -8,7 +8,7 @@ import torch
 import typer
 from rich.console import Console
 
-from rlstm_model.adaptation.calibration import Calibrated
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_training.bench import gpt2
@@ -93,7 +93,7 @@ class _Subject(NamedTuple):
     """What is measured beside others."""
 
     name: str
-    calibrated: Calibrated
+    calibrated: CalibrationSet
     bos_id: int
 
 
@@ -109,8 +109,8 @@ def _measure(
 ) -> Measured:
     calibrated = subject.calibrated
     config = calibrated.default if rule is None else rule_named(calibrated, rule)
-    calibration = calibrated.choose(config.kind, config.coordinates)
-    cases = peers(calibrated, calibration, bos_id=subject.bos_id, under=under, crew=room.crew)
+    calibration = calibrated.choose(config.kind, config.num_fast_weights)
+    cases = peers(calibrated, calibration, bos_id=subject.bos_id, under=under, thread_pool=room.thread_pool)
     return measure(cases, rounds=rounds, seconds=seconds, device=room.device)
 
 

@@ -14,7 +14,7 @@ from rlstm_training.evaluation.evaluation import PUBLISHED, Evaluation, total
 def show_trials(config: AdaptationConfig, trials: Trials, experts: int) -> None:
     """The table of a search; says so when the best rate is the least or greatest of those tried."""
     mixed = f", {experts} experts" if experts > 1 else ""
-    typer.echo(f"{config.kind}, {config.coordinates:,} fast weights{mixed}")
+    typer.echo(f"{config.kind}, {config.num_fast_weights:,} fast weights{mixed}")
     static, winner = trials.static, trials.best
     rows = [("static", "", "", "", *_trial_figures(trials, static))]
     for trial in trials.tried:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from rlstm_model.adaptation.adapter import AdaptedState, Adapter, Observed
-from rlstm_model.adaptation.crew import Crew
-from rlstm_model.adaptation.round import perform
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, ObservedChunk
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import score
 from rlstm_model.state import State
@@ -153,19 +153,19 @@ class StaticReading:
 
 
 class DynamicReading:
-    """Reads as a session does, through the same :meth:`Adapter.observe`."""
+    """Reads as a session does, through the same :meth:`DynamicEvaluator.observe`."""
 
     def __init__(
-        self, adapter: Adapter, *, static: bool = True, experts: int = 1, rate_scale: float = 1.0
+        self, evaluator: DynamicEvaluator, *, static: bool = True, experts: int = 1, rate_scale: float = 1.0
     ) -> None:
         """``static`` reads with the slow weights as well, for comparison; ``experts`` are mixed."""
-        self._adapter = adapter
-        self._state = adapter.start(rate_scale=rate_scale, static=static, experts=experts)
+        self._evaluator = evaluator
+        self._state = evaluator.start(rate_scale=rate_scale, static=static, experts=experts)
 
     def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
         """See :class:`Reading`."""
         sums = _Sums()
-        for observed in self._adapter.observe(self._state, passage.ids):
+        for observed in self._evaluator.observe(self._state, passage.ids):
             self._state = observed.state
             sums.add(observed)
             advance(len(observed.scores))
@@ -185,22 +185,25 @@ class Stream(NamedTuple):
 
 
 def read_together(
-    adapter: Adapter, streams: Sequence[Stream], advance: Advance = no_advance, crew: Crew | None = None
+    evaluator: DynamicEvaluator,
+    streams: Sequence[Stream],
+    advance: Advance = no_advance,
+    thread_pool: ThreadPool | None = None,
 ) -> list[Evaluation]:
     """Each stream as :class:`DynamicReading` reads it, all of them as rows of the same batches.
 
-    A ``crew`` does the batches side by side, which changes no figure. Raises NonFiniteState where a stream's
-    state cannot be used.
+    A ``thread_pool`` does the batches side by side, which changes no figure. Raises NonFiniteState where a
+    stream's state cannot be used.
     """
     states, done = [stream.state for stream in streams], [0] * len(streams)
     sums = [_Sums() for _ in streams]
     while going_on := [i for i, stream in enumerate(streams) if done[i] < len(stream.passage.ids)]:
         parts = [
-            adapter.part(states[i], streams[i].passage.ids[done[i] : done[i] + adapter.config.segment])
+            evaluator.chunk(states[i], streams[i].passage.ids[done[i] : done[i] + evaluator.config.segment])
             for i in going_on
         ]
-        for i, observed in zip(going_on, perform(parts, crew), strict=True):
-            if not isinstance(observed, Observed):
+        for i, observed in zip(going_on, run_batch(parts, thread_pool), strict=True):
+            if not isinstance(observed, ObservedChunk):
                 raise observed if isinstance(observed, Exception) else TypeError(type(observed))
             sums[i].add(observed)
             states[i], done[i] = observed.state, done[i] + len(observed.scores)
@@ -217,7 +220,7 @@ class _Sums:
     updates: int = 0
     guards: int = 0
 
-    def add(self, observed: Observed) -> None:
+    def add(self, observed: ObservedChunk) -> None:
         self.adapted.append(-observed.scores.total)
         if observed.static_logprobs is not None:
             self.static.append(-float(observed.static_logprobs.double().sum()))

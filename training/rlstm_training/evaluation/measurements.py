@@ -15,7 +15,7 @@ from rlstm_model.adaptation.bases import (
     SubspaceStatistics,
     collect,
 )
-from rlstm_model.adaptation.calibration import Calibrated, Calibration, GradientStatistics, measure_rms
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics, measure_rms
 from rlstm_model.adaptation.calibration_file import rounded
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.factors import segment_gradients
@@ -55,7 +55,7 @@ class Form:
     """A kind of fast weights and how many there are, of a subspace within so many axes; 0 stands for all."""
 
     kind: Kind = "full"
-    coordinates: int = 0
+    num_fast_weights: int = 0
     rank: int = 0
 
 
@@ -83,7 +83,7 @@ def cores_of(model: LanguageModel, statistics: Statistics, known: GradientStatis
     return cores
 
 
-def most_coordinates(cores: Cores, rank: int = 0, *, cells: bool = True) -> int:
+def most_fast_weights(cores: Cores, rank: int = 0, *, cells: bool = True) -> int:
     """How many elements all cores have together, and all biases.
 
     Of each side at most the leading ``rank`` axes; 0 is all of them. Without ``cells`` only the cores of the
@@ -134,7 +134,7 @@ class Measurements:
         *,
         bos_id: int,
         statistics: Statistics,
-        known: Calibrated | None = None,
+        known: CalibrationSet | None = None,
     ) -> None:
         """``known`` are statistics that were measured before: they stand for their segment length."""
         self.model = model
@@ -159,7 +159,7 @@ class Measurements:
         """A rule. Raises ValueError when no text fills its segment, or what is known has no axes for it."""
         return AdaptationConfig(
             kind=form.kind,
-            coordinates=form.coordinates or self.size(form.kind),
+            num_fast_weights=form.num_fast_weights or self.size(form.kind),
             rank=form.rank,
             rule="rms",
             reduction="mean",
@@ -178,7 +178,7 @@ class Measurements:
             layers, units = self.model.config.num_layers, self.model.config.hidden_size
             return layers * min(units, self._statistics.units) ** 2
         if kind == "subspace":
-            return most_coordinates(cores_of(self.model, self._statistics, self._known))
+            return most_fast_weights(cores_of(self.model, self._statistics, self._known))
         return sum(weight.numel() for weight in self.model.parameters())
 
     def _of(self, segment: int) -> tuple[GradientStatistics, int]:

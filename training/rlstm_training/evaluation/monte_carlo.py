@@ -18,8 +18,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.dropout import NO_DROPOUT, DropoutMasks, DropoutRates, sample_masks
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.scoring import score_features
@@ -112,11 +112,13 @@ def sampled_adapted_log_probs(
 ) -> Tensor:
     """The same for weights that follow the text: the arithmetic mean over new sessions."""
     dropping = DroppingModel(model, sampling.rates, _generator(model, sampling))
-    adapter = Adapter(dropping, calibration, bos_id=bos_id, temperature=temperature, logprobs_only=True)
+    evaluator = DynamicEvaluator(
+        dropping, calibration, bos_id=bos_id, temperature=temperature, logprobs_only=True
+    )
     total_N = torch.full((len(ids),), -math.inf, dtype=torch.float64)
     for _ in range(sampling.samples):
-        state, columns = adapter.start(rate_scale=rate_scale, static=False), []
-        for observed in adapter.observe(state, ids):
+        state, columns = evaluator.start(rate_scale=rate_scale, static=False), []
+        for observed in evaluator.observe(state, ids):
             columns.append(observed.scores.logprobs)
             advance(len(observed.scores))
         total_N = torch.logaddexp(total_N, torch.cat(columns).double())

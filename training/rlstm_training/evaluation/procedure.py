@@ -6,8 +6,8 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from rlstm_model.adaptation.adapter import Adapter, Lineup
 from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, ExpertConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import (
@@ -46,7 +46,7 @@ class Procedure:
             raise ValueError("the geometric mean has one state for all samples, so it cannot learn")
         if sampling is not None and self.experts > 1:
             raise ValueError("samples of dropout are averaged for one expert, not for several")
-        Lineup(experts=self.experts)
+        ExpertConfig(experts=self.experts)
 
     def settings(self, prefix: int | None = None) -> EvaluationSettings:
         """What of it belongs beside a result."""
@@ -76,7 +76,7 @@ class Procedure:
         results = [static.read(part, advance) for part in passages]
         if self.calibration is None:
             return results
-        adapter = Adapter(
+        evaluator = DynamicEvaluator(
             self.model,
             self.calibration,
             bos_id=self.bos_id,
@@ -84,7 +84,7 @@ class Procedure:
             logprobs_only=True,
         )
         learning = DynamicReading(
-            adapter, static=self.experts > 1, experts=self.experts, rate_scale=self.rate_scale
+            evaluator, static=self.experts > 1, experts=self.experts, rate_scale=self.rate_scale
         )
         return [
             replace(learning.read(part, advance), static_nats=result.static_nats)

@@ -52,9 +52,9 @@ Stop = Annotated[list[str] | None, typer.Option("--stop", help="End before this 
 KindOption = Annotated[
     Kind | None, typer.Option("--kind", help="What may change; default: the model's first.")
 ]
-Coordinates = Annotated[
+NumFastWeights = Annotated[
     int | None,
-    typer.Option("--coordinates", metavar="P", help="How many numbers that is, of those there are."),
+    typer.Option("--fast-weights", metavar="P", help="How many numbers that is, of those there are."),
 ]
 Experts = Annotated[
     int | None,
@@ -71,12 +71,16 @@ NoStatic = Annotated[
 
 
 def adaptation(
-    kind: Kind | None, coordinates: int | None, experts: int | None, rate_scale: float | None, no_static: bool
+    kind: Kind | None,
+    num_fast_weights: int | None,
+    experts: int | None,
+    rate_scale: float | None,
+    no_static: bool,
 ) -> dict[str, Any] | None:
     """Return what was asked of learning; None when nothing was."""
     asked = {
         "kind": kind,
-        "coordinates": coordinates,
+        "num_fast_weights": num_fast_weights,
         "experts": experts,
         "rate_scale": rate_scale,
         "static": False if no_static else None,

@@ -199,7 +199,7 @@ def _adaptation(given: Adaptation | None) -> str | None:
     if given is None:
         return None
     parts = [
-        f"{given.kind} of {given.coordinates:,}",
+        f"{given.kind} of {given.num_fast_weights:,}",
         "1 expert" if given.experts == 1 else f"{given.experts} experts",
     ]
     if given.rates:

@@ -22,7 +22,7 @@ def score(
     top: Annotated[int, typer.Option(min=0, help="With --json: alternatives in each token's place.")] = 0,
     adapt: Annotated[bool, typer.Option("--adapt", help="Learn inside the text as it is read.")] = False,
     kind: arguments.KindOption = None,
-    coordinates: arguments.Coordinates = None,
+    num_fast_weights: arguments.NumFastWeights = None,
     experts: arguments.Experts = None,
     rate_scale: arguments.RateScale = None,
     no_static: arguments.NoStatic = False,
@@ -42,7 +42,7 @@ def score(
         "words": words or None,
         "top": top or None,
         "adapt": adapt or None,
-        "adaptation": arguments.adaptation(kind, coordinates, experts, rate_scale, no_static),
+        "adaptation": arguments.adaptation(kind, num_fast_weights, experts, rate_scale, no_static),
     }
     if local:
         result = commands.act_locally("score", local, _wire.score(given, **options))

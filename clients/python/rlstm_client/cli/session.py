@@ -39,7 +39,7 @@ def create(
     model: arguments.ModelOption = None,
     name: arguments.SessionName = None,
     kind: arguments.KindOption = None,
-    coordinates: arguments.Coordinates = None,
+    num_fast_weights: arguments.NumFastWeights = None,
     experts: arguments.Experts = None,
     rate_scale: arguments.RateScale = None,
     no_static: arguments.NoStatic = False,
@@ -54,7 +54,7 @@ def create(
     options: dict[str, Any] = {
         "model": model,
         "name": name,
-        "adaptation": arguments.adaptation(kind, coordinates, experts, rate_scale, no_static),
+        "adaptation": arguments.adaptation(kind, num_fast_weights, experts, rate_scale, no_static),
         "ttl_seconds": ttl,
         "metadata": _notes(metadata),
         "idempotency_key": key,

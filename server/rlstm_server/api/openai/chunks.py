@@ -19,8 +19,8 @@ from rlstm_server.api.openai.tokens import (
     token_entries,
 )
 from rlstm_server.api.openai.usage import usage
-from rlstm_server.engine.messages import CompletionEvent, EndEvent, PromptEvent, TokenEvent
 from rlstm_server.errors import ServerError
+from rlstm_server.schemas import CompletionEvent, EndEvent, PromptEvent, TokenEvent
 
 DONE: Final = b"data: [DONE]\n\n"
 

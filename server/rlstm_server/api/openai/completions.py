@@ -30,15 +30,9 @@ from rlstm_server.api.openai.tokens import (
     token_entries,
 )
 from rlstm_server.api.openai.usage import usage
-from rlstm_server.engine.messages import (
-    Caller,
-    CompletionRequest,
-    EndEvent,
-    EngineIdentity,
-    PromptEvent,
-    TokenEvent,
-)
+from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import InternalError, TooLarge
+from rlstm_server.schemas import CompletionRequest, EndEvent, EngineIdentity, PromptEvent, TokenEvent
 
 ENTRY_NUMBERS = 3
 """So many numbers' memory an entry takes beside its own and those of the alternatives: id, string, offset."""

@@ -17,8 +17,8 @@ from rlstm_server.api.openai.models import ModelPath, resolve
 from rlstm_server.api.openai.shapes import Lenient, envelopes
 from rlstm_server.api.openai.vocabulary import encode
 from rlstm_server.api.shapes import Shape
-from rlstm_server.engine.messages import CompletionRequest, GenerationSettings, Passage, PromptEvent
 from rlstm_server.errors import InternalError
+from rlstm_server.schemas import CompletionRequest, GenerationSettings, Passage, PromptEvent
 
 
 class LogprobIn(Lenient):

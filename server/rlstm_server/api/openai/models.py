@@ -15,9 +15,9 @@ from rlstm_server.api.answers import json_response
 from rlstm_server.api.dependencies import Services, ServicesDep
 from rlstm_server.api.openai.shapes import envelopes
 from rlstm_server.api.shapes import Shape
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import ModelNotFound
+from rlstm_server.schemas import AdaptationRequest
 
 ADAPT = ":adapt"
 OWNER = "mogrifier-rlstm"

@@ -25,7 +25,7 @@ from rlstm_server.api.generate import MAX_CHOICES, MAX_STOPS, StopString, StopSt
 from rlstm_server.api.problems import FIELD_NAME
 from rlstm_server.api.score import MAX_TOP
 from rlstm_server.api.shapes import ALWAYS, PROBLEMS, Shape, Strict
-from rlstm_server.engine.messages import GenerationSettings, Passage
+from rlstm_server.schemas import GenerationSettings, Passage
 
 MAX_TOKENS = 16
 """What is written where a request does not say how much."""

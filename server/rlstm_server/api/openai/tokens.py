@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from rlstm_model.vocab import Vocab
 from rlstm_server.api.answers import column
-from rlstm_server.engine.messages import PromptEvent, TokenEvent
+from rlstm_server.schemas import PromptEvent, TokenEvent
 
 ESCAPED = "bytes:"
 UNKNOWN = "<unk>"

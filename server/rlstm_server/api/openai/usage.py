@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rlstm_server.engine.messages import EndEvent
+from rlstm_server.schemas import EndEvent
 
 
 def usage(prompts: Iterable[int], ends: Iterable[EndEvent]) -> dict[str, int]:

@@ -16,10 +16,10 @@ from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import HeldDep, ServicesDep
 from rlstm_server.api.openai.models import resolve
 from rlstm_server.api.shapes import BODY, Ids, Shape, Strict, problems
-from rlstm_server.engine.messages import Passage
 from rlstm_server.engine.requests import off_loop
 from rlstm_server.engine.text import Piece, read_passage
 from rlstm_server.errors import InvalidField
+from rlstm_server.schemas import Passage
 
 ModelField = Annotated[
     str | None, Field(max_length=256, description="A name that `/v1/models` lists; default: the first.")

@@ -32,7 +32,7 @@ function named(models, name) {
 /** Offer rules and numbers of experts; null is a model that does not learn. */
 function offerRules(adaptation) {
   const rules = (adaptation?.rules ?? []).map((rule, index) =>
-    element("option", { value: index, textContent: `${rule.kind.replace("_", " ")}, ${rule.coordinates.toLocaleString("en")} numbers (${size(rule.state_bytes)})` }));
+    element("option", { value: index, textContent: `${rule.kind.replace("_", " ")}, ${rule.num_fast_weights.toLocaleString("en")} numbers (${size(rule.state_bytes)})` }));
   const experts = (adaptation?.experts ?? []).map((count) =>
     element("option", { value: count, textContent: count, selected: count === adaptation.default_experts }));
   byId("new-rule").replaceChildren(...rules);
@@ -48,7 +48,7 @@ export async function askForSession(models) {
   return {
     ...(models.length > 1 ? { model: given.model } : {}),
     ...(given.name ? { name: given.name } : {}),
-    ...(rule ? { adaptation: { kind: rule.kind, coordinates: rule.coordinates, experts: Number(given.experts) } } : {}),
+    ...(rule ? { adaptation: { kind: rule.kind, num_fast_weights: rule.num_fast_weights, experts: Number(given.experts) } } : {}),
   };
 }
 

@@ -13,8 +13,8 @@ from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
 from rlstm_server.api.openai.completions import CompletionOut
 from rlstm_server.app import create_app
-from rlstm_server.engine.messages import AdaptationRequest
 from rlstm_server.engine.served import ServedModel
+from rlstm_server.schemas import AdaptationRequest
 from rlstm_server.settings import Settings
 from rlstm_server.store.in_memory import MemoryStore
 
@@ -101,18 +101,18 @@ def brute_force(tiny_checkpoint):
 
 @pytest.fixture(scope="session")
 def adapted(tiny_checkpoint):
-    """Give scores of a prompt that is learned from, and of ids after it that are not: by the adapter."""
+    """Give scores of a prompt that is learned from, and of ids after it that are not: by the evaluator."""
     served = ServedModel.of(load(tiny_checkpoint))
-    adapter = served.adapter()
+    evaluator = served.evaluator()
 
     def scores(prompt, written):
-        lineup = AdaptationRequest().lineup
-        state = adapter.start(experts=lineup.experts, static=lineup.static)
+        expert_config = AdaptationRequest().expert_config
+        state = evaluator.start(experts=expert_config.experts, static=expert_config.static)
         begin = state.now._replace(last=prompt[0])
         state, found = replace(state, now=begin, start=begin), []
-        for part in adapter.observe(state, prompt[1:]):
+        for part in evaluator.observe(state, prompt[1:]):
             state, found = part.state, [*found, *part.scores.logprobs.tolist()]
-        reader = adapter.reader(state)
+        reader = evaluator.reader(state)
         after, _ = reader.score(reader.cursor, written)
         return found, after.logprobs.tolist()
 

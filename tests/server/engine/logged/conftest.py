@@ -7,9 +7,9 @@ import pytest
 
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine import snapshot
-from rlstm_server.engine.messages import GenerationSettings, ResetRequest, SessionGenerate
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import GenerationSettings, ResetRequest, SessionGenerate
 from rlstm_server.store.base import SessionKey
 
 RULES = {

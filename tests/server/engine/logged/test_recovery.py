@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from rlstm_server.engine.messages import AdaptationRequest, RestoreRequest, SnapshotRequest
 from rlstm_server.engine.snapshot_policy import SnapshotPolicy
 from rlstm_server.engine.snapshotter import AT_ONCE
 from rlstm_server.errors import StateCorrupt, StoreFull
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationRequest, RestoreRequest, SnapshotRequest
 from rlstm_server.store.base import Base, Limits, SnapshotRef
 from rlstm_server.store.in_memory import MemoryStore
 

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlstm_server.engine import snapshot as snapshot_module
-from rlstm_server.engine.messages import AdaptationRequest, RestoreRequest, SnapshotRequest
 from rlstm_server.engine.replay import Rebuilt, ReplayDiffers, replay
 from rlstm_server.engine.served import ServedModel
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas import AdaptationRequest, RestoreRequest, SnapshotRequest
 from rlstm_server.store.in_memory import MemoryStore
 
 TEXT = "the cat sat on the mat\nthe dog ran\n"
@@ -32,7 +32,7 @@ operations = st.one_of(
 
 programs = given(
     program=st.lists(operations, min_size=1, max_size=6),
-    lineup=st.sampled_from([(1, True), (1, False), (2, True), (4, True)]),
+    expert_config=st.sampled_from([(1, True), (1, False), (2, True), (4, True)]),
     kind=st.sampled_from(["full", "subspace"]),
     rule=st.sampled_from(["broken", "calm", "projected", "skipped", "watched"]),
 )
@@ -57,18 +57,18 @@ def check_program(tools, logs, served, program, asked):
 
 @settings(tried, max_examples=6)
 @programs
-def test_replay_equals_what_was_live_to_the_bit(tools, logs, served_by, program, lineup, kind, rule):
+def test_replay_equals_what_was_live_to_the_bit(tools, logs, served_by, program, expert_config, kind, rule):
     """Appends of any cut, kept text and resets, with any guard: the log leads to the very state."""
-    asked = AdaptationRequest(experts=lineup[0], static=lineup[1], kind=kind)
+    asked = AdaptationRequest(experts=expert_config[0], static=expert_config[1], kind=kind)
     check_program(tools, logs, served_by(kind, rule), program, asked)
 
 
 @pytest.mark.slow
 @settings(tried, max_examples=500)
 @programs
-def test_five_hundred_programs(tools, logs, served_by, program, lineup, kind, rule):
+def test_five_hundred_programs(tools, logs, served_by, program, expert_config, kind, rule):
     """The same, many times."""
-    asked = AdaptationRequest(experts=lineup[0], static=lineup[1], kind=kind)
+    asked = AdaptationRequest(experts=expert_config[0], static=expert_config[1], kind=kind)
     check_program(tools, logs, served_by(kind, rule), program, asked)
 
 

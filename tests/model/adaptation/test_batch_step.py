@@ -10,12 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.adaptation import tasks
-from rlstm_model.adaptation.adapter import Adapter, NonFiniteState
-from rlstm_model.adaptation.crew import Crew
+from rlstm_model.adaptation.batch_step import (
+    DecodeStep,
+    NextToken,
+    ObserveChunk,
+    ObservedChunk,
+    ScoreChunk,
+    ScoredChunk,
+    advance_cursors,
+    run_batch,
+)
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState
 from rlstm_model.adaptation.passes import Passes
-from rlstm_model.adaptation.reader import static_reader
-from rlstm_model.adaptation.round import Next, Observed, Part, Slice, Sliced, Turn, follow, perform
+from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.adaptation.rows import Rows
+from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.state import State
 from rlstm_model.vocab import InvalidToken
 
@@ -25,40 +34,40 @@ LINEUPS = [{}, {"static": False}, {"experts": 2}, {"experts": 4}]
 
 
 @pytest.fixture(scope="module", params=[8, None], ids=["subspace", "full"])
-def adapter(request, make_adapter, wide_model):
+def evaluator(request, make_evaluator, wide_model):
     """Of float32 weights, where a product's last bits depend on how many rows it has."""
-    return make_adapter(wide_model, rank=request.param, decay=0.05)
+    return make_evaluator(wide_model, rank=request.param, decay=0.05)
 
 
-def histories(adapter, count=16):
+def histories(evaluator, count=16):
     """Streams with all kinds of pasts: none, some text, resets, in mid-segment, learning or not."""
     draw, states = random.Random(7), []
     for number in range(count):
         scale = draw.choice([0.0, 0.5, 1.0, 4.0])
-        state = adapter.start(rate_scale=scale, **LINEUPS[number % len(LINEUPS)])
+        state = evaluator.start(rate_scale=scale, **LINEUPS[number % len(LINEUPS)])
         for _ in range(draw.randrange(4)):
             ids = [draw.randrange(VOCAB) for _ in range(draw.randint(1, 7))]
-            for observed in adapter.observe(state, ids, learn=draw.random() < 0.7):
+            for observed in evaluator.observe(state, ids, learn=draw.random() < 0.7):
                 state = observed.state
             if draw.random() < 0.3:
                 forget = draw.choice([(True, False), (False, True), (True, True)])
-                state = adapter.reset(state, fast_weights=forget[0], recurrent=forget[1])
+                state = evaluator.reset(state, fast_weights=forget[0], recurrent=forget[1])
         states.append(state)
     return states
 
 
 @pytest.fixture(scope="module")
-def pool(adapter):
+def pool(evaluator):
     """One part of each stream of any past, slices and turns after it and after nothing; each done alone."""
     draw, works = random.Random(10), []
-    bare = static_reader(adapter.model, BOS, 1.0)
-    for number, state in enumerate(histories(adapter)):
+    bare = frozen_reader(evaluator.model, BOS, 1.0)
+    for number, state in enumerate(histories(evaluator)):
         ids = tuple(draw.randrange(VOCAB) for _ in range(draw.randint(1, SEGMENT)))
-        works.append(adapter.part(state, ids, learn=draw.random() < 0.6, top=draw.choice([0, 3])))
-        for reader in (adapter.reader(state, static=number % 8 < 4), bare):
+        works.append(evaluator.chunk(state, ids, learn=draw.random() < 0.6, top=draw.choice([0, 3])))
+        for reader in (evaluator.reader(state, static=number % 8 < 4), bare):
             piece = tuple(draw.randrange(VOCAB) for _ in range(draw.randint(1, SEGMENT)))
-            works.append(Slice(reader, reader.cursor, piece, draw.choice([0, 3])))
-            works.append(Turn(reader, reader.cursor))
+            works.append(ScoreChunk(reader, reader.cursor, piece, draw.choice([0, 3])))
+            works.append(DecodeStep(reader, reader.cursor))
     draw.shuffle(works)
     return works, [alone(work) for work in works]
 
@@ -66,11 +75,11 @@ def pool(adapter):
 @pytest.fixture(scope="module")
 def parts(pool):
     """The parts among them, and what each gives alone."""
-    return [*zip(*((w, o) for w, o in zip(*pool, strict=True) if isinstance(o, Observed)), strict=True)]
+    return [*zip(*((w, o) for w, o in zip(*pool, strict=True) if isinstance(o, ObservedChunk)), strict=True)]
 
 
 def alone(work):
-    (result,) = perform([work])
+    (result,) = run_batch([work])
     return result
 
 
@@ -93,13 +102,13 @@ def assert_same_cursor(found, expected):
 def assert_same(found, expected):
     """To the last bit, in everything."""
     assert type(found) is type(expected)
-    if isinstance(found, Next):
+    if isinstance(found, NextToken):
         assert torch.equal(found.log_probs_V, expected.log_probs_V)
         assert_same_cursor(found.after(3), expected.after(3))
         return
     assert_same_scores(found.scores, expected.scores)
     assert equal(found.static_logprobs, expected.static_logprobs)
-    if isinstance(found, Sliced):
+    if isinstance(found, ScoredChunk):
         assert_same_cursor(found.cursor, expected.cursor)
         return
     assert found.state.header() == expected.state.header()
@@ -113,7 +122,7 @@ def assert_same(found, expected):
 def test_the_pool_holds_every_kind_of_work(parts, pool):
     """What the next tests mix: learning and not, in mid-segment, with and without fast weights."""
     works, expected = parts
-    assert {work.state.lineup.experts for work in works} == {1, 2, 4}
+    assert {work.state.expert_config.experts for work in works} == {1, 2, 4}
     assert {bool(work.state.pending) for work in works} == {True, False}
     assert {work.state.delta_KP is None for work in works} == {True, False}
     assert {observed.updates for observed in expected} == {0, 1}
@@ -122,8 +131,10 @@ def test_the_pool_holds_every_kind_of_work(parts, pool):
         len(work.state.pending) + len(work.ids) for work, o in zip(works, expected, strict=True) if o.updates
     ]
     assert min(learned) < SEGMENT  # after a reset in mid-segment
-    assert {type(result) for result in pool[1]} == {Observed, Sliced, Next}
-    readers = {(work.reader.static, work.cursor.experts) for work in pool[0] if not isinstance(work, Part)}
+    assert {type(result) for result in pool[1]} == {ObservedChunk, ScoredChunk, NextToken}
+    readers = {
+        (work.reader.static, work.cursor.experts) for work in pool[0] if not isinstance(work, ObserveChunk)
+    }
     assert readers >= {(True, 1), (True, 2), (False, 1), (False, 2)}
 
 
@@ -132,7 +143,7 @@ def test_the_pool_holds_every_kind_of_work(parts, pool):
 def test_pitfall_36_a_work_in_any_round_gets_what_it_gets_alone(pool, chosen):
     """Any works in any order, also the same one twice, beside any neighbours."""
     works, expected = pool
-    for found, place in zip(perform([works[i] for i in chosen]), chosen, strict=True):
+    for found, place in zip(run_batch([works[i] for i in chosen]), chosen, strict=True):
         assert_same(found, expected[place])
 
 
@@ -141,7 +152,7 @@ def test_rounds_of_many_works(pool, count):
     """Of so many, whatever they are."""
     works, expected = pool
     chosen = [random.Random(count).randrange(len(works)) for _ in range(count)]
-    for place, found in zip(chosen, perform([works[i] for i in chosen]), strict=True):
+    for place, found in zip(chosen, run_batch([works[i] for i in chosen]), strict=True):
         assert_same(found, expected[place])
 
 
@@ -149,9 +160,9 @@ def test_rounds_of_many_works(pool, count):
 def test_a_crew_gives_the_same(pool, threads):
     """However many threads share a round, and however often: every work gets what it gets alone."""
     works, expected = pool
-    with Crew(threads) as crew:
+    with ThreadPool(threads) as thread_pool:
         for count in (1, 5, len(works), len(works)):
-            for found, other in zip(perform(works[:count], crew), expected, strict=False):
+            for found, other in zip(run_batch(works[:count], thread_pool), expected, strict=False):
                 assert_same(found, other)
 
 
@@ -166,16 +177,16 @@ def test_the_threads_of_a_crew_share_a_round(parts, monkeypatch):
 
     both = threading.Barrier(2)
     monkeypatch.setattr(Passes, "__init__", noted)
-    with Crew(2) as crew:
-        perform(parts[0] * 2, crew)
+    with ThreadPool(2) as thread_pool:
+        run_batch(parts[0] * 2, thread_pool)
     assert len(named) == 2
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 8])
-def test_static_rows_are_guests_where_learning_leaves_room(make_adapter, wide_model, monkeypatch, count):
+def test_static_rows_are_guests_where_learning_leaves_room(make_evaluator, wide_model, monkeypatch, count):
     """In place of padding, as many as it is; what has no room, or pending tokens, has a pass of its own."""
-    adapter, read = make_adapter(wide_model, rank=8), []
-    monkeypatch.setitem(vars(adapter.fast_weights), "tile", 8)
+    evaluator, read = make_evaluator(wide_model, rank=8), []
+    monkeypatch.setitem(vars(evaluator.fast_weights), "tile", 8)
 
     def noted(rows, readings, of=Rows.read):
         read.extend(readings)
@@ -183,57 +194,59 @@ def test_static_rows_are_guests_where_learning_leaves_room(make_adapter, wide_mo
 
     monkeypatch.setattr(Rows, "read", noted)
     ids = tuple(range(SEGMENT))
-    perform([adapter.part(adapter.start(experts=2), ids) for _ in range(count)])
+    run_batch([evaluator.chunk(evaluator.start(experts=2), ids) for _ in range(count)])
     assert len(read) == max(0, count - -count % 8)
-    begun = alone(adapter.part(adapter.start(experts=2), ids[:1])).state
+    begun = alone(evaluator.chunk(evaluator.start(experts=2), ids[:1])).state
     read.clear()
-    perform([adapter.part(begun, ids[1:])])
+    run_batch([evaluator.chunk(begun, ids[1:])])
     assert len(read) == 1
 
 
 @pytest.mark.parametrize(("count", "passes"), [(1, 1), (4, 1), (5, 2), (8, 2), (9, 2)])
-def test_static_rows_ride_where_reading_leaves_room(make_adapter, wide_model, monkeypatch, count, passes):
+def test_static_rows_ride_where_reading_leaves_room(make_evaluator, wide_model, monkeypatch, count, passes):
     """Beside the own rows of the same work, in place of padding: a lone text is read in one pass."""
-    adapter, sizes = make_adapter(wide_model, rank=8), []
-    monkeypatch.setitem(vars(adapter.fast_weights), "tile", 8)
+    evaluator, sizes = make_evaluator(wide_model, rank=8), []
+    monkeypatch.setitem(vars(evaluator.fast_weights), "tile", 8)
 
     def noted(rows, readings, of=Rows.read):
         sizes.append(sum(reading.rows for reading in readings))
         return of(rows, readings)
 
     monkeypatch.setattr(Rows, "read", noted)
-    learned = alone(adapter.part(adapter.start(experts=2), tuple(range(SEGMENT)))).state
-    reader = adapter.reader(learned, static=True)
+    learned = alone(evaluator.chunk(evaluator.start(experts=2), tuple(range(SEGMENT)))).state
+    reader = evaluator.reader(learned, static=True)
     sizes.clear()
-    perform([Slice(reader, reader.cursor, (1, 2, 3)) for _ in range(count)])
+    run_batch([ScoreChunk(reader, reader.cursor, (1, 2, 3)) for _ in range(count)])
     assert len(sizes) == passes
     assert sum(sizes) == 2 * count
 
 
-def test_static_rows_have_their_bits_wherever_they_are_read(make_adapter, tiny_model):
+def test_static_rows_have_their_bits_wherever_they_are_read(make_evaluator, tiny_model):
     """As guests, as riders, in a pass of their own: also where a sum is long enough to be cut in two."""
     model = tiny_model(hidden_size=416, vocab_size=48, scale=0.05, num_layers=1)
-    adapter, draw = make_adapter(model, rank=16), random.Random(1)
-    states = [adapter.start(experts=2)] * (adapter.fast_weights.tile // 2 + 1)
+    evaluator, draw = make_evaluator(model, rank=16), random.Random(1)
+    states = [evaluator.start(experts=2)] * (evaluator.fast_weights.tile // 2 + 1)
     for _ in range(3):
         texts = [tuple(draw.randrange(48) for _ in range(SEGMENT)) for _ in states]
-        parts = [adapter.part(state, ids, top=48) for state, ids in zip(states, texts, strict=True)]
-        readers = [adapter.reader(state, static=True) for state in states]
-        slices = [Slice(reader, reader.cursor, ids, 48) for reader, ids in zip(readers, texts, strict=True)]
+        parts = [evaluator.chunk(state, ids, top=48) for state, ids in zip(states, texts, strict=True)]
+        readers = [evaluator.reader(state, static=True) for state in states]
+        slices = [
+            ScoreChunk(reader, reader.cursor, ids, 48) for reader, ids in zip(readers, texts, strict=True)
+        ]
         for works in (parts, slices):
-            found = perform(works)
+            found = run_batch(works)
             for one, work in zip(found, works, strict=True):
                 assert_same(one, alone(work))
-            states = [result.state for result in found if isinstance(result, Observed)] or states
+            states = [result.state for result in found if isinstance(result, ObservedChunk)] or states
 
 
-def test_round_after_round(adapter, parts):
+def test_round_after_round(evaluator, parts):
     """Streams side by side to the end of their texts."""
     states, draw = [observed.state for observed in parts[1]], random.Random(9)
     for _ in range(3):
         texts = [[draw.randrange(VOCAB) for _ in range(SEGMENT)] for _ in states]
-        batch = [adapter.part(state, ids) for state, ids in zip(states, texts, strict=True)]
-        round_ = perform(batch)
+        batch = [evaluator.chunk(state, ids) for state, ids in zip(states, texts, strict=True)]
+        round_ = run_batch(batch)
         for part, found in zip(batch, round_, strict=True):
             assert_same(found, alone(part))
         states = [observed.state for observed in round_]
@@ -252,26 +265,27 @@ def test_the_memory_of_a_round_is_bounded(pool, monkeypatch, elements):
             yield batch
 
     monkeypatch.setattr(tasks, "ELEMENTS_AT_ONCE", elements)
-    monkeypatch.setattr("rlstm_model.adaptation.round.batches", noted)
-    for found, other in zip(perform(works), expected, strict=True):
+    monkeypatch.setattr("rlstm_model.adaptation.batch_step.batches", noted)
+    for found, other in zip(run_batch(works), expected, strict=True):
         assert_same(found, other)
     assert all(count == 1 or size <= elements for count, size in sizes)
     assert sum(count for count, _ in sizes) == len(works)
 
 
-def test_adapters_and_models_side_by_side(pool, make_adapter, wide_model, calibration):
+def test_evaluators_and_models_side_by_side(pool, make_evaluator, wide_model, calibration):
     """Works of another rule, of another kind, and at another temperature are told apart."""
     works, expected = pool
     others = [
-        make_adapter(wide_model, rate=0.5),
-        make_adapter(wide_model, rank=3),
-        Adapter(wide_model, calibration(wide_model, rank=2), bos_id=BOS, temperature=0.6),
+        make_evaluator(wide_model, rate=0.5),
+        make_evaluator(wide_model, rank=3),
+        DynamicEvaluator(wide_model, calibration(wide_model, rank=2), bos_id=BOS, temperature=0.6),
     ]
-    more = [other.part(other.start(experts=4), (1, 2, 3, 4)) for other in others]
+    more = [other.chunk(other.start(experts=4), (1, 2, 3, 4)) for other in others]
     more += [
-        Turn(reader, reader.cursor) for reader in (static_reader(wide_model, BOS, t) for t in (0.6, 2.0))
+        DecodeStep(reader, reader.cursor)
+        for reader in (frozen_reader(wide_model, BOS, t) for t in (0.6, 2.0))
     ]
-    found = perform([*more, *works])
+    found = run_batch([*more, *works])
     for one, other in zip(found, [*map(alone, more), *expected], strict=True):
         assert_same(one, other)
     assert not torch.equal(found[3].log_probs_V, found[4].log_probs_V)
@@ -279,19 +293,19 @@ def test_adapters_and_models_side_by_side(pool, make_adapter, wide_model, calibr
 
 def test_following_many_is_following_each(pool):
     """The places after chosen tokens, whatever the experts: as each alone goes on, to the last bit."""
-    turns = [result for result in pool[1] if isinstance(result, Next)]
+    turns = [result for result in pool[1] if isinstance(result, NextToken)]
     chosen = [(following, token % VOCAB) for token, following in enumerate(turns)]
-    for found, (following, token) in zip(follow(chosen), chosen, strict=True):
+    for found, (following, token) in zip(advance_cursors(chosen), chosen, strict=True):
         assert_same_cursor(found, following.after(token))
 
 
 def test_states_do_not_keep_their_neighbours_alive(pool):
     """What a stream keeps for hours owns no more memory than its own rows."""
-    for result in perform(pool[0]):
-        if isinstance(result, Observed):
+    for result in run_batch(pool[0]):
+        if isinstance(result, ObservedChunk):
             kept = [*result.state.tensors().values(), *(result.state.mixture or ())]
         else:
-            cursor = result.after(2) if isinstance(result, Next) else result.cursor
+            cursor = result.after(2) if isinstance(result, NextToken) else result.cursor
             kept = [*cursor.state, *(cursor.mixture or ())]
         for tensor in kept:
             assert tensor.untyped_storage().nbytes() == tensor.nbytes
@@ -299,56 +313,56 @@ def test_states_do_not_keep_their_neighbours_alive(pool):
 
 def test_no_works():
     """A round of nothing gives nothing."""
-    assert perform([]) == []
+    assert run_batch([]) == []
 
 
-def test_works_that_cannot_be_done(adapter, pool):
+def test_works_that_cannot_be_done(evaluator, pool):
     """Their errors are in their places; every other work of the round keeps its bits."""
     works, expected = pool
-    reader, state = adapter.reader(adapter.start()), adapter.start()
-    part = adapter.part(state, (1, 2))
+    reader, state = evaluator.reader(evaluator.start()), evaluator.start()
+    part = evaluator.chunk(state, (1, 2))
     bad = [
         (replace(part, ids=(1, VOCAB)), InvalidToken),
-        (Slice(reader, reader.cursor, (3, -1, 2)), InvalidToken),
-        (Slice(reader, reader.cursor, ()), ValueError),
+        (ScoreChunk(reader, reader.cursor, (3, -1, 2)), InvalidToken),
+        (ScoreChunk(reader, reader.cursor, ()), ValueError),
         (replace(part, ids=()), ValueError),
         (replace(part, ids=(1,) * (SEGMENT + 1)), ValueError),
     ]
-    found = perform([*(work for work, _ in bad), *works])
+    found = run_batch([*(work for work, _ in bad), *works])
     assert [type(error) for error in found[: len(bad)]] == [error for _, error in bad]
     assert (found[1].index, found[1].id) == (1, -1)
     for one, other in zip(found[len(bad) :], expected, strict=True):
         assert_same(one, other)
 
 
-def test_a_reader_that_is_no_number_fails_alone(adapter, pool):
+def test_a_reader_that_is_no_number_fails_alone(evaluator, pool):
     """A slice has its error; a turn gives what sampling refuses; all others keep their bits."""
     works, expected = pool
-    state = broken_state(adapter.start())
-    reader = adapter.reader(state)
-    bad = [Slice(reader, reader.cursor, (1, 2)), Turn(reader, reader.cursor)]
-    error, following, *found = perform([*bad, *works])
+    state = broken_state(evaluator.start())
+    reader = evaluator.reader(state)
+    bad = [ScoreChunk(reader, reader.cursor, (1, 2)), DecodeStep(reader, reader.cursor)]
+    error, following, *found = run_batch([*bad, *works])
     assert type(error) is ArithmeticError
     assert following.log_probs_V.isnan().all()
     for one, other in zip(found, expected, strict=True):
         assert_same(one, other)
 
 
-def test_a_static_row_that_is_no_number_fails_where_it_is_wanted(adapter):
+def test_a_static_row_that_is_no_number_fails_where_it_is_wanted(evaluator):
     """As observing would: there is no static log-probability to tell."""
-    state = broken_state(adapter.start(), row=0)
-    wanted, other = adapter.reader(state, static=True), adapter.reader(state)
-    error, sliced = perform([Slice(reader, reader.cursor, (1, 2)) for reader in (wanted, other)])
+    state = broken_state(evaluator.start(), row=0)
+    wanted, other = evaluator.reader(state, static=True), evaluator.reader(state)
+    error, sliced = run_batch([ScoreChunk(reader, reader.cursor, (1, 2)) for reader in (wanted, other)])
     assert type(error) is ArithmeticError
     assert sliced.scores.logprobs.isfinite().all()
 
 
-def test_a_part_ends_where_its_segment_does(adapter):
+def test_a_part_ends_where_its_segment_does(evaluator):
     """As many tokens as there is room for, and no more."""
-    state = adapter.start()
+    state = evaluator.start()
     for position in range(6):
         room = SEGMENT - position % SEGMENT
-        assert adapter.part(replace(state, position=position), list(range(9))).ids == tuple(range(room))
+        assert evaluator.chunk(replace(state, position=position), list(range(9))).ids == tuple(range(room))
 
 
 def broken_state(state, row=-1):
@@ -359,12 +373,12 @@ def broken_state(state, row=-1):
 
 
 @pytest.mark.parametrize("learn", [True, False])
-def test_a_stream_that_is_no_number_fails_alone(adapter, pool, learn):
+def test_a_stream_that_is_no_number_fails_alone(evaluator, pool, learn):
     """Its place holds the error; every other work of the round keeps its bits."""
     works, expected = pool
-    ids, bad = (1, 2, 3, 4), broken_state(adapter.start(experts=4))
-    failing = [adapter.part(bad, ids[:length], learn=learn) for length in (4, 2)]
-    found = perform([*works[:5], failing[0], *works[5:], failing[1]])
+    ids, bad = (1, 2, 3, 4), broken_state(evaluator.start(experts=4))
+    failing = [evaluator.chunk(bad, ids[:length], learn=learn) for length in (4, 2)]
+    found = run_batch([*works[:5], failing[0], *works[5:], failing[1]])
     errors = [found.pop(5), found.pop()]
     assert [type(error) for error in errors] == [NonFiniteState] * 2
     for one, other in zip(found, expected, strict=True):
@@ -375,10 +389,12 @@ def test_fast_weights_that_are_no_number_restart_alone(parts):
     """A stream whose deltas are broken goes on with zero ones; no other stream changes a bit."""
     works, expected = parts
     place = next(
-        i for i, work in enumerate(works) if work.state.delta_KP is not None and work.state.lineup.experts > 2
+        i
+        for i, work in enumerate(works)
+        if work.state.delta_KP is not None and work.state.expert_config.experts > 2
     )
     bad = replace(works[place].state, delta_KP=torch.full_like(works[place].state.delta_KP, NAN))
-    found = perform([*works, replace(works[place], state=bad)])
+    found = run_batch([*works, replace(works[place], state=bad)])
     assert found[-1].guards[:3] == ("restarted",) * 3
     assert found[-1].scores.logprobs.isfinite().all()
     for one, other in zip(found[:-1], expected, strict=True):

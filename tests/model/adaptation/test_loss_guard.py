@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation.watch import FREEZE, LIMIT, Watch
+from rlstm_model.adaptation.loss_guard import FREEZE, LIMIT, LossGuard
 
 NATS = st.floats(min_value=-40.0, max_value=40.0)
 
@@ -18,24 +18,24 @@ def segment(watch, nats):
 
 def test_an_expert_that_stays_ahead_is_left_alone():
     """Gains are not saved up: what counts is the loss since it was last ahead."""
-    watch = Watch()
+    watch = LossGuard()
     for _ in range(100):
         watch, lost, frozen = segment(watch, -5.0)
-        assert (watch, lost, frozen) == (Watch(), False, False)
+        assert (watch, lost, frozen) == (LossGuard(), False, False)
     assert not segment(watch, LIMIT).lost
     assert segment(watch, LIMIT + 0.1).lost
 
 
 def test_losses_add_up_over_segments():
     """Each below the limit, together above it."""
-    watch, lost, _ = segment(Watch(), 0.75 * LIMIT)
+    watch, lost, _ = segment(LossGuard(), 0.75 * LIMIT)
     assert not lost
     assert segment(watch, 0.75 * LIMIT).lost
 
 
 def test_after_a_reset_it_is_frozen_for_twice_as_long_each_time():
     """A text that cannot be learned from is soon hardly ever tried."""
-    watch, lengths = Watch(), []
+    watch, lengths = LossGuard(), []
     for _ in range(4):
         watch, lost, _ = segment(watch, LIMIT + 1)
         assert lost
@@ -50,7 +50,7 @@ def test_after_a_reset_it_is_frozen_for_twice_as_long_each_time():
 def test_columns_of_different_lengths_are_refused():
     """Something was lost on the way."""
     with pytest.raises(ValueError, match=r"shorter|longer"):
-        Watch().after([-1.0], [], ends=True)
+        LossGuard().after([-1.0], [], ends=True)
 
 
 @given(st.lists(st.tuples(NATS, NATS), min_size=1, max_size=12), st.data())
@@ -58,7 +58,7 @@ def test_a_segment_may_be_cut_anywhere(tokens, data):
     """In pieces, the watch is the same to the last bit."""
     own, static = [list(column) for column in zip(*tokens, strict=True)]
     cut = data.draw(st.integers(0, len(tokens)))
-    watch = Watch(excess=3.0)
+    watch = LossGuard(excess=3.0)
     whole = watch.after(own, static, ends=True)
     part = watch.after(own[:cut], static[:cut], ends=False).watch
     assert part.after(own[cut:], static[cut:], ends=True) == whole
@@ -68,7 +68,7 @@ def test_a_segment_may_be_cut_anywhere(tokens, data):
 def test_the_whole_loss_is_bounded(costs, hostile):
     """At most n (LIMIT + w) + LIMIT nats, with n <= log2(T / FREEZE + 1) + 1 resets, whatever the text."""
     costs = [abs(cost) for cost in costs] * 5 if hostile else costs
-    watch, total, resets = Watch(), 0.0, 0
+    watch, total, resets = LossGuard(), 0.0, 0
     for number, cost in enumerate(costs, start=1):
         cost = cost if watch.learns else 0.0  # frozen, it is the static model
         total += cost
@@ -80,6 +80,8 @@ def test_the_whole_loss_is_bounded(costs, hostile):
 
 def test_what_was_lost_before_is_lost_again_and_nothing_else():
     """The decision of then is followed, whatever the sum says now."""
-    assert Watch().after([0.0], [0.0], ends=True, lost=True).watch == Watch(frozen=FREEZE, freeze=2 * FREEZE)
-    tolerated = Watch().after([-2 * LIMIT], [0.0], ends=True, lost=False)
+    assert LossGuard().after([0.0], [0.0], ends=True, lost=True).watch == LossGuard(
+        frozen=FREEZE, freeze=2 * FREEZE
+    )
+    tolerated = LossGuard().after([-2 * LIMIT], [0.0], ends=True, lost=False)
     assert (tolerated.lost, tolerated.watch.excess) == (False, 2 * LIMIT)

@@ -13,7 +13,7 @@ from rlstm_model.state import State
 
 
 @dataclass(frozen=True)
-class StaticWeights:
+class FrozenWeights:
     """:class:`~rlstm_model.adaptation.fast_weights.Weights` without anything to learn.
 
     Those of one model are equal, so that all its static texts are read together.

@@ -1,12 +1,20 @@
-"""Nouns of sessions."""
+"""Schemas of sessions, of what is done to them, and of what they are copied to."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rlstm_server.engine.messages.adaptation import AdaptationChoice, AdaptationRequest
-from rlstm_server.engine.messages.shared import Caller, Columns, EngineIdentity, Passage, Timings, Totals
-from rlstm_server.engine.messages.stateless import GenerationSettings
+from rlstm_server.engine.quotas import Caller
+from rlstm_server.schemas.text import (
+    AdaptationChoice,
+    AdaptationRequest,
+    Columns,
+    EngineIdentity,
+    GenerationSettings,
+    Passage,
+    Timings,
+    Totals,
+)
 
 ScoreDetail = Literal["none", "totals", "tokens"]
 
@@ -235,3 +243,120 @@ class SessionGenerate:
     if_match: int | None = None
     min_version: int | None = None
     after: str | None = None
+
+
+ResetScope = Literal["fast_weights", "recurrent", "both"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetRequest:
+    """Forget the fast weights, the recurrent state, or both; totals and position go on."""
+
+    caller: Caller
+    session: str
+    scope: ResetScope
+    key: str | None = None
+    if_match: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRequest:
+    """Change what was said of a session at its creation; None leaves a thing as it is."""
+
+    caller: Caller
+    session: str
+    ttl_seconds: float | None = None
+    metadata: Mapping[str, Any] | None = None
+    learning: bool | None = None
+    key: str | None = None
+    if_match: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreRequest:
+    """Go back to a named snapshot: to its state, position and totals, under a new version."""
+
+    caller: Caller
+    session: str
+    snapshot: str
+    key: str | None = None
+    if_match: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeAnswer:
+    """The outcome of a change without scores."""
+
+    info: SessionInfo
+    durability: str
+    replayed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotRequest:
+    """Give the present version a name to go back to; no version is made."""
+
+    caller: Caller
+    session: str
+    name: str
+    key: str | None = None
+    if_match: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSnapshot:
+    """A named snapshot, and where the session stood when it was taken; seconds since 1970."""
+
+    name: str
+    version: int
+    position: int
+    created_at: float
+    state_bytes: int
+    totals: SessionTotals
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotAnswer:
+    """A version that has a name now."""
+
+    snapshot: SessionSnapshot
+    durability: str
+    replayed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForkRequest:
+    """Copy a session, as it is or as it was at a snapshot. What is None is the source's, but for the name.
+
+    ``min_version`` refuses an older state of the source.
+    """
+
+    caller: Caller
+    session: str
+    snapshot: str | None = None
+    name: str | None = None
+    ttl_seconds: float | None = None
+    metadata: Mapping[str, Any] | None = None
+    min_version: int | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest:
+    """Make a session of an exported one. ``ttl_seconds`` None uses the server's default."""
+
+    caller: Caller
+    data: bytes
+    name: str | None = None
+    ttl_seconds: float | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedSession:
+    """A session as a file: the version it shows, its size, and its bytes in pieces, to be read once."""
+
+    session: str
+    version: int
+    size: int
+    pieces: Iterator[bytes]

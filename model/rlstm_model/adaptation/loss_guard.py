@@ -24,20 +24,20 @@ FREEZE: Final = 16
 """Segments of the first freeze."""
 
 
-class Watched(NamedTuple):
+class GuardedSegment(NamedTuple):
     """A watch after some tokens.
 
     lost    the fast weights are to be reset now
     frozen  a segment ended that was not to be learned from
     """
 
-    watch: "Watch"
+    watch: "LossGuard"
     lost: bool = False
     frozen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
+class LossGuard:
     """How an expert stands against the slow weights: a value, never written to.
 
     excess   nats lost to them since it was last ahead, over whole segments
@@ -63,7 +63,7 @@ class Watch:
         *,
         ends: bool,
         lost: bool | None = None,
-    ) -> Watched:
+    ) -> GuardedSegment:
         """The watch after more tokens of a segment; ``ends`` says that they complete it.
 
         The sum is taken token by token, so that it is the same however a text is cut. ``lost``: whether the
@@ -74,10 +74,12 @@ class Watch:
         for own, static in zip(logprobs, static_logprobs, strict=True):
             nats += static - own
         if not ends:
-            return Watched(Watch(excess=self.excess, segment=nats, frozen=self.frozen, freeze=self.freeze))
+            return GuardedSegment(
+                LossGuard(excess=self.excess, segment=nats, frozen=self.frozen, freeze=self.freeze)
+            )
         if not self.learns:
-            return Watched(Watch(frozen=self.frozen - 1, freeze=self.freeze), frozen=True)
+            return GuardedSegment(LossGuard(frozen=self.frozen - 1, freeze=self.freeze), frozen=True)
         excess = max(0.0, self.excess + nats)
         if excess > LIMIT if lost is None else lost:
-            return Watched(Watch(frozen=self.freeze, freeze=2 * self.freeze), lost=True)
-        return Watched(Watch(excess=excess, freeze=self.freeze))
+            return GuardedSegment(LossGuard(frozen=self.freeze, freeze=2 * self.freeze), lost=True)
+        return GuardedSegment(LossGuard(excess=excess, freeze=self.freeze))

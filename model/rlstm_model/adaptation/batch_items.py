@@ -59,7 +59,7 @@ class Decisions:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ObserveChunk:
     """The next tokens of a stream: at least one, and none beyond the end of its segment.
 
     ``learn``: whether they may be learned from; ``top`` alternatives are wanted of each. ``decided``: what
@@ -70,18 +70,18 @@ class Part:
     ids: tuple[int, ...]
     learn: bool
     top: int
-    adapter: Learner
+    evaluator: Learner
     decided: Decisions | None = None
 
     @property
     def rates(self) -> tuple[float, ...]:
         """What the rates of the rows that learn are multiplied with, beside the stream's own scale."""
-        return self.state.lineup.rates
+        return self.state.expert_config.rates
 
     @cached_property
     def ends(self) -> bool:
         """Whether the segment ends here."""
-        return (self.state.position + len(self.ids)) % self.adapter.config.segment == 0
+        return (self.state.position + len(self.ids)) % self.evaluator.config.segment == 0
 
     @cached_property
     def flags(self) -> tuple[bool, ...]:
@@ -91,12 +91,12 @@ class Part:
     @cached_property
     def learns(self) -> bool:
         """Whether a step is taken after these tokens."""
-        idle = self.adapter.rule.idle or self.state.rate_scale == 0
+        idle = self.evaluator.rule.idle or self.state.rate_scale == 0
         return self.ends and any(self.flags) and not idle
 
 
 @dataclass(frozen=True, eq=False)
-class Slice:
+class ScoreChunk:
     """Tokens to be scored after ``cursor``: at least one, at most as many as a segment has.
 
     Nothing is learned, and the stream stays as it is. ``top`` alternatives are wanted of each.
@@ -109,24 +109,24 @@ class Slice:
 
 
 @dataclass(frozen=True, eq=False)
-class Turn:
+class DecodeStep:
     """The cursor's token to be read, and the one after it to be predicted."""
 
     reader: FrozenExperts
     cursor: Cursor
 
 
-Work: TypeAlias = Part | Slice | Turn
+BatchItem: TypeAlias = ObserveChunk | ScoreChunk | DecodeStep
 
 
-def rows_of(work: Work) -> Rows:
+def rows_of(work: BatchItem) -> Rows:
     """What reads a work's rows."""
-    return work.adapter.rows if isinstance(work, Part) else work.reader.rows
+    return work.evaluator.rows if isinstance(work, ObserveChunk) else work.reader.rows
 
 
-def refusal(work: Work) -> ValueError | None:
+def refusal(work: BatchItem) -> ValueError | None:
     """Why a work cannot be done, where its form tells: it reads nothing, no token, or too much."""
-    if isinstance(work, Turn):
+    if isinstance(work, DecodeStep):
         return None
     if not work.ids:
         return ValueError("a work has at least one token")
@@ -134,15 +134,15 @@ def refusal(work: Work) -> ValueError | None:
         check_ids(work.ids, rows_of(work).weights.model.config.vocab_size)
     except InvalidToken as error:
         return error
-    if isinstance(work, Part):
-        segment = work.adapter.config.segment
+    if isinstance(work, ObserveChunk):
+        segment = work.evaluator.config.segment
         if work.state.position % segment + len(work.ids) > segment:
             return ValueError("a part ends where its segment does")
         return _unfit(work)
     return None
 
 
-def _unfit(part: Part) -> ValueError | None:
+def _unfit(part: ObserveChunk) -> ValueError | None:
     """Why decisions are none that could have been taken over a part."""
     rows, decided = len(part.rates), part.decided or Decisions()
     if any(len(own) not in (0, rows) for own in (decided.restarted, decided.skipped, decided.scales)):
@@ -153,7 +153,7 @@ def _unfit(part: Part) -> ValueError | None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Observed:
+class ObservedChunk:
     """What one part of a stream gave.
 
     scores           of the mixture, as the weights were before they saw these tokens
@@ -175,10 +175,10 @@ class Observed:
     decisions: Decisions = Decisions()
 
 
-class Sliced(NamedTuple):
+class ScoredChunk(NamedTuple):
     """What a slice gave: the scores of its tokens, and the place after them.
 
-    ``static_logprobs`` as in :class:`Observed`; None where the reader does not want them.
+    ``static_logprobs`` as in :class:`ObservedChunk`; None where the reader does not want them.
     """
 
     scores: TokenScores
@@ -186,15 +186,15 @@ class Sliced(NamedTuple):
     static_logprobs: Tensor | None = None
 
     @staticmethod
-    def concatenate(parts: "Sequence[Sliced]") -> "Sliced":
+    def concatenate(parts: "Sequence[ScoredChunk]") -> "ScoredChunk":
         """Slices of one text, one after the other. Raises ValueError when there is none."""
         scores = TokenScores.concatenate([part.scores for part in parts])
         static = [part.static_logprobs for part in parts if part.static_logprobs is not None]
-        return Sliced(scores, parts[-1].cursor, torch.cat(static) if static else None)
+        return ScoredChunk(scores, parts[-1].cursor, torch.cat(static) if static else None)
 
 
 @dataclass(frozen=True, eq=False)
-class Next:
+class NextToken:
     """The next token's log-probabilities ``[V]``, and where the text goes on once it is chosen."""
 
     log_probs_V: Tensor
@@ -210,7 +210,7 @@ class Next:
         return Cursor(self.state, token, weights)
 
 
-Result: TypeAlias = Observed | Sliced | Next | Exception
+BatchResult: TypeAlias = ObservedChunk | ScoredChunk | NextToken | Exception
 
 
 def side_by_side(states: list[State]) -> State:

@@ -5,19 +5,7 @@ Sums are float64. Spans are offsets in Unicode code points: of the item's own te
 the whole stream in a session. Columns are equally long tuples, one entry a token.
 """
 
-from rlstm_server.engine.messages.adaptation import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
-from rlstm_server.engine.messages.changes import (
-    ChangeAnswer,
-    ResetRequest,
-    ResetScope,
-    RestoreRequest,
-    SessionSnapshot,
-    SnapshotAnswer,
-    SnapshotRequest,
-    UpdateRequest,
-)
-from rlstm_server.engine.messages.copies import ExportedSession, ForkRequest, ImportRequest
-from rlstm_server.engine.messages.sessions import (
+from rlstm_server.schemas.sessions import (
     Ancestor,
     AppendAnswer,
     AppendRequest,
@@ -25,39 +13,50 @@ from rlstm_server.engine.messages.sessions import (
     CandidatesAnswer,
     CandidatesRequest,
     CandidateWeights,
+    ChangeAnswer,
     CreatedSession,
     CreateSession,
+    ExportedSession,
+    ForkRequest,
+    ImportRequest,
     RankedCandidate,
+    ResetRequest,
+    ResetScope,
+    RestoreRequest,
     ScoreDetail,
     SessionGenerate,
     SessionInfo,
     SessionPage,
+    SessionSnapshot,
     SessionTotals,
+    SnapshotAnswer,
+    SnapshotRequest,
+    UpdateRequest,
 )
-from rlstm_server.engine.messages.shared import (
-    Caller,
+from rlstm_server.schemas.text import (
+    DEFAULT_EXPERTS,
+    AdaptationChoice,
+    AdaptationRequest,
     Columns,
-    EngineIdentity,
-    EngineLimits,
-    Passage,
-    Timings,
-    Totals,
-)
-from rlstm_server.engine.messages.stateless import (
     CompletionEvent,
     CompletionRequest,
     EndEvent,
+    EngineIdentity,
+    EngineLimits,
     FinishReason,
     FirstToken,
     GenerateRequest,
     GenerationEvent,
     GenerationSettings,
     ItemScores,
+    Passage,
     PromptEvent,
     ScoreAnswer,
     ScoreItem,
     ScoreRequest,
+    Timings,
     TokenEvent,
+    Totals,
 )
 
 __all__ = [
@@ -67,7 +66,6 @@ __all__ = [
     "Ancestor",
     "AppendAnswer",
     "AppendRequest",
-    "Caller",
     "Candidate",
     "CandidateWeights",
     "CandidatesAnswer",

@@ -1,8 +1,8 @@
-"""A crew: threads that do the batches of a round side by side.
+"""A thread pool: threads that do the batches of a round side by side.
 
 A matrix product of a round is small. Split between threads it gains little, or loses: what pays is that each
 thread does products of its own, over rows of its own (adaptation: §6). A row's bits do not depend on which
-rows share its batch, so a crew of any size gives the same ones.
+rows share its batch, so a thread pool of any size gives the same ones.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ _Item = TypeVar("_Item")
 _Outcome = TypeVar("_Outcome")
 
 
-class Crew:
+class ThreadPool:
     """So many threads, each of which has its products to itself.
 
     Nothing outlives a call: when it returns or raises, no thread is at work any more.
@@ -25,11 +25,13 @@ class Crew:
     def __init__(self, threads: int) -> None:
         """Raises ValueError without a thread."""
         if threads < 1:
-            raise ValueError(f"a crew has at least 1 thread, not {threads}")
+            raise ValueError(f"a thread pool has at least 1 thread, not {threads}")
         self.threads = threads
-        self._pool = ThreadPoolExecutor(threads, "crew", initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(
+            threads, "thread_pool", initializer=torch.set_num_threads, initargs=(1,)
+        )
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "ThreadPool":
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -58,7 +60,7 @@ class Crew:
 
 
 @contextmanager
-def undivided_products() -> Iterator[int]:
+def single_threaded_products() -> Iterator[int]:
     """While it lasts, torch splits no product between threads. Gives how many threads it would have used.
 
     That holds for the calling thread and for those that first use torch later. Uses must nest.

@@ -2,7 +2,7 @@
 
 Pitfalls of the literature that have no test of their own here: the weights at which a stream starts are
 those the model was loaded with, and a checkpoint holds the average where there is one (30); there is no
-running second moment and no optimiser (34); dropout and clipping have no place in the adapter (25, 27).
+running second moment and no optimiser (34); dropout and clipping have no place in the evaluator (25, 27).
 """
 
 import math
@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation.adapter import Adapter
 from rlstm_model.adaptation.calibration import Calibration, measure_rms
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.scoring import TokenScores, score
 from rlstm_model.vocab import InvalidToken
@@ -36,7 +36,7 @@ RULES = [
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_equals_dynamic_evaluation_by_hand(
-    make_adapter, tiny_model, calibration, by_hand, text, monkeypatch, observe, dtype, shape, rule
+    make_evaluator, tiny_model, calibration, by_hand, text, monkeypatch, observe, dtype, shape, rule
 ):
     """Scores, gradients and deltas are those of Krause's way (pitfalls 26, 28, 31, 32, 33)."""
     model, ids = tiny_model(dtype=dtype, **shape), text(23)
@@ -48,7 +48,7 @@ def test_equals_dynamic_evaluation_by_hand(
         return done
 
     monkeypatch.setattr(FullFastWeights, "learn", recorded)
-    parts, state = observe(make_adapter(model, **rule), ids)
+    parts, state = observe(make_evaluator(model, **rule), ids)
     expected = by_hand(model, calibration(model, **rule), ids)
     close = {"rtol": 1e-9, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 2e-5}
     for part, segment in zip(parts, expected, strict=True):
@@ -64,11 +64,11 @@ def test_equals_dynamic_evaluation_by_hand(
 @few
 @given(streams, st.data())
 def test_oracle_f_without_rate_and_decay_it_is_static(
-    make_adapter, tiny_model, observe_runs, logprobs, static_logprobs, ids, data
+    make_evaluator, tiny_model, observe_runs, logprobs, static_logprobs, ids, data
 ):
     """Rate 0 and decay 0: the adapted scores are the static ones and those of scoring, to the last bit."""
     model = tiny_model()
-    still = make_adapter(model, rate=0.0, decay=0.0)
+    still = make_evaluator(model, rate=0.0, decay=0.0)
     cut = data.draw(st.integers(0, len(ids)))
     parts, state = observe_runs(still, [(ids[:cut], True), (ids[cut:], True)])
     assert torch.equal(logprobs(parts), static_logprobs(parts))
@@ -86,23 +86,23 @@ def test_oracle_f_without_rate_and_decay_it_is_static(
 
 
 @pytest.mark.parametrize("options", [{"rate": 0.0, "decay": 0.5}, {"rate": 1e-30}], ids=str)
-def test_oracle_f_through_the_learning_pass(make_adapter, text, observe, logprobs, static_logprobs, options):
+def test_oracle_f_by_the_learning_pass(make_evaluator, text, observe, logprobs, static_logprobs, options):
     """Steps that change nothing are taken, and the scores stay the static ones to the last bit."""
-    parts, state = observe(make_adapter(**options), text(23))
+    parts, state = observe(make_evaluator(**options), text(23))
     assert state.updates == 5
     assert torch.equal(logprobs(parts), static_logprobs(parts))
 
 
-def test_rate_scale_zero_is_static(adapter, text, observe, logprobs, static_logprobs):
+def test_rate_scale_zero_is_static(evaluator, text, observe, logprobs, static_logprobs):
     """A session that was made with rate scale 0 learns nothing."""
-    parts, state = observe(adapter, text(23), adapter.start(rate_scale=0.0))
+    parts, state = observe(evaluator, text(23), evaluator.start(rate_scale=0.0))
     assert state.updates == 0
     assert torch.equal(logprobs(parts), static_logprobs(parts))
 
 
-def test_rate_scale_multiplies_the_rate(make_adapter, text, observe, logprobs, static_logprobs):
+def test_rate_scale_multiplies_the_rate(make_evaluator, text, observe, logprobs, static_logprobs):
     """Rate scale 3 under a third of the rate is the same rule."""
-    one, other = make_adapter(rate=0.02), make_adapter(rate=0.06)
+    one, other = make_evaluator(rate=0.02), make_evaluator(rate=0.06)
     first, _ = observe(one, text(23), one.start(rate_scale=3.0))
     second, _ = observe(other, text(23))
     torch.testing.assert_close(logprobs(first), logprobs(second), rtol=0, atol=1e-5)
@@ -111,39 +111,39 @@ def test_rate_scale_multiplies_the_rate(make_adapter, text, observe, logprobs, s
 
 @few
 @given(streams, st.data())
-def test_oracle_g_the_future_never_changes_the_past(adapter, observe, logprobs, ids, data):
+def test_oracle_g_the_future_never_changes_the_past(evaluator, observe, logprobs, ids, data):
     """Other tokens from any place on change no score before it, not in the last bit (pitfall 26)."""
     place = data.draw(st.integers(0, len(ids)))
     changed = ids[:place] + data.draw(st.lists(tokens, min_size=len(ids) - place, max_size=len(ids) - place))
-    (one, _), (other, _) = observe(adapter, ids), observe(adapter, changed)
+    (one, _), (other, _) = observe(evaluator, ids), observe(evaluator, changed)
     assert torch.equal(logprobs(one)[:place], logprobs(other)[:place])
 
 
 @few
 @given(streams, st.randoms(use_true_random=False), st.data())
-def test_oracle_g_permuting_the_future(adapter, observe, logprobs, ids, random, data):
+def test_oracle_g_permuting_the_future(evaluator, observe, logprobs, ids, random, data):
     """A permutation of the future, and its absence, change no past score."""
     place = data.draw(st.integers(1, len(ids)))
     future = ids[place:]
     random.shuffle(future)
-    (one, _), (other, _), (cut, _) = (observe(adapter, x) for x in (ids, ids[:place] + future, ids[:place]))
+    (one, _), (other, _), (cut, _) = (observe(evaluator, x) for x in (ids, ids[:place] + future, ids[:place]))
     assert torch.equal(logprobs(one)[:place], logprobs(other)[:place])
     torch.testing.assert_close(logprobs(one)[:place], logprobs(cut), rtol=0, atol=1e-5)
 
 
-def test_a_segment_without_learning_tokens_takes_no_step(adapter, text, observe):
+def test_a_segment_without_learning_tokens_takes_no_step(evaluator, text, observe):
     """No flagged token, no step, no decay; the recurrent state advances all the same."""
-    _, learned = observe(adapter, text(8))
-    parts, state = observe(adapter, text(12, seed=7), learned, learn=False)
+    _, learned = observe(evaluator, text(8))
+    parts, state = observe(evaluator, text(12, seed=7), learned, learn=False)
     assert state.delta_KP is learned.delta_KP
     assert (state.position, state.updates, learned.updates) == (20, 2, 2)
     assert all(part.updates == 0 and part.gradient_norms == () and part.norm_ratio is None for part in parts)
     assert not torch.equal(state.now.state.h, learned.now.state.h)
 
 
-def test_pitfall_37_what_may_not_be_learned_from_is_not(adapter, text, observe, logprobs, static_logprobs):
+def test_pitfall_37_what_may_not_be_learned_from_is_not(evaluator, text, observe, logprobs, static_logprobs):
     """A stream that is only read keeps no delta at all, and scores as the static model does."""
-    parts, state = observe(adapter, text(23), learn=False)
+    parts, state = observe(evaluator, text(23), learn=False)
     assert state.delta_KP is None
     assert torch.equal(logprobs(parts), static_logprobs(parts))
 
@@ -151,26 +151,26 @@ def test_pitfall_37_what_may_not_be_learned_from_is_not(adapter, text, observe, 
 @pytest.mark.parametrize("bad", [-1, 11, -100, 2**40])
 @pytest.mark.parametrize("place", [0, 3, 7])
 @pytest.mark.parametrize("static", [True, False])
-def test_ids_outside_the_vocabulary(adapter, text, bad, place, static):
+def test_ids_outside_the_vocabulary(evaluator, text, bad, place, static):
     """A bad id raises before anything is read, and says which it is; -100 is no target to be ignored."""
     ids = text(9)
     ids[place] = bad
     with pytest.raises(InvalidToken) as raised:
-        adapter.observe(adapter.start(static=static), ids)
+        evaluator.observe(evaluator.start(static=static), ids)
     assert (raised.value.index, raised.value.id) == (place, bad)
 
 
-def test_ids_may_be_a_tensor(adapter, text, observe):
+def test_ids_may_be_a_tensor(evaluator, text, observe):
     """Ids of any integer kind are read as numbers: the state can be stored."""
-    _, one = observe(adapter, text(10))
-    _, other = observe(adapter, torch.tensor(text(10)))
+    _, one = observe(evaluator, text(10))
+    _, other = observe(evaluator, torch.tensor(text(10)))
     assert one.header() == other.header()
     assert all(type(token) is int for token in other.pending)
 
 
-def test_alternatives(adapter, text, observe):
+def test_alternatives(evaluator, text, observe):
     """``top`` alternatives come with the adapted scores, from both passes, best first."""
-    parts, _ = observe(adapter, text(10), top=3)
+    parts, _ = observe(evaluator, text(10), top=3)
     scores = TokenScores.concatenate([part.scores for part in parts])
     assert scores.top_ids.shape == scores.top_logprobs.shape == (10, 3)
     assert (scores.top_logprobs.diff(dim=1) <= 0).all()
@@ -184,7 +184,7 @@ def test_pitfall_23_the_temperature_is_in_all_that_is_scored(
 ):
     """Adapted, static and read-ahead scores are at the temperature, whatever the cuts; 1 changes no bit."""
     model, ids = tiny_model(), text(23)
-    cool = Adapter(model, calibration(model), bos_id=BOS, temperature=0.7)
+    cool = DynamicEvaluator(model, calibration(model), bos_id=BOS, temperature=0.7)
     state, parts, done = cool.start(), [], 0
     for cut in cuts:
         reader = cool.reader(state)
@@ -197,8 +197,8 @@ def test_pitfall_23_the_temperature_is_in_all_that_is_scored(
     reader = cool.reader(cool.start())
     following = reader.next(reader.cursor)
     assert float(following.log_probs_V[ids[0]]) == pytest.approx(float(expected.logprobs[0]), abs=1e-6)
-    plain, _ = observe(Adapter(model, calibration(model), bos_id=BOS), ids)
-    one, _ = observe(Adapter(model, calibration(model), bos_id=BOS, temperature=1.0), ids)
+    plain, _ = observe(DynamicEvaluator(model, calibration(model), bos_id=BOS), ids)
+    one, _ = observe(DynamicEvaluator(model, calibration(model), bos_id=BOS, temperature=1.0), ids)
     assert torch.equal(logprobs(plain), logprobs(one))
     assert not torch.allclose(logprobs(plain), logprobs(parts))
 
@@ -206,16 +206,16 @@ def test_pitfall_23_the_temperature_is_in_all_that_is_scored(
 def test_log_probabilities_alone(tiny_model, calibration, text, digest, observe, logprobs):
     """Leaving out ranks and entropies changes no log-probability and no weight."""
     model, ids = tiny_model(), text(23)
-    whole, one = observe(Adapter(model, calibration(model), bos_id=BOS), ids)
-    lean, other = observe(Adapter(model, calibration(model), bos_id=BOS, logprobs_only=True), ids)
+    whole, one = observe(DynamicEvaluator(model, calibration(model), bos_id=BOS), ids)
+    lean, other = observe(DynamicEvaluator(model, calibration(model), bos_id=BOS, logprobs_only=True), ids)
     assert torch.equal(logprobs(whole), logprobs(lean))
     assert digest(one.delta_KP) == digest(other.delta_KP)
 
 
-def test_without_the_static_row(adapter, text, digest, observe, logprobs):
+def test_without_the_static_row(evaluator, text, digest, observe, logprobs):
     """Leaving the reference out changes no adapted score and no weight."""
-    with_row, one = observe(adapter, text(23))
-    without, other = observe(adapter, text(23), adapter.start(static=False))
+    with_row, one = observe(evaluator, text(23))
+    without, other = observe(evaluator, text(23), evaluator.start(static=False))
     assert torch.equal(logprobs(with_row), logprobs(without))
     assert digest(one.delta_KP) == digest(other.delta_KP)
     assert all(part.static_logprobs is None for part in without)
@@ -226,21 +226,23 @@ FOUR = [(0.5, 20), (1.0, 21), (2.0, 22), (4.0, 23)]
 
 
 @pytest.fixture(scope="module")
-def alone(make_adapter, text, digest, observe, logprobs):
-    """What each of four streams gets on an adapter of its own: log-probabilities and its state's bits."""
+def alone(make_evaluator, text, digest, observe, logprobs):
+    """What each of four streams gets on an evaluator of its own: log-probabilities and its state's bits."""
     results = []
     for scale, seed in FOUR:
-        adapter = make_adapter(decay=0.05)
-        parts, state = observe(adapter, text(21, seed=seed), adapter.start(rate_scale=scale))
+        evaluator = make_evaluator(decay=0.05)
+        parts, state = observe(evaluator, text(21, seed=seed), evaluator.start(rate_scale=scale))
         results.append((logprobs(parts), digest(*state.tensors().values())))
     return results
 
 
 @few
 @given(st.lists(st.integers(0, 3), max_size=24))
-def test_pitfall_36_streams_on_one_adapter_do_not_mix(adapter, alone, text, digest, logprobs, turns):
+def test_pitfall_36_streams_on_one_evaluator_do_not_mix(evaluator, alone, text, digest, logprobs, turns):
     """Four streams observed slice by slice in any order get what each gets alone, bit for bit."""
-    running = [adapter.observe(adapter.start(rate_scale=scale), text(21, seed=seed)) for scale, seed in FOUR]
+    running = [
+        evaluator.observe(evaluator.start(rate_scale=scale), text(21, seed=seed)) for scale, seed in FOUR
+    ]
     collected = [[] for _ in FOUR]
     for turn in [*turns, *(turn for _ in range(6) for turn in range(4))]:
         collected[turn] += [part for part in [next(running[turn], None)] if part is not None]
@@ -249,20 +251,20 @@ def test_pitfall_36_streams_on_one_adapter_do_not_mix(adapter, alone, text, dige
         assert digest(*parts[-1].state.tensors().values()) == bits
 
 
-def test_pitfall_31_streams_start_from_the_loaded_weights(adapter, text, digest, observe):
-    """A stream leaves nothing behind in its adapter: the next one starts as the first did."""
-    _, first = observe(adapter, text(23))
-    observe(adapter, text(40, seed=9), adapter.start(rate_scale=9.0))
-    _, again = observe(adapter, text(23))
+def test_pitfall_31_streams_start_from_the_loaded_weights(evaluator, text, digest, observe):
+    """A stream leaves nothing behind in its evaluator: the next one starts as the first did."""
+    _, first = observe(evaluator, text(23))
+    observe(evaluator, text(40, seed=9), evaluator.start(rate_scale=9.0))
+    _, again = observe(evaluator, text(23))
     assert digest(*first.tensors().values()) == digest(*again.tensors().values())
 
 
 @pytest.mark.parametrize("length", [0, 3, 8, 10])
-def test_reader_agrees_with_observe_and_changes_nothing(adapter, text, digest, observe, logprobs, length):
+def test_reader_agrees_with_observe_and_changes_nothing(evaluator, text, digest, observe, logprobs, length):
     """Reading ahead gives the scores that observing gives within the segment, and leaves the stream alone."""
-    _, state = observe(adapter, text(length))
+    _, state = observe(evaluator, text(length))
     before, header, ids = digest(*state.tensors().values()), state.header(), text(6, seed=5)
-    reader = adapter.reader(state)
+    reader = evaluator.reader(state)
     scores, after = reader.score(reader.cursor, ids, top=2)
     cursor, steps = reader.cursor, []
     for token in ids:
@@ -270,7 +272,7 @@ def test_reader_agrees_with_observe_and_changes_nothing(adapter, text, digest, o
         steps.append(following.log_probs_V[token])
         cursor = following.after(token)
     assert following.log_probs_V.exp().sum() == pytest.approx(1.0, abs=1e-5)
-    parts, observed = observe(adapter, ids, state, learn=False)
+    parts, observed = observe(evaluator, ids, state, learn=False)
     torch.testing.assert_close(scores.logprobs, torch.stack(steps), rtol=0, atol=1e-5)
     torch.testing.assert_close(cursor.state.h, after.state.h, rtol=0, atol=1e-5)
     if not state.pending:
@@ -281,25 +283,25 @@ def test_reader_agrees_with_observe_and_changes_nothing(adapter, text, digest, o
     assert (digest(*state.tensors().values()), state.header()) == (before, header)
 
 
-def test_readers_share_the_workspace_with_learning(adapter, text, observe):
+def test_readers_share_the_workspace_with_learning(evaluator, text, observe):
     """A reader keeps its stream's weights while other streams learn in between."""
-    _, state = observe(adapter, text(12))
-    reader = adapter.reader(state)
+    _, state = observe(evaluator, text(12))
+    reader = evaluator.reader(state)
     expected, _ = reader.score(reader.cursor, text(6))
-    for _ in adapter.observe(adapter.start(rate_scale=3.0), text(12, seed=6)):
+    for _ in evaluator.observe(evaluator.start(rate_scale=3.0), text(12, seed=6)):
         scores, _ = reader.score(reader.cursor, text(6))
         assert torch.equal(scores.logprobs, expected.logprobs)
 
 
 def test_the_slow_weights_never_change(tiny_model, calibration, text, digest, observe):
-    """After all that an adapter can do, the model's weights have the same bits, and no gradients."""
+    """After all that an evaluator can do, the model's weights have the same bits, and no gradients."""
     model = tiny_model()
     before = digest(*model.parameters())
-    adapter = Adapter(model, calibration(model, decay=0.1), bos_id=BOS)
-    _, state = observe(adapter, text(23), adapter.start(rate_scale=1e6))
-    observe(adapter, text(5), adapter.restore(state.tensors(), state.header()))
-    observe(adapter, text(5), adapter.reset(state, fast_weights=True, recurrent=True))
-    reader = adapter.reader(state)
+    evaluator = DynamicEvaluator(model, calibration(model, decay=0.1), bos_id=BOS)
+    _, state = observe(evaluator, text(23), evaluator.start(rate_scale=1e6))
+    observe(evaluator, text(5), evaluator.restore(state.tensors(), state.header()))
+    observe(evaluator, text(5), evaluator.reset(state, fast_weights=True, recurrent=True))
+    reader = evaluator.reader(state)
     reader.score(reader.cursor, text(5))
     measure_rms(model, [text(9)], segment=4, reduction="mean", bos_id=BOS)
     assert digest(*model.parameters()) == before
@@ -307,18 +309,18 @@ def test_the_slow_weights_never_change(tiny_model, calibration, text, digest, ob
 
 
 def test_a_calibration_of_another_model(tiny_model, calibration):
-    """Statistics of another number of weights are refused when the adapter is made."""
+    """Statistics of another number of weights are refused when the evaluator is made."""
     with pytest.raises(ValueError, match="calibration"):
-        Adapter(tiny_model(), calibration(tiny_model(hidden_size=6)), bos_id=BOS)
+        DynamicEvaluator(tiny_model(), calibration(tiny_model(hidden_size=6)), bos_id=BOS)
 
 
 def test_oracle_l_a_repeated_motif_is_learned(tiny_model, config, text, observe, logprobs, static_logprobs):
     """On a stream that repeats a motif, dynamic beats static by a wide margin, and more so at the end."""
     model = tiny_model(hidden_size=16, scale=0.3)
     rms_P, count = measure_rms(model, [text(400, seed=1)], segment=SEGMENT, reduction="mean", bos_id=BOS)
-    settings = config(rate=0.01, coordinates=len(rms_P), statistics_segments=count, max_norm_ratio=2.0)
+    settings = config(rate=0.01, num_fast_weights=len(rms_P), statistics_segments=count, max_norm_ratio=2.0)
     ids = text(10, seed=2) * 30
-    parts, _ = observe(Adapter(model, Calibration(config=settings, rms_P=rms_P), bos_id=BOS), ids)
+    parts, _ = observe(DynamicEvaluator(model, Calibration(config=settings, rms_P=rms_P), bos_id=BOS), ids)
     dynamic, static = -logprobs(parts), -static_logprobs(parts)
     assert static[-100:].mean() > 0.8 * math.log(11)
     assert dynamic.mean() < 0.6 * static.mean()

@@ -1,4 +1,4 @@
-"""Several experts on one stream: a mixture of adapters, each guarded on its own."""
+"""Several experts on one stream: a mixture of evaluators, each guarded on its own."""
 
 import math
 from dataclasses import replace
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.adaptation import mixture
-from rlstm_model.adaptation.adapted_state import EXPERTS
-from rlstm_model.adaptation.adapter import StateMismatch
+from rlstm_model.adaptation.adapted_state import EXPERT_RATES
+from rlstm_model.adaptation.evaluator import StateMismatch
 from rlstm_model.adaptation.mixture import MixtureState
 
 NAN, INF = float("nan"), float("inf")
@@ -21,7 +21,7 @@ KINDS = {"full": None, "subspace": 2}
 
 def bits(state, rows=slice(None)):
     """Deltas and states of some of the rows that learn."""
-    chosen = range(len(state.lineup.rates))[rows]
+    chosen = range(len(state.expert_config.rates))[rows]
     delta = torch.zeros(0) if state.delta_KP is None else state.delta_KP[list(chosen)]
     return [delta, *(tensor[:, [1 + row for row in chosen]] for tensor in state.now.state)]
 
@@ -31,26 +31,26 @@ def equal(one, other):
 
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())
-def adapter(request, make_adapter):
-    return make_adapter(rate=0.1, decay=0.05, rank=request.param)
+def evaluator(request, make_evaluator):
+    return make_evaluator(rate=0.1, decay=0.05, rank=request.param)
 
 
 @pytest.mark.parametrize("experts", [2, 4])
 @pytest.mark.parametrize("learn", [True, False])
-def test_is_the_mixture_of_adapters_that_run_alone(
-    adapter, text, observe, logprobs, static_logprobs, experts, learn
+def test_is_the_mixture_of_evaluators_that_run_alone(
+    evaluator, text, observe, logprobs, static_logprobs, experts, learn
 ):
     """Scores, weights and deltas are those of streams of one rate each, mixed by hand with the static row."""
     ids, apart, deltas = text(30), [], []
-    for rate in EXPERTS[experts]:
-        parts, state = observe(adapter, ids[:21], adapter.start(rate_scale=2 * rate))
-        more, state = observe(adapter, ids[21:], state, learn=learn)
+    for rate in EXPERT_RATES[experts]:
+        parts, state = observe(evaluator, ids[:21], evaluator.start(rate_scale=2 * rate))
+        more, state = observe(evaluator, ids[21:], state, learn=learn)
         apart.append(logprobs(parts + more))
         deltas.append(state.delta_KP[0])
     static = static_logprobs(parts + more)
     expected = mixture.read(MixtureState.start(1, experts), torch.stack([static, *apart], 1)[:, None])
-    parts, state = observe(adapter, ids[:21], adapter.start(rate_scale=2.0, experts=experts))
-    more, state = observe(adapter, ids[21:], state, learn=learn)
+    parts, state = observe(evaluator, ids[:21], evaluator.start(rate_scale=2.0, experts=experts))
+    more, state = observe(evaluator, ids[21:], state, learn=learn)
     found = logprobs(parts + more)
     torch.testing.assert_close(found, expected.logprobs_SN[:, 0].float(), rtol=0, atol=1e-5)
     torch.testing.assert_close(static_logprobs(parts + more), static, rtol=0, atol=1e-6)
@@ -60,22 +60,22 @@ def test_is_the_mixture_of_adapters_that_run_alone(
     assert (found - static).abs().max() > 0.05
 
 
-def test_one_expert_has_no_weights_to_keep(adapter, text, observe):
+def test_one_expert_has_no_weights_to_keep(evaluator, text, observe):
     """A single expert counts all."""
-    _, state = observe(adapter, text(6), adapter.start())
+    _, state = observe(evaluator, text(6), evaluator.start())
     assert state.mixture is None
     assert state.weights == (1.0,)
 
 
 @few
 @given(st.lists(tokens, min_size=1, max_size=20), st.data())
-def test_cuts_do_not_matter(adapter, observe, logprobs, ids, data):
+def test_cuts_do_not_matter(evaluator, observe, logprobs, ids, data):
     """Scores and weights at every cut are those of the whole, to 1e-5."""
-    whole, end = observe(adapter, ids, adapter.start(experts=4))
-    parts, state = [], adapter.start(experts=4)
+    whole, end = observe(evaluator, ids, evaluator.start(experts=4))
+    parts, state = [], evaluator.start(experts=4)
     while ids:
         length = data.draw(st.integers(1, len(ids)))
-        more, state = observe(adapter, ids[:length], state)
+        more, state = observe(evaluator, ids[:length], state)
         parts, ids = parts + more, ids[length:]
     torch.testing.assert_close(logprobs(parts), logprobs(whole), rtol=0, atol=1e-5)
     assert state.weights == pytest.approx(end.weights, abs=1e-5)
@@ -84,26 +84,26 @@ def test_cuts_do_not_matter(adapter, observe, logprobs, ids, data):
 
 @few
 @given(st.lists(tokens, min_size=2, max_size=20), st.randoms(use_true_random=False), st.data())
-def test_oracle_g_permuting_the_future_changes_no_past_score(adapter, observe, logprobs, ids, random, data):
+def test_oracle_g_permuting_the_future_changes_no_past_score(evaluator, observe, logprobs, ids, random, data):
     """To the last bit, with all experts."""
     place = data.draw(st.integers(1, len(ids)))
     future = ids[place:]
     random.shuffle(future)
-    one, _ = observe(adapter, ids, adapter.start(experts=4))
-    other, _ = observe(adapter, ids[:place] + future, adapter.start(experts=4))
+    one, _ = observe(evaluator, ids, evaluator.start(experts=4))
+    other, _ = observe(evaluator, ids[:place] + future, evaluator.start(experts=4))
     assert torch.equal(logprobs(one)[:place], logprobs(other)[:place])
 
 
 @pytest.mark.parametrize("rate_scale", [1.0, 100.0, 1e6])
 @pytest.mark.parametrize("hostile", ["random", "one token", "alternating"])
 def test_the_loss_to_the_static_row_is_bounded(
-    adapter, text, observe, logprobs, static_logprobs, hostile, rate_scale
+    evaluator, text, observe, logprobs, static_logprobs, hostile, rate_scale
 ):
     """After every token of a hostile stream, at any rate: at most ln K + ln(T + 1) nats in all."""
     ids = {"random": text(160), "one token": [3] * 80 + text(80), "alternating": [1, 2] * 40 + [2, 1] * 40}
     for experts in (2, 4):
-        start = adapter.start(experts=experts, rate_scale=rate_scale)
-        parts, _ = observe(adapter, ids[hostile], start)
+        start = evaluator.start(experts=experts, rate_scale=rate_scale)
+        parts, _ = observe(evaluator, ids[hostile], start)
         lost = (static_logprobs(parts).double() - logprobs(parts).double()).cumsum(0)
         for read, nats in enumerate(lost.tolist(), start=1):
             assert nats <= math.log(experts) + math.log(read + 1) + 1e-4
@@ -112,14 +112,14 @@ def test_the_loss_to_the_static_row_is_bounded(
 @pytest.mark.parametrize("row", [0, 1, 2])
 @pytest.mark.parametrize("value", [NAN, INF])
 @pytest.mark.parametrize(("length", "more"), [(8, 2), (8, 4), (10, 1), (10, 2)])
-def test_an_expert_that_computes_no_number_restarts_alone(adapter, text, observe, row, value, length, more):
+def test_an_expert_that_computes_no_number_restarts_alone(evaluator, text, observe, row, value, length, more):
     """Its delta is dropped, the part is scored again, and the other experts go on bit for bit."""
-    _, state = observe(adapter, text(length), adapter.start(experts=4))
+    _, state = observe(evaluator, text(length), evaluator.start(experts=4))
     delta = state.delta_KP.clone()
     delta[row] = value
     ids = text(more, seed=4)
-    (broken,), after = observe(adapter, ids, replace(state, delta_KP=delta))
-    (whole,), expected = observe(adapter, ids, state)
+    (broken,), after = observe(evaluator, ids, replace(state, delta_KP=delta))
+    (whole,), expected = observe(evaluator, ids, state)
     assert broken.guards == ("restarted",)
     assert broken.scores.logprobs.isfinite().all()
     assert torch.equal(broken.static_logprobs, whole.static_logprobs)
@@ -130,21 +130,21 @@ def test_an_expert_that_computes_no_number_restarts_alone(adapter, text, observe
     dropped = torch.tensor([[False, *(row == other for other in range(3))]])
     fresh = replace(state, delta_KP=zeroed, mixture=mixture.drop(state.mixture, dropped))
     if state.pending:
-        slow = adapter.reset(state, fast_weights=True, recurrent=False).now.state
+        slow = evaluator.reset(state, fast_weights=True, recurrent=False).now.state
         for kept, forgotten in zip(fresh.now.state, slow, strict=True):
             kept[:, 1 + row] = forgotten[:, 1 + row]
-    (as_zeroed,), mended = observe(adapter, ids, fresh)
+    (as_zeroed,), mended = observe(evaluator, ids, fresh)
     torch.testing.assert_close(broken.scores.logprobs, as_zeroed.scores.logprobs, rtol=0, atol=1e-5)
     assert after.header() == mended.header() | {"weights": list(after.weights)}
     torch.testing.assert_close(after.delta_KP, mended.delta_KP, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("row", [0, 1, 2])
-def test_a_bad_gradient_is_one_experts_affair(adapter, text, bad_gradients, observe, row):
+def test_a_bad_gradient_is_one_experts_affair(evaluator, text, bad_gradients, observe, row):
     """The expert skips its steps, at the third it restarts; the others learn bit for bit as ever."""
-    expected, _ = observe(adapter, text(24), adapter.start(experts=4))
+    expected, _ = observe(evaluator, text(24), evaluator.start(experts=4))
     bad_gradients({1, 2, 3}, row=row)
-    parts, state = observe(adapter, text(24), adapter.start(experts=4))
+    parts, state = observe(evaluator, text(24), evaluator.start(experts=4))
     skipped = ("step_skipped",)
     assert [part.guards for part in parts] == [(), skipped, skipped, (*skipped, "restarted"), (), ()]
     assert [part.state.bad_steps[row] for part in parts] == [0, 1, 2, 0, 0, 0]
@@ -161,25 +161,25 @@ def test_a_bad_gradient_is_one_experts_affair(adapter, text, bad_gradients, obse
 
 
 def test_an_expert_that_restarts_after_its_steps_has_lost_its_weight(
-    adapter, text, bad_gradients, observe, stored
+    evaluator, text, bad_gradients, observe, stored
 ):
     """It counts as if its last token had been impossible; the state can be stored, and it comes back."""
     bad_gradients({1, 2, 3}, row=1)
-    parts, _ = observe(adapter, text(24), adapter.start(experts=4))
+    parts, _ = observe(evaluator, text(24), evaluator.start(experts=4))
     assert parts[3].guards[-1] == "restarted"
     assert parts[2].state.weights[2] > 1.01 / (12 + 1) / 4
     restarted = parts[3].state
     assert restarted.weights[2] == pytest.approx(1 / (16 + 1) / 4, rel=1e-12)
     mixture.check_state(restarted.mixture)
-    again = adapter.restore(*stored(restarted))
+    again = evaluator.restore(*stored(restarted))
     assert again.weights == restarted.weights
     assert parts[5].state.weights[2] > restarted.weights[2]
 
 
-def test_when_no_expert_can_step_nothing_changes(adapter, text, bad_gradients, observe):
+def test_when_no_expert_can_step_nothing_changes(evaluator, text, bad_gradients, observe):
     """All steps skipped is no update, and the weights stay the same value."""
     bad_gradients({1}, row=slice(None))
-    (first, second, third), _ = observe(adapter, text(12), adapter.start(experts=4))
+    (first, second, third), _ = observe(evaluator, text(12), evaluator.start(experts=4))
     assert second.state.delta_KP is first.state.delta_KP
     assert (second.updates, second.guards) == (0, ("step_skipped",) * 3)
     assert (second.gradient_norms, second.norm_ratio) == ((), None)
@@ -188,10 +188,10 @@ def test_when_no_expert_can_step_nothing_changes(adapter, text, bad_gradients, o
 
 @pytest.mark.parametrize("rate_scale", [1e3, 1e30, 1e308])
 @pytest.mark.parametrize("rate", [0.1, 0.0])
-def test_an_absurd_rate_stays_finite(make_adapter, text, observe, logprobs, rate_scale, rate):
+def test_an_absurd_rate_stays_finite(make_evaluator, text, observe, logprobs, rate_scale, rate):
     """However large the steps, also where thrice the rate is beyond every number."""
-    adapter = make_adapter(rate=rate, decay=0.1)
-    parts, state = observe(adapter, text(40), adapter.start(experts=4, rate_scale=rate_scale))
+    evaluator = make_evaluator(rate=rate, decay=0.1)
+    parts, state = observe(evaluator, text(40), evaluator.start(experts=4, rate_scale=rate_scale))
     assert logprobs(parts).isfinite().all()
     assert sum(state.weights) == pytest.approx(1.0)
     for part in parts:
@@ -200,32 +200,32 @@ def test_an_absurd_rate_stays_finite(make_adapter, text, observe, logprobs, rate
         assert not any(part.guards for part in parts)
 
 
-def test_a_reset_of_the_weights_makes_the_experts_equal(adapter, text, observe):
+def test_a_reset_of_the_weights_makes_the_experts_equal(evaluator, text, observe):
     """Pi = 1/K and t = 0; a reset of the text alone leaves them."""
-    _, state = observe(adapter, text(10), adapter.start(experts=4))
+    _, state = observe(evaluator, text(10), evaluator.start(experts=4))
     assert state.weights != (0.25,) * 4
-    kept = adapter.reset(state, fast_weights=False, recurrent=True)
+    kept = evaluator.reset(state, fast_weights=False, recurrent=True)
     assert kept.mixture is state.mixture
-    reset = adapter.reset(state, fast_weights=True, recurrent=False)
+    reset = evaluator.reset(state, fast_weights=True, recurrent=False)
     assert reset.weights == (0.25,) * 4
     assert int(reset.mixture.tokens_N) == 0
     assert reset.delta_KP is None
-    (part,), _ = observe(adapter, text(1), reset)
+    (part,), _ = observe(evaluator, text(1), reset)
     assert int(part.state.mixture.tokens_N) == 1
 
 
 @pytest.mark.parametrize("experts", [2, 4])
 @pytest.mark.parametrize("length", [0, 3, 8, 10])
 def test_round_trip_goes_on_to_the_last_bit(
-    adapter, text, digest, observe, logprobs, stored, experts, length
+    evaluator, text, digest, observe, logprobs, stored, experts, length
 ):
     """Also in mid-segment: weights of experts, deltas and states come back as they were."""
-    _, state = observe(adapter, text(length), adapter.start(experts=experts))
-    again = adapter.restore(*stored(state))
+    _, state = observe(evaluator, text(length), evaluator.start(experts=experts))
+    again = evaluator.restore(*stored(state))
     assert again.header() == state.header()
     assert all(map(torch.equal, again.mixture, state.mixture))
     assert digest(*again.tensors().values()) == digest(*state.tensors().values())
-    (one, end), (other, same) = (observe(adapter, text(9, seed=4), value) for value in (state, again))
+    (one, end), (other, same) = (observe(evaluator, text(9, seed=4), value) for value in (state, again))
     assert torch.equal(logprobs(one), logprobs(other))
     assert end.header() == same.header()
     assert digest(*end.tensors().values()) == digest(*same.tensors().values())
@@ -243,32 +243,34 @@ def test_round_trip_goes_on_to_the_last_bit(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_wrong_header_values(adapter, text, observe, field, values):
+def test_wrong_header_values(evaluator, text, observe, field, values):
     """Weights that no stream can have, and counts of experts that do not fit, are refused by name."""
-    _, state = observe(adapter, text(10), adapter.start(experts=4))
+    _, state = observe(evaluator, text(10), evaluator.start(experts=4))
     for value in values:
         with pytest.raises(StateMismatch, match=field):
-            adapter.restore(state.tensors(), {**state.header(), field: value})
+            evaluator.restore(state.tensors(), {**state.header(), field: value})
 
 
-def test_fewer_experts_than_were_stored(adapter, text, observe):
+def test_fewer_experts_than_were_stored(evaluator, text, observe):
     """A header of two experts does not fit the tensors of four."""
-    _, state = observe(adapter, text(10), adapter.start(experts=4))
+    _, state = observe(evaluator, text(10), evaluator.start(experts=4))
     fewer = {"experts": 2, "weights": [0.5, 0.5], "bad_steps": [0]}
     with pytest.raises(StateMismatch, match="shape"):
-        adapter.restore(state.tensors(), state.header() | fewer)
+        evaluator.restore(state.tensors(), state.header() | fewer)
 
 
-@pytest.mark.parametrize("lineup", [{"experts": 3}, {"experts": 0}, {"experts": True}, {"experts": 2.0}])
-def test_start_refuses_numbers_of_experts(adapter, lineup):
+@pytest.mark.parametrize(
+    "expert_config", [{"experts": 3}, {"experts": 0}, {"experts": True}, {"experts": 2.0}]
+)
+def test_start_refuses_numbers_of_experts(evaluator, expert_config):
     """There are 1, 2 or 4."""
     with pytest.raises(ValueError, match="experts must be one of"):
-        adapter.start(**lineup)
+        evaluator.start(**expert_config)
 
 
-def test_several_experts_need_the_static_row(adapter):
+def test_several_experts_need_the_static_row(evaluator):
     """It is one of them; and whether it is there is true or false."""
     with pytest.raises(ValueError, match="static"):
-        adapter.start(experts=2, static=False)
+        evaluator.start(experts=2, static=False)
     with pytest.raises(ValueError, match="static"):
-        adapter.start(static=1)
+        evaluator.start(static=1)

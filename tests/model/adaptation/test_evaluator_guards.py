@@ -1,11 +1,11 @@
-"""The adapter's guards and resets: whatever a stream does to its weights, the next score is a number."""
+"""The evaluator's guards and resets: whatever a stream does to its weights, the next score is a number."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapter import Cursor, NonFiniteState
+from rlstm_model.adaptation.evaluator import Cursor, NonFiniteState
 from rlstm_model.scoring import score
 from rlstm_model.state import State
 
@@ -26,11 +26,11 @@ def broken(cursor, row):
 
 
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_a_step_that_is_not_finite_is_skipped(make_adapter, text, bad_gradients, observe, logprobs, value):
+def test_a_step_that_is_not_finite_is_skipped(make_evaluator, text, bad_gradients, observe, logprobs, value):
     """The delta stays as it was, the skip is counted and named, and the next good step clears the count."""
-    adapter = make_adapter()
+    evaluator = make_evaluator()
     bad_gradients({1, 2}, value=value)
-    parts, state = observe(adapter, text(16))
+    parts, state = observe(evaluator, text(16))
     assert [part.guards for part in parts] == [(), ("step_skipped",), ("step_skipped",), ()]
     assert [part.state.bad_steps for part in parts] == [(0,), (1,), (2,), (0,)]
     assert [part.updates for part in parts] == [1, 0, 0, 1]
@@ -41,11 +41,11 @@ def test_a_step_that_is_not_finite_is_skipped(make_adapter, text, bad_gradients,
     assert torch.isfinite(logprobs(parts)).all()
 
 
-def test_three_bad_steps_in_a_row_restart(make_adapter, text, bad_gradients, observe):
+def test_three_bad_steps_in_a_row_restart(make_evaluator, text, bad_gradients, observe):
     """The third bad step in a row drops the fast weights; the stream goes on from zero."""
-    adapter = make_adapter()
+    evaluator = make_evaluator()
     bad_gradients({1, 2, 3})
-    parts, state = observe(adapter, text(20))
+    parts, state = observe(evaluator, text(20))
     assert parts[3].guards == ("step_skipped", "restarted")
     assert (parts[3].state.delta_KP, parts[3].state.bad_steps) == (None, (0,))
     assert torch.equal(parts[3].state.now.state.h, parts[3].state.start.state.h)
@@ -58,16 +58,16 @@ def test_three_bad_steps_in_a_row_restart(make_adapter, text, bad_gradients, obs
 @pytest.mark.parametrize("more", [1, 2, 4, 9])
 @pytest.mark.parametrize("learn", [True, False])
 def test_fast_weights_that_compute_no_number_restart(
-    make_adapter, text, observe, logprobs, value, length, more, learn
+    make_evaluator, text, observe, logprobs, value, length, more, learn
 ):
     """The scores are those of zero fast weights from the segment's start, and the guard is named."""
-    adapter, ids = make_adapter(), text(more, seed=4)
-    _, state = observe(adapter, text(length))
+    evaluator, ids = make_evaluator(), text(more, seed=4)
+    _, state = observe(evaluator, text(length))
     assert len(state.pending) == length % 4
-    parts, after = observe(adapter, ids, poisoned(state, value), learn=learn)
+    parts, after = observe(evaluator, ids, poisoned(state, value), learn=learn)
     fresh = replace(state, delta_KP=None)
     whole, _ = score(
-        adapter.model,
+        evaluator.model,
         [*fresh.pending, *ids[:4]],
         state=fresh.start.state.rows(slice(1, 2)),
         last=fresh.start.last,
@@ -80,23 +80,23 @@ def test_fast_weights_that_compute_no_number_restart(
     assert after.position == length + more
 
 
-def test_one_bad_weight_in_the_middle_of_a_stream(make_adapter, text, observe):
+def test_one_bad_weight_in_the_middle_of_a_stream(make_evaluator, text, observe):
     """A single infinite weight of the output layer is enough to restart."""
-    adapter = make_adapter()
-    _, state = observe(adapter, text(8))
+    evaluator = make_evaluator()
+    _, state = observe(evaluator, text(8))
     bias = 2 * 11 * 5
-    parts, _ = observe(adapter, text(4), poisoned(state, INF, slice(bias, bias + 1)))
+    parts, _ = observe(evaluator, text(4), poisoned(state, INF, slice(bias, bias + 1)))
     assert parts[0].guards == ("restarted",)
     assert parts[0].updates == 1
 
 
 @pytest.mark.parametrize("rule", [{"rule": "rms"}, {"rule": "sgd"}, {"rule": "rms", "decay": 3.0}], ids=str)
 @pytest.mark.parametrize("rate_scale", [1e3, 1e6, 1e30, 1e300])
-def test_an_absurd_rate_stays_finite(make_adapter, text, observe, logprobs, rule, rate_scale):
+def test_an_absurd_rate_stays_finite(make_evaluator, text, observe, logprobs, rule, rate_scale):
     """However large the steps: the delta is projected or dropped, every score is a number, nothing raises."""
-    adapter = make_adapter(**rule)
-    slow_norm = adapter.fast_weights.slow_norm
-    parts, _ = observe(adapter, text(80), adapter.start(rate_scale=rate_scale))
+    evaluator = make_evaluator(**rule)
+    slow_norm = evaluator.fast_weights.slow_norm
+    parts, _ = observe(evaluator, text(80), evaluator.start(rate_scale=rate_scale))
     assert torch.isfinite(logprobs(parts)).all()
     assert {guard for part in parts for guard in part.guards} <= {"projected", "step_skipped", "restarted"}
     for part in parts:
@@ -111,32 +111,32 @@ def test_an_absurd_rate_stays_finite(make_adapter, text, observe, logprobs, rule
 @pytest.mark.parametrize("length", [0, 8])
 @pytest.mark.parametrize("more", [1, 4])
 @pytest.mark.parametrize("learn", [True, False])
-def test_a_recurrent_state_that_is_no_number_raises(make_adapter, text, observe, length, more, learn):
+def test_a_recurrent_state_that_is_no_number_raises(make_evaluator, text, observe, length, more, learn):
     """A broken cursor cannot be mended by dropping weights: NonFiniteState, with and without a delta."""
-    adapter = make_adapter()
-    state = adapter.start() if not length else observe(adapter, text(length))[1]
+    evaluator = make_evaluator()
+    state = evaluator.start() if not length else observe(evaluator, text(length))[1]
     for row, named in ((1, "recurrent state"), (0, "slow weights' state")):
         bad = replace(state, now=broken(state.now, row), start=broken(state.start, row))
         with pytest.raises(NonFiniteState, match=named):
-            observe(adapter, text(more), bad, learn=learn)
+            observe(evaluator, text(more), bad, learn=learn)
 
 
-def test_a_broken_start_of_the_segment_raises(make_adapter, text, observe):
+def test_a_broken_start_of_the_segment_raises(make_evaluator, text, observe):
     """In mid-segment a restart reads from the segment's start: where that is broken it says so."""
-    adapter = make_adapter()
-    _, state = observe(adapter, text(10))
+    evaluator = make_evaluator()
+    _, state = observe(evaluator, text(10))
     bad = replace(poisoned(state, NAN), start=broken(state.start, 1))
     for more in (1, 2):
         with pytest.raises(NonFiniteState):
-            observe(adapter, text(more), bad)
+            observe(evaluator, text(more), bad)
     with pytest.raises(NonFiniteState):
-        adapter.reset(bad, fast_weights=True, recurrent=False)
+        evaluator.reset(bad, fast_weights=True, recurrent=False)
 
 
-def test_reader_refuses_what_is_no_number(make_adapter, text, observe):
+def test_reader_refuses_what_is_no_number(make_evaluator, text, observe):
     """Inference cannot restart a stream: it raises instead of answering NaN."""
-    adapter = make_adapter()
-    _, state = observe(adapter, text(10))
-    reader = adapter.reader(poisoned(state, NAN))
+    evaluator = make_evaluator()
+    _, state = observe(evaluator, text(10))
+    reader = evaluator.reader(poisoned(state, NAN))
     with pytest.raises(ArithmeticError):
         reader.score(reader.cursor, text(3))

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from rlstm_model.adaptation.reader import static_reader
-from rlstm_model.adaptation.round import Slice, Turn, perform
-from rlstm_model.adaptation.static_weights import StaticWeights
+from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
+from rlstm_model.adaptation.frozen_weights import FrozenWeights
+from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.scoring import score
 
 BOS = 1
@@ -19,9 +19,9 @@ def test_scores_are_the_models_own(tiny_model, text, shape, temperature):
     """Texts of any length and single tokens: what scoring each alone gives."""
     model = tiny_model(**shape)
     texts = [tuple(text(length, seed=length)) for length in (1, 4, 9, 9, 30)]
-    readers = [static_reader(model, BOS, temperature) for _ in texts]
-    works = [Slice(reader, reader.cursor, ids, 2) for reader, ids in zip(readers, texts, strict=True)]
-    *found, following = perform([*works, Turn(readers[0], readers[0].cursor)])
+    readers = [frozen_reader(model, BOS, temperature) for _ in texts]
+    works = [ScoreChunk(reader, reader.cursor, ids, 2) for reader, ids in zip(readers, texts, strict=True)]
+    *found, following = run_batch([*works, DecodeStep(readers[0], readers[0].cursor)])
     for result, ids in zip(found, texts, strict=True):
         expected, state = score(model, ids, state=None, last=BOS, top=2, temperature=temperature)
         torch.testing.assert_close(result.scores.logprobs, expected.logprobs, rtol=0, atol=1e-5)
@@ -34,9 +34,9 @@ def test_scores_are_the_models_own(tiny_model, text, shape, temperature):
 def test_readers_of_one_model_are_read_together(tiny_model):
     """Each text may have a reader of its own: their weights are the same ones."""
     model = tiny_model()
-    one, other = (static_reader(model, BOS) for _ in range(2))
+    one, other = (frozen_reader(model, BOS) for _ in range(2))
     assert one.rows == other.rows
     assert hash(one.rows) == hash(other.rows)
-    assert one.rows != static_reader(model, BOS, 0.5).rows
-    assert one.rows != static_reader(tiny_model(), BOS).rows
-    assert StaticWeights(model).zero(3).shape == (3, 0)
+    assert one.rows != frozen_reader(model, BOS, 0.5).rows
+    assert one.rows != frozen_reader(tiny_model(), BOS).rows
+    assert FrozenWeights(model).zero(3).shape == (3, 0)

@@ -1,11 +1,11 @@
-"""The adapter: score a segment with the weights as they are, then learn from it.
+"""The evaluator: score a segment with the weights as they are, then learn from it.
 
 This is the one home of that order. Evaluation on a test set and a live session call the same code, so a
 published number is the served number. Steps happen on the absolute token grid of the stream, at positions
 that are multiples of S, however the stream is cut: the tokens of an unfinished segment are kept together
 with the states at its start, and learning always reads the whole segment from there. A stream is read by
-several rows (:class:`~rlstm_model.adaptation.adapted_state.Lineup`), and a round
-(:mod:`rlstm_model.adaptation.round`) advances many streams.
+several rows (:class:`~rlstm_model.adaptation.adapted_state.ExpertConfig`), and a round
+(:mod:`rlstm_model.adaptation.batch_step`) advances many streams.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,58 +16,58 @@ from torch import Tensor
 from rlstm_model.adaptation.adapted_state import (
     AdaptedState,
     Cursor,
-    Lineup,
+    ExpertConfig,
     NonFiniteState,
     StateMismatch,
-    StateShape,
+    StateSchema,
     rate_scale_of,
 )
+from rlstm_model.adaptation.batch_step import Decisions, ObserveChunk, ObservedChunk, run_batch
 from rlstm_model.adaptation.learner import Learner
 from rlstm_model.adaptation.reader import Reader
 from rlstm_model.adaptation.restart import reset
-from rlstm_model.adaptation.round import Decisions, Observed, Part, perform
 from rlstm_model.vocab import check_ids
 
 __all__ = [
     "AdaptedState",
-    "Adapter",
     "Cursor",
     "Decisions",
-    "Lineup",
+    "DynamicEvaluator",
+    "ExpertConfig",
     "NonFiniteState",
-    "Observed",
-    "Part",
+    "ObserveChunk",
+    "ObservedChunk",
     "Reader",
     "StateMismatch",
 ]
 
 
-class Adapter(Learner):
+class DynamicEvaluator(Learner):
     """Dynamic evaluation of one model under one calibration, for any number of streams.
 
     The model's weights are never changed.
     """
 
     def start(self, *, rate_scale: float = 1.0, static: bool = True, experts: int = 1) -> AdaptedState:
-        """The state before any text; see :class:`Lineup`.
+        """The state before any text; see :class:`ExpertConfig`.
 
-        Raises ValueError unless ``rate_scale`` is a finite number of at least 0 and the lineup is one.
+        Raises ValueError unless ``rate_scale`` is a finite number of at least 0 and there are such experts.
         """
-        lineup = Lineup(experts=experts, static=static)
-        now = self.before_text(lineup)
+        expert_config = ExpertConfig(experts=experts, static=static)
+        now = self.before_text(expert_config)
         return AdaptedState(
-            lineup=lineup,
+            expert_config=expert_config,
             delta_KP=None,
             now=now,
             start=now,
-            mixture=self.equal_weights(lineup),
-            bad_steps=(0,) * len(lineup.rates),
+            mixture=self.equal_weights(expert_config),
+            bad_steps=(0,) * len(expert_config.rates),
             rate_scale=rate_scale_of(rate_scale),
         )
 
     def observe(
         self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0
-    ) -> Iterator[Observed]:
+    ) -> Iterator[ObservedChunk]:
         """Score ``ids``, then learn from them: in parts, none of which crosses the end of a segment.
 
         Each part carries the state after it; stop whenever you like and keep the last. ``learn=False``
@@ -76,17 +76,17 @@ class Adapter(Learner):
         """
         return self._parts(state, check_ids(ids, self.model.config.vocab_size), learn, top)
 
-    def _parts(self, state: AdaptedState, ids: list[int], learn: bool, top: int) -> Iterator[Observed]:
+    def _parts(self, state: AdaptedState, ids: list[int], learn: bool, top: int) -> Iterator[ObservedChunk]:
         done = 0
         while done < len(ids):
-            part = self.part(state, ids[done : done + self.config.segment], learn=learn, top=top)
-            (observed,) = perform([part])
-            if not isinstance(observed, Observed):
+            part = self.chunk(state, ids[done : done + self.config.segment], learn=learn, top=top)
+            (observed,) = run_batch([part])
+            if not isinstance(observed, ObservedChunk):
                 raise observed if isinstance(observed, Exception) else TypeError(type(observed))
             state, done = observed.state, done + len(part.ids)
             yield observed
 
-    def part(
+    def chunk(
         self,
         state: AdaptedState,
         ids: Sequence[int],
@@ -94,14 +94,14 @@ class Adapter(Learner):
         learn: bool = True,
         top: int = 0,
         decided: Decisions | None = None,
-    ) -> Part:
+    ) -> ObserveChunk:
         """As many of ``ids``, tokens of the vocabulary, as the stream's unfinished segment has room for.
 
-        It is done in a round with others: :func:`~rlstm_model.adaptation.round.perform`. ``decided``: what
+        Done in a batch with others: :func:`~rlstm_model.adaptation.batch_step.run_batch`. ``decided``: what
         the guards decided over the same part before, for them to do so again.
         """
         room = self.config.segment - state.position % self.config.segment
-        return Part(state, tuple(ids[:room]), learn, top, self, decided)
+        return ObserveChunk(state, tuple(ids[:room]), learn, top, self, decided)
 
     def reader(self, state: AdaptedState, *, static: bool = False) -> Reader:
         """The stream's present experts, for inference.
@@ -109,8 +109,8 @@ class Adapter(Learner):
         With ``static`` the log-probabilities of the slow weights stand beside theirs, if the stream has the
         static row: of several experts it is one, and beside a single one it reads along.
         """
-        static = static and state.lineup.static
-        rows = slice(state.lineup.rows) if static else state.lineup.mixed
+        static = static and state.expert_config.static
+        rows = slice(state.expert_config.rows) if static else state.expert_config.mixed
         now = Cursor(state.now.state.rows(rows), state.now.last, state.mixture)
         return Reader(self.rows, state.delta_KP, now, static)
 
@@ -119,9 +119,9 @@ class Adapter(Learner):
         return reset(self, state, fast_weights=fast_weights, recurrent=recurrent)
 
     @property
-    def shape(self) -> StateShape:
+    def state_schema(self) -> StateSchema:
         """What a stored state must look like to be this model's."""
-        return StateShape(
+        return StateSchema(
             recurrent=self.model.initial_state(1),
             weights=self.fast_weights.size,
             kept=self.fast_weights.zero(1).dtype,
@@ -134,4 +134,4 @@ class Adapter(Learner):
 
         Raises StateMismatch when shapes or fields are not this model's, NonFiniteState for NaN or infinity.
         """
-        return self.shape.restore(tensors, header)
+        return self.state_schema.restore(tensors, header)
