@@ -8,21 +8,29 @@ import ctypes
 import os
 import threading
 from collections.abc import Sequence
-from ctypes import byref, c_char_p, c_float, c_int32, c_int64, c_void_p
+from ctypes import byref, c_int64, c_void_p
 from functools import cache
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlstm_model.native.library import NativeUnavailable, library
 from rlstm_model.native.packed import Floats, PackedModel, RowStruct, StepStruct, padded
 
-NAMES: Final = ("librlstm.so", "librlstm.dylib", "rlstm.dll")
-
-
-class NativeUnavailable(ImportError):
-    """The native core was not built when the distribution was installed."""
+__all__ = [
+    "Mixed",
+    "NativeUnavailable",
+    "PackedModel",
+    "Pool",
+    "Row",
+    "Step",
+    "Window",
+    "identity",
+    "instructions",
+    "mix",
+    "pool",
+]
 
 
 class Row(NamedTuple):
@@ -177,30 +185,12 @@ def _address(array: NDArray[Any] | None, dtype: type, size: int) -> int | None:
 
 
 @cache
-def pool() -> Pool:
-    """The pool that this process shares: as many threads as there are cores, or RLSTM_THREADS."""
-    return Pool(int(os.environ.get("RLSTM_THREADS", 0)) or len(os.sched_getaffinity(0)))
-
-
-@cache
-def library() -> ctypes.CDLL:
-    """The built library. Raises NativeUnavailable."""
-    folder = Path(__file__).parent
-    paths = [folder / name for name in NAMES if (folder / name).exists()]
-    if not paths:
-        raise NativeUnavailable(
-            "the native core was not built: install a C compiler (or `pip install ziglang`), then "
-            "`pip install --force-reinstall --no-deps mogrifier-rlstm`"
-        )
-    loaded = ctypes.CDLL(str(paths[0]))
-    loaded.rl_pool_new.restype, loaded.rl_pool_new.argtypes = c_void_p, [c_int32]
-    loaded.rl_pool_free.restype, loaded.rl_pool_free.argtypes = None, [c_void_p]
-    loaded.rl_window.restype = c_int32
-    loaded.rl_window.argtypes = [c_void_p, c_void_p, c_int32, c_void_p, c_float]
-    loaded.rl_mix.restype = c_int32
-    loaded.rl_mix.argtypes = [c_int32, c_int32, c_int64, c_void_p, c_int32, *9 * [c_void_p]]
-    loaded.rl_identity.restype = loaded.rl_instructions.restype = c_char_p
-    return loaded
+def pool(threads: int | None = None) -> Pool:
+    """The pool of so many threads that this process shares; None is RLSTM_THREADS, or one for each core."""
+    if threads is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return pool(int(os.environ.get("RLSTM_THREADS", 0)) or cores)
+    return Pool(threads)
 
 
 def identity() -> str:

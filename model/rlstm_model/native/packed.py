@@ -5,7 +5,7 @@ is zero and stays zero. Shape suffixes: N rows of a matrix, M columns, R and Q a
 elements of all cores and biases, T tokens, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.config import ModelConfig
+from rlstm_model.native.library import library
 
 LANES: Final = 16
 
@@ -188,6 +189,7 @@ class PackedModel:
         self._kept: list[Any] = []
         self._weights = weights
         self._space = space or Space({}, ())
+        self._laid: list[tuple[str, int, Callable[[Floats], None]]] = []
         self._offsets: dict[str, list[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]]] = {}
         self._size = 0
         self.struct = self._build()
@@ -202,7 +204,17 @@ class PackedModel:
     @property
     def names(self) -> list[str]:
         """The weights of which cores and biases are elements, in their order."""
-        return [*self._offsets] if self._space.whole else [*self._space.axes, *self._space.biases]
+        return [*self._weights] if self._space.whole else [*self._space.axes, *self._space.biases]
+
+    def lay(self, delta_P: Floats) -> None:
+        """Lay a row's fast weights over a model that is ``whole``; those that were there before go."""
+        parts, done = {}, 0
+        for name, weight in self._weights.items():
+            part = delta_P[done : done + weight.size].reshape(weight.shape)
+            parts[name] = part if "mogrifier_" in name else part[None]  # stacked over rounds, or single
+            done += weight.size
+        for name, index, put in self._laid:
+            put(np.ascontiguousarray(parts[name][index], np.float32))
 
     def pad_states(self, states_N2S: Floats) -> Floats:
         """States ``[N, 2, S]``, h and then c of all layers' units, as rows take them: padded copies."""
@@ -236,18 +248,29 @@ class PackedModel:
         self._kept.append(array)
         return int(array.ctypes.data)
 
-    def _matrix(self, weight_NM: NDArray[Any], rows: int, columns: int) -> _Matrix:
-        """``rows`` and ``columns`` are the blocks of each side, which are padded one by one."""
-        whole = _pad_blocks(weight_NM, rows, columns)
-        dtype = np.float16 if weight_NM.dtype == np.float16 else np.float32
-        n, m = whole.shape
-        forward = np.ascontiguousarray(whole.reshape(n // LANES, LANES, m).transpose(0, 2, 1), dtype)
-        backward = np.ascontiguousarray(whole.T.reshape(m // LANES, LANES, n).transpose(0, 2, 1), dtype)
-        return _Matrix(n, m, int(dtype is np.float16), self._keep(forward), self._keep(backward))
+    def _matrix(
+        self, weight_NM: NDArray[Any], rows: int, columns: int, name: str = "", index: int = 0
+    ) -> _Matrix:
+        """``rows`` and ``columns`` are the blocks of each side, which are padded one by one.
+
+        ``name`` and ``index``: whose whole weights may be laid over it.
+        """
+        sides, blocks = weight_NM.shape, (rows, columns)
+        n, m = (count * padded(side // count) for side, count in zip(sides, blocks, strict=True))
+        forward = np.zeros((n // LANES, m, LANES), np.float32)
+        backward = np.zeros((m // LANES, n, LANES), np.float32)
+        dense = np.ascontiguousarray(weight_NM, np.float32)
+        _pack(dense, None, blocks, forward, backward)
+        half = weight_NM.dtype == np.float16 and not self._space.whole
+        if half:
+            forward, backward = forward.astype(np.float16), backward.astype(np.float16)
+        if self._space.whole:
+            self._laid.append((name, index, lambda part: _pack(dense, part, blocks, forward, backward)))
+        return _Matrix(n, m, int(half), self._keep(forward), self._keep(backward))
 
     def _weight(self, name: str, rows: int, columns: int, index: int | None = None) -> _Weight:
         weight = self._weights[name] if index is None else self._weights[name][index]
-        shared = self._matrix(weight, rows, columns)
+        shared = self._matrix(weight, rows, columns, name, index or 0)
         if self._space.whole:
             own = self._claim(name, weight.shape, (rows, columns))
             return _Weight(shared, _Matrix(), _Matrix(), own, 0, 0)
@@ -272,6 +295,8 @@ class PackedModel:
         own = -1
         if self._space.whole or name in self._space.biases:
             own = self._claim(name, values.shape, (blocks,))
+        if self._space.whole:
+            self._laid.append((name, index or 0, _adding(whole[:, : len(values) // blocks])))
         return _Bias(self._keep(whole), own, whole.size, 1)
 
     def _claim(self, name: str, shape: tuple[int, ...], blocks: tuple[int, ...]) -> int:
@@ -286,8 +311,11 @@ class PackedModel:
         config, weights = self.config, self._weights
         embedding = weights["embedding.input"]
         width = embedding.shape[1]
-        rows = np.zeros((len(embedding), padded(width)), embedding.dtype)
+        half = embedding.dtype == np.float16 and not self._space.whole
+        rows = np.zeros((len(embedding), padded(width)), np.float16 if half else np.float32)
         rows[:, :width] = embedding
+        if self._space.whole:
+            self._laid.append(("embedding.input", 0, _adding(rows[:, :width])))
         model = _Model(
             vocab=config.vocab_size,
             padded_vocab=padded(config.vocab_size),
@@ -298,7 +326,7 @@ class PackedModel:
             stacking=("residual", "skip", "plain").index(config.stacking),
             components=config.softmax_components,
             embedding_width=padded(width),
-            embedding_half=int(embedding.dtype == np.float16),
+            embedding_half=int(half),
             feature_width=padded(weights[f"stack.layers.{config.num_layers - 1}.h"].shape[1]),
             embedding=self._keep(rows),
             input_own=-1,
@@ -379,6 +407,24 @@ class PackedModel:
                 flat[whole.ravel()[inside]] = np.flatnonzero(inside) + offset
                 places.append(flat)
         return np.concatenate(places) if places else np.empty(0, np.int64)
+
+
+def _pack(
+    dense_NM: Floats, delta_NM: Floats | None, blocks: tuple[int, int], forward: Floats, backward: Floats
+) -> None:
+    n, m = dense_NM.shape
+    delta = None if delta_NM is None else delta_NM.ctypes.data
+    library().rl_pack(dense_NM.ctypes.data, delta, n, m, *blocks, forward.ctypes.data, backward.ctypes.data)
+
+
+def _adding(whole: Floats) -> Callable[[Floats], None]:
+    """Puts what is given, added to the values that there are now, where they are."""
+    loaded = whole.copy()
+
+    def put(part: Floats) -> None:
+        whole[:] = loaded + part.reshape(loaded.shape)
+
+    return put
 
 
 def _vector(values: Floats, size: int) -> Floats:

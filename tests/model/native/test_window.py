@@ -126,7 +126,7 @@ class Case:
         return native.Row(
             ids=np.ascontiguousarray(ids[:-1]),
             state=self.model.pad_states(self.states_N2S[number : number + 1])[0],
-            delta_P=self.elements_ND[number].copy() if own else None,
+            delta_P=self.elements_ND[number].copy() if own and not self.model.struct.whole else None,
             targets=np.ascontiguousarray(ids[1:]) if learn else None,
             loss=self.loss_NT[number].copy() if learn else None,
             gradient=learn,
@@ -210,6 +210,17 @@ def test_whole_models_learn_every_weight(reference, pool):
     (window,) = pool.window(case.model, [case.row(0)])
     gradient = window.gradient_P
     order = np.concatenate([np.full(case.weights[name].size, i) for i, name in enumerate(case.model.names)])
+    laid = draw(case.generator, gradient.size, 0.1)
+    case.model.lay(laid)
+    (changed,) = pool.window(case.model, [case.row(0)])
+    parts = np.split(laid, np.cumsum([weight.size for weight in case.weights.values()])[:-1])
+    sums = {n: w + part.reshape(w.shape) for (n, w), part in zip(case.weights.items(), parts, strict=True)}
+    (plain,) = pool.window(PackedModel(case.config, sums, space), [case.row(0)])
+    np.testing.assert_allclose(changed.log_probs_TV, plain.log_probs_TV, atol=1e-5)
+    np.testing.assert_allclose(changed.gradient_P, plain.gradient_P, atol=1e-5)
+    case.model.lay(np.zeros_like(laid))
+    (again,) = pool.window(case.model, [case.row(0)])
+    assert again.gradient_P.tobytes() == gradient.tobytes()
     for number, name in enumerate(case.model.names):
         direction = np.where(order == number, case.generator.normal(size=gradient.size), 0.0)
         by_name = np.concatenate([direction[order == case.model.names.index(n)] for n in case.space.biases])

@@ -126,6 +126,11 @@ RL_API void rl_pool_free(rl_pool *pool);
 /* Read a window in every row, and learn from it where a row wants that. 0, or -1 when memory ran out. */
 RL_API int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_row *row, float temperature);
 
+/* Pack the sum of a matrix [n, m] and, unless it is NULL, of `delta` [n, m], all float32, as an rl_matrix has it; its
+ * sides are cut into blocks that are padded one by one. Padding is left as it is. */
+RL_API void rl_pack(const float *matrix, const float *delta, int32_t n, int32_t m, int32_t row_blocks,
+                    int32_t column_blocks, float *forward, float *backward);
+
 /* Mix `experts` rows' log-probabilities of `length` tokens and let the weights follow them.
  *
  * log_probs  [experts] pointers to [length, stride], stride the padded vocabulary

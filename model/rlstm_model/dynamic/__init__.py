@@ -1,0 +1,1 @@
+"""Dynamic evaluation: sessions whose fast weights follow their text (docs/adaptation.md)."""
