@@ -37,9 +37,7 @@ class Parameters(NamedTuple):
     @property
     def units(self) -> int:
         """Hidden units of all layers together."""
-        return sum(
-            self.arrays[f"stack.layers.{layer}.h"].shape[1] for layer in range(self.config.num_layers)
-        )
+        return sum(self.arrays[f"stack.layers.{layer}.h"].shape[1] for layer in range(self.config.num_layers))
 
 
 def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -55,7 +53,10 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         named["embedding.mixture.projection_bias"] = (components, n)
         named["embedding.mixture.weights"] = (components, n)
     for layer in range(config.num_layers):
-        own: dict[str, tuple[int, ...]] = {"x": ((2 if rlstm else 4) * n, n), "h": ((3 if rlstm else 4) * n, n)}
+        own: dict[str, tuple[int, ...]] = {
+            "x": ((2 if rlstm else 4) * n, n),
+            "h": ((3 if rlstm else 4) * n, n),
+        }
         own |= {"u": (n, n), "c": (n, n)} if rlstm else {}
         own |= {"bias": (4 * n,), "mogrifier_up": (rounds, n, rank or n)}
         own |= {"mogrifier_down": (rounds, rank, n)} if rank else {}

@@ -63,7 +63,9 @@ def uniform(seed: int, choice: int, index: int) -> float:
     return float(np.random.Generator(np.random.Philox(key=key, counter=counter)).random())
 
 
-def sample(log_probs_V: NDArray[Any], config: SamplingConfig, uniform: float, seen: Collection[int] = ()) -> int:
+def sample(
+    log_probs_V: NDArray[Any], config: SamplingConfig, uniform: float, seen: Collection[int] = ()
+) -> int:
     """One token id by inverting the cumulative distribution at ``uniform`` in [0, 1).
 
     ``log_probs_V`` are natural log-probabilities ``[V]``; minus infinity is never chosen. ``seen`` are the

@@ -6,7 +6,7 @@ Shape suffixes: N tokens of one text, V vocabulary, K alternatives.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,12 +45,10 @@ class TokenScores:
 
     def rows(self, index: slice) -> "TokenScores":
         """The chosen tokens."""
-        return TokenScores(
-            **{name: None if column is None else column[index] for name, column in self._columns().items()}
-        )
-
-    def _columns(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        columns: dict[str, Any] = {
+            name: None if column is None else column[index] for name, column in vars(self).items()
+        }
+        return TokenScores(**columns)
 
     @staticmethod
     def concatenate(parts: Sequence["TokenScores"]) -> "TokenScores":
@@ -59,18 +57,16 @@ class TokenScores:
             raise ValueError("there are no scores to concatenate")
         if len(parts) == 1:
             return parts[0]
-        columns = [part._columns() for part in parts]
-        return TokenScores(
-            **{
-                name: None if first is None else np.concatenate([column[name] for column in columns])
-                for name, first in columns[0].items()
-            }
-        )
+        columns: dict[str, Any] = {
+            name: None if first is None else np.concatenate([getattr(part, name) for part in parts])
+            for name, first in vars(parts[0]).items()
+        }
+        return TokenScores(**columns)
 
 
 def at_least_the_floor(logprobs: NDArray[Any]) -> Floats:
     """Log-probabilities as they are answered: float32, between the floor and 0."""
-    return np.clip(logprobs, LOGPROB_FLOOR, 0.0).astype(np.float32)
+    return np.asarray(np.clip(logprobs, LOGPROB_FLOOR, 0.0), np.float32)
 
 
 def alternatives(log_probs_NV: Floats, top: int) -> tuple[NDArray[np.int64], Floats]:

@@ -280,7 +280,9 @@ def _reading(ids: Sequence[int], states_R2U: Floats, delta_KP: NDArray[Any] | No
 
 
 def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
-    """The loss is the sum over the tokens that may be learned from, divided by S where the reduction is the
+    """A chunk's rows.
+
+    The loss is the sum over the tokens that may be learned from, divided by S where the reduction is the
     mean: a segment of which a part does not learn takes a smaller step, not a stronger one.
     """
     state, config = chunk.state, chunk.learner.calibration.config
@@ -317,7 +319,12 @@ class _Followed(NamedTuple):
 
 
 def _follow(
-    mixture: MixtureState | None, experts: Sequence[Floats], ids: Sequence[int], *, top: int = 0, scores: bool = False
+    mixture: MixtureState | None,
+    experts: Sequence[Floats],
+    ids: Sequence[int],
+    *,
+    top: int = 0,
+    scores: bool = False,
 ) -> _Followed:
     weights, tokens = (1.0,) if mixture is None else mixture.weights, 0 if mixture is None else mixture.tokens
     mixed = native.mix(
@@ -343,7 +350,7 @@ def _columns(mixed: native.Mixed, top: int) -> TokenScores:
 
 
 def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
-    return log_probs_TV[np.arange(len(ids)), np.array(ids)]
+    return np.asarray(log_probs_TV[np.arange(len(ids)), np.array(ids)])
 
 
 def _scored(item: ScoreChunk, reads: Sequence[Read]) -> ScoredChunk | ArithmeticError:
@@ -378,7 +385,7 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
     new = len(chunk.ids)
     read_TV = [read.log_probs_TV[-new:] for read in reads]
     own_TR = np.stack([_of_targets(log_probs_TV, chunk.ids) for log_probs_TV in read_TV], 1)
-    broken = np.isnan(own_TR).any(0).tolist()
+    broken = [bool(row) for row in np.isnan(own_TR).any(0)]
     if any(broken):
         return _observe_again(chunk, broken)
     experts = chunk.state.expert_config

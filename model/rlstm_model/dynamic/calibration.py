@@ -153,7 +153,9 @@ class GradientStatistics:
 
 def _sized(config: AdaptationConfig, rms_P: NDArray[Any], space: Space) -> Calibration:
     if len(rms_P) != config.num_fast_weights:
-        raise ValueError(f"the model has {len(rms_P)} fast weights of that kind, not {config.num_fast_weights}")
+        raise ValueError(
+            f"the model has {len(rms_P)} fast weights of that kind, not {config.num_fast_weights}"
+        )
     return Calibration(config=config, rms_P=rms_P.astype(np.float32), space=space)
 
 
@@ -225,5 +227,3 @@ class CalibrationSet:
         if first:
             choices.sort(key=lambda choice: choice != config)
         return replace(self, choices=tuple(choices), fingerprint="")
-
-

@@ -199,10 +199,12 @@ class StateSchema:
             rate_scale=fields.rate("rate_scale"),
         )
 
-    def layout(self, expert_config: ExpertConfig, *, pending: bool) -> dict[str, tuple[tuple[int, ...], type]]:
+    def layout(
+        self, expert_config: ExpertConfig, *, pending: bool
+    ) -> dict[str, tuple[tuple[int, ...], type]]:
         """Shape and dtype of each array that a state may have; all but ``delta`` must be there."""
         recurrent = (expert_config.rows, 2, self.units), np.float32
-        named = {name: recurrent for name in (("now", "start") if pending else ("now",))}
+        named = dict.fromkeys(("now", "start") if pending else ("now",), recurrent)
         return {**named, "delta": ((len(expert_config.rates), self.weights), self.dtype)}
 
     def _check(

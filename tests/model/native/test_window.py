@@ -10,97 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.model.drawn import config_of, draw, draw_space, draw_weights, expected, merged
 
 from rlstm_model import native
-from rlstm_model.config import ModelConfig
-from rlstm_model.native.packed import Axes, PackedModel, Rule, Space, padded
+from rlstm_model.native.packed import PackedModel, Rule, Space, padded
 
 TIME = 5
-NAMES = ("embedding.bias", "embedding.input")
-
-
-def shapes(config):
-    """The weights of a model by name."""
-    n, v, k = config.hidden_size, config.vocab_size, config.mogrifier_rank
-    rlstm, rounds = config.cell == "rlstm", config.mogrifier_rounds
-    named = {"embedding.input": (v, n), "embedding.bias": (v,)}
-    if not config.tie_embeddings:
-        named["embedding.output"] = (v, n)
-    if (components := config.softmax_components) > 1:
-        named["embedding.mixture.projection"] = (components, n, n)
-        named["embedding.mixture.projection_bias"] = (components, n)
-        named["embedding.mixture.weights"] = (components, n)
-    for layer in range(config.num_layers):
-        own = {"x": (2 * n if rlstm else 4 * n, n), "h": (3 * n if rlstm else 4 * n, n), "bias": (4 * n,)}
-        own |= {"u": (n, n), "c": (n, n)} if rlstm else {}
-        own["mogrifier_up"] = (rounds, n, k or n)
-        own |= {"mogrifier_down": (rounds, k, n)} if k else {}
-        own |= {"mogrifier_bias": (rounds, n)} if config.mogrifier_bias else {}
-        named |= {f"stack.layers.{layer}.{name}": shape for name, shape in own.items()}
-    return named
-
-
-def draw(generator, shape, scale, dtype=np.float32):
-    return (generator.normal(size=shape) * scale).astype(dtype)
-
-
-def draw_weights(config, generator, dtype=np.float32):
-    return {
-        name: draw(generator, shape, 0.2 if name.endswith("bias") else 1 / np.sqrt(shape[-1] or 1), dtype)
-        for name, shape in shapes(config).items()
-    }
-
-
-def draw_space(weights, generator, ranks=(3, 2)):
-    """Axes of all matrices, and all biases."""
-    axes, biases = {}, []
-    for name, weight in weights.items():
-        if not weight.size or ".mixture." in name:
-            continue
-        if name.endswith("bias"):
-            biases.append(name)
-            continue
-        r, q = (min(rank, side) for rank, side in zip(ranks, weight.shape[-2:], strict=True))
-        left = draw(generator, (*weight.shape[:-1], r), 0.5)
-        right = draw(generator, (*weight.shape[:-2], q, weight.shape[-1]), 0.5)
-        axes[name] = Axes(left, right)
-    return Space(axes, biases)
-
-
-def merged(weights, space, elements_D):
-    """The weights of one row, in float64: with its cores written out."""
-    whole = {name: weight.astype(np.float64) for name, weight in weights.items()}
-    done = 0
-    for name, (left, right) in space.axes.items():
-        shape = (*left.shape[:-2], left.shape[-1], right.shape[-2])
-        core = elements_D[done : done + np.prod(shape)].reshape(shape)
-        whole[name] = whole[name] + left.astype(np.float64) @ core @ right.astype(np.float64)
-        done += core.size
-    for name in space.biases:
-        part = elements_D[done : done + whole[name].size]
-        whole[name] = whole[name] + part.reshape(whole[name].shape)
-        done += part.size
-    return whole
-
-
-def expected(reference, config, weights, ids, h, c, temperature=1.0):
-    """Log-probabilities after every token, and the last state, of one row."""
-    ones = np.ones((config.num_layers, 1, config.hidden_size))
-    every = np.ones((len(ids), 1, config.hidden_size))
-    layered = np.ones((config.num_layers, len(ids), 1, config.hidden_size))
-    masks = {"input": every, "output": every, "state": ones, "cell": layered}
-    features, _, h, c = reference.forward(config, weights, ids[:, None], h[:, None], c[:, None], masks)
-    output = weights.get("embedding.output", weights["embedding.input"])
-    bias, rows = weights["embedding.bias"], []
-    for feature in features[:, 0]:
-        if config.softmax_components == 1:
-            rows.append(np.log(reference.softmax(temperature * (output @ feature + bias))))
-            continue
-        prefix = "embedding.mixture."
-        latents = np.tanh(weights[f"{prefix}projection"] @ feature + weights[f"{prefix}projection_bias"])
-        parts = [reference.softmax(temperature * (output @ latent + bias)) for latent in latents]
-        rows.append(np.log(reference.softmax(weights[f"{prefix}weights"] @ feature) @ parts))
-    return np.array(rows), h[:, 0], c[:, 0]
 
 
 class Case:
@@ -140,12 +55,6 @@ class Case:
         ids = self.ids_NT[number]
         log_probs, *_ = expected(reference, config, weights, ids[:-1], h, c, temperature)
         return -(log_probs[np.arange(len(ids) - 1), ids[1:]] * self.loss_NT[number]).sum()
-
-
-def config_of(**changes):
-    return ModelConfig(
-        **{"vocab_size": 19, "hidden_size": 10, "num_layers": 2, "mogrifier_rank": 4, **changes}
-    )
 
 
 CONFIGS = [
@@ -342,7 +251,7 @@ def test_a_text_may_be_cut_anywhere():
 def test_instruction_sets_of_one_identity_have_the_same_bits():
     code = (
         "import hashlib, numpy as np, sys; sys.path.insert(0, sys.argv[1]);"
-        "import test_window as t; from rlstm_model import native;"
+        "import tests.model.native.test_window as t; from rlstm_model import native;"
         "case = t.Case(t.config_of(hidden_size=40, vocab_size=50), rows=15);"
         "windows = native.Pool(1).window(case.model, [case.row(n) for n in range(15)]);"
         "bits = b''.join(w.log_probs_TV.tobytes() + w.gradient_P.tobytes() for w in windows);"
@@ -351,7 +260,7 @@ def test_instruction_sets_of_one_identity_have_the_same_bits():
     seen = {}
     for name in ("avx512", "avx2", "portable"):
         result = subprocess.run(
-            [sys.executable, "-c", code, str(Path(__file__).parent)],
+            [sys.executable, "-c", code, str(Path(__file__).parents[3])],
             env={**os.environ, "RLSTM_INSTRUCTIONS": name},
             capture_output=True,
             text=True,
