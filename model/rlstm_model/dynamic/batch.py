@@ -385,7 +385,7 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
     new = len(chunk.ids)
     read_TV = [read.log_probs_TV[-new:] for read in reads]
     own_TR = np.stack([_of_targets(log_probs_TV, chunk.ids) for log_probs_TV in read_TV], 1)
-    broken = [bool(row) for row in np.isnan(own_TR).any(0)]
+    broken = [bool(np.isnan(own_T).any()) for own_T in own_TR.T]
     if any(broken):
         return _observe_again(chunk, broken)
     experts = chunk.state.expert_config

@@ -173,7 +173,7 @@ def _core(part: NDArray[Any], extent: tuple[int, int] | None) -> NDArray[Any]:
 
 
 def _extent(mask: NDArray[np.bool_]) -> tuple[int, int]:
-    """The leading rows and columns of ``[.., R, Q]`` within which all of it lies that is true, in sixteens."""
+    """The leading rows and columns of ``[.., R, Q]`` within which all is that is true, in sixteens."""
     *_, rows, columns = np.nonzero(mask)
     ends = (_WIDTH * (int(places.max()) // _WIDTH + 1) for places in (rows, columns))
     row, column = (min(end, side) for end, side in zip(ends, mask.shape[-2:], strict=True))
