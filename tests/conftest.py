@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics, measure_rms
-from rlstm_model.adaptation.calibration_file import save_calibration
+from rlstm_model.adaptation.calibration import (
+    CalibrationSet,
+    GradientStatistics,
+    measure_rms,
+    save_calibration,
+)
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
 from rlstm_model.initialisation import initialise

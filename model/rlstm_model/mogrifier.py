@@ -3,9 +3,10 @@
     k odd :  x <- 2 sigma(Q_k h + q_k) * x
     k even:  h <- 2 sigma(R_k x + r_k) * h          k = 1 .. rounds
 
-(Melis, Kocisky & Blunsom 2020; mathematics: §1.2.) Every layer and round has weights of its own. As in the
-cells, steps write where their window's tape keeps it, and slopes are worked out for several steps at once.
-Shape suffixes: L layers, S steps, B batch rows, H hidden units, R rounds, K rank.
+(Melis, Kocisky & Blunsom 2020; docs/mathematics.md §1.2.) Every layer and round has weights of its own. As in
+the cells, steps write into the activations that their window saves, and local derivatives are worked out for
+several steps at once.
+Shape suffixes: S steps, B batch rows, H hidden units, R rounds, K rank.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,12 +17,12 @@ from torch import Tensor
 
 from rlstm_model.products import (
     Matrix,
-    ObservedMatrix,
     RowMatrix,
     add_product,
     affine,
     bias_gradient,
     bias_takes_gradient,
+    factor_of,
     product,
     takes_gradient,
     unbind,
@@ -29,6 +30,14 @@ from rlstm_model.products import (
 )
 
 Step = TypeVar("Step")
+
+
+class RoundWeights(NamedTuple):
+    """One round's weights: ``[H, K]``, ``[K, H]`` or None, ``[H]`` (``[B, H]`` of rows' own) or None."""
+
+    up: Matrix
+    down: Matrix | None
+    bias: Tensor | None
 
 
 class MogrifierWeights(NamedTuple):
@@ -48,39 +57,42 @@ class MogrifierWeights(NamedTuple):
         """Whether there is any gradient to work out."""
         return bias_takes_gradient(self.bias, 2) or any(map(takes_gradient, (self.up, self.down)))
 
+    def rounds(self) -> list[RoundWeights]:
+        """The weights of each round, as views."""
+        ups = unbind(self.up)
+        downs: Sequence[Matrix | None] = [None] * len(ups) if self.down is None else unbind(self.down)
+        biases: Sequence[Tensor | None] = [None] * len(ups) if self.bias is None else self.bias.unbind()
+        return [RoundWeights(*weights) for weights in zip(ups, downs, biases, strict=True)]
 
-class RoundWeights(NamedTuple):
-    """One round's weights of several layers: ``[L, H, K]``, ``[L, K, H]`` or None, ``[L, 1, H]`` or None."""
-
-    up: Matrix
-    down: Matrix | None
-    bias: Tensor | None
-
-    def transposed(self) -> "RoundWeights":
-        """Views as a forward step multiplies with them: ``[L, K, H]`` and ``[L, H, K]``."""
-        return RoundWeights(self.up.mT, None if self.down is None else self.down.mT, self.bias)
+    def factors(self, precision: torch.dtype, *, transposed: bool) -> list[RoundWeights]:
+        """As a step's rounds multiply with them, in ``precision``: transposed forward, not so backward."""
+        up, down = (None if matrix is None else factor_of(matrix, precision) for matrix in self[:2])
+        assert up is not None
+        if transposed:
+            up, down = up.mT, None if down is None else down.mT
+        return MogrifierWeights(up, down, self.bias).rounds()
 
 
 class RoundStep(NamedTuple):
-    """One round of one step, ``[L, B, ..]``; see :class:`MogrifierTape`."""
+    """One round of one step, ``[B, ..]``; see :class:`MogrifierActivations`."""
 
     low: Tensor | None
     gate: Tensor
     gated: Tensor
 
     @classmethod
-    def scratch(cls, weights: Sequence[RoundWeights], like_LBH: Tensor) -> list["RoundStep"]:
-        """Room for the rounds of any number of steps that nothing goes back to."""
-        low, gate = _low_and_gate(weights[:1], like_LBH)
-        gated = like_LBH.new_empty(len(weights), *like_LBH.shape)
+    def scratch(cls, weights: MogrifierWeights, like_BH: Tensor) -> list["RoundStep"]:
+        """Buffers for the rounds of any number of steps that nothing goes back to."""
+        gated = like_BH.new_empty(weights.up.shape[0], *like_BH.shape)
+        low, gate = _low_and_gate(weights, 1, like_BH)
         return [cls(None if low is None else low[0], gate[0], own) for own in gated.unbind()]
 
 
-class MogrifierTape(NamedTuple):
-    """What the backward pass of a window needs.
+class MogrifierActivations(NamedTuple):
+    """What the rounds save of a window for the backward pass.
 
-    ``low`` ``[R, L, S, B, K]``, between the two factors, or None at full rank; ``gate`` ``[R, L, S, B, H]``,
-    2 sigma; ``gated`` ``[R, L, S, B, H]``, the x or h that left each round.
+    ``low`` ``[R, S, B, K]``, between the two factors, or None at full rank; ``gate`` ``[R, S, B, H]``,
+    2 sigma; ``gated`` ``[R, S, B, H]``, the x or h that left each round.
     """
 
     low: Tensor | None
@@ -88,57 +100,68 @@ class MogrifierTape(NamedTuple):
     gated: Tensor
 
     @classmethod
-    def empty(cls, weights: Sequence[RoundWeights], like_LSBH: Tensor) -> "MogrifierTape":
-        """Room for a window."""
-        low, gate = _low_and_gate(weights, like_LSBH)
+    def empty(cls, weights: MogrifierWeights, like_SBH: Tensor) -> "MogrifierActivations":
+        """Buffers for a window."""
+        low, gate = _low_and_gate(weights, weights.up.shape[0], like_SBH)
         return cls(low, gate, torch.empty_like(gate))
 
-    def some(self, steps: slice) -> "MogrifierTape":
+    def some(self, steps: slice) -> "MogrifierActivations":
         """Some steps."""
-        low = None if self.low is None else self.low[:, :, steps]
-        return MogrifierTape(low, self.gate[:, :, steps], self.gated[:, :, steps])
+        low = None if self.low is None else self.low[:, steps]
+        return MogrifierActivations(low, self.gate[:, steps], self.gated[:, steps])
 
     def steps(self) -> list[list[RoundStep]]:
         """For every step, the views of its rounds."""
         return _by_step(RoundStep, self.gate, self)
 
+    def left(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        """What the cell read: the last x and h that left a round, or what entered where there is none."""
+        rounds = len(self.gated)
+        last_odd, last_even = (rounds - 1) // 2 * 2, rounds // 2 * 2 - 1
+        return (self.gated[last_odd] if rounds > 0 else x), (self.gated[last_even] if rounds > 1 else h)
+
 
 class RoundDeltas(NamedTuple):
-    """One round of one step, ``[L, B, ..]``; see :class:`MogrifierDeltas`."""
+    """One round of one step, ``[B, ..]``; see :class:`MogrifierDeltas`."""
 
     low: Tensor | None
     gate: Tensor
 
 
 class MogrifierDeltas(NamedTuple):
-    """Loss gradients: ``low`` between the two factors, ``gate`` before the sigmoid; shapes as in the tape.
+    """Loss gradients: ``low`` between the two factors, ``gate`` before the sigmoid; shapes as activations'.
 
-    Until the backward pass reaches a step, its ``gate`` holds slopes: derivatives of ``gated`` by it.
+    Until the backward pass reaches a step, its ``gate`` holds derivatives of ``gated`` by it.
     """
 
     low: Tensor | None
     gate: Tensor
 
     @classmethod
-    def empty(cls, weights: Sequence[RoundWeights], like_LSBH: Tensor) -> "MogrifierDeltas":
-        """Room for so many steps."""
-        return cls(*_low_and_gate(weights, like_LSBH))
+    def empty(cls, weights: MogrifierWeights, like_SBH: Tensor) -> "MogrifierDeltas":
+        """Buffers for so many steps."""
+        return cls(*_low_and_gate(weights, weights.up.shape[0], like_SBH))
 
     def some(self, steps: slice) -> "MogrifierDeltas":
         """Those of some steps."""
-        return MogrifierDeltas(None if self.low is None else self.low[:, :, steps], self.gate[:, :, steps])
+        return MogrifierDeltas(None if self.low is None else self.low[:, steps], self.gate[:, steps])
 
-    def steps(self) -> list[list[RoundDeltas]]:
-        """For every step, the views of its rounds."""
+    def steps(self, activations: MogrifierActivations) -> list[list[RoundDeltas]]:
+        """For every step, the views of its rounds, filled with local derivatives.
+
+        Those are y (1 - sigma), where y = 2 sigma(a) z left a round.
+        """
+        gated, gate = activations.gated, activations.gate
+        torch.addcmul(gated, gated, gate, value=-0.5, out=self.gate)
         return _by_step(RoundDeltas, self.gate, self)
 
 
 def mogrify(
-    weights: Sequence[RoundWeights], steps: Sequence[RoundStep], x_LBH: Tensor, h_LBH: Tensor
+    weights: Sequence[RoundWeights], steps: Sequence[RoundStep], x_BH: Tensor, h_BH: Tensor
 ) -> tuple[Tensor, Tensor]:
     """All rounds of a step, with transposed weights. Returns the mogrified x and h, kept in ``steps``."""
     for k, (weight, step) in enumerate(zip(weights, steps, strict=True)):
-        source, gated = (h_LBH, x_LBH) if k % 2 == 0 else (x_LBH, h_LBH)
+        source, gated = (h_BH, x_BH) if k % 2 == 0 else (x_BH, h_BH)
         if weight.down is not None and step.low is not None:
             product(source, weight.down, step.low)
             source = step.low
@@ -147,30 +170,25 @@ def mogrify(
         step.gate.add_(step.gate)  # twice: a product with a Python number would take longer
         torch.mul(step.gate, gated, out=step.gated)
         if k % 2 == 0:
-            x_LBH = step.gated
+            x_BH = step.gated
         else:
-            h_LBH = step.gated
-    return x_LBH, h_LBH
-
-
-def mogrifier_slopes(tape: MogrifierTape, deltas: MogrifierDeltas) -> None:
-    """Fill in the slopes of the tape's steps: y (1 - sigma), where y = 2 sigma(a) z left a round."""
-    torch.addcmul(tape.gated, tape.gated, tape.gate, value=-0.5, out=deltas.gate)
+            h_BH = step.gated
+    return x_BH, h_BH
 
 
 def mogrify_backward(
     weights: Sequence[RoundWeights],
     steps: Sequence[RoundStep],
     deltas: Sequence[RoundDeltas],
-    dx_LBH: Tensor,
-    dh_LBH: Tensor,
+    dx_BH: Tensor,
+    dh_BH: Tensor,
 ) -> None:
     """Turn gradients at the x and h that left a step's rounds into those at what entered them, in place.
 
-    ``deltas``, which came in as slopes, become loss gradients.
+    ``deltas``, which came in as local derivatives, become loss gradients.
     """
     for k in reversed(range(len(weights))):
-        d_gated, d_source = (dx_LBH, dh_LBH) if k % 2 == 0 else (dh_LBH, dx_LBH)
+        d_gated, d_source = (dx_BH, dh_BH) if k % 2 == 0 else (dh_BH, dx_BH)
         weight, (d_low, delta) = weights[k], deltas[k]
         delta.mul_(d_gated)
         d_gated.mul_(steps[k].gate)
@@ -181,37 +199,29 @@ def mogrify_backward(
             add_product(d_source, d_low, weight.down)
 
 
-def mogrified(tape: MogrifierTape, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """What the cell read, of one layer's tape ``[R, T, B, ..]``: the last x and h that left a round."""
-    rounds = len(tape.gated)
-    last_odd, last_even = (rounds - 1) // 2 * 2, rounds // 2 * 2 - 1
-    return (tape.gated[last_odd] if rounds > 0 else x), (tape.gated[last_even] if rounds > 1 else h)
-
-
-class MogrifierGradients(NamedTuple):
-    """Gradients of :class:`MogrifierWeights`, in their order; None for weights that take none."""
-
-    up: Tensor | None
-    down: Tensor | None
-    bias: Tensor | None
-
-
 def mogrifier_gradients(
     weights: MogrifierWeights,
-    tape: MogrifierTape,
+    activations: MogrifierActivations,
     deltas: MogrifierDeltas,
     h_TBH: Tensor,
     precision: torch.dtype,
-) -> MogrifierGradients:
-    """One layer's weight gradients, from its tape ``[R, T, B, ..]``; ``h_TBH`` entered the first round."""
-    sources = (h_TBH, *tape.gated)[: len(tape.gated)]
-    lows = sources if tape.low is None else tuple(tape.low)
+) -> list[Tensor | None]:
+    """One layer's gradients in the order of :class:`MogrifierWeights`; ``h_TBH`` entered the first round.
+
+    None for weights that take none.
+    """
+    sources = (h_TBH, *activations.gated)[: len(activations.gated)]
+    lows = sources if activations.low is None else tuple(activations.low)
     d_lows = () if deltas.low is None else tuple(deltas.low)
-    return MogrifierGradients(
-        up=_round_gradients(weights.up, tuple(deltas.gate), lows, precision),
-        down=_round_gradients(weights.down, d_lows, sources, precision),
-        bias=_bias_gradients(weights.bias, tuple(deltas.gate)),
-    )
+    bias = None
+    if weights.bias is not None and bias_takes_gradient(weights.bias, 2):
+        own = [bias_gradient(*each) for each in zip(weights.bias, deltas.gate, strict=True)]
+        bias = torch.stack(own) if own else torch.zeros_like(weights.bias)
+    return [
+        _round_gradients(weights.up, tuple(deltas.gate), lows, precision),
+        _round_gradients(weights.down, d_lows, sources, precision),
+        bias,
+    ]
 
 
 def _round_gradients(
@@ -219,33 +229,24 @@ def _round_gradients(
 ) -> Tensor | None:
     if weight is None or not takes_gradient(weight):
         return None
-    rounds = zip(unbind(weight, 0), deltas, sources, strict=True)
-    like = weight.shared if isinstance(weight, ObservedMatrix) else weight
-    like = like.core if isinstance(like, RowMatrix) else like
-    return _stacked([weight_gradient(*each, precision) for each in rounds], like)
+    rounds = zip(unbind(weight), deltas, sources, strict=True)
+    gradients = [weight_gradient(*each, precision) for each in rounds]
+    if gradients:
+        return torch.stack(gradients)
+    like = weight.core if isinstance(weight, RowMatrix) else weight
+    return torch.zeros_like(like if isinstance(like, Tensor) else like.shared)
 
 
-def _bias_gradients(bias: Tensor | None, deltas: Sequence[Tensor]) -> Tensor | None:
-    if bias is None or not bias_takes_gradient(bias, 2):
-        return None
-    return _stacked([bias_gradient(*each) for each in zip(bias, deltas, strict=True)], bias)
-
-
-def _stacked(gradients: Sequence[Tensor], like: Tensor) -> Tensor:
-    return torch.stack(list(gradients)) if gradients else torch.zeros_like(like)
-
-
-def _low_and_gate(weights: Sequence[RoundWeights], like: Tensor) -> tuple[Tensor | None, Tensor]:
-    gate = like.new_empty(len(weights), *like.shape)
-    if not weights or weights[0].down is None:
-        return None, gate
-    return gate.new_empty(*gate.shape[:-1], weights[0].up.shape[-1]), gate
+def _low_and_gate(weights: MogrifierWeights, rounds: int, like: Tensor) -> tuple[Tensor | None, Tensor]:
+    gate = like.new_empty(rounds, *like.shape)
+    low = None if weights.down is None else like.new_empty(rounds, *like.shape[:-1], weights.up.shape[-1])
+    return low, gate
 
 
 def _by_step(kind: Callable[..., Step], gate: Tensor, fields: Iterable[Tensor | None]) -> list[list[Step]]:
-    """From ``[R, L, S, ..]`` tensors to a list over steps of lists over rounds of ``[L, ..]`` views."""
-    rounds, steps = len(gate), gate.shape[2]
+    """From ``[R, S, ..]`` tensors to a list over steps of lists over rounds of ``[..]`` views."""
+    rounds, steps = gate.shape[:2]
     views = [
-        [[None] * steps] * rounds if field is None else [part.unbind(1) for part in field] for field in fields
+        [[None] * steps] * rounds if field is None else [part.unbind() for part in field] for field in fields
     ]
     return [[kind(*(view[k][s] for view in views)) for k in range(rounds)] for s in range(steps)]

@@ -1,7 +1,7 @@
 """A model that differs from row to row: shared weights, and what every row adds to them.
 
-All products with shared weights are done for all rows at once, forth and back; there is no gradient of a
-shared weight. This is what learning for many streams at once stands on (adaptation: §2, §3).
+All products with shared weights are done for all rows at once, forward and backward; there is no gradient of
+a shared weight. This is what learning for many streams at once stands on (docs/adaptation.md §2, §3).
 Shape suffixes: T time, B batch rows, L layers, H hidden units, V vocabulary.
 """
 
@@ -15,15 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlstm_model.language_model import LanguageModel
-from rlstm_model.one_token import read_token
-from rlstm_model.products import Matrix, RowMatrix
+from rlstm_model.layer import LayerWeights, read_token
+from rlstm_model.products import RowMatrix
 from rlstm_model.state import State
-from rlstm_model.walk import Group, GroupMasks, GroupState
-from rlstm_model.way_back import Walked
-from rlstm_model.weights import LayerWeights
-from rlstm_model.window import read_window
+from rlstm_model.window import LayerMasks, LayerState, UnrolledLayer, read_window, unroll
 
-_NO_MASKS = GroupMasks(None, None)
 _TILE = 8  # rows of a product by whose multiples their last bits do not depend on how many there are
 
 
@@ -51,14 +47,14 @@ class RowGradients(NamedTuple):
     """Loss gradients at what rows add: of the embedding, and of each layer in the order of its weights."""
 
     embedding: EmbeddingGradients
-    layers: list[tuple[Tensor | None, ...]]
+    layers: list[Sequence[Tensor | None]]
 
 
 @dataclass(frozen=True, eq=False)
 class RowModel:
     """``model`` with what B rows add to it. ``layers`` are the weights of its layers, rows' own included.
 
-    The way back goes no deeper than it must: layers below all that rows add to are only read.
+    The backward pass goes no deeper than it must: layers below all that rows add to are only read.
     """
 
     model: LanguageModel
@@ -81,23 +77,23 @@ class RowModel:
     def _detached(self) -> list[LayerWeights]:
         return [layer.detached() for layer in self.layers]
 
-    @cached_property
-    def _alike(self) -> bool:
-        """Whether rows add to all layers in the same places, between as many axes: so they can be stacked."""
-        return len({tuple(map(_shapes, layer.flat())) for layer in self.layers}) == 1
-
     @torch.no_grad()
     def read(self, ids_TB: Tensor, state: State) -> tuple[Tensor, State]:
         """Features ``[T, B, H]`` and the state after them."""
-        passes: list[Walked] = []
-        return self._through(ids_TB, state, passes, taped=False)
+        read = self._through(ids_TB, state, len(self.layers))
+        return read.features, read.state
+
+    @torch.no_grad()
+    def unroll(self, ids_TB: Tensor, state: State) -> "UnrolledRows":
+        """The same, with what the backward pass needs."""
+        return self._through(ids_TB, state, self._lowest)
 
     @torch.no_grad()
     def step(self, ids_B: Tensor, state: State) -> tuple[Tensor, State]:
         """The same for one token a row: features ``[B, H]``."""
         stack = self.model.stack
         source, total, hs, cs = self._embed(ids_B.unsqueeze(0))[0], None, [], []
-        capped = stack.group(None).cell.capped
+        capped = stack.kind(None).cell.capped
         for layer, h, c in zip(self.layers, state.h.unbind(), state.c.unbind(), strict=True):
             h, c = read_token(layer, source, h, c, capped=capped)
             hs.append(h)
@@ -105,13 +101,6 @@ class RowModel:
             source, total = stack.join(total, h)
         assert total is not None
         return total, State(torch.stack(hs), torch.stack(cs))
-
-    @torch.no_grad()
-    def tape(self, ids_TB: Tensor, state: State) -> "RowTape":
-        """The same, to be gone back."""
-        passes: list[Walked] = []
-        features_TBH, after = self._through(ids_TB, state, passes, taped=True)
-        return RowTape(self, ids_TB, features_TBH, after, passes)
 
     def logits(self, features_TBH: Tensor, temperature: float = 1.0) -> Tensor:
         """Log-probabilities ``[T, B, V]`` up to a constant; ``temperature`` multiplies the logits.
@@ -133,93 +122,83 @@ class RowModel:
             return embedded_TBH
         return embedded_TBH + _by_row(own.left[ids_TB], own.core) @ own.right
 
-    def _through(
-        self, ids_TB: Tensor, state: State, passes: list[Walked], *, taped: bool
-    ) -> tuple[Tensor, State]:
-        stack = self.model.stack
+    def _through(self, ids_TB: Tensor, state: State, lowest: int) -> "UnrolledRows":
+        """Read a window; activations are saved of the layers from ``lowest`` on."""
+        stack, kind, masks = self.model.stack, self.model.stack.kind(None), LayerMasks()
         source, total, states = self._embed(ids_TB), None, []
-        for part, group in self._groups(ids_TB):
-            own, before = self._detached[part], GroupState(state.h[part], state.c[part])
-            if taped and part.stop > self._lowest:
-                passes.append(Walked.forth(group, own, source, before, _NO_MASKS))
-                output, last = passes[-1].flow.out(), passes[-1].state
+        unrolled: list[UnrolledLayer] = []
+        for index, layer in enumerate(self._detached):
+            before = LayerState(state.h[index], state.c[index])
+            if index >= lowest:
+                unrolled.append(unroll(kind, layer, source, before, masks))
+                output, last = unrolled[-1].out, unrolled[-1].state
             else:
-                output, last = read_window(group, own, source, before, _NO_MASKS)
+                output, last = read_window(kind, layer, source, before, masks)
             states.append(last)
             source, total = stack.join(total, output)
         assert total is not None
-        return total, State(*(torch.cat(parts) for parts in zip(*states, strict=True)))
-
-    def _groups(self, ids_TB: Tensor) -> list[tuple[slice, Group]]:
-        size, group = 1, self.model.stack.group(None)
-        if self._alike:
-            size = self.model.stack.layers_at_once(len(ids_TB), ids_TB.device)
-        return [(slice(start, start + size), group) for start in range(0, len(self.layers), size)]
+        h, c = (torch.stack(parts) for parts in zip(*states, strict=True))
+        return UnrolledRows(self, ids_TB, total, State(h, c), unrolled)
 
 
 @dataclass(frozen=True, eq=False)
-class RowTape:
-    """A window that rows have read: ``features`` ``[T, B, H]``, the state after it, and the way back."""
+class UnrolledRows:
+    """A window that rows have read: ``features`` ``[T, B, H]``, the state after it, and what layers saved."""
 
     rows: RowModel
     ids: Tensor
     features: Tensor
     state: State
-    passes: Sequence[Walked]
+    layers: Sequence[UnrolledLayer]
 
     @torch.no_grad()
-    def back(self, d_logits_TBV: Tensor) -> RowGradients:
+    def backward(self, d_logits_TBV: Tensor) -> RowGradients:
         """From loss gradients at the logits (as if the temperature were 1) to those at what rows add."""
         own = self.rows.embedding
         d_output, low = None, None
         if own.output is not None:
             low = d_logits_TBV @ own.output.left
             d_output = torch.bmm(low.permute(1, 2, 0), (self.features @ own.output.right.t()).transpose(0, 1))
-        d_input, layers = self._back_below(d_logits_TBV, low)
+        d_input, layers = self._backward_below(d_logits_TBV, low)
         d_bias = None if own.bias is None else d_logits_TBV.sum(0)
         return RowGradients(EmbeddingGradients(d_input, d_output, d_bias), layers)
 
-    def _back_below(
+    def _backward_below(
         self, d_logits_TBV: Tensor, low_TBR: Tensor | None
-    ) -> tuple[Tensor | None, list[tuple[Tensor | None, ...]]]:
+    ) -> tuple[Tensor | None, list[Sequence[Tensor | None]]]:
         """Gradients below the softmax: of the input's cores, and of the layers."""
         shared, own = self.rows.model.embedding, self.rows.embedding
-        if not self.passes:
+        if not self.layers:
             return None, self._none(len(self.rows.layers))
         d_features_TBH = d_logits_TBV @ shared.output_matrix
         if own.output is not None and low_TBR is not None:
             d_low = _by_row(low_TBR, own.output.core)
             d_features_TBH.flatten(0, 1).addmm_(d_low.flatten(0, 1), own.output.right)
-        d_read_TBH, layers = self.back_through(d_features_TBH)
+        d_read_TBH, layers = self.backward_layers(d_features_TBH)
         if own.input is None:
             return None, layers
         low = own.input.left[self.ids].permute(1, 2, 0)
         return torch.bmm(low, (d_read_TBH @ own.input.right.t()).transpose(0, 1)), layers
 
     @torch.no_grad()
-    def back_through(self, d_features_TBH: Tensor) -> tuple[Tensor, list[tuple[Tensor | None, ...]]]:
+    def backward_layers(self, d_features_TBH: Tensor) -> tuple[Tensor, list[Sequence[Tensor | None]]]:
         """From loss gradients at the features to those at each layer's weights.
 
         And, first, to those at what was read by the lowest layer that it went back to.
         """
         stack = self.rows.model.stack
-        gradients: list[tuple[Tensor | None, ...]] = []
+        gradients: list[Sequence[Tensor | None]] = []
         arriving = d_read = d_features_TBH
-        for walked in reversed(self.passes):
-            zeros = torch.zeros_like(walked.flow.h[:, 0])
-            d_read, _, layers = walked.back(arriving, GroupState(zeros, zeros.clone()))
-            gradients = [*layers, *gradients]
+        for unrolled in reversed(self.layers):
+            zeros = torch.zeros_like(unrolled.h[0])
+            d_read, _, own = unrolled.backward(arriving, LayerState(zeros, zeros.clone()))
+            gradients = [own, *gradients]
             arriving = stack.arriving_below(arriving, d_features_TBH, d_read)
         return d_read, self._none(len(self.rows.layers) - len(gradients)) + gradients
 
-    def _none(self, layers: int) -> list[tuple[Tensor | None, ...]]:
+    def _none(self, layers: int) -> list[Sequence[Tensor | None]]:
         """What the lowest layers get where nothing goes back to them."""
-        return [(None,) * len(layer.flat()) for layer in self.rows.layers[:layers]]
-
-
-def _shapes(weight: Matrix | None) -> tuple[torch.Size, ...]:
-    parts = () if weight is None else (weight,) if isinstance(weight, Tensor) else weight
-    return tuple(part.shape for part in parts)
+        return [[None] * len(layer.flat()) for layer in self.rows.layers[:layers]]
 
 
 def _by_row(low_TBR: Tensor, core_BRQ: Tensor) -> Tensor:

@@ -7,9 +7,8 @@
     skip        xhat_{l-1}                xhat_1 + .. + xhat_L
     plain       xhat_{l-1}                xhat_L
 
-(Melis 2022, §3.2; mathematics: §1.2, §2.3.) ``step`` reads one token, ``sequence`` a window; they give the
-same numbers. A window is read layer by layer, or in a wave over all layers: where every operation has its
-price and little to do, on a GPU, the wave does as much in fewer.
+(Melis 2022, §3.2; docs/mathematics.md §1.2, §2.3.) ``step`` reads one token, ``sequence`` a window, layer by
+layer; they give the same numbers.
 Shape suffixes: T time, B batch rows, L layers, H hidden units.
 """
 
@@ -19,12 +18,10 @@ from torch import Tensor, nn
 from rlstm_model.cells import Cell, CellWeights, LSTMCell, RLSTMCell
 from rlstm_model.config import ModelConfig
 from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
+from rlstm_model.layer import LayerWeights, read_token
 from rlstm_model.mogrifier import MogrifierWeights
-from rlstm_model.one_token import read_token
 from rlstm_model.state import State
-from rlstm_model.walk import Group, GroupMasks, GroupState
-from rlstm_model.weights import LayerWeights
-from rlstm_model.window import read_window
+from rlstm_model.window import LayerKind, LayerMasks, LayerState, read_window
 
 
 class RecurrentLayer(nn.Module):
@@ -79,40 +76,26 @@ class Stack(nn.Module):
         masks: DropoutMasks = NO_DROPOUT,
         *,
         precision: torch.dtype | None = None,
-        wave: bool | None = None,
     ) -> tuple[Tensor, State]:
         """A window: what the softmax reads, ``[T, B, H]``, and the last state.
 
         ``precision`` is that of the factors of matrix products (None: of the weights): bfloat16 is faster.
-        ``wave``: all layers step together; None chooses. Both change nothing but speed and rounding.
         """
-        layers, group = self._layers(), self.group(precision)
-        size = self.layers_at_once(len(x_TBH), x_TBH.device, wave)
-        source, total, states = x_TBH, None, []
-        for start in range(0, len(layers), size):
-            part = slice(start, start + size)
-            output, last = read_window(
-                group,
-                [layer.weights for layer in layers[part]],
-                source,
-                GroupState(state.h[part], state.c[part]),
-                GroupMasks(*(None if mask is None else mask[part] for mask in (masks.state, masks.cell))),
-            )
+        kind, source, total, states = self.kind(precision), x_TBH, None, []
+        for index, layer in enumerate(self._layers()):
+            own = LayerMasks(*(None if mask is None else mask[index] for mask in (masks.state, masks.cell)))
+            before = LayerState(state.h[index], state.c[index])
+            output, last = read_window(kind, layer.weights, source, before, own)
             states.append(last)
             source, total = self.join(total, output)
         assert total is not None
-        h, c = (torch.cat(parts) for parts in zip(*states, strict=True))
+        h, c = (torch.stack(parts) for parts in zip(*states, strict=True))
         return total, State(h, c)
 
-    def group(self, precision: torch.dtype | None) -> Group:
-        """What the layers are, in groups of any size; ``precision`` None is that of the weights."""
+    def kind(self, precision: torch.dtype | None) -> LayerKind:
+        """What the layers are; ``precision`` None is that of the weights."""
         first = self._layers()[0]
-        return Group(first.cell, self.stacking, precision or first.x.dtype)
-
-    def layers_at_once(self, time: int, device: torch.device, wave: bool | None = None) -> int:
-        """How many layers step together over a window: all in a wave, else one. None chooses."""
-        together = device.type == "cuda" and time > 1 if wave is None else wave
-        return len(self.layers) if together else 1
+        return LayerKind(first.cell, precision or first.x.dtype)
 
     def join(self, total: Tensor | None, output: Tensor) -> tuple[Tensor, Tensor]:
         """What the next layer reads, and what the softmax would, after one more layer's output."""
@@ -122,7 +105,7 @@ class Stack(nn.Module):
         return (total if self.stacking == "residual" else output), total
 
     def arriving_below(self, arriving: Tensor, d_out: Tensor, d_read: Tensor) -> Tensor:
-        """The way back through :meth:`join`: the loss gradient at the output of the layer below.
+        """:meth:`join` backward: the loss gradient at the output of the layer below.
 
         From that at this layer's output, at what the softmax read, and at what this layer read.
         """

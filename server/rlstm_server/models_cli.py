@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
+from rlstm_model.adaptation.calibration import CalibrationError, load_calibration
 from rlstm_model.checkpoint import CONFIG, WEIGHTS, CheckpointError, load, shipped_names
 from rlstm_server.settings import PREFIX, ModelSetting, listed
 

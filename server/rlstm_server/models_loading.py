@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.checkpoint import Checkpoint, CheckpointError, load
 from rlstm_server.engine.guarded import guard_weights
 from rlstm_server.engine.models import Models

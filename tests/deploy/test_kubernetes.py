@@ -248,16 +248,14 @@ def test_secrets_are_those_that_are_drawn(built):
 
 
 def test_servers_are_scaled_by_what_they_expose(built, tiny_checkpoint):
-    """The autoscaler's metric is the evaluator's, which is made of series that a server has."""
+    """The autoscaler's metric is the adapter's, which is made of series that a server has."""
     scaler = built.one("HorizontalPodAutoscaler")["spec"]
     (metric,) = scaler["metrics"]
-    (rule,) = monitoring.load("kubernetes/components/autoscaling/prometheus-adapter.yaml")["rules"][
-        "custom"
-    ]
+    (rule,) = monitoring.load("kubernetes/components/autoscaling/prometheus-adapter.yaml")["rules"]["custom"]
     assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
     assert scaler["scaleTargetRef"]["name"] in built.all("Deployment")
     assert scaler["minReplicas"] == built.all("Deployment")["rlstm"]["spec"]["replicas"] == 2
-    names = {name for name, _ in monitoring.selectors(monitoring.expressions()["evaluator"])}
+    names = {name for name, _ in monitoring.selectors(monitoring.expressions()["adapter"])}
     assert names <= set(monitoring.exposed(tiny_checkpoint))
     assert promql_parser.parse(rule["seriesQuery"]).name == "rlstm_rows_wanted"
     down = scaler["behavior"]["scaleDown"]

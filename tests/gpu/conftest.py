@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from rlstm_model.adaptation.row_weights import RowFastWeights
+from rlstm_model.adaptation.sparse import SparseFastWeights
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.capture import Capture, CudaGraphs, Recorded, Run
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
+from rlstm_model.adaptation.fast_weights import FrozenWeights
 from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
 from rlstm_model.adaptation.reader import Reader, frozen_reader
-from rlstm_model.adaptation.row_weights import RowFastWeights
 from rlstm_model.adaptation.rows import LearningRows, Rows
-from rlstm_model.adaptation.sparse import SparseFastWeights
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 from rlstm_model.config import ModelConfig
 from rlstm_model.initialisation import initialise

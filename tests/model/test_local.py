@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rlstm_model
-from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.calibration import load_calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_model.sampling import SamplingConfig

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
-Kind = Literal["full", "subspace", "sparse", "output_bias"]
+Kind = Literal["full", "subspace", "output_bias"]
 Rule = Literal["rms", "sgd"]
 Reduction = Literal["mean", "sum"]
 
@@ -23,9 +23,9 @@ class AdaptationConfig:
     A learning rate means nothing without the loss reduction, the segment length and the batch of the
     gradient statistics it was chosen for, so they are one value and none of them has a default.
 
-    kind                 what a session may change (adaptation: §2): "full" is every weight, "subspace"
-                         fast weights between fixed axes, "sparse" what a few hidden units add to each other
-    num_fast_weights          P: how many numbers that is
+    kind                 what a session may change (docs/adaptation.md §2): "full" is every weight, "subspace"
+                         chosen numbers between fixed axes, "output_bias" the softmax's bias
+    num_fast_weights     P: how many numbers that is
     rank                 of a subspace: the leading axes of a side of a matrix that it may use; 0 is all
     rule                 "rms": g / (RMS + epsilon); "sgd": g
     rate                 eta, in units of a weight

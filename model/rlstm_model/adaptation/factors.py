@@ -17,10 +17,10 @@ from rlstm_model.adaptation.fast_weights import softmax_gradient
 from rlstm_model.adaptation.subspace import SubspaceFastWeights, layer_names
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
+from rlstm_model.layer import LayerWeights
 from rlstm_model.mogrifier import MogrifierWeights
 from rlstm_model.products import Matrix, ObservedMatrix
-from rlstm_model.row_model import RowEmbedding, RowModel, RowTape
-from rlstm_model.weights import LayerWeights
+from rlstm_model.row_model import RowEmbedding, RowModel, UnrolledRows
 
 
 class Factor(NamedTuple):
@@ -129,13 +129,13 @@ def segment_gradients(
     longest_first = sorted(texts, key=len, reverse=True)
     scale = 1 / segment if reduction == "mean" else 1.0
     for start in range(0, len(longest_first), rows):
-        for tape, targets_SB in _read(model, longest_first[start : start + rows], segment, bos_id):
-            yield _gradients(tape, targets_SB, scale)
+        for window, targets_SB in _read(model, longest_first[start : start + rows], segment, bos_id):
+            yield _gradients(window, targets_SB, scale)
 
 
 def _read(
     model: LanguageModel, texts: Sequence[Sequence[int]], segment: int, bos_id: int
-) -> Iterator[tuple[RowTape, Tensor]]:
+) -> Iterator[tuple[UnrolledRows, Tensor]]:
     """Segment after segment of some texts, longest first: what was read, and the targets ``[S, B]``."""
     device, state = model.embedding.input.device, model.initial_state(len(texts))
     last_1B = torch.full((1, len(texts)), bos_id, device=device)
@@ -144,9 +144,9 @@ def _read(
         batch = len(going_on)
         targets_SB = torch.tensor([[int(token) for token in part] for part in going_on], device=device).t()
         ids_SB = torch.cat((last_1B[:, :batch], targets_SB[:-1]))
-        tape = _observed(model, batch).tape(ids_SB, state.rows(slice(batch)))
-        yield tape, targets_SB
-        state, last_1B = tape.state, targets_SB[-1:]
+        window = _observed(model, batch).unroll(ids_SB, state.rows(slice(batch)))
+        yield window, targets_SB
+        state, last_1B = window.state, targets_SB[-1:]
 
 
 def _observed(model: LanguageModel, batch: int) -> RowModel:
@@ -175,13 +175,13 @@ def _observe(matrix: Matrix) -> ObservedMatrix:
 
 
 @torch.no_grad()
-def _gradients(tape: RowTape, targets_SB: Tensor, scale: float) -> SegmentGradients:
-    """The way back from the losses times ``scale``."""
-    d_logits_SBV = softmax_gradient(tape.rows.logits(tape.features), targets_SB).mul_(scale)
-    model = tape.rows.model
-    d_read_SBH, layers = tape.back_through(d_logits_SBV @ model.embedding.output_matrix)
+def _gradients(window: UnrolledRows, targets_SB: Tensor, scale: float) -> SegmentGradients:
+    """The backward pass from the losses times ``scale``."""
+    d_logits_SBV = softmax_gradient(window.rows.logits(window.features), targets_SB).mul_(scale)
+    model = window.rows.model
+    d_read_SBH, layers = window.backward_layers(d_logits_SBV @ model.embedding.output_matrix)
     biases = {"embedding.bias": d_logits_SBV.sum(0)}
-    matrices = _embedding_factors(tape, d_logits_SBV.transpose(0, 1), d_read_SBH.transpose(0, 1))
+    matrices = _embedding_factors(window, d_logits_SBV.transpose(0, 1), d_read_SBH.transpose(0, 1))
     weights = dict(model.named_parameters())
     for layer, gradients in enumerate(layers):
         for name, gradient in zip(layer_names(layer), gradients, strict=True):
@@ -194,10 +194,12 @@ def _gradients(tape: RowTape, targets_SB: Tensor, scale: float) -> SegmentGradie
     return SegmentGradients(targets_SB.shape[1], matrices, biases)
 
 
-def _embedding_factors(tape: RowTape, d_logits_BSV: Tensor, d_read_BSH: Tensor) -> dict[str, list[Factors]]:
+def _embedding_factors(
+    window: UnrolledRows, d_logits_BSV: Tensor, d_read_BSH: Tensor
+) -> dict[str, list[Factors]]:
     """Of the two matrices; where they are tied, of the one, whose gradient is the sum over both places."""
-    ids_BS, features_BSH = tape.ids.t(), tape.features.transpose(0, 1)
-    if tape.rows.model.embedding.output is None:
+    ids_BS, features_BSH = window.ids.t(), window.features.transpose(0, 1)
+    if window.rows.model.embedding.output is None:
         sources = torch.cat((d_read_BSH, features_BSH), 1)
         return {"embedding.input": [Factors(Factor(ids_BS, d_logits_BSV), Factor.of(sources))]}
     return {

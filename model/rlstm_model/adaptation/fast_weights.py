@@ -6,6 +6,7 @@ Shape suffixes: T tokens of a segment, N rows, V vocabulary, P fast weights of a
 """
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -88,6 +89,46 @@ class FastWeights(Weights, Protocol):
 
         ``state`` is cut from its history. The loss is that of the distributions at the temperature.
         """
+
+
+@dataclass(frozen=True)
+class FrozenWeights:
+    """:class:`Weights` without anything to learn: the weights as loaded.
+
+    Those of one model are equal, so that frozen texts are read together, and share batches with others.
+    """
+
+    model: LanguageModel
+    at_once = 256
+
+    @property
+    def tile(self) -> int:
+        """See :class:`Weights`."""
+        return row_tile(self.model)
+
+    def computed(self, rows: int) -> int:
+        """See :class:`Weights`."""
+        return rows
+
+    def zero(self, rows: int) -> Tensor:
+        """Deltas ``[N, 0]``."""
+        return self.model.embedding.input.new_zeros(rows, 0)
+
+    @torch.no_grad()
+    def read(
+        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """Logits ``[T, N, V]`` after each of the ids, and the state after them; deltas add nothing."""
+        features_TNH, after = self.model(ids_TN, state)
+        return self.model.logits(features_TNH, temperature), after
+
+    @torch.no_grad()
+    def step(
+        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """The same for one token a row: logits ``[N, V]``."""
+        features_NH, after = self.model.step(ids_N, state)
+        return self.model.logits(features_NH, temperature), after
 
 
 def softmax_gradient(logits: Tensor, targets: Tensor) -> Tensor:

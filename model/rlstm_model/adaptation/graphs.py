@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.capture import Capture, CudaGraphs, Recorded
-from rlstm_model.adaptation.fast_weights import FastWeights, Learned, Weights
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
-from rlstm_model.adaptation.row_weights import RowFastWeights
+from rlstm_model.adaptation.fast_weights import FastWeights, FrozenWeights, Learned, Weights
+from rlstm_model.adaptation.subspace import SubspaceFastWeights
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.state import State
 
@@ -260,7 +259,7 @@ def graphed(weights: FastWeights) -> FastWeights:
     there is Python's to know.
     """
     device = weights.model.embedding.input.device
-    if device.type != "cuda" or not isinstance(weights, RowFastWeights):
+    if device.type != "cuda" or not isinstance(weights, SubspaceFastWeights):
         return weights
     return GraphedWeights(weights, Graphs(CudaGraphs(device)), _LEAST_ROWS)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rlstm_model.adaptation.adapted_state import Cursor
 from rlstm_model.adaptation.batch_items import DecodeStep, FrozenExperts, NextToken, ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
+from rlstm_model.adaptation.fast_weights import FrozenWeights
 from rlstm_model.adaptation.graphs import graphed_reading
 from rlstm_model.adaptation.rows import Rows
 from rlstm_model.adaptation.tasks import ELEMENTS_AT_ONCE

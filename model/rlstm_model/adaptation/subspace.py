@@ -16,16 +16,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.fast_weights import check_precision
-from rlstm_model.adaptation.row_weights import RowFastWeights
+from rlstm_model.adaptation.fast_weights import (
+    Learned,
+    check_precision,
+    row_tile,
+    slow_norm,
+    softmax_gradient,
+)
 from rlstm_model.cells import CellWeights
 from rlstm_model.language_model import LanguageModel
+from rlstm_model.layer import LayerWeights
 from rlstm_model.mogrifier import MogrifierWeights
 from rlstm_model.products import Matrix, RowMatrix
 from rlstm_model.row_model import RowEmbedding, RowGradients, RowModel
-from rlstm_model.weights import LayerWeights
+from rlstm_model.state import State
 
-_LAYER = (*CellWeights._fields, *(f"mogrifier_{name}" for name in MogrifierWeights._fields), "out")
+_LAYER = (*CellWeights._fields, *(f"mogrifier_{name}" for name in MogrifierWeights._fields))
 
 
 def layer_names(layer: int) -> list[str]:
@@ -53,7 +59,7 @@ class Basis(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SubspaceFastWeights(RowFastWeights):
+class SubspaceFastWeights:
     """Deltas ``[N, P]`` of a subspace of ``model``'s weights.
 
     bases     those of the matrices that take part, by weight name
@@ -68,6 +74,7 @@ class SubspaceFastWeights(RowFastWeights):
     biases: Sequence[str]
     chosen_P: Tensor | None = None
     storage: torch.dtype | None = None
+    at_once = 256
 
     def __post_init__(self) -> None:
         weights = dict(self.model.named_parameters())
@@ -131,23 +138,87 @@ class SubspaceFastWeights(RowFastWeights):
             [self._layer(layer, parts) for layer in range(self.model.config.num_layers)],
         )
 
-    def own_gradient(self, gradients: RowGradients, like: Tensor) -> Tensor:
-        """See :class:`~rlstm_model.adaptation.row_weights.RowFastWeights`."""
+    @cached_property
+    def tile(self) -> int:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        return row_tile(self.model, self.size)
+
+    def computed(self, rows: int) -> int:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        return rows
+
+    @cached_property
+    def slow_norm(self) -> float:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`.
+
+        Axes are orthonormal: the norm of a delta is that of what it adds to the weights.
+        """
+        return slow_norm(self.model)
+
+    def zero(self, rows: int) -> Tensor:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        return self.model.embedding.input.new_zeros(rows, self.size, dtype=self.storage)
+
+    def read(
+        self, delta_NP: Tensor | None, ids_TN: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        rows = self._slow_rows if delta_NP is None else self.rows(delta_NP)
+        features_TNH, after = rows.read(ids_TN, state)
+        return rows.logits(features_TNH, temperature), after
+
+    def step(
+        self, delta_NP: Tensor | None, ids_N: Tensor, state: State, *, temperature: float = 1.0
+    ) -> tuple[Tensor, State]:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        rows = self._slow_rows if delta_NP is None else self.rows(delta_NP)
+        features_NH, after = rows.step(ids_N, state)
+        return rows.logits(features_NH.unsqueeze(0), temperature)[0], after
+
+    @torch.no_grad()
+    def learn(
+        self,
+        delta_NP: Tensor | None,
+        ids_TN: Tensor,
+        targets_TN: Tensor,
+        weights_TN: Tensor,
+        state: State,
+        *,
+        temperature: float = 1.0,
+    ) -> Learned:
+        """See :class:`~rlstm_model.adaptation.fast_weights.FastWeights`."""
+        rows = self.rows(self.zero(ids_TN.shape[1]) if delta_NP is None else delta_NP)
+        window = rows.unroll(ids_TN, state)
+        logits_TNV = rows.logits(window.features, temperature)
+        d_logits_TNV = softmax_gradient(logits_TNV, targets_TN)
+        d_logits_TNV *= (weights_TN * temperature).unsqueeze(-1)
+        gradient_NP = self._own_gradient(window.backward(d_logits_TNV), d_logits_TNV)
+        return Learned(logits_TNV, window.state, gradient_NP)
+
+    @cached_property
+    def _slow_rows(self) -> RowModel:
+        shared = [self.model.stack.layer(layer) for layer in range(self.model.config.num_layers)]
+        return RowModel(self.model, RowEmbedding(None, None, None), shared)
+
+    def _own_gradient(self, gradients: RowGradients, like: Tensor) -> Tensor:
+        """Of what a backward pass gave, the gradient at the deltas: ``[N, P]``. ``like`` is ``[T, N, V]``."""
         gradient_ND = like.new_empty(like.shape[1], self.elements)
         self.gradient(gradients, gradient_ND)
         return gradient_ND if self.chosen_P is None else gradient_ND.index_select(1, self.chosen_P)
 
     @property
     def layout(self) -> bytes:
-        """See :class:`~rlstm_model.adaptation.row_weights.RowFastWeights`."""
-        parts = [name.encode() + _bytes(b.left) + _bytes(b.right) for name, b in self.bases.items()]
+        """What tells them from other fast weights of the same size."""
+        parts = [
+            name.encode() + tensor_bytes(b.left) + tensor_bytes(b.right) for name, b in self.bases.items()
+        ]
         parts += [json.dumps(list(self.biases)).encode(), str(self.storage).encode()]
         if self.chosen_P is not None:
             parts.append(self.chosen_P.cpu().numpy().astype("<i8", copy=False).tobytes())
         return b"".join(parts)
 
     def gradient(self, gradients: RowGradients, out_ND: Tensor) -> None:
-        """Write what a way back gave into ``out_ND``."""
+        """Write what a backward pass gave into ``out_ND``."""
         parts = self.split(out_ND)
         given = dict(self._named(gradients))
         for name, part in parts.items():
@@ -219,5 +290,6 @@ def _check_chosen(chosen_P: Tensor, elements: int) -> None:
         raise ValueError(f"chosen_P must be ascending places among {elements} elements")
 
 
-def _bytes(tensor: Tensor) -> bytes:
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """The values as little-endian float32, for a fingerprint."""
     return tensor.detach().cpu().float().contiguous().numpy().astype("<f4", copy=False).tobytes()

@@ -11,7 +11,7 @@ import torch
 import typer
 from rich.console import Console
 
-from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.adaptation.thread_pool import single_threaded_products
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.bench.capacity import WARM, Resident, measure_resident

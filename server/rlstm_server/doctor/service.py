@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
+from rlstm_model.adaptation.calibration import CalibrationError, load_calibration
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.api.auth import load_keys
 from rlstm_server.doctor.finding import Finding

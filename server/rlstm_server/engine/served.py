@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rlstm_model.adaptation.calibration import CalibrationSet, NotCalibrated
-from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.calibration import CalibrationSet, NotCalibrated, load_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator
 from rlstm_model.adaptation.reader import Reader, frozen_reader

@@ -7,15 +7,19 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from rlstm_model.adaptation.sparse import SparseStatistics
 from safetensors.torch import load, save
 
 from rlstm_model.adaptation.bases import SubspaceStatistics
-from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics
-from rlstm_model.adaptation.calibration_file import save_calibration
+from rlstm_model.adaptation.calibration import (
+    Calibration,
+    CalibrationSet,
+    GradientStatistics,
+    save_calibration,
+)
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.sparse import SparseStatistics
 from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 from rlstm_model.scoring import TokenScores
 

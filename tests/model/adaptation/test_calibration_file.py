@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.calibration_file import load_calibration, rounded, save_calibration
+from rlstm_model.adaptation.calibration import load_calibration, rounded, save_calibration
 
 SHAPES = [{}, {"tie_embeddings": True}, {"cell": "lstm", "mogrifier_rounds": 0}]
 

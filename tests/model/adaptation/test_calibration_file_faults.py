@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
+from rlstm_model.adaptation.calibration import CalibrationError, load_calibration
 
 HALF, BF16, E5M2 = torch.float16, torch.bfloat16, torch.float8_e5m2
 NAN = float("nan")

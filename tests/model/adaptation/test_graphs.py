@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rlstm_model.adaptation.sparse import SparseFastWeights
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -17,11 +18,10 @@ from rlstm_model.adaptation.adapted_state import Cursor
 from rlstm_model.adaptation.batch_items import FrozenExperts
 from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
 from rlstm_model.adaptation.capture import Recorded
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
+from rlstm_model.adaptation.fast_weights import FrozenWeights
 from rlstm_model.adaptation.full import FullFastWeights
 from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs, Room, bucket, graphed
 from rlstm_model.adaptation.rows import LearningRows, Rows
-from rlstm_model.adaptation.sparse import SparseFastWeights
 from rlstm_model.adaptation.subspace import SubspaceFastWeights
 from rlstm_model.stack import Stack
 from rlstm_model.state import State

@@ -7,8 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rlstm_model.adaptation.calibration import CalibrationSet
-from rlstm_model.adaptation.calibration_file import save_calibration
+from rlstm_model.adaptation.calibration import CalibrationSet, save_calibration
 from rlstm_model.checkpoint import ADAPTATION, save
 from rlstm_model.vocab import ByteVocab
 from rlstm_training.cli import calibrate, evaluate, train

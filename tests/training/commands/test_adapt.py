@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
+from rlstm_model.adaptation.calibration import load_calibration, save_calibration
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_training.bench.shares import digest

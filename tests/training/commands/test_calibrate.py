@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.calibration import load_calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import ADAPTATION, load
 from rlstm_training.corpora.streams import held_out

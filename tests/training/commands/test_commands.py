@@ -6,7 +6,7 @@ import pytest
 import torch
 import typer
 
-from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.calibration import load_calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import load
 from rlstm_training.commands.console import command

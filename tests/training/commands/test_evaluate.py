@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.calibration import load_calibration
 from rlstm_model.checkpoint import EVALUATION, load, save
 from rlstm_model.dropout import DropoutRates
 from rlstm_training.corpora import load_corpus

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from rlstm_model.adaptation.sparse import SparseStatistics, all_units
 
 from rlstm_model.adaptation.bases import (
     GradientAxes,
@@ -12,11 +13,16 @@ from rlstm_model.adaptation.bases import (
     SubspaceStatistics,
     collect,
 )
-from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics, measure_rms
-from rlstm_model.adaptation.calibration_file import load_calibration, rounded, save_calibration
+from rlstm_model.adaptation.calibration import (
+    CalibrationSet,
+    GradientStatistics,
+    load_calibration,
+    measure_rms,
+    rounded,
+    save_calibration,
+)
 from rlstm_model.adaptation.factors import segment_gradients
 from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.sparse import SparseStatistics, all_units
 from rlstm_training.evaluation.measurements import (
     FULL,
     Form,

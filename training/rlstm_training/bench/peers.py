@@ -10,7 +10,7 @@ import torch
 
 from rlstm_model.adaptation.adapted_state import EXPERT_RATES, ExpertConfig
 from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
+from rlstm_model.adaptation.fast_weights import FrozenWeights
 from rlstm_model.adaptation.graphs import graphed_reading
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.language_model import LanguageModel

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import torch
 
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.frozen_weights import FrozenWeights
+from rlstm_model.adaptation.fast_weights import FrozenWeights
 from rlstm_model.adaptation.graphs import graphed_reading
 from rlstm_model.adaptation.learner import Learner
 from rlstm_model.language_model import LanguageModel

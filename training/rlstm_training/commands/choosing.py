@@ -8,8 +8,13 @@ import typer
 from safetensors import SafetensorError
 
 from rlstm_model.adaptation.adapted_state import ExpertConfig
-from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, NotCalibrated
-from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
+from rlstm_model.adaptation.calibration import (
+    Calibration,
+    CalibrationSet,
+    NotCalibrated,
+    load_calibration,
+    save_calibration,
+)
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError

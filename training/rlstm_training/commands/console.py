@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.calibration import CalibrationError
 from rlstm_model.adaptation.evaluator import NonFiniteState
 from rlstm_model.adaptation.thread_pool import ThreadPool, single_threaded_products
 from rlstm_model.checkpoint import CheckpointError

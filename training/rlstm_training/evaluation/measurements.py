@@ -8,6 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 import torch
+from rlstm_model.adaptation.sparse import SparseStatistics, all_units
 
 from rlstm_model.adaptation.bases import (
     GradientAxes,
@@ -15,11 +16,15 @@ from rlstm_model.adaptation.bases import (
     SubspaceStatistics,
     collect,
 )
-from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics, measure_rms
-from rlstm_model.adaptation.calibration_file import rounded
+from rlstm_model.adaptation.calibration import (
+    Calibration,
+    CalibrationSet,
+    GradientStatistics,
+    measure_rms,
+    rounded,
+)
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.factors import segment_gradients
-from rlstm_model.adaptation.sparse import SparseStatistics, all_units
 from rlstm_model.language_model import LanguageModel
 from rlstm_training.batches import Ids
 
