@@ -7,7 +7,7 @@ model.safetensors       the weights, as float32, float16 or bfloat16
 config.json             the ModelConfig
 vocab.json              the vocabulary
 README.md               the model card (optional to read)
-adaptation.safetensors  a calibration (optional; :mod:`rlstm_model.dynamic.calibration_file`)
+adaptation.safetensors  a calibration (optional; :mod:`rlstm_model.adaptation.calibration_file`)
 evaluation.json         what the model reached on which text (optional to read)
 ======================  ==================================================================
 

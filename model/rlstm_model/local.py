@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from rlstm_model import checkpoint as checkpoints
+from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, Reader, frozen_reader
+from rlstm_model.adaptation.state import AdaptedState, Cursor
 from rlstm_model.checkpoint import Checkpoint, CheckpointError
-from rlstm_model.dynamic.calibration_file import load_calibration
-from rlstm_model.dynamic.evaluator import DynamicEvaluator, Reader, frozen_reader
-from rlstm_model.dynamic.state import AdaptedState, Cursor
 from rlstm_model.sampling import SamplingConfig, sample, uniform
 from rlstm_model.scores import Floats, TextScores, TokenScores
 from rlstm_model.vocab import Vocab

@@ -14,18 +14,18 @@ from rlstm_model.adaptation.sparse import SparseFastWeights
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.capture import Capture, CudaGraphs, Recorded, Run
+from rlstm_model.torch_backend.capture import Capture, CudaGraphs, Recorded, Run
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.fast_weights import FrozenWeights
-from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
+from rlstm_model.torch_backend.fast_weights import FrozenWeights
+from rlstm_model.torch_backend.graphs import GraphedReading, GraphedWeights, Graphs
 from rlstm_model.adaptation.reader import Reader, frozen_reader
 from rlstm_model.adaptation.rows import LearningRows, Rows
-from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
+from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
 from rlstm_model.config import ModelConfig
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.stack import Stack
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.network.stack import Stack
 
 BOS, SEGMENT = 1, 6
 RATE = 0.01

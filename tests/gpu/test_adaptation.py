@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
-from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs
+from rlstm_model.torch_backend.graphs import GraphedReading, GraphedWeights, Graphs
 from rlstm_model.adaptation.learner import Learner
 from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.adaptation.rows import Lesson, Reading
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 from rlstm_training.bench.rows import measure
 
 # Torch warns of compilers, and of looking for waits, in words of its own.

@@ -8,11 +8,11 @@ import torch
 from hypothesis import settings
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates, sample_masks
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.state import State
+from rlstm_model.network.dropout import DropoutRates, sample_masks
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.network.state import State
 from rlstm_model.walk import Group, GroupMasks, GroupState
-from rlstm_model.window import read_window
+from rlstm_model.network.window import read_window
 
 # A first call into torch can take longer than hypothesis' deadline; examples are not kept between runs.
 settings.register_profile("model", deadline=None, database=None)

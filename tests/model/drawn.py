@@ -3,8 +3,8 @@
 import numpy as np
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dynamic.calibration import Calibration
-from rlstm_model.dynamic.config import AdaptationConfig
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.native.packed import Axes, Space
 from rlstm_model.parameters import Parameters, shapes
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlstm_model.cell_tape import CellDeltas, CellStep, CellTape, slopes
-from rlstm_model.cells import CellWeights, LSTMCell, RLSTMCell, StepGradients
+from rlstm_model.network.cells import CellWeights, LSTMCell, RLSTMCell, StepGradients
 
 KINDS = [
     {"cell": "rlstm"},

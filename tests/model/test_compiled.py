@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from rlstm_model.adaptation.fast_weights import FrozenWeights
+from rlstm_model.torch_backend.fast_weights import FrozenWeights
 
 pytestmark = [
     pytest.mark.slow,

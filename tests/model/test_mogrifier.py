@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_model.mogrifier import (
+from rlstm_model.network.mogrifier import (
     MogrifierDeltas,
     MogrifierTape,
     MogrifierWeights,

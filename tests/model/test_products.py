@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlstm_model.products import (
+from rlstm_model.network.products import (
     ObservedMatrix,
     add_linear,
     add_product,

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from rlstm_model.products import RowMatrix
-from rlstm_model.row_model import RowEmbedding, RowModel
-from rlstm_model.stack import Stack
+from rlstm_model.network.products import RowMatrix
+from rlstm_model.network.row_model import RowEmbedding, RowModel
+from rlstm_model.network.stack import Stack
 
 ROWS, TIME, LAYERS, VOCABULARY = 3, 4, 3, 7
 NOTHING = RowEmbedding(None, None, None)

@@ -210,7 +210,7 @@ def test_a_large_vocabulary_makes_no_larger_matrix(random_model):
 _PEAK = """
 import resource, sys, torch
 from rlstm_model.config import ModelConfig
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.scoring import score
 model = LanguageModel(ModelConfig(vocab_size=256, hidden_size=8, num_layers=1, mogrifier_rounds=0))
 score(model, torch.full((1000,), 7), state=None, last=10, top=2)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rlstm_model.config import Stacking
-from rlstm_model.dropout import DropoutMasks
-from rlstm_model.state import State
+from rlstm_model.network.dropout import DropoutMasks
+from rlstm_model.network.state import State
 
 LAYERS = [
     {"cell": cell, "cap_input_gate": capped, "mogrifier_rounds": rounds, "mogrifier_rank": rank}

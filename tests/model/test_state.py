@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.config import Stacking
-from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
+from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks
 
 LAYERS = [
     {"cell": cell, "cap_input_gate": capped, "mogrifier_rounds": rounds, "mogrifier_rank": rank}

@@ -12,8 +12,8 @@ from hypothesis import settings
 
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.dropout import DropoutRates
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.batches import Texts
 from rlstm_training.config import Recipe, Source
 from rlstm_training.corpora import ENVIRONMENT

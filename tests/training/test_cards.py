@@ -6,7 +6,7 @@ import yaml
 
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.checkpoint import CARD, load
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training import cards
 from rlstm_training.cards import (
     calibration_section,

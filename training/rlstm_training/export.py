@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from rlstm_model.checkpoint import save
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
 from rlstm_training.cards import model_card
 from rlstm_training.run import RunDirectory, RunError

@@ -1,45 +1,45 @@
-"""The evaluator: score a segment with the weights as they are, then learn from it.
+"""Dynamic evaluation: score a segment with the weights as they are, then learn from it.
 
 This is the one home of that order. Evaluation on a test set and a live session call the same code, so a
 published number is the served number. Steps happen on the absolute token grid of the stream, at positions
 that are multiples of S, however the stream is cut: the tokens of an unfinished segment are kept together
 with the states at its start, and learning always reads the whole segment from there. A stream is read by
-several rows (:class:`~rlstm_model.adaptation.adapted_state.ExpertConfig`), and a round
-(:mod:`rlstm_model.adaptation.batch_step`) advances many streams.
+several rows (:class:`~rlstm_model.adaptation.state.ExpertConfig`), and a batch
+(:mod:`rlstm_model.adaptation.batch`) advances many streams.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from rlstm_model.adaptation.adapted_state import (
-    AdaptedState,
-    Cursor,
-    ExpertConfig,
-    NonFiniteState,
-    StateMismatch,
-    StateSchema,
-    rate_scale_of,
+from rlstm_model.adaptation.backend import Backend, NativeBackend
+from rlstm_model.adaptation.batch import (
+    DecodeStep,
+    FrozenExperts,
+    Learner,
+    NextToken,
+    ObserveChunk,
+    ObservedChunk,
+    ScoreChunk,
+    ScoredChunk,
+    restart,
+    run_batch,
 )
-from rlstm_model.adaptation.batch_step import Decisions, ObserveChunk, ObservedChunk, run_batch
-from rlstm_model.adaptation.learner import Learner
-from rlstm_model.adaptation.reader import Reader
-from rlstm_model.adaptation.restart import reset
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.mixture import MixtureState
+from rlstm_model.adaptation.state import AdaptedState, Cursor, ExpertConfig, StateSchema, rate_scale_of
+from rlstm_model.parameters import Parameters
+from rlstm_model.scores import TokenScores
 from rlstm_model.vocab import check_ids
 
-__all__ = [
-    "AdaptedState",
-    "Cursor",
-    "Decisions",
-    "DynamicEvaluator",
-    "ExpertConfig",
-    "NonFiniteState",
-    "ObserveChunk",
-    "ObservedChunk",
-    "Reader",
-    "StateMismatch",
-]
+CHUNK = 256
+"""Tokens that a reader reads at once; fewer where the vocabulary is large."""
+
+_ELEMENTS_AT_ONCE = 1 << 21
 
 
 class DynamicEvaluator(Learner):
@@ -48,19 +48,37 @@ class DynamicEvaluator(Learner):
     The model's weights are never changed.
     """
 
+    @classmethod
+    def of(
+        cls,
+        parameters: Parameters,
+        calibration: Calibration,
+        *,
+        bos_id: int,
+        temperature: float = 1.0,
+        logprobs_only: bool = False,
+        threads: int | None = None,
+    ) -> "DynamicEvaluator":
+        """On a CPU. ``temperature`` multiplies the logits, in scores and in the loss that is learned from.
+
+        Raises ValueError when the calibration's statistics allow no rule.
+        """
+        backend = NativeBackend(parameters, calibration, temperature=temperature, threads=threads)
+        return cls(backend, calibration, parameters.norm, bos_id, logprobs_only)
+
     def start(self, *, rate_scale: float = 1.0, static: bool = True, experts: int = 1) -> AdaptedState:
         """The state before any text; see :class:`ExpertConfig`.
 
         Raises ValueError unless ``rate_scale`` is a finite number of at least 0 and there are such experts.
         """
         expert_config = ExpertConfig(experts=experts, static=static)
-        now = self.before_text(expert_config)
+        now = self._before_text(expert_config)
         return AdaptedState(
             expert_config=expert_config,
             delta_KP=None,
             now=now,
             start=now,
-            mixture=self.equal_weights(expert_config),
+            mixture=_equal_weights(expert_config),
             bad_steps=(0,) * len(expert_config.rates),
             rate_scale=rate_scale_of(rate_scale),
         )
@@ -68,70 +86,125 @@ class DynamicEvaluator(Learner):
     def observe(
         self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0
     ) -> Iterator[ObservedChunk]:
-        """Score ``ids``, then learn from them: in parts, none of which crosses the end of a segment.
+        """Score ``ids``, then learn from them: in chunks, none of which crosses the end of a segment.
 
-        Each part carries the state after it; stop whenever you like and keep the last. ``learn=False``
-        reads and scores but takes no step from these tokens. Raises InvalidToken, before anything is read,
-        for an id outside the vocabulary, NonFiniteState when the stored state cannot be used.
+        Each carries the state after it; stop whenever you like and keep the last. ``learn=False`` reads and
+        scores but takes no step from these tokens. Raises InvalidToken, before anything is read, for an id
+        outside the vocabulary, NonFiniteState when the stored state cannot be used.
         """
-        return self._parts(state, check_ids(ids, self.model.config.vocab_size), learn, top)
+        return self._observe(state, check_ids(ids, self.backend.vocab_size), learn, top)
 
-    def _parts(self, state: AdaptedState, ids: list[int], learn: bool, top: int) -> Iterator[ObservedChunk]:
+    def _observe(self, state: AdaptedState, ids: list[int], learn: bool, top: int) -> Iterator[ObservedChunk]:
         done = 0
         while done < len(ids):
-            part = self.chunk(state, ids[done : done + self.config.segment], learn=learn, top=top)
-            (observed,) = run_batch([part])
+            chunk = self.chunk(state, ids[done : done + self.segment], learn=learn, top=top)
+            (observed,) = run_batch([chunk])
             if not isinstance(observed, ObservedChunk):
                 raise observed if isinstance(observed, Exception) else TypeError(type(observed))
-            state, done = observed.state, done + len(part.ids)
+            state, done = observed.state, done + len(chunk.ids)
             yield observed
 
     def chunk(
-        self,
-        state: AdaptedState,
-        ids: Sequence[int],
-        *,
-        learn: bool = True,
-        top: int = 0,
-        decided: Decisions | None = None,
+        self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0
     ) -> ObserveChunk:
-        """As many of ``ids``, tokens of the vocabulary, as the stream's unfinished segment has room for.
+        """As many of ``ids``, tokens of the vocabulary, as the stream's unfinished segment has room for."""
+        room = self.segment - state.position % self.segment
+        return ObserveChunk(state, tuple(ids[:room]), learn, top, self)
 
-        Done in a batch with others: :func:`~rlstm_model.adaptation.batch_step.run_batch`. ``decided``: what
-        the guards decided over the same part before, for them to do so again.
-        """
-        room = self.config.segment - state.position % self.config.segment
-        return ObserveChunk(state, tuple(ids[:room]), learn, top, self, decided)
-
-    def reader(self, state: AdaptedState, *, static: bool = False) -> Reader:
+    def reader(self, state: AdaptedState, *, static: bool = False) -> "Reader":
         """The stream's present experts, for inference.
 
         With ``static`` the log-probabilities of the slow weights stand beside theirs, if the stream has the
-        static row: of several experts it is one, and beside a single one it reads along.
+        frozen baseline: of several experts it is one, and beside a single one it reads along.
         """
         static = static and state.expert_config.static
         rows = slice(state.expert_config.rows) if static else state.expert_config.mixed
-        now = Cursor(state.now.state.rows(rows), state.now.last, state.mixture)
-        return Reader(self.rows, state.delta_KP, now, static)
+        now = Cursor(state.now.states_R2U[rows], state.now.last, state.mixture)
+        return Reader(self.backend, state.delta_KP, now, static)
 
     def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
-        """Forget what was learned, or the text read so far, or both; see :func:`restart.reset`."""
-        return reset(self, state, fast_weights=fast_weights, recurrent=recurrent)
+        """Forget what was learned, or the text read so far, or both. The position goes on.
 
-    @property
+        Nothing read before the reset is learned from after it. Without its recurrent state the unfinished
+        segment cannot be read again: its tokens are dropped. Without its fast weights it is read again with
+        the slow ones, and the experts count alike again.
+        """
+        if recurrent:
+            now = self._before_text(state.expert_config)
+            state = replace(state, now=now, start=now, pending=(), pending_learn=())
+        if fast_weights:
+            state = restart(self, state, [True] * len(state.expert_config.rates))
+            unlearned = (False,) * len(state.pending)
+            state = replace(state, mixture=_equal_weights(state.expert_config), pending_learn=unlearned)
+        return state
+
+    @cached_property
     def state_schema(self) -> StateSchema:
         """What a stored state must look like to be this model's."""
+        backend = self.backend
         return StateSchema(
-            recurrent=self.model.initial_state(1),
-            weights=self.fast_weights.size,
-            kept=self.fast_weights.zero(1).dtype,
-            vocab_size=self.model.config.vocab_size,
-            segment=self.config.segment,
+            units=backend.units,
+            weights=backend.fast_weights,
+            dtype=backend.dtype,
+            vocab_size=backend.vocab_size,
+            segment=self.segment,
         )
 
-    def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> AdaptedState:
-        """A state from what :meth:`AdaptedState.tensors` and ``header`` gave.
+    def restore(self, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> AdaptedState:
+        """A state from what :meth:`AdaptedState.arrays` and ``header`` gave.
 
         Raises StateMismatch when shapes or fields are not this model's, NonFiniteState for NaN or infinity.
         """
-        return self.state_schema.restore(tensors, header)
+        return self.state_schema.restore(arrays, header)
+
+    def _before_text(self, expert_config: ExpertConfig) -> Cursor:
+        return _beginning(self.backend, self.bos_id, expert_config.rows)
+
+
+def _beginning(backend: Backend, bos_id: int, rows: int) -> Cursor:
+    return Cursor(np.zeros((rows, 2, backend.units), np.float32), bos_id)
+
+
+def _equal_weights(expert_config: ExpertConfig) -> MixtureState | None:
+    return None if expert_config.experts == 1 else MixtureState.start(expert_config.experts)
+
+
+@dataclass(frozen=True, eq=False)
+class Reader(FrozenExperts):
+    """A stream's experts at one moment, or the weights as loaded."""
+
+    @property
+    def at_once(self) -> int:
+        """Tokens that are read at once."""
+        return max(1, min(CHUNK, _ELEMENTS_AT_ONCE // self.backend.vocab_size))
+
+    def chunks(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> Iterator[ScoredChunk]:
+        """Scores of ``ids`` after ``cursor``, piece by piece. Raises InvalidToken, ArithmeticError."""
+        ids = check_ids(ids, self.backend.vocab_size)
+        for start in range(0, len(ids), self.at_once):
+            item = ScoreChunk(self, cursor, tuple(ids[start : start + self.at_once]), top)
+            (result,) = run_batch([item])
+            if not isinstance(result, ScoredChunk):
+                raise result if isinstance(result, Exception) else TypeError(type(result))
+            cursor = result.cursor
+            yield result
+
+    def score(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> tuple[TokenScores, Cursor]:
+        """Scores of ``ids`` (at least one) after ``cursor``, and the cursor after them."""
+        whole = ScoredChunk.concatenate([*self.chunks(cursor, ids, top)])
+        return whole.scores, whole.cursor
+
+    def next(self, cursor: Cursor) -> NextToken:
+        """Read the cursor's token and predict the one after it."""
+        (result,) = run_batch([DecodeStep(self, cursor)])
+        if not isinstance(result, NextToken):
+            raise result if isinstance(result, Exception) else TypeError(type(result))
+        return result
+
+
+def frozen_reader(
+    parameters: Parameters, bos_id: int, *, temperature: float = 1.0, threads: int | None = None
+) -> Reader:
+    """Reads with the weights as loaded, from before any text; ``temperature`` multiplies the logits."""
+    backend = NativeBackend(parameters, temperature=temperature, threads=threads)
+    return Reader(backend, None, _beginning(backend, bos_id, 1))

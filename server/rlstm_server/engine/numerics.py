@@ -26,10 +26,10 @@ from rlstm_model.adaptation.batch_step import (
     run_batch,
 )
 from rlstm_model.adaptation.evaluator import Cursor, DynamicEvaluator
-from rlstm_model.adaptation.fast_weights import row_tile
+from rlstm_model.torch_backend.fast_weights import row_tile
 from rlstm_model.adaptation.reader import Reader
 from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 
 TOKENS: Final = 3
 """Tokens of a segment in the test."""

@@ -10,7 +10,7 @@ from rlstm_model.adaptation.config import AdaptationConfig, Kind
 from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator
 from rlstm_model.adaptation.reader import Reader, frozen_reader
 from rlstm_model.checkpoint import Checkpoint
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine.numerics import numerics_id, rounds_agree
 from rlstm_server.errors import InvalidField

@@ -25,7 +25,7 @@ from rlstm_model.adaptation.passes import Passes
 from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.adaptation.rows import Rows
 from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 from rlstm_model.vocab import InvalidToken
 
 BOS, SEGMENT, VOCAB = 1, 4, 40

@@ -7,7 +7,7 @@ import torch
 
 from rlstm_model.adaptation.evaluator import Cursor, NonFiniteState
 from rlstm_model.scoring import score
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 
 NAN, INF = float("nan"), float("inf")
 

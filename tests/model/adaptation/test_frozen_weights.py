@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
-from rlstm_model.adaptation.fast_weights import FrozenWeights
+from rlstm_model.torch_backend.fast_weights import FrozenWeights
 from rlstm_model.adaptation.reader import frozen_reader
 from rlstm_model.scoring import score
 

@@ -17,14 +17,14 @@ from torch.utils._pytree import tree_leaves
 from rlstm_model.adaptation.adapted_state import Cursor
 from rlstm_model.adaptation.batch_items import FrozenExperts
 from rlstm_model.adaptation.batch_step import DecodeStep, ScoreChunk, run_batch
-from rlstm_model.adaptation.capture import Recorded
-from rlstm_model.adaptation.fast_weights import FrozenWeights
-from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.graphs import GraphedReading, GraphedWeights, Graphs, Room, bucket, graphed
+from rlstm_model.torch_backend.capture import Recorded
+from rlstm_model.torch_backend.fast_weights import FrozenWeights
+from rlstm_model.torch_backend.full import FullFastWeights
+from rlstm_model.torch_backend.graphs import GraphedReading, GraphedWeights, Graphs, Room, bucket, graphed
 from rlstm_model.adaptation.rows import LearningRows, Rows
-from rlstm_model.adaptation.subspace import SubspaceFastWeights
-from rlstm_model.stack import Stack
-from rlstm_model.state import State
+from rlstm_model.torch_backend.subspace import SubspaceFastWeights
+from rlstm_model.network.stack import Stack
+from rlstm_model.network.state import State
 
 VOCAB, SEGMENT, BOS = 40, 4, 1
 KINDS = ["subspace", "chosen", "output_bias", "sparse"]
@@ -60,7 +60,7 @@ class Tape(TorchDispatchMode):
 
 
 def record(run):
-    """See :class:`~rlstm_model.adaptation.capture.Capture`; the first run prepares, as on a GPU."""
+    """See :class:`~rlstm_model.torch_backend.capture.Capture`; the first run prepares, as on a GPU."""
     run()
     with Tape() as tape:
         results = run()
@@ -220,7 +220,7 @@ class Counted:
         self.made = 0
 
     def __call__(self, run):
-        """See :class:`~rlstm_model.adaptation.capture.Capture`."""
+        """See :class:`~rlstm_model.torch_backend.capture.Capture`."""
         self.made += 1
         return record(run)
 

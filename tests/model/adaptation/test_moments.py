@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rlstm_model.adaptation.factors import Factor
-from rlstm_model.adaptation.moments import Moment
+from rlstm_model.torch_backend.factors import Factor
+from rlstm_model.torch_backend.moments import Moment
 
 SIDE, RANK, BATCHES = 60, 4, 5
 

@@ -5,8 +5,8 @@ import torch
 
 from rlstm_model.adaptation.sparse import SparseFastWeights, SparseStatistics, all_units
 from rlstm_model.one_token import read_token
-from rlstm_model.stack import Stack
-from rlstm_model.state import State
+from rlstm_model.network.stack import Stack
+from rlstm_model.network.state import State
 
 SHAPES = [
     {},

@@ -7,7 +7,7 @@ import torch
 
 from rlstm_model.adaptation.passes import Passes
 from rlstm_model.adaptation.rows import Pass, Taught
-from rlstm_model.adaptation.rules import LearningRule
+from rlstm_model.torch_backend.rules import LearningRule
 from rlstm_model.adaptation.steps import step
 from rlstm_model.adaptation.tasks import task_of
 

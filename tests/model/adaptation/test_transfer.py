@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from rlstm_model.adaptation.transfer import fetch, needed, send
+from rlstm_model.torch_backend.transfer import fetch, needed, send
 
 
 def test_numbers_are_sent_as_they_are():

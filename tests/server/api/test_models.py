@@ -5,8 +5,8 @@ import torch
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.config import ModelConfig
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import WordVocab
 from rlstm_server.app import create_app
 from rlstm_server.errors import StartupError

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import Overloaded, StateCorrupt, TooLarge
 from rlstm_server.metrics import Metrics

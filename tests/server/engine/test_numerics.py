@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.batch_step import NextToken, ObservedChunk, run_batch
-from rlstm_model.adaptation.fast_weights import row_tile
+from rlstm_model.torch_backend.fast_weights import row_tile
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.numerics import alone, numerics_id, rounds_agree
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.bench.showcase import (
     STATISTICS,
     Deadline,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.bench import speed
 from rlstm_training.bench.speed import (
     TORCH,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates, sample_masks
+from rlstm_model.network.dropout import DropoutRates, sample_masks
 from rlstm_training.bench.torch_lstm import TorchLSTM, lstm_of_equal_size
 
 SHAPE = ModelConfig(vocab_size=30, hidden_size=12, num_layers=2, mogrifier_rounds=4, tie_embeddings=True)

@@ -6,7 +6,7 @@ import torch
 
 from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.fast_weights import FrozenWeights
+from rlstm_model.torch_backend.fast_weights import FrozenWeights
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_training.bench import works
 from rlstm_training.bench.torch_lstm import TorchLSTM, lstm_of_equal_size

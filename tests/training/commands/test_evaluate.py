@@ -6,7 +6,7 @@ import pytest
 
 from rlstm_model.adaptation.calibration import load_calibration
 from rlstm_model.checkpoint import EVALUATION, load, save
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.corpora import load_corpus
 from rlstm_training.corpora.texts import passage
 from rlstm_training.evaluation.evaluation import static_loss

@@ -8,7 +8,7 @@ import torch
 
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, NonFiniteState
 from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 from rlstm_model.vocab import WordVocab
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import (

@@ -7,7 +7,7 @@ import pytest
 import torch
 from rlstm_model.adaptation.sparse import SparseStatistics, all_units
 
-from rlstm_model.adaptation.bases import (
+from rlstm_model.torch_backend.bases import (
     GradientAxes,
     GradientSquares,
     SubspaceStatistics,
@@ -21,8 +21,8 @@ from rlstm_model.adaptation.calibration import (
     rounded,
     save_calibration,
 )
-from rlstm_model.adaptation.factors import segment_gradients
-from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.torch_backend.factors import segment_gradients
+from rlstm_model.torch_backend.full import FullFastWeights
 from rlstm_training.evaluation.measurements import (
     FULL,
     Form,

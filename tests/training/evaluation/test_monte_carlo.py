@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
+from rlstm_model.network.dropout import DropoutMasks, DropoutRates, sample_masks
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import DynamicReading, StaticReading
 from rlstm_training.evaluation.monte_carlo import (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import static_loss, total
 from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics

@@ -8,7 +8,7 @@ import pytest
 
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.checkpoint import EVALUATION, CheckpointError
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.evaluation.evaluation import Evaluation
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.results import EvaluationSettings, load_results, record, save_results

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.recipes import RECIPES
 from rlstm_training.report.comparison import best_first, command_for, differences, groups_of, row_of
 from rlstm_training.report.runs import read_runs

@@ -10,10 +10,10 @@ import torch
 
 from rlstm_model.adaptation.adapted_state import EXPERT_RATES, ExpertConfig
 from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
-from rlstm_model.adaptation.fast_weights import FrozenWeights
-from rlstm_model.adaptation.graphs import graphed_reading
+from rlstm_model.torch_backend.fast_weights import FrozenWeights
+from rlstm_model.torch_backend.graphs import graphed_reading
 from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.bench import gpt2
 from rlstm_training.bench.in_turn import Case, Measured
 from rlstm_training.bench.speed import SGEMM_SIZE, multiply_adds

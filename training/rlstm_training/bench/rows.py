@@ -14,10 +14,10 @@ from typing import Literal, TypeAlias
 import torch
 
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.fast_weights import FrozenWeights
-from rlstm_model.adaptation.graphs import graphed_reading
+from rlstm_model.torch_backend.fast_weights import FrozenWeights
+from rlstm_model.torch_backend.graphs import graphed_reading
 from rlstm_model.adaptation.learner import Learner
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.bench.speed import multiply_adds, sgemm_rate
 from rlstm_training.bench.works import Work, scoring, sessions
 

@@ -15,7 +15,7 @@ import torch
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.averaging import Evaluated
 from rlstm_training.batches import Texts
 from rlstm_training.bench.torch_lstm import TorchLSTM, lstm_of_equal_size

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from rlstm_model.config import CellKind, ModelConfig
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.bench.torch_lstm import TorchLSTM, lstm_of_equal_size
 from rlstm_training.objective import language_model_loss
 

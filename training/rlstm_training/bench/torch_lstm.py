@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
-from rlstm_model.embedding import Embedding
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.stack import Stack
-from rlstm_model.state import State
+from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks
+from rlstm_model.network.embedding import Embedding
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.network.stack import Stack
+from rlstm_model.network.state import State
 
 
 def lstm_of_equal_size(config: ModelConfig) -> ModelConfig:

@@ -5,8 +5,8 @@ import torch
 
 from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.config import ModelConfig
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab
 from rlstm_training.evaluation.measurements import (
     Form,

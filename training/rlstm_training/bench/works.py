@@ -13,11 +13,11 @@ from torch.nn import functional
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.fast_weights import Weights
-from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.torch_backend.fast_weights import Weights
+from rlstm_model.torch_backend.full import FullFastWeights
 from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.state import State
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.network.state import State
 from rlstm_training.bench.gpt2 import Shape
 from rlstm_training.bench.speed import SGEMM_SIZE
 from rlstm_training.bench.torch_lstm import TorchLSTM

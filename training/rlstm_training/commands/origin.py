@@ -7,7 +7,7 @@ from typing import Literal
 import typer
 
 from rlstm_model.checkpoint import Checkpoint
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.commands.choosing import Choice, choose_rule, choose_temperature, measurements_of
 from rlstm_training.commands.console import recipe_named
 from rlstm_training.config import Recipe

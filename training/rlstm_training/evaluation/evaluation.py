@@ -16,9 +16,9 @@ import torch
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.evaluator import AdaptedState, DynamicEvaluator, ObservedChunk
 from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.scoring import score
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 from rlstm_model.vocab import VocabKind
 from rlstm_training.batches import Ids
 from rlstm_training.corpora.texts import Passage

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from rlstm_model.adaptation.sparse import SparseStatistics, all_units
 
-from rlstm_model.adaptation.bases import (
+from rlstm_model.torch_backend.bases import (
     GradientAxes,
     GradientSquares,
     SubspaceStatistics,
@@ -24,8 +24,8 @@ from rlstm_model.adaptation.calibration import (
     rounded,
 )
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
-from rlstm_model.adaptation.factors import segment_gradients
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.torch_backend.factors import segment_gradients
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.batches import Ids
 
 

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.dropout import NO_DROPOUT, DropoutMasks, DropoutRates, sample_masks
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks, DropoutRates, sample_masks
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.scoring import score_features
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 from rlstm_training.evaluation.evaluation import Advance, no_advance
 
 _ROWS_AT_ONCE = 32

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, ExpertConfig
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import (
     Advance,

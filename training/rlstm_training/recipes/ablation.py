@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.config import Averaging, Recipe, Source
 
 WEIGHTS = 600_000

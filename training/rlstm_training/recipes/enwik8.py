@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.config import Recipe
 from rlstm_training.recipes.paper import (
     ROWS_2022,

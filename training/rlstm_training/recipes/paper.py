@@ -18,7 +18,7 @@ whose gradients are clipped as a sum, as that of 96 million weights was.
 from dataclasses import replace
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.config import Averaging, Recipe, Source, VocabKind
 
 ROWS_2022 = 128

@@ -1,7 +1,7 @@
 """subwords-small: WikiText-2 by subwords, for comparison with words and bytes at a size for one CPU core."""
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.config import Recipe, Source
 
 

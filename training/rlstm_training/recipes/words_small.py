@@ -1,7 +1,7 @@
 """words-small: WikiText-2 by words, at a size that one CPU core trains in one to two hours."""
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.config import Recipe, Source
 
 

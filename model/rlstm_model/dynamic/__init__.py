@@ -1,1 +1,0 @@
-"""Dynamic evaluation: sessions whose fast weights follow their text (docs/adaptation.md)."""
