@@ -111,7 +111,7 @@ def _build(folder: Path, compiler: list[str], target: str) -> str:
         for command, job in jobs:
             if job.wait() != 0:
                 raise subprocess.CalledProcessError(job.returncode, command)
-        link = [*compiler, "-shared", *threads, *objects, "-o", f"{scratch}/{name}"]
+        link = [*compiler, "-shared", "-s", *threads, *objects, "-o", f"{scratch}/{name}"]
         subprocess.run(link, check=True)  # noqa: S603 - the same
         shutil.copyfile(f"{scratch}/{name}", folder / f".{name}")
     (folder / f".{name}").replace(folder / name)

@@ -45,16 +45,29 @@ static const instruction_set sets[] = {
 #endif
 };
 
+#if defined(__x86_64__) || defined(_M_X64)
+#include <cpuid.h>
+
+/* Whether processor and system offer a set: by its feature bits, and the registers that the system saves. */
+static int offered(int i) {
+  const unsigned fma = 1u << 12, saved_by_system = 1u << 27, f16c = 1u << 29, avx2 = 1u << 5, avx512f = 1u << 16;
+  unsigned a, b, c, d, registers, high;
+  if (i > 1) return 1;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & (fma | saved_by_system | f16c)) != (fma | saved_by_system | f16c)) return 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & avx2) || (i == 0 && !(b & avx512f))) return 0;
+  __asm__("xgetbv" : "=a"(registers), "=d"(high) : "c"(0));
+  const unsigned wanted = i == 0 ? 0xe6 : 0x6;
+  return (registers & wanted) == wanted;
+}
+#else
+static int offered(int i) { return i >= 0; }
+#endif
+
 static const instruction_set *choose(void) {
   const char *asked = getenv("RLSTM_INSTRUCTIONS");
   const int count = sizeof sets / sizeof *sets;
   for (int i = 0; i < count; i++) {
-#if defined(__x86_64__) || defined(_M_X64)
-    __builtin_cpu_init();
-    if (i == 0 && !__builtin_cpu_supports("avx512f")) continue;
-    if (i == 1 && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")))
-      continue;
-#endif
+    if (!offered(i)) continue;
     if (asked == NULL || strcmp(asked, sets[i].name) == 0) return &sets[i];
   }
   return &sets[count - 1];
