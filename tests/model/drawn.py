@@ -1,10 +1,11 @@
 """Random models, and what rows may change of them, for tests of what computes with arrays."""
 
 import numpy as np
+from tests.model import reference
 
-from rlstm_model.config import ModelConfig
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.config import AdaptationConfig
+from rlstm_model.config import ModelConfig
 from rlstm_model.native.packed import Axes, Space
 from rlstm_model.parameters import Parameters, shapes
 
@@ -69,7 +70,7 @@ def merged(weights, space, elements_D):
     return whole
 
 
-def expected(reference, config, weights, ids, h, c, temperature=1.0):
+def expected(config, weights, ids, h, c, temperature=1.0):
     """Log-probabilities after every token, and the last state, of one row, by the slow reference."""
     ones = np.ones((config.num_layers, 1, config.hidden_size))
     every = np.ones((len(ids), 1, config.hidden_size))

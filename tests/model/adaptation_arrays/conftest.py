@@ -1,8 +1,5 @@
 """Small models that learn, and what they make of texts."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tests.model import drawn
@@ -10,15 +7,6 @@ from tests.model import drawn
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 
 BOS = 1
-
-
-@pytest.fixture(scope="session")
-def reference():
-    """The model in NumPy."""
-    spec = importlib.util.spec_from_file_location("reference", Path(__file__).parents[1] / "reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _evaluator(parameters=None, *, temperature=1.0, logprobs_only=False, space=None, **rule):

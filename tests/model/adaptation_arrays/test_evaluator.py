@@ -25,8 +25,8 @@ few = settings(max_examples=12, deadline=None)
 class ByHand:
     """One row, in float64: gradients are differences of losses, a step is the formula."""
 
-    def __init__(self, reference, parameters, calibration, rate_scale=1.0):
-        self.reference, self.parameters, self.calibration = reference, parameters, calibration
+    def __init__(self, parameters, calibration, rate_scale=1.0):
+        self.parameters, self.calibration = parameters, calibration
         self.rate = calibration.config.rate * rate_scale
         self.delta = np.zeros(len(calibration.rms_P))
         config = parameters.config
@@ -38,7 +38,7 @@ class ByHand:
         config = self.parameters.config
         weights = drawn.merged(self.parameters.arrays, self.calibration.space, delta)
         inputs = [self.last, *ids[:-1]]
-        log_probs, h, c = drawn.expected(self.reference, config, weights, inputs, *self.state)
+        log_probs, h, c = drawn.expected(config, weights, inputs, *self.state)
         return log_probs[np.arange(len(ids)), ids], np.array([h, c])
 
     def segment(self, ids, learn):
@@ -71,13 +71,13 @@ RULES = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_equals_dynamic_evaluation_by_hand(reference, observe, text, rule):
+def test_equals_dynamic_evaluation_by_hand(observe, text, rule):
     parameters = drawn.parameters_of(hidden_size=6)
     calibration = drawn.calibration_of(parameters, space=SMALL, **rule)
     evaluator = DynamicEvaluator.of(parameters, calibration, bos_id=BOS)
     ids, learn = text(14), [True] * 6 + [False] * 8
     seen = observe(evaluator, (ids[:6], True), (ids[6:], False))
-    hand = ByHand(reference, parameters, calibration)
+    hand = ByHand(parameters, calibration)
     logprobs = [hand.segment(ids[i : i + SEGMENT], learn[i : i + SEGMENT]) for i in range(0, 14, SEGMENT)]
     np.testing.assert_allclose(seen.logprobs, np.concatenate(logprobs), atol=2e-5)
     np.testing.assert_allclose(seen.state.delta_KP[0], hand.delta, atol=2e-5)

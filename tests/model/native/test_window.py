@@ -47,13 +47,13 @@ class Case:
             gradient=learn,
         )
 
-    def loss(self, reference, number, elements_D, temperature):
+    def loss(self, number, elements_D, temperature):
         """The weighted loss of a row whose cores and biases these are."""
         config = self.config
         h, c = self.states_N2S[number].astype(np.float64).reshape(2, config.num_layers, -1)
         weights = merged(self.weights, self.space, elements_D)
         ids = self.ids_NT[number]
-        log_probs, *_ = expected(reference, config, weights, ids[:-1], h, c, temperature)
+        log_probs, *_ = expected(config, weights, ids[:-1], h, c, temperature)
         return -(log_probs[np.arange(len(ids) - 1), ids[1:]] * self.loss_NT[number]).sum()
 
 
@@ -80,14 +80,14 @@ def pool(request):
 
 @pytest.mark.parametrize("config", [*CONFIGS, config_of(softmax_components=3)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_log_probabilities_and_states_are_those_of_the_equations(reference, pool, config, dtype):
+def test_log_probabilities_and_states_are_those_of_the_equations(pool, config, dtype):
     case = Case(config, dtype=dtype)
     rows = [case.row(number, learn=False, own=config.softmax_components == 1) for number in range(3)]
     windows = pool.window(case.model, rows, temperature=0.9)
     for number, (row, window) in enumerate(zip(rows, windows, strict=True)):
         h, c = case.states_N2S[number].astype(np.float64).reshape(2, config.num_layers, -1)
         weights = merged(case.weights, case.space, case.elements_ND[number].astype(np.float64))
-        log_probs, h, c = expected(reference, config, weights, row.ids, h, c, 0.9)
+        log_probs, h, c = expected(config, weights, row.ids, h, c, 0.9)
         np.testing.assert_allclose(window.log_probs_TV, log_probs, atol=2e-5, rtol=0)
         after = case.model.unpad_states(row.state[None])[0]
         np.testing.assert_allclose(after, np.array([h, c]).reshape(2, -1), atol=1e-5, rtol=0)
@@ -95,21 +95,19 @@ def test_log_probabilities_and_states_are_those_of_the_equations(reference, pool
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_gradients_are_slopes_of_the_loss(reference, pool, config):
+def test_gradients_are_slopes_of_the_loss(pool, config):
     case = Case(config)
     windows = pool.window(case.model, [case.row(number) for number in range(3)], temperature=1.2)
     for number, window in enumerate(windows):
         elements = case.elements_ND[number].astype(np.float64)
         for _ in range(3):
             direction = case.generator.normal(size=elements.size)
-            ahead, behind = (
-                case.loss(reference, number, elements + step * direction, 1.2) for step in (1e-5, -1e-5)
-            )
+            ahead, behind = (case.loss(number, elements + step * direction, 1.2) for step in (1e-5, -1e-5))
             slope = (ahead - behind) / 2e-5
             assert window.gradient_P @ direction == pytest.approx(slope, rel=2e-4, abs=2e-4)
 
 
-def test_whole_models_learn_every_weight(reference, pool):
+def test_whole_models_learn_every_weight(pool):
     """Rows of the kind "full": the weights are packed for the row, and the gradient is of each of them."""
     case = Case(config_of(tie_embeddings=True))
     space = Space({}, (), whole=True)
@@ -133,7 +131,7 @@ def test_whole_models_learn_every_weight(reference, pool):
     for number, name in enumerate(case.model.names):
         direction = np.where(order == number, case.generator.normal(size=gradient.size), 0.0)
         by_name = np.concatenate([direction[order == case.model.names.index(n)] for n in case.space.biases])
-        ahead, behind = (case.loss(reference, 0, step * by_name, 1.0) for step in (1e-5, -1e-5))
+        ahead, behind = (case.loss(0, step * by_name, 1.0) for step in (1e-5, -1e-5))
         assert gradient @ direction == pytest.approx((ahead - behind) / 2e-5, rel=2e-4, abs=2e-4), name
 
 
