@@ -94,6 +94,7 @@ def _build(folder: Path, compiler: list[str], target: str) -> str:
         jobs, objects = [], []
         for source, flags in [
             ("core.c", []),
+            ("memory.c", []),
             *(("kernels.c", [f"-DRL_SET={s}", *f]) for s, f in sets.items()),
         ]:
             objects.append(f"{scratch}/{len(objects)}.o")
