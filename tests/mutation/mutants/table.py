@@ -114,7 +114,7 @@ def stale_details() -> Iterator[None]:
         yield
 
 
-@noticed_by("server/api/test_sessions.py::test_a_deleted_session_is_gone_and_stays_gone")
+@noticed_by("server/engine/test_engine.py::test_delete_is_final_and_idempotent")
 def no_tombstones() -> AbstractContextManager[Any]:
     """Nobody remembers that a session has ended."""
     return simulated.no_tombstones()
