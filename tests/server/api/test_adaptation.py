@@ -55,34 +55,6 @@ async def test_a_session_learns_as_it_asked_to(client, asked, weights):
     assert answer["guards"] == {}
 
 
-async def test_kinds_learn_differently_and_each_session_by_its_own(client):
-    """Two sessions of two kinds, read in turn, are what each is alone."""
-    kinds = [{"kind": "full"}, {"kind": "output_bias"}]
-    mixed = [await created(client, **kind) for kind in kinds]
-    turns = [
-        [(await client.post(f"/sessions/{one['id']}/append", json={"text": TEXT})).json() for one in mixed]
-        for _ in range(2)
-    ]
-    for index, kind in enumerate(kinds):
-        alone = (await created(client, **kind))["id"]
-        for turn in turns:
-            again = (await client.post(f"/sessions/{alone}/append", json={"text": TEXT})).json()
-            assert again["logprobs"] == turn[index]["logprobs"]
-    assert turns[1][0]["logprobs"] != turns[1][1]["logprobs"]
-
-
-async def test_a_scored_text_names_what_was_used(client):
-    """Adapting inside a text takes the same object, and a static score says nothing of it."""
-    asked = {"kind": "output_bias", "experts": 4}
-    adapted = (await client.post("/score", json={"text": TEXT, "adaptation": asked})).json()
-    session = await created(client, **asked)
-    read = (await client.post(f"/sessions/{session['id']}/append", json={"text": TEXT})).json()
-
-    assert adapted["adaptation"] == session["adaptation"]
-    assert adapted["items"][0]["logprobs"] == read["logprobs"]
-    assert "adaptation" not in (await client.post("/score", json={"text": TEXT})).json()
-
-
 async def test_info_lists_all_rules_with_their_bytes(client):
     """Kind, size, rate and the bytes of a session that learns so, the default first."""
     learning = (await client.get("/info")).json()["adaptation"]
@@ -98,17 +70,3 @@ async def test_info_lists_all_rules_with_their_bytes(client):
     assert (
         bias["state_bytes"] <= stored <= bias["state_bytes"] + 4_096
     )  # the header, and what it is sealed with
-
-
-async def test_the_choice_is_part_of_a_creations_body(client):
-    """The same key with another choice is another request."""
-    headers = {"Idempotency-Key": "k"}
-    first = await client.post("/sessions", json={"adaptation": {"experts": 4}}, headers=headers)
-    again = await client.post("/sessions", json={"adaptation": {"experts": 4}}, headers=headers)
-    other = await client.post("/sessions", json={"adaptation": {"experts": 1}}, headers=headers)
-
-    assert (again.json()["id"], again.json()["adaptation"]) == (
-        first.json()["id"],
-        first.json()["adaptation"],
-    )
-    assert other.status_code == 422

@@ -1,4 +1,3 @@
-import asyncio
 import json
 
 import pytest
@@ -30,17 +29,6 @@ async def test_the_same_seed_gives_the_same_text(client):
     assert drawn["ids"] == repeated["ids"]
 
 
-async def test_choices_differ_and_repeat(client):
-    """Each has a random stream of its own, derived from the seed."""
-    made = await generate(client, prompt="the ", max_tokens=12, n=8, seed=7)
-    ids = [tuple(choice["ids"]) for choice in made["choices"]]
-    assert len(set(ids)) >= 2
-    again = await generate(client, prompt="the ", max_tokens=12, n=8, seed=7)
-    assert [tuple(choice["ids"]) for choice in again["choices"]] == ids
-    assert made["ids"] == list(ids[0])
-    assert made["usage"] == {"prompt_tokens": 4, "completion_tokens": 96, "total_tokens": 100}
-
-
 async def test_a_stream_says_what_the_document_says(client):
     """Same ids, same text, same log-probabilities, same usage; one end for each choice."""
     body = {"prompt": "the é", "max_tokens": 24, "n": 2, "seed": 3}
@@ -54,14 +42,6 @@ async def test_a_stream_says_what_the_document_says(client):
     ends = [data for name, data in found if name == "end"]
     assert [end["finish_reason"] for end in ends] == ["length", "length"]
     assert sum(end["usage"]["completion_tokens"] for end in ends) == whole["usage"]["completion_tokens"]
-
-
-async def test_scoring_a_generated_text_gives_its_numbers_again(client):
-    """The log-probabilities are those of the raw distribution, whatever the temperature."""
-    made = await generate(client, prompt="the ", max_tokens=10, temperature=0.5, top_k=40, seed=1)
-    body = {"items": [{"context": "the ", "tokens": made["ids"]}]}
-    scored = (await client.post("/score", json=body)).json()["items"][0]
-    assert scored["logprobs"] == pytest.approx(made["logprobs"], abs=1e-4)
 
 
 async def test_a_stop_string_ends_the_text_and_is_no_part_of_it(client):
@@ -102,13 +82,3 @@ async def test_an_empty_prompt_is_the_beginning_of_a_text(client):
     """It reads one newline, and nothing else."""
     made = await generate(client, max_tokens=5, seed=1)
     assert len(made["ids"]) == 5
-
-
-async def test_greedy_is_the_same_alone_and_in_company(client):
-    """What runs beside a request does not change it."""
-    alone = await generate(client, prompt="the ", max_tokens=12, temperature=0)
-    others = [generate(client, prompt="x" * index, max_tokens=5 + index) for index in range(1, 8)]
-    together, *_ = await asyncio.gather(
-        generate(client, prompt="the ", max_tokens=12, temperature=0), *others
-    )
-    assert together["ids"] == alone["ids"]

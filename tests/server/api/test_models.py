@@ -9,9 +9,6 @@ from rlstm_model.config import ModelConfig
 from rlstm_model.initialisation import initialise
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import WordVocab
-from rlstm_server.app import create_app
-from rlstm_server.errors import StartupError
-from rlstm_server.settings import Settings
 
 VOCAB = WordVocab.build("the cat sat on the mat\n")
 
@@ -147,22 +144,3 @@ async def test_each_has_a_series_of_its_build(both):
     assert len(names) == 2
     assert 'model="tiny"' in names[0]
     assert 'model="words"' in names[1]
-
-
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        ("{tiny},{tiny}", "same name"),
-        ("{tiny},again={tiny}", "twice"),
-        ("{tiny},tiny={worded}", "same name"),
-        ("{tiny},nowhere", "nowhere"),
-    ],
-)
-async def test_models_that_cannot_be_served_together_are_told(tiny_checkpoint, worded, said, why):
-    """Before anything is served."""
-    settings = Settings(model=said.format(tiny=tiny_checkpoint, worded=worded))
-    app = create_app(settings, store=MemoryStore())
-    with pytest.raises(StartupError, match=why) as refused:
-        async with app.router.lifespan_context(app):
-            pass
-    assert refused.value.detail.startswith("RLSTM_MODEL: ")

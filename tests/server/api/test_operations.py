@@ -1,7 +1,6 @@
 import asyncio
 import random
 import string
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,25 +103,6 @@ async def ask(app, method, path):
     scope |= {"query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1", "asgi": {}}
     await app(scope, receive, send)
     return sent[0]["status"]
-
-
-@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
-async def test_sessions_add_no_series(serve, count):
-    """Each is asked for by its own path: the whole exposition has the lines that it had before the first."""
-    store = Recorded()
-    async with serve(store=store) as client:
-        await client.post("/sessions", json={"name": "first"})
-        before = (await samples(client)).keys()
-        made = store.creation
-        for number in range(count):
-            key = replace(made.key, session_id=f"{number:032x}")
-            await store.create(replace(made, key=key, name=f"n{number}", operation_id=f"o{number}"))
-            assert await ask(client.app, "GET", f"/sessions/{number:032x}") == 200
-        assert await store.total() == count + 1
-        after = await samples(client)
-    print(f"{len(after):,} series before and after {count:,} sessions")
-    assert after.keys() == before
-    assert requests(after, "GET /sessions/{session_id}") == count
 
 
 async def test_sessions_are_counted_where_they_are(serve):

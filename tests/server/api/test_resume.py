@@ -68,21 +68,3 @@ async def test_an_id_without_its_text_is_refused(client, path, headers, body):
     assert answer.json()["field"] == "last-event-id"
     assert answer.json()["applied"] == "no"
     assert mark not in answer.text
-
-
-@pytest.mark.parametrize("mark", ["7", "0.0.0.0123456789abcdef", "x" * 300, "0.0.0"])
-async def test_what_is_no_id_of_ours_is_refused(client, path, mark):
-    """With the name of the header, and without repeating it."""
-    await post(client, path)
-    answer = await client.post(path, json=BODY, headers=KEYED | {"last-event-id": mark})
-    assert answer.status_code == 422
-    assert "last-event-id" in answer.json()["detail"]
-    assert mark not in answer.text.replace("last-event-id", "") or len(mark) < 6
-
-
-async def test_another_body_with_the_same_key_and_id_is_refused(client, path):
-    """The id is that of the text which the first body asked for."""
-    mark = (await post(client, path))[3][1]
-    answer = await client.post(path, json=BODY | {"max_tokens": 41}, headers=KEYED | {"last-event-id": mark})
-    assert answer.status_code == 422
-    assert answer.json()["type"].endswith(":idempotency_mismatch")

@@ -22,14 +22,6 @@ async def one(client, **body):
     return item
 
 
-async def test_all_next_bytes_together_have_probability_one(client):
-    """For a fixed context, over all 256 continuations, within 1e-5."""
-    items = [{"context": "the ", "tokens": [byte]} for byte in range(256)]
-    answer = await score(client, items=items)
-    total = math.fsum(math.exp(item["logprobs"][-1]) for item in answer["items"])
-    assert abs(total - 1.0) < 1e-5
-
-
 async def test_columns_are_equally_long_and_sum_to_the_totals(client):
     """One entry a token in each, and the total is their sum."""
     item = await one(client, text=TEXT, adapt=True)
@@ -69,16 +61,6 @@ async def test_a_context_is_scored_against_and_not_reported(client):
     assert part["logprobs"] == pytest.approx(whole["logprobs"][1:], abs=1e-5)
 
 
-async def test_neighbours_do_not_change_a_score(client):
-    """An item alone and the same item among others agree, in the order given, under their ids."""
-    items = [{"id": f"n{index}", "text": f"text number {index} {'x' * index}"} for index in range(20)]
-    together = (await score(client, items=items))["items"]
-    assert [item["id"] for item in together] == [item["id"] for item in items]
-    for item in (0, 7, 19):
-        alone = await one(client, text=items[item]["text"])
-        assert together[item]["logprobs"] == pytest.approx(alone["logprobs"], abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("unit", "factor"), [("nats", 1.0), ("bits", 1 / math.log(2)), ("log10", 1 / math.log(10))]
 )
@@ -107,28 +89,6 @@ async def test_alternatives_are_the_best_and_agree_with_ranks(client):
         assert best == sorted(best, reverse=True)
         if rank <= 100:
             assert best[rank - 1] == pytest.approx(item["logprobs"][place], abs=1e-5)
-
-
-async def test_words_sum_to_the_total(client):
-    """The space before a word belongs to it."""
-    item = await one(client, text=TEXT, words=True, scores="totals")
-    assert "ids" not in item
-    assert TEXT[item["words"][1]["start"] : item["words"][1]["end"]] == " cat"
-    assert math.fsum(word["logprob"] for word in item["words"]) == pytest.approx(
-        item["totals"]["logprob"], abs=1e-4
-    )
-
-
-async def test_learning_inside_an_item_starts_from_the_base_weights(client):
-    """The first segment is static; later ones are not; a second item starts afresh."""
-    text = "abcabcabc " * 12
-    answer = await score(client, items=[{"text": text}, {"text": text}], adaptation={"rate_scale": 3.0})
-    first, second = answer["items"]
-    assert first["updates"] == len(text) // 8
-    assert first["logprobs"][:8] == first["static_logprobs"][:8]
-    assert first["logprobs"][8:] != first["static_logprobs"][8:]
-    assert first["totals"]["gain"] > 0
-    assert second["logprobs"] == first["logprobs"]
 
 
 async def test_the_answer_says_what_its_numbers_depend_on(client):

@@ -1,274 +1,321 @@
-import asyncio
+"""Sessions over HTTP: every change has a version, a key and a condition. What each does the engine proves."""
+
+import hashlib
+import json
 import math
 
 import pytest
+from tests.memory_store import MemoryStore
 
 TEXT = "It was the best of times, it was the worst of times. "
+PROBE = {"candidates": [{"text": "the age of wisdom"}]}
+OCTETS = {"content-type": "application/octet-stream"}
+UNKNOWN = "0" * 32
+
+CHANGES = [
+    ("POST", "/append", {"text": "abc"}, {"text": "abd"}),
+    ("POST", "/reset", {}, {"what": "recurrent"}),
+    ("PATCH", "", {"learning": False}, {"learning": True}),
+    ("POST", "/snapshots", {"name": "second"}, {"name": "third"}),
+    ("POST", "/restore", {"snapshot": "first"}, {"snapshot": "other"}),
+]
+"""Every change of a session, and another body for it."""
+COPIES = [("POST", "/fork", {}, {"name": "x"})]
 
 
-async def create(client, headers=None, **body):
-    answer = await client.post("/sessions", json=body, headers=headers)
-    assert answer.status_code == 201, answer.text
-    return answer.json()
+@pytest.fixture
+async def session(client):
+    """One that has read a text at version 1, which has two names."""
+    body = {"text": TEXT, "metadata": {"kind": "novel", "year": 1859}, "name": "tale", "ttl_seconds": 5_000}
+    made = (await client.post("/sessions", json=body)).json()
+    for name in ("first", "other"):
+        await client.post(f"/sessions/{made['id']}/snapshots", json={"name": name})
+    return f"/sessions/{made['id']}"
 
 
-async def act(client, session, verb, headers=None, **body):
-    answer = await client.post(f"/sessions/{session}/{verb}", json=body, headers=headers)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+async def ask(client, status, method, path, body=None, **options):
+    answer = await client.request(method, path, json=body, **options)
+    assert answer.status_code == status, answer.text
+    return answer.json() if answer.content else None
+
+
+async def append(client, session, status=200, headers=None, **body):
+    return await ask(client, status, "POST", f"{session}/append", {"text": TEXT} | body, headers=headers)
 
 
 async def info(client, session):
-    answer = await client.get(f"/sessions/{session}")
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return await ask(client, 200, "GET", session)
+
+
+async def probe(client, session):
+    return (await ask(client, 200, "POST", f"{session}/score", PROBE))["candidates"][0]["logprob"]
+
+
+def slug(answer):
+    return answer["type"].rsplit(":", 1)[-1]
+
+
+# ---- what one is -------------------------------------------------------------------------------------------
 
 
 async def test_a_session_learns_from_its_stream(client):
-    """Scores come first, updates after; versions and positions count; the gain adds up."""
-    session = (await create(client))["id"]
-    answers = [await act(client, session, "append", text=TEXT) for _ in range(4)]
+    """Scores come first, updates after; versions and positions count; the gain adds up, in bits."""
+    made = await ask(client, 201, "POST", "/sessions", {"text": TEXT, "scores": "totals", "unit": "bits"})
+    session = f"/sessions/{made['id']}"
+    answers = [made["append"], *[await append(client, session, unit="bits") for _ in range(3)]]
     assert [answer["version"] for answer in answers] == [1, 2, 3, 4]
     assert answers[-1]["position"] == 4 * len(TEXT)
     assert sum(answer["updates"] for answer in answers) == 4 * len(TEXT) // 8
-    assert answers[-1]["totals"]["gain"] > 0
     found = await info(client, session)
-    gained = math.fsum(answer["totals"]["gain"] for answer in answers) / math.log(2)
+    gained = math.fsum(answer["totals"]["gain"] for answer in answers)
     assert found["totals"]["gain"] == pytest.approx(gained, abs=1e-6)
+    assert found["totals"]["gain"] > 0
     assert found["totals"]["tokens"] == 4 * len(TEXT)
 
 
-async def test_a_first_text_is_answered_under_append(client):
-    """Creating with a text is creating, then appending."""
-    made = await create(client, text=TEXT, scores="totals", unit="bits")
-    bare = (await create(client))["id"]
-    appended = await act(client, bare, "append", text=TEXT, scores="totals", unit="bits")
-    assert made["append"]["totals"] == appended["totals"]
-    assert made["version"] == appended["version"]
+async def test_an_answer_is_as_detailed_as_asked(client, session):
+    """Nothing, sums, or columns too; `learn: false` only reads."""
+    for scores in ("none", "totals", "tokens"):
+        answer = await append(client, session, scores=scores, learn=False)
+        assert ("ids" in answer, "totals" in answer) == (scores == "tokens", scores != "none")
+        assert answer["learn"] is False
 
 
-async def test_a_stream_may_be_cut_anywhere(client):
-    """The same text whole and in two pieces scores the same to 1e-5 nats a token."""
-    whole = await create(client, text=TEXT)
-    parts = await create(client, text=TEXT[:13])
-    rest = await act(client, parts["id"], "append", text=TEXT[13:])
-    pieces = parts["append"]["logprobs"] + rest["logprobs"]
-    assert pieces == pytest.approx(whole["append"]["logprobs"], abs=1e-5)
-    assert rest["starts"][0] == 13
-
-
-async def test_a_session_without_learning_scores_like_a_text(client):
-    """Static scores are those of /score."""
-    made = await create(client, adaptation={"rate_scale": 0.0}, text=TEXT)
-    scored = (await client.post("/score", json={"text": TEXT})).json()["items"][0]
-    assert made["append"]["logprobs"] == pytest.approx(scored["logprobs"], abs=1e-5)
-    assert made["append"]["totals"]["gain"] == pytest.approx(0.0, abs=1e-9)
-
-
-async def test_learn_false_scores_without_learning(client):
-    """The weights stay, the state moves on."""
-    session = (await create(client))["id"]
-    answer = await act(client, session, "append", text=TEXT, learn=False)
-    assert answer["updates"] == 0
-    assert answer["position"] == len(TEXT)
-
-
-@pytest.mark.parametrize("scores", ["none", "totals", "tokens"])
-async def test_an_answer_is_as_detailed_as_asked(client, scores):
-    """Nothing, sums, or columns too."""
-    session = (await create(client))["id"]
-    answer = await act(client, session, "append", text="abc", scores=scores)
-    assert ("ids" in answer) == (scores == "tokens")
-    assert ("totals" in answer) == (scores != "none")
-
-
-async def test_a_repeat_with_the_same_key_is_the_same_append(client):
-    """It takes effect once; the second answer says so and repeats the first."""
-    session = (await create(client))["id"]
-    headers = {"Idempotency-Key": "k-1"}
-    first = await act(client, session, "append", headers, text="abc")
-    again = await act(client, session, "append", headers, text="abc")
-    assert (first["replayed"], again["replayed"]) == (False, True)
-    assert again["logprobs"] == first["logprobs"]
-    assert (await info(client, session))["version"] == 1
-    other = await client.post(f"/sessions/{session}/append", json={"text": "abd"}, headers=headers)
-    assert other.status_code == 422
-    assert other.json()["type"].endswith(":idempotency_mismatch")
-
-
-async def test_a_repeated_create_makes_one_session(client):
-    """The key belongs to the tenant."""
-    headers = {"Idempotency-Key": "make-1"}
-    first, again = await create(client, headers), await create(client, headers)
-    assert first["id"] == again["id"]
-    assert again["replayed"] is True
-    listed = (await client.get("/sessions")).json()["sessions"]
-    assert len(listed) == 1
-
-
-async def test_if_match_refuses_a_session_that_has_moved_on(client):
-    """412 carries the present version; the tag of any answer is what to send."""
-    created = await client.post("/sessions", json={})
-    path = f"/sessions/{created.json()['id']}/append"
-    assert created.headers["etag"] == '"0"'
-    first = await client.post(path, json={"text": "a"}, headers={"If-Match": created.headers["etag"]})
-    assert first.headers["etag"] == '"1"'
-    stale = await client.post(path, json={"text": "b"}, headers={"If-Match": '"0"'})
-    assert stale.status_code == 412
-    assert stale.json()["version"] == 1
-    assert stale.headers["etag"] == '"1"'
-
-
-async def test_reading_changes_nothing(client):
-    """Candidates and uncommitted text leave version and next scores as they were."""
-    session = (await create(client, text=TEXT))["id"]
+async def test_reading_changes_nothing(client, session):
+    """Candidates and text that is not kept leave the session as it was; kept text is part of it."""
     before = await info(client, session)
-    await act(client, session, "score", candidates=[{"text": "cat"}])
-    await client.post(f"/sessions/{session}/generate", json={"max_tokens": 5})
+    await probe(client, session)
+    await ask(client, 200, "POST", f"{session}/generate", {"max_tokens": 5})
     assert await info(client, session) == before
+    made = await ask(client, 200, "POST", f"{session}/generate", {"max_tokens": 5, "commit": True})
+    assert (made["version"], made["position"]) == (before["version"] + 1, before["position"] + 5)
 
 
-async def test_candidates_are_ranked_by_their_mix(client):
-    """Score = lm * logprob + length * tokens + given * given, in the order given, rank 1 the best."""
-    session = (await create(client, text=TEXT))["id"]
+async def test_candidates_are_ranked_by_their_mix(client, session):
+    """Score = lm * logprob + length * tokens + given * given in the answer's unit, in the order given."""
     candidates = [{"id": "a", "text": "12 monkeys", "given": 3.0}, {"text": "cat"}]
-    answer = await act(
-        client,
-        session,
-        "score",
-        candidates=candidates,
-        weights={"lm": 0.5, "length": 0.25, "given": 2.0},
-        unit="bits",
-    )
-    first, second = answer["candidates"]
+    body = {"candidates": candidates, "weights": {"lm": 0.5, "length": 0.25, "given": 2.0}, "unit": "bits"}
+    first, second = (await ask(client, 200, "POST", f"{session}/score", body))["candidates"]
     assert (first["id"], second["id"]) == ("a", "1")
     assert first["score"] == pytest.approx(0.5 * first["logprob"] + 0.25 * 10 + 2 * 3.0)
-    assert second["score"] == pytest.approx(0.5 * second["logprob"] + 0.25 * 3)
-    better = first if first["score"] > second["score"] else second
-    assert better["rank"] == 1
     assert second["static_score"] == pytest.approx(0.5 * second["static_logprob"] + 0.25 * 3)
-    better = first if first["static_score"] > second["static_score"] else second
-    assert better["static_rank"] == 1
-    appended = await act(client, session, "append", text="cat", unit="bits", scores="totals")
+    for score, rank in (("score", "rank"), ("static_score", "static_rank")):
+        assert max(first, second, key=lambda one: one[score])[rank] == 1
+    appended = await append(client, session, text="cat", unit="bits", scores="totals")
     for name in ("logprob", "static_logprob", "gain"):
         assert second[name] == pytest.approx(appended["totals"][name], abs=1e-4)
 
 
-async def test_candidates_of_a_session_without_a_static_row_have_no_static_figures(client):
-    """They are null, as in the sums of its appends."""
-    session = (await create(client, adaptation={"static": False}))["id"]
-    (one,) = (await act(client, session, "score", candidates=[{"text": "cat"}]))["candidates"]
-    appended = await act(client, session, "append", text="cat", scores="totals")
+async def test_without_a_static_reference_its_figures_are_null(client):
+    """In ranks and in sums."""
+    made = await ask(client, 201, "POST", "/sessions", {"adaptation": {"static": False}})
+    session = f"/sessions/{made['id']}"
+    (one,) = (await ask(client, 200, "POST", f"{session}/score", PROBE))["candidates"]
+    totals = (await append(client, session, scores="totals"))["totals"]
     for name in ("static_logprob", "gain"):
-        assert one[name] is appended["totals"][name] is None
+        assert one[name] is totals[name] is None
     assert one["static_score"] is one["static_rank"] is None
 
 
-async def test_kept_text_becomes_part_of_the_session(client):
-    """The next scores follow it; the answer says where the session stands."""
-    session = (await create(client, text=TEXT))["id"]
-    made = (
-        await client.post(f"/sessions/{session}/generate", json={"max_tokens": 5, "seed": 1, "commit": True})
-    ).json()
-    found = await info(client, session)
-    assert (made["version"], made["position"]) == (found["version"], found["position"])
-    assert found["position"] == len(TEXT) + 5
-
-
-async def test_reset_forgets_and_goes_on(client):
-    """Weights and state are those of a new session; totals and position stay."""
-    segments = (TEXT * 4)[:160]  # whole ones: updates keep to the stream's own grid
-    session = (await create(client, text=segments))["id"]
-    changed = await act(client, session, "reset", what="both")
-    assert changed["position"] == changed["totals"]["tokens"] == 160
-    again = await act(client, session, "append", text=TEXT)
-    fresh = await create(client, text=TEXT)
-    assert again["logprobs"] == pytest.approx(fresh["append"]["logprobs"], abs=1e-5)
-
-
-async def test_a_deleted_session_is_gone_and_stays_gone(client):
-    """204, 204 again, then 410 with the reason on every route; never created is 404."""
-    session = (await create(client, name="mine"))["id"]
-    for _ in range(2):
-        assert (await client.delete(f"/sessions/{session}")).status_code == 204
-    for verb, body in (("append", {"text": "a"}), ("score", {"candidates": [{"text": "a"}]}), ("reset", {})):
-        answer = await client.post(f"/sessions/{session}/{verb}", json=body)
-        assert answer.status_code == 410
-        assert answer.json()["type"].endswith(":session_deleted")
-    assert (await client.get(f"/sessions/{session}")).status_code == 410
-    assert (await client.delete(f"/sessions/{'0' * 32}")).status_code == 404
-    assert (await create(client, name="mine"))["id"] != session
-
-
-async def test_a_name_is_taken_once(client):
-    """The second session of that name is refused."""
-    await create(client, name="mine")
-    answer = await client.post("/sessions", json={"name": "mine"})
-    assert answer.status_code == 409
-    assert answer.json()["type"].endswith(":session_exists")
-
-
-async def test_sessions_are_listed_in_pages(client):
-    """Each once, newest first."""
-    made = [(await create(client, metadata={"number": number}))["id"] for number in range(5)]
-    listed, cursor = [], None
-    for _ in range(3):
-        page = (
-            await client.get("/sessions", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))
-        ).json()
-        listed += page["sessions"]
-        cursor = page["cursor"]
-    assert cursor is None
-    assert sorted(session["id"] for session in listed) == sorted(made)
-    assert {session["metadata"]["number"] for session in listed} == set(range(5))
-
-
-async def test_a_session_is_found_by_its_name(client):
-    """The one that has it now: none before, none after, and no other."""
-    made = await create(client, name="mine")
-    await create(client, name="other")
-
-    async def found(name):
-        return (await client.get("/sessions", params={"name": name})).json()
-
-    assert await found("mine") == {
-        "sessions": [(await client.get(f"/sessions/{made['id']}")).json()],
-        "cursor": None,
-    }
-    assert await found("nobody") == {"sessions": [], "cursor": None}
-    await client.delete(f"/sessions/{made['id']}")
-    assert (await found("mine"))["sessions"] == []
-
-
-@pytest.mark.parametrize("asked", [{"name": "no name"}, {"name": "mine", "cursor": "abc"}])
-async def test_what_is_no_name_is_refused(client, asked):
-    """And a second page of one session."""
-    assert (await client.get("/sessions", params=asked)).status_code == 422
-
-
-async def test_concurrent_appends_all_land_once(client):
-    """Fifty at once to one session: fifty versions, fifty tokens."""
-    session = (await create(client))["id"]
-    answers = await asyncio.gather(
-        *(act(client, session, "append", text="x", scores="none") for _ in range(50))
-    )
-    assert sorted(answer["version"] for answer in answers) == list(range(1, 51))
-    assert (await info(client, session))["position"] == 50
-
-
-async def test_sessions_side_by_side_are_what_they_are_alone(client):
-    """Sixteen learning at once score what each scores alone."""
-    texts = [f"session {number} says {'ab' * number} " * 3 for number in range(16)]
-    together = await asyncio.gather(*(create(client, text=text) for text in texts))
-    for text, made in list(zip(texts, together, strict=True))[::5]:
-        alone = await create(client, text=text)
-        assert made["append"]["logprobs"] == pytest.approx(alone["append"]["logprobs"], abs=1e-5)
-
-
 async def test_numbers_in_metadata_keep_all_their_digits(client):
-    """An integer that would become the nearest double is refused; one of 64 bits comes back as it was."""
+    """Of 64 bits, in their own types; all of it together is bounded."""
     notes = {"most": 2**63 - 1, "least": -(2**63), "odd": 2**53 + 1, "float": 0.1, "yes": True, "none": None}
-    made = await create(client, metadata=notes)
-    found = (await client.get(f"/sessions/{made['id']}")).json()["metadata"]
+    made = await ask(client, 201, "POST", "/sessions", {"metadata": notes})
+    found = (await info(client, f"/sessions/{made['id']}"))["metadata"]
     assert found == notes
     assert {name: type(value) for name, value in found.items()} == {n: type(v) for n, v in notes.items()}
+    long = {"metadata": {f"k{n}": "é" * 512 for n in range(17)}}
+    assert (await ask(client, 413, "PATCH", f"/sessions/{made['id']}", long))["limit"] == 16_384
+
+
+async def test_sessions_are_listed_in_pages_and_found_by_name(client):
+    """Each once; one that has ended has no name."""
+    made = [(await ask(client, 201, "POST", "/sessions", {"name": f"n{n}"}))["id"] for n in range(5)]
+    listed, page = [], {"cursor": None}
+    for _ in range(3):
+        params = {"limit": 2} | ({"cursor": page["cursor"]} if page["cursor"] else {})
+        page = await ask(client, 200, "GET", "/sessions", params=params)
+        listed += page["sessions"]
+    assert page["cursor"] is None
+    assert [session["id"] for session in listed] == made
+    found = await ask(client, 200, "GET", "/sessions", params={"name": "n3"})
+    assert found == {"sessions": [listed[3]], "cursor": None}
+    assert slug(await ask(client, 409, "POST", "/sessions", {"name": "n3"})) == "session_exists"
+    await ask(client, 204, "DELETE", f"/sessions/{made[3]}")
+    for params in ({"name": "n3"}, {"name": "nobody"}):
+        assert (await ask(client, 200, "GET", "/sessions", params=params))["sessions"] == []
+    for params in ({"name": "no name"}, {"name": "n1", "cursor": "abc"}):
+        await ask(client, 422, "GET", "/sessions", params=params)
+
+
+# ---- versions and keys -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "path", "body", "other"), [*CHANGES, *COPIES])
+async def test_a_repeat_with_the_same_key_is_the_same_change(client, session, method, path, body, other):
+    """It takes effect once; the second answer says so and repeats the first; another body is refused."""
+    key = {"idempotency-key": "k-1"}
+    status = 201 if path in ("/snapshots", "/fork") else 200
+    first = await ask(client, status, method, session + path, body, headers=key)
+    between = await append(client, session)
+    again = await ask(client, status, method, session + path, body, headers=key)
+    assert (first["replayed"], again["replayed"]) == (False, True)
+    assert again | {"replayed": False, "expires_at": 0} == first | {"expires_at": 0}
+    assert (await info(client, session))["version"] == between["version"]
+    refused = await ask(client, 422, method, session + path, other, headers=key)
+    assert slug(refused) == "idempotency_mismatch"
+
+
+@pytest.mark.parametrize(("method", "path", "body", "other"), CHANGES)
+async def test_a_change_insists_on_a_version_where_asked(client, session, method, path, body, other):
+    """412 carries the present version, and nothing has happened; the tag of any answer is what to send."""
+    before = await info(client, session)
+    answer = await client.request(method, session + path, json=body, headers={"if-match": '"0"'})
+    assert (answer.status_code, answer.json()["version"], answer.headers["etag"]) == (412, 1, '"1"')
+    assert await info(client, session) == before
+    done = await client.request(method, session + path, json=body, headers={"if-match": '"1"'})
+    assert done.status_code < 300
+    assert done.headers["etag"] == ('"1"' if path == "/snapshots" else '"2"')
+
+
+async def test_reads_refuse_an_older_version(client, session):
+    """412 below `min_version`, on every read of a session."""
+    for path in ("", "/snapshots", "/export"):
+        assert (await ask(client, 412, "GET", session + path, params={"min_version": 2}))["version"] == 1
+    for path, body in (("/score", PROBE), ("/generate", {}), ("/fork", {})):
+        await ask(client, 412, "POST", session + path, body | {"min_version": 2})
+
+
+async def test_a_repeated_create_makes_one_session(client):
+    """The key belongs to the tenant."""
+    key = {"idempotency-key": "make-1"}
+    answers = [await client.post("/sessions", json={}, headers=key) for _ in range(2)]
+    first, again = (answer.json() for answer in answers)
+    assert again == first | {"replayed": True}
+    assert answers[0].headers["location"] == f"/sessions/{first['id']}"
+    assert answers[0].headers["etag"] == '"0"'
+    assert len((await ask(client, 200, "GET", "/sessions"))["sessions"]) == 1
+
+
+async def test_a_session_that_has_ended_is_gone_everywhere(serve):
+    """Deleted or expired: 410 with the reason on every route, to the moment; one that never was is 404."""
+    now = [1_000_000]
+    async with serve(store=MemoryStore(clock_ms=lambda: now[0])) as client:
+        for reason in ("session_expired", "session_deleted"):
+            made = await ask(client, 201, "POST", "/sessions", {"ttl_seconds": 60, "name": "mine"})
+            session = f"/sessions/{made['id']}"
+            now[0] = int(made["expires_at"] * 1000) - 1
+            touched = await ask(client, 200, "PATCH", session, {"ttl_seconds": 2})
+            assert touched["expires_at"] * 1000 == now[0] + 2_000
+            if reason == "session_expired":
+                now[0] += 2_000
+                await ask(client, 410, "DELETE", session)
+            else:
+                for _ in range(2):
+                    await ask(client, 204, "DELETE", session)
+            asked = [(method, path, body) for method, path, body, _ in (*CHANGES, *COPIES)]
+            asked += [("POST", "/score", PROBE), ("GET", "", None), ("GET", "/snapshots", None)]
+            for method, path, body in [*asked, ("GET", "/export", None)]:
+                assert slug(await ask(client, 410, method, session + path, body)) == reason
+        for method, path, body in asked:
+            assert slug(await ask(client, 404, method, f"/sessions/{UNKNOWN}{path}", body)) == "not_found"
+
+
+# ---- settings, snapshots, forks and files ------------------------------------------------------------------
+
+
+async def test_an_update_changes_what_it_names(client, session):
+    """Learning that is off keeps every append from learning, and kept text too."""
+    before = await info(client, session)
+    after = await ask(client, 200, "PATCH", session, {"learning": False, "metadata": {"a": 1}})
+    assert (after["version"], after["learning"], after["metadata"]) == (2, False, {"a": 1})
+    assert (after["name"], after["totals"]) == (before["name"], before["totals"])
+    assert not (await append(client, session))["learn"]
+    body = {"max_tokens": 20, "commit": True, "learn_from_output": True}
+    await ask(client, 200, "POST", f"{session}/generate", body)
+    assert (await info(client, session))["totals"]["updates"] <= before["totals"][
+        "updates"
+    ] + 1  # what waited
+    await ask(client, 200, "PATCH", session, {"learning": True})
+    assert (await append(client, session))["updates"] > 0
+    for body in ({"learning": None, "ttl_seconds": 0}, {"learning": 1}, {"name": "x"}, {"metadata": []}):
+        await ask(client, 422, "PATCH", session, body)
+
+
+async def test_a_restored_session_is_the_one_of_then(client, session):
+    """Scores to the bit, position and totals; only the version is new."""
+    before, score = await info(client, session), await probe(client, session)
+    await append(client, session)
+    after = await ask(client, 200, "POST", f"{session}/restore", {"snapshot": "first"})
+    assert after["version"] == 3
+    assert (after["position"], after["totals"]) == (before["position"], before["totals"])
+    assert await probe(client, session) == score
+    assert slug(await ask(client, 404, "POST", f"{session}/restore", {"snapshot": "none"})) == "not_found"
+
+
+async def test_a_name_stands_for_one_version(client, session):
+    """Listed by version; 409 where another version has it; dropped twice without harm; never a path."""
+    await append(client, session)
+    taken = await ask(client, 409, "POST", f"{session}/snapshots", {"name": "first"})
+    assert slug(taken) == "snapshot_exists"
+    await ask(client, 201, "POST", f"{session}/snapshots", {"name": "second"})
+    for _ in range(2):
+        await ask(client, 204, "DELETE", f"{session}/snapshots/other")
+    listed = (await ask(client, 200, "GET", f"{session}/snapshots"))["snapshots"]
+    assert [(one["name"], one["version"]) for one in listed] == [("first", 1), ("second", 2)]
+    for name in ("", "a b", "../x", "x" * 65, "a\0"):
+        assert (await ask(client, 422, "POST", f"{session}/snapshots", {"name": name}))["field"] == "name"
+    for name in ("a%20b", "..%2fx", "x" * 65):
+        await ask(client, 404, "DELETE", f"{session}/snapshots/{name}")
+
+
+async def test_a_fork_is_a_copy_with_a_history_of_its_own(client, session):
+    """Of now or of a snapshot, under a new id at version 0; what is not given is the source's."""
+    source, score = await info(client, session), await probe(client, session)
+    await append(client, session)
+    made = await ask(client, 201, "POST", f"{session}/fork", {"snapshot": "first"})
+    assert (made["version"], made["position"], made["name"]) == (0, source["position"], None)
+    assert made["forked_from"] == {"session": source["id"], "version": 1, "snapshot": "first"}
+    assert (made["totals"], made["metadata"]) == (source["totals"], source["metadata"])
+    assert made["expires_at"] - made["created_at"] == pytest.approx(5_000, abs=2)
+    assert await probe(client, f"/sessions/{made['id']}") == score
+    given = {"name": "mine", "metadata": {}, "ttl_seconds": 60}
+    other = await ask(client, 201, "POST", f"{session}/fork", given)
+    assert (other["name"], other["metadata"], other["forked_from"]["snapshot"]) == ("mine", {}, None)
+    await ask(client, 404, "POST", f"{session}/fork", {"snapshot": "none"})
+    assert slug(await ask(client, 409, "POST", f"{session}/fork", {"name": "tale"})) == "session_exists"
+
+
+async def test_an_exported_session_comes_back_as_it_was(client, session):
+    """The same scores to the bit, the same settings; a key makes one; what is no such file is refused."""
+    source, score = await info(client, session), await probe(client, session)
+    data = (await client.get(f"{session}/export")).content
+    key = {"idempotency-key": "i-1"}
+    bring = {"content": data, "headers": OCTETS | key, "params": {"name": "again", "ttl_seconds": 60}}
+    made, again = [(await client.post("/sessions/import", **bring)).json() for _ in range(2)]
+    assert again == made | {"replayed": True}
+    assert made["forked_from"] == {"session": source["id"], "version": 1, "snapshot": None}
+    for name in ("position", "totals", "metadata", "learning", "adaptation", "weights", "norm_ratio"):
+        assert made[name] == source[name], name
+    assert await probe(client, f"/sessions/{made['id']}") == score
+    for wrong in (data[:-1], data + b"x", data[8:], b"x" * 500, b""):
+        refused = await client.post("/sessions/import", content=wrong, headers=OCTETS)
+        assert (refused.status_code, slug(refused.json())) == (422, "import_rejected")
+    assert slug(await ask(client, 415, "POST", "/sessions/import", {})) == "unsupported_media_type"
+
+
+async def test_an_import_has_a_limit_and_a_scope_of_its_own(serve, tmp_path):
+    """Nothing in a file is signed: a key needs `admin` to bring one. It may be larger than other bodies."""
+    keys = {"alice's key": ["sessions"], "root's own key": ["admin", "sessions"]}
+    records = [
+        {"sha256": hashlib.sha256(key.encode()).hexdigest(), "tenant": key[:4], "scopes": scopes}
+        for key, scopes in keys.items()
+    ]
+    (tmp_path / "keys.json").write_text(json.dumps(records))
+    limits = {"body_bytes": 2_048, "import_bytes": 4_096}
+    async with serve(api_keys_file=tmp_path / "keys.json", limits=limits) as client:
+        alice, root = ({"authorization": f"Bearer {key}"} for key in keys)
+        for size, headers, status in ((4_000, root, 422), (4_097, root, 413), (4_000, alice, 403)):
+            answer = await client.post("/sessions/import", content=b"x" * size, headers=OCTETS | headers)
+            assert answer.status_code == status
+        assert (await client.post("/sessions", content=b"x" * 2_049, headers=root)).status_code == 413

@@ -1,7 +1,5 @@
 """Every refusal under /v1 has one form, OpenAI's, and the status that its clients know what to do with."""
 
-import asyncio
-
 import httpx
 import pytest
 
@@ -202,14 +200,3 @@ async def test_fields_that_change_nothing_are_taken(client):
     answer = await client.post("/v1/completions", json=body | {"stop": None, "echo": None, "logprobs": None})
     assert answer.status_code == 200
     assert "warning" not in answer.headers
-
-
-async def test_many_prompts_at_once_are_answered_as_alone(face):
-    """32 requests beside each other: each has its own rows."""
-    bodies = [{"prompt": f"{number} " * (number + 1), "echo": True, "logprobs": 1} for number in range(32)]
-    together = await asyncio.gather(*(face.one(**body, max_tokens=0) for body in bodies))
-    for number in (0, 7, 31):
-        alone = await face.one(**bodies[number], max_tokens=0)
-        assert together[number]["logprobs"]["token_logprobs"][1:] == pytest.approx(
-            alone["logprobs"]["token_logprobs"][1:], abs=1e-5
-        )

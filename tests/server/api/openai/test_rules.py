@@ -1,6 +1,5 @@
 """The rules of the completions contract, each by its number."""
 
-import asyncio
 import math
 import re
 from dataclasses import replace
@@ -264,24 +263,6 @@ async def test_r15_an_impossible_token_is_at_the_floor(tiny_checkpoint, tmp_path
     assert finite([logprobs["token_logprobs"], logprobs["top_logprobs"]])
 
 
-async def test_r16_a_request_is_answered_alike_alone_and_in_any_batch(face):
-    """Same numbers within 1e-5 nats, same text for a seed; beside others at once as well."""
-    body = {"echo": True, "logprobs": 2, "max_tokens": 6, "seed": 8}
-    for model in ("tiny", "tiny:adapt"):
-        alone = await face.one(model=model, prompt=TEXT, **body)
-        others = [f"prompt {number} " * number for number in range(1, 6)]
-        batch = await face.complete(model=model, prompt=[*others, TEXT], **body)
-        beside, *_ = await asyncio.gather(
-            face.one(model=model, prompt=TEXT, **body),
-            *(face.one(model=model, prompt=other, max_tokens=9) for other in others),
-        )
-        for again in (batch["choices"][-1], beside):
-            assert again["text"] == alone["text"]
-            assert again["logprobs"]["token_logprobs"][1:] == pytest.approx(
-                alone["logprobs"]["token_logprobs"][1:], abs=1e-5
-            )
-
-
 async def test_r16_the_fingerprint_is_another_one_where_numbers_may_be():
     """Weights, calibration, numerics and the way of reading each have a part in it."""
     one = EngineIdentity(model="m", fingerprint="f", adaptation_fingerprint="a", numerics="n")
@@ -325,15 +306,3 @@ async def test_adapted_scores_come_from_earlier_chunks_of_the_same_prompt(face, 
     assert found[1:9] == pytest.approx(static[:8], abs=1e-5)
     assert sum(found[1:]) > sum(static)
     assert second["logprobs"] == first["logprobs"]
-
-
-async def test_what_is_written_is_not_learned_from(face, adapted):
-    """A continuation of many segments scores as it does under the weights that the prompt left behind."""
-    prompt = [*b"the quick brown fox " * 2]
-    body = {"model": "tiny:adapt", "prompt": prompt, "logprobs": 1, "seed": 6, "echo": True}
-    choice = await face.one(**body, max_tokens=60, return_token_ids=True)
-    written = choice["token_ids"][len(prompt) :]
-    scores, after = adapted(prompt, written)
-    found = choice["logprobs"]["token_logprobs"]
-    assert found[1 : len(prompt)] == pytest.approx(scores, abs=1e-5)
-    assert found[len(prompt) :] == pytest.approx(after, abs=1e-4)
