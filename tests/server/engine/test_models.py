@@ -15,15 +15,10 @@ from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models, alone
 from rlstm_server.errors import IdempotencyMismatch, InternalError, InvalidField, ModelMismatch, ModelNotFound
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import (
-    Call,
-    CreateSession,
-    EndEvent,
-    ForkRequest,
-    ImportRequest,
-    ScoreRequest,
-    SessionGenerate,
-)
+from rlstm_server.schemas.generation import EndEvent
+from rlstm_server.schemas.sessions import CreateSession, ForkRequest, ImportRequest, SessionGenerate
+from rlstm_server.schemas.text import ScoreRequest
+from rlstm_server.schemas.wire import Call
 
 TEXT = "the cat sat on the mat, and the dog ran. "
 

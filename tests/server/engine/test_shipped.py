@@ -4,7 +4,7 @@ import pytest
 
 from rlstm_model.checkpoint import load
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.schemas import DEFAULT_EXPERTS
+from rlstm_server.schemas.text import DEFAULT_EXPERTS
 
 INLINE = 256 * 1024
 """What a commit carries whole."""

@@ -5,12 +5,8 @@ import asyncio
 import pytest
 
 from rlstm_server.errors import Gone, IdempotencyMismatch
-from rlstm_server.schemas import (
-    Call,
-    Candidate,
-    CandidatesRequest,
-    SessionGenerate,
-)
+from rlstm_server.schemas.sessions import Candidate, CandidatesRequest, SessionGenerate
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_store import RedisStore
 
