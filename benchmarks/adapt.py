@@ -94,8 +94,9 @@ class Reader:
         vocabulary = self.calibrated.model.config.vocab_size
         idle = replace(self.calibrated.default, kind="output_bias", num_fast_weights=vocabulary, rank=0)
         evaluator = self._evaluator(self._rule(replace(idle, rule="sgd", rate=0.0, decay=0.0)))
+        streams = self._streams(evaluator, Method(rule=idle))
         with self._progress("frozen", 1) as advance:
-            return _bits(read_each(evaluator, self._streams(evaluator, None), advance, self.thread_pool))
+            return _bits(read_each(evaluator, streams, advance, self.thread_pool))
 
     def learning(self, methods: Iterable[Method]) -> dict[Method, Outcome]:
         """By methods of one rule."""
@@ -127,10 +128,10 @@ class Reader:
     def _evaluator(self, rule: Calibration) -> DynamicEvaluator:
         return DynamicEvaluator(self.calibrated.model, rule, bos_id=self.bos_id, logprobs_only=True)
 
-    def _streams(self, evaluator: DynamicEvaluator, method: Method | None) -> list[Stream]:
-        scale, experts = (1.0, 1) if method is None else (method.rate_scale, method.experts)
-        start = {"rate_scale": scale, "experts": experts, "static": experts > 1}
-        return [Stream(passage, evaluator.start(**start)) for passage in self.passages]  # type: ignore[arg-type]
+    def _streams(self, evaluator: DynamicEvaluator, method: Method) -> list[Stream]:
+        k = method.experts
+        start = evaluator.start(rate_scale=method.rate_scale, experts=k, static=k > 1)
+        return [Stream(passage, start) for passage in self.passages]
 
 
 def read_each(
@@ -380,12 +381,7 @@ def passages_chosen(
     if corpora:
         given += texts_given(vocab, (), list(dict.fromkeys(corpora)), [SplitName.TEST], (), of_corpus)
     return [
-        Passage(
-            name=name,
-            ids=[token for part in parts for token in part.ids],
-            bytes=sum(part.bytes for part in parts),
-            unknown=sum(part.unknown for part in parts),
-        )
+        Passage(name=name, ids=[token for p in parts for token in p.ids], bytes=sum(p.bytes for p in parts))
         for name, parts in given
     ]
 
@@ -395,13 +391,9 @@ def texts_read(
 ) -> dict[str, Any]:
     """What was read by which model and rule of full fast weights: nothing else can be compared."""
     full = _full(calibrated)
-    return {
-        "model": checkpoint.fingerprint,
-        "rule": None if full is None else calibrated.choose("full", full.num_fast_weights).fingerprint,
-        "digests": {
-            passage.name: hashlib.sha256(json.dumps(passage.ids).encode()).hexdigest() for passage in passages
-        },
-    }
+    rule = None if full is None else calibrated.choose("full", full.num_fast_weights).fingerprint
+    digests = {each.name: hashlib.sha256(json.dumps(each.ids).encode()).hexdigest() for each in passages}
+    return {"model": checkpoint.fingerprint, "rule": rule, "digests": digests}
 
 
 def _full(calibrated: CalibrationSet) -> AdaptationConfig | None:
@@ -491,6 +483,10 @@ def adapt(
         outcomes=[outcomes[Method(rule=each, experts=count)] for each in rules for count in counts],
         mixtures={each: mixed(each, frozen, outcomes) for each in rules if mixture},
     )
+    _tell(results, plot, as_json)
+
+
+def _tell(results: Results, plot: Path | None, as_json: bool) -> None:
     if as_json:
         show_json(results.to_json())
     else:

@@ -84,12 +84,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Under which all are measured.
-
-    sessions  that our ways read at once, and rows of the other models
-    context   tokens that GPT-2 reads, and can look back on
-    threads   of our thread_pool; of torch for the others, unless they are faster with one
-    """
+    """Sessions that we read at once, others' rows; tokens that GPT-2 looks back on; threads of our pool."""
 
     sessions: int
     context: int
@@ -112,8 +107,7 @@ def peers(
 ) -> list[Case]:
     """A large matrix product, our ways and the others'; GPT-2 only where its library is installed.
 
-    Our sessions learn by ``rule``, with one expert, and with several and their frozen row; those of full
-    fast weights by what the checkpoint knows of these.
+    Our sessions learn by ``rule``; those of full fast weights by what the checkpoint knows of these.
     """
     model, segment, count = calibrated.model, rule.config.segment, under.sessions
     forward, weights = multiply_adds(model), model.config.num_parameters
@@ -138,14 +132,14 @@ def peers(
         )
         for experts in EXPERT_RATES
     ]
-    full = full_rule(calibrated)
     alone = Case(
         name=f"ours: {ONE_AT_A_TIME}",
         task="learning",
         weights=weights,
-        work=one_session(model, full, bos_id=bos_id),
+        work=one_session(model, full_rule(calibrated), bos_id=bos_id),
         operations=_LEARNING_ALL * forward,
     )
+    eager = EagerSession(model, full_rule(calibrated))
     static = Case(
         name=f"ours, {count} rows",
         task="static",
@@ -154,19 +148,29 @@ def peers(
         operations=forward,
         thread_pool=pooled,
     )
-    eager = replace(alone, name=EAGER, work=EagerSession(model, full), threads=under.freely)
+    others = [replace(alone, name=EAGER, work=eager, threads=under.freely), static]
+    return [
+        product,
+        *together,
+        alone,
+        *others,
+        _torch_lstm(static, model, segment, under),
+        *_gpt2(model.config, under),
+    ]
+
+
+def _torch_lstm(ours: Case, model: LanguageModel, segment: int, under: Conditions) -> Case:
     lstm = TorchLSTM(lstm_of_equal_size(model.config)).to(under.device).requires_grad_(False)
     lstm.initialise(chrono_max=None, generator=torch.Generator(under.device).manual_seed(0))
-    other = replace(
-        static,
-        name=f"torch.nn.LSTM, {count} rows",
+    return replace(
+        ours,
+        name=f"torch.nn.LSTM, {under.sessions} rows",
         weights=sum(weight.numel() for weight in lstm.parameters()),
-        work=lstm_scoring(lstm, segment, count),
+        work=lstm_scoring(lstm, segment, under.sessions),
         operations=multiply_adds(lstm),
         threads=under.freely,
         thread_pool=1,
     )
-    return [product, *together, alone, eager, static, other, *_gpt2(model.config, under)]
 
 
 def ratios(measured: "Measured") -> dict[str, float]:
@@ -483,19 +487,11 @@ def main(
         conditions = {**asdict(under), "device": str(under.device)}
         show_json({"model": name, "conditions": conditions, "rows": rows, "ratios": found})
         return
+    shown = ("weights", "threads", "tokens_per_second", "slowest", "fastest", "rows_per_second")
+    cells = [[f"{row['task']}, {row['name']}", *(f"{row[name]:,.0f}" for name in shown)] for row in rows]
+    share = [[f"{row[name]:.2f}" for name in ("of_sgemm", "ours")] for row in rows]
     headers = ("", "weights", "threads", "tokens/s", "from", "to", "rows/s", "of sgemm", "ours is x")
-    figures = ("weights", "threads", "tokens_per_second", "slowest", "fastest", "rows_per_second")
-    show_table(
-        headers,
-        [
-            (
-                f"{row['task']}, {row['name']}",
-                *(f"{row[figure]:,.0f}" for figure in figures),
-                *(f"{row[ratio]:.2f}" for ratio in ("of_sgemm", "ours")),
-            )
-            for row in rows
-        ],
-    )
+    show_table(headers, [[*left, *right] for left, right in zip(cells, share, strict=True)])
     for name, value in found.items():
         typer.echo(f"{name:<16} {value:7.2f}")
 

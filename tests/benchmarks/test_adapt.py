@@ -36,9 +36,10 @@ def test_each_number_is_that_of_its_session_alone(calibrated, passages, monkeypa
                 alone = DynamicReading(evaluator, rate_scale=method.rate_scale, **more).read(passage)
                 bits = alone.bits_per_byte(alone.adapted_nats)
                 assert outcome.bits[passage.name] == pytest.approx(bits, abs=1e-6)
+    frozen = reader.frozen()
     for passage in passages:
         told = static_loss(calibrated.model, passage, bos_id=BOS)
-        assert reader.frozen()[passage.name] == pytest.approx(told.bits_per_byte(told.static_nats), abs=1e-6)
+        assert frozen[passage.name] == pytest.approx(told.bits_per_byte(told.static_nats), abs=1e-6)
 
 
 def test_memory_limits_what_is_read_at_once(calibrated, monkeypatch):

@@ -110,7 +110,7 @@ def damage_a_state(scene):
 
 
 def change_a_state(scene):
-    """Flip a byte of a stored state, and seal it as if it had been computed so."""
+    """Flip a byte of a stored state, with the right checksum, as if it had been computed so."""
 
     def changed(value):
         content = _flipped(value)[len(MAGIC) + 32 :]

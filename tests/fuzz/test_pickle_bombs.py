@@ -61,7 +61,7 @@ def bombs(marker):
 
 
 def armed(value, bomb):
-    """A value with the bomb in its place: as it is, and where it was sealed, sealed as rightly."""
+    """A value with the bomb in its place: as it is, and where there was a checksum, with the right one."""
     if not value.startswith(MAGIC):
         return [bomb]
     header = json.dumps({"__metadata__": {"rlstm": "{}"}}).encode()
@@ -150,7 +150,7 @@ async def restored(client, session):
 
 
 async def test_a_pickle_in_the_store_never_runs(tiny_checkpoint, valkey, marker):
-    """In any value of a session, sealed or not: it is refused as damage, never loaded."""
+    """In any value of a session, with a checksum or without: it is refused as damage, never loaded."""
     bomb = bombs(marker)["binary"]
     async with served(tiny_checkpoint, RedisStore(valkey, timeout_s=20)) as client:
         made = (await client.post("/sessions", json={"text": "before"})).json()["id"]

@@ -165,7 +165,7 @@ class Creator:
             body_hash=new.body_hash,
             name=facts.name,
             info=described,
-            state=await self.sessions.seal(new.key, new.state),
+            state=await self.sessions.serialize(new.key, new.state),
             ttl_ms=facts.ttl_ms,
             answer=described,
             brought=new.brought,

@@ -74,7 +74,7 @@ class Change:
 class Staged(NamedTuple, Generic[Answer]):
     """A change that is computed and not yet committed: the state after it, and its answer.
 
-    The answer is stored in two parts (:mod:`rlstm_server.engine.answers`), and the state as `sealed` bytes.
+    The answer is stored in two parts (:mod:`rlstm_server.engine.answers`), and the state as bytes.
     """
 
     state: SessionState
@@ -83,7 +83,7 @@ class Staged(NamedTuple, Generic[Answer]):
     answer: Answer
     summary: bytes
     details: bytes = b""
-    sealed: bytes = b""
+    serialized: bytes = b""
 
 
 class Changed(NamedTuple, Generic[Answer]):
@@ -124,15 +124,15 @@ class Sessions(SessionQueues):
     async def open(self, key: SessionKey, version: int, value: bytes, caller: Caller) -> SessionState:
         """The state in stored bytes. Raises StateCorrupt, ModelMismatch."""
         try:
-            return await self.worker.call(caller, self.states.open, key, version, value)
+            return await self.worker.call(caller, self.states.deserialize, key, version, value)
         except ServerError as error:
             self._count_failure(error)
             raise
 
-    async def seal(self, key: SessionKey, state: SessionState) -> bytes:
+    async def serialize(self, key: SessionKey, state: SessionState) -> bytes:
         """The state of a new session as it will be stored. Raises StateCorrupt, TooLarge."""
         caller = Caller(tenant=key.tenant, request_id="")  # so that it has the tenant's share of the device
-        return await self.worker.call(caller, self.states.seal, key, 0, state)
+        return await self.worker.call(caller, self.states.serialize, key, 0, state)
 
     @contextmanager
     def distrusting(self, key: SessionKey) -> Iterator[None]:
@@ -222,7 +222,7 @@ class Sessions(SessionQueues):
     ) -> Changed[Answer] | None:
         """Compute and commit; None when the copy at hand was not the newest."""
         copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
-        job = partial(seal, self.states, copy, await compute(copy))
+        job = partial(serialize, self.states, copy, await compute(copy))
         with self.distrusting(change.key):
             ran = await self.worker.run(job, change.caller, copy.state.adapted.expert_config.rows)
         staged = ran.result
@@ -252,7 +252,7 @@ class Sessions(SessionQueues):
             if_match=change.if_match,
             expects=copy.position,
             info=write_session(info_of(after)),
-            state=staged.sealed,
+            state=staged.serialized,
             ttl_ms=staged.facts.ttl_ms,
             summary=staged.summary,
             details=staged.details,
@@ -350,10 +350,10 @@ class Sessions(SessionQueues):
             self.metrics.sessions_ended.labels("closed").inc()
 
 
-async def seal(states: States, copy: SessionCopy, job: Job[Staged[Answer]]) -> Staged[Answer]:
-    """Compute a change, and seal its state. Raises StateCorrupt where that is not finite, TooLarge."""
+async def serialize(states: States, copy: SessionCopy, job: Job[Staged[Answer]]) -> Staged[Answer]:
+    """Compute a change, and serialize its state. Raises StateCorrupt where that is not finite, TooLarge."""
     staged = await job()
-    return staged._replace(sealed=states.seal(copy.key, copy.position.version + 1, staged.state))
+    return staged._replace(serialized=states.serialize(copy.key, copy.position.version + 1, staged.state))
 
 
 async def commit_until_known(commit: Commit, store: SessionStore, cache: SessionCache) -> CommitOutcome:

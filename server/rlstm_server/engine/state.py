@@ -157,14 +157,14 @@ class States:
     models: Models
     max_bytes: int
 
-    def seal(self, key: SessionKey, version: int, state: SessionState) -> bytes:
+    def serialize(self, key: SessionKey, version: int, state: SessionState) -> bytes:
         """The state of `key` at `version`, to be stored. Raises StateCorrupt for one that is not finite."""
         written = write(state, tenant=key.tenant, session=key.session_id, version=version)
         check_size(_FRONT_BYTES + len(written), self.max_bytes, state.choice)
         return b"".join((MAGIC, _checksum(written), written))
 
-    def open(self, key: SessionKey, version: int, value: bytes) -> SessionState:
-        """The state that was sealed for `key` at `version`. Raises StateCorrupt, ModelMismatch."""
+    def deserialize(self, key: SessionKey, version: int, value: bytes) -> SessionState:
+        """The state that was serialized for `key` at `version`. Raises StateCorrupt, ModelMismatch."""
         content = memoryview(value)[_FRONT_BYTES:]
         if value[: len(MAGIC)] != MAGIC or not content:
             raise StateCorrupt("the stored state has an unknown form")

@@ -434,13 +434,14 @@ class Worker:
                     request.close()
 
     def _refuse_rest(self) -> None:
+        """End what is left. A job is closed before its reader is told, who would close it beside us."""
         with self._wake:
             rest = self._scheduler.requests
             for request in rest:
                 self._scheduler.remove(request)
+                request.close()
         for request in rest:
             request.end(Draining("the server is shutting down; retry later"))
-            request.close()
 
 
 def size_of(item: BatchItem) -> tuple[Phase, int, int, bool]:

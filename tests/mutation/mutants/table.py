@@ -186,7 +186,7 @@ def replica_taken_for_granted() -> AbstractContextManager[Any]:
 # ---- states that are what they were -----------------------------------------------------------------------
 
 
-@noticed_by("server/engine/test_state.py::test_a_state_that_is_not_finite_is_not_sealed")
+@noticed_by("server/engine/test_state.py::test_a_state_that_is_not_finite_is_not_written")
 def no_finite_check() -> AbstractContextManager[Any]:
     """Any number may be committed."""
     return mock.patch.object(state, "is_finite", return_value=True)
@@ -200,12 +200,12 @@ def no_checksum() -> AbstractContextManager[Any]:
 
 @noticed_by("server/engine/test_state.py::test_another_sessions_state_is_refused")
 def anybodys_state() -> AbstractContextManager[Any]:
-    """A sealed value is opened whoever it was stored for."""
+    """A stored state is read whoever it was stored for."""
 
     def opened(self: state.States, _key: Any, _version: int, value: bytes) -> Any:
         return state.read(value[state._FRONT_BYTES :], self.models)[1]
 
-    return mock.patch.object(state.States, "open", opened)
+    return mock.patch.object(state.States, "deserialize", opened)
 
 
 @noticed_by("server/engine/test_state.py::test_tensors_are_those_of_the_model")
@@ -220,17 +220,17 @@ def files_without_bounds() -> AbstractContextManager[Any]:
 @noticed_by("server/engine/test_isolation.py::test_each_session_learns_its_own_secret_only")
 def anothers_state_committed() -> AbstractContextManager[Any]:
     """A change commits what another session's change has come to."""
-    seal, last = session.seal, []
+    serialize, last = session.serialize, []
 
     async def swapped(states: Any, copy: Any, job: Any) -> Any:
-        own = await seal(states, copy, job)
+        own = await serialize(states, copy, job)
         last.append((copy.key, own.state))
         for key, other in reversed(last[:-1]):
             if key != copy.key:
                 return own._replace(state=other)
         return own
 
-    return mock.patch.object(session, "seal", swapped)
+    return mock.patch.object(session, "serialize", swapped)
 
 
 # ---- who may do what --------------------------------------------------------------------------------------

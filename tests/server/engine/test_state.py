@@ -49,12 +49,12 @@ def learned(tools, served):
 
 
 def test_an_opened_state_scores_bit_for_bit_the_same(tools, served, states, learned):
-    """Sealed and opened, a state gives the same scores and the same state after more text."""
-    opened = states.open(KEY, 3, states.seal(KEY, 3, learned))
+    """Written and read, a state gives the same scores and the same state after more text."""
+    opened = states.deserialize(KEY, 3, states.serialize(KEY, 3, learned))
     one, other = (read(tools, served, state, "and then some more") for state in (learned, opened))
 
     assert one.columns == other.columns
-    assert states.seal(KEY, 4, one.state) == states.seal(KEY, 4, other.state)
+    assert states.serialize(KEY, 4, one.state) == states.serialize(KEY, 4, other.state)
     assert opened.totals == learned.totals
 
 
@@ -62,7 +62,7 @@ def test_a_fresh_state_and_every_part_of_the_place_are_kept(served, states, tool
     """A state before any text, and held-back text and ids, come back as they were."""
     place = Place(characters=7, pending="wor", unfinished=(0xE2, 0x82))
     fresh = replace(tools.before_text(served, static=False, rate_scale=2.5), place=place)
-    opened = states.open(KEY, 0, states.seal(KEY, 0, fresh))
+    opened = states.deserialize(KEY, 0, states.serialize(KEY, 0, fresh))
 
     assert (opened.place, opened.choice) == (place, fresh.choice)
 
@@ -72,40 +72,40 @@ def test_a_fresh_state_and_every_part_of_the_place_are_kept(served, states, tool
 )
 def test_another_sessions_state_is_refused(states, learned, key, version):
     """A value that names another session, tenant or version is not opened."""
-    value = states.seal(KEY, 3, learned)
+    value = states.serialize(KEY, 3, learned)
     with pytest.raises(StateCorrupt, match="names another"):
-        states.open(key, version, value)
+        states.deserialize(key, version, value)
 
 
 def test_another_models_state_is_refused(states, learned, tools):
     """A state belongs to the model that made it."""
-    value = states.seal(KEY, 3, learned)
+    value = states.serialize(KEY, 3, learned)
     with pytest.raises(ModelMismatch):
         States(Models(tools.serve(ByteVocab(), seed=1)), LIMIT).open(KEY, 3, value)
 
 
 def test_every_damage_is_noticed(states, learned):
     """One flipped bit anywhere, one byte more or less: refused."""
-    value = states.seal(KEY, 3, learned)
+    value = states.serialize(KEY, 3, learned)
     draw = random.Random(1)
     places = [*range(48), *draw.sample(range(len(value)), 500)]
     broken = [value[:at] + bytes([value[at] ^ 1 << at % 8]) + value[at + 1 :] for at in places]
     for wrong in (*broken, value[:-1], value + b"\0", value[1:], b"", value[:40]):
         with pytest.raises(StateCorrupt):
-            states.open(KEY, 3, wrong)
+            states.deserialize(KEY, 3, wrong)
 
 
-def test_a_state_that_is_not_finite_is_not_sealed(states, learned):
+def test_a_state_that_is_not_finite_is_not_written(states, learned):
     """Neither a weight nor a sum that is not finite reaches the store."""
     poisoned = replace(learned.adapted, delta_KP=torch.full_like(learned.adapted.delta_KP, float("nan")))
     totals = replace(learned.totals, adapted_nats=float("inf"))
     with pytest.raises(StateCorrupt, match="not finite"):
-        states.seal(KEY, 3, replace(learned, adapted=poisoned))
+        states.serialize(KEY, 3, replace(learned, adapted=poisoned))
     with pytest.raises(StateCorrupt, match="sums"):
-        states.seal(KEY, 3, replace(learned, totals=totals))
+        states.serialize(KEY, 3, replace(learned, totals=totals))
 
 
-def test_a_state_over_the_bound_is_not_sealed(served, learned):
+def test_a_state_over_the_bound_is_not_written(served, learned):
     """The error names the setting, and both numbers."""
     with pytest.raises(TooLarge, match=r"RLSTM_LIMITS__STATE_BYTES.*at most 1,000"):
         States(Models(served), 1_000).seal(KEY, 3, learned)
@@ -116,7 +116,7 @@ def test_what_is_beside_the_tensors_has_its_room(served, states, tools):
     place = Place(characters=1 << 60, pending="\U0001f600" * MAX_PENDING)
     state = replace(tools.before_text(served), place=place)
 
-    assert len(states.seal(KEY, 1 << 50, state)) - state.nbytes < OVERHEAD_BYTES
+    assert len(states.serialize(KEY, 1 << 50, state)) - state.nbytes < OVERHEAD_BYTES
 
 
 # ---- files ------------------------------------------------------------------------------------------------

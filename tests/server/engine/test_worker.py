@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from functools import partial
@@ -396,6 +397,25 @@ async def test_closing_answers_what_is_left(tools, reader):
         await waiting
     with pytest.raises(Draining):
         await worker.run(partial(reading, reader, 1), tools.caller())
+
+
+async def test_a_stream_that_is_under_way_ends_with_draining(tools, reader):
+    """Whoever reads it is told, however long its job takes to close."""
+
+    async def slowly(show):
+        try:
+            await Showing(reader, 10**9).job(show)
+        finally:
+            time.sleep(0.1)  # noqa: ASYNC251 - on the device thread
+
+    async with running() as worker:
+        stream = worker.stream(slowly, tools.caller())
+        await anext(stream)
+        closing = asyncio.ensure_future(worker.close())
+        with pytest.raises(Draining):
+            async for _ in stream:
+                pass
+        await closing
 
 
 async def test_changed_slow_weights_are_found_at_close(tools):

@@ -56,7 +56,7 @@ async def test_it_says_that_it_forgets():
 
 
 async def test_sweeping_forgets_old_tombstones(build):
-    """A store that runs for long does not grow with the sessions it has buried."""
+    """A store that runs for long does not grow with the sessions that have ended."""
     now = [0]
     store = MemoryStore(clock_ms=lambda: now[0])
     key, _ = await build.session(store)

@@ -135,7 +135,7 @@ async def test_a_server_that_is_new_enough_is_taken(version):
 
 
 async def test_rights_that_nobody_needs_are_warned_of(own_server, caplog):
-    """A user who could end all sessions may serve, with a warning that names what he may; ours alone may."""
+    """A user who could end all sessions may serve, with a warning that names the rights; ours alone may."""
     store = RedisStore(own_server.url)
     await store.check()
     assert "FLUSHALL, CONFIG SET, EVAL, FUNCTION LOAD, RESTORE, keys of others" in caplog.text

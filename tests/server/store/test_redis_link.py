@@ -112,7 +112,7 @@ async def test_a_large_command_lengthens_the_wait(embedded_url):
 
 
 async def test_a_connection_that_the_server_closed_is_not_used(embedded_url):
-    """A server that was started again is found at the first try, and nothing is in doubt."""
+    """A server that was started again is found at the first try, and the outcome is definite."""
     link = RedisLink(embedded_url)
     await link.call("SET", "test:key", 1, changes=True)
     with Redis.from_url(embedded_url, protocol=2) as admin:

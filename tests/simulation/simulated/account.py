@@ -82,7 +82,7 @@ class Account:
 
     def state_of(self, change: Applied) -> SessionState:
         """The state that a change brought."""
-        return self.states.open(change.key, change.after.version, change.change.state)
+        return self.states.deserialize(change.key, change.after.version, change.change.state)
 
     def _created(self, change: Applied) -> Effect:
         info = orjson.loads(change.change.info)

@@ -211,7 +211,7 @@ class Client:
         self._world.told(attempt)
 
     def _again(self, intent: Intent) -> Any:
-        """The request of an intent; a reader whose stream broke off may say which event he had last."""
+        """The request of an intent; a reader whose stream broke off may say which event came last."""
         had = [
             event.mark for attempt in intent.attempts for event in attempt.events if hasattr(event, "mark")
         ]

@@ -33,7 +33,7 @@ def stored(account: Account, store: MemoryStore) -> Iterator[str]:
         if history.head.position.chain not in account.folds:
             yield f"session {key.session_id[:6]} is at a place nobody led it to"
         else:
-            state = account.states.open(key, history.head.version, history.head.state)
+            state = account.states.deserialize(key, history.head.version, history.head.state)
             if not is_state(state, account.folds[history.head.position.chain]):
                 yield f"the state of {key.session_id[:6]} is not the fold of its history"
 
@@ -53,6 +53,6 @@ def _named(
     if (named is None) != (lasting[-1].call == "unname"):
         yield f"the snapshot {name} of {session[:6]} is not what was done with it"
     elif named is not None:
-        state = account.states.open(key, named[0].version, named[2])
+        state = account.states.deserialize(key, named[0].version, named[2])
         if not is_state(state, account.folds[lasting[-1].after.chain]):
             yield f"the snapshot {name} of {session[:6]} is not its version"

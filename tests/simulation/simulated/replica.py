@@ -113,7 +113,7 @@ class Replica:
             self.crash()
 
     def check(self) -> None:
-        """Raise ValueError unless its books balance."""
+        """Raise ValueError unless its counts add up."""
         on(self.host).run(self.engine.check)
 
     def is_committing(self, attempt: Attempt) -> bool:

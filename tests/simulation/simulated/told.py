@@ -13,7 +13,7 @@ Outcome = Literal["answered", "refused", "unknown", "open"]
 class Attempt:
     """One request. What nobody answered is `unknown`: the connection broke, or the client left.
 
-    request  of its intent; a reader who comes back says in it which event he had last
+    request  of its intent; a reader that comes back says in it which event came last
     events   of a stream, in the order they arrived
     floor    the version that no answer may lie below
     blind    whether the store was asked for a head and did not answer

@@ -51,53 +51,58 @@ SERVED_RANK = 128
 AXES, EMBEDDING_AXES = 160, 256
 
 
+_On = Annotated[
+    list[str] | None, typer.Option(help=f"Held-out texts beside the recipe's (default: {', '.join(ON)}).")
+]
+_Length = Annotated[int, typer.Option(min=100, help="Bytes of each held-out text.")]
+_Kind = Annotated[
+    list[str] | None,
+    typer.Option(
+        help=f"A kind of fast weights: {', '.join(get_args(Kind))}. The first is the default. "
+        f"Others than {' and '.join(KINDS)} are found only when asked for."
+    ),
+]
+_NumFastWeights = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--fast-weights",
+        min=1,
+        help="A size of subspaces, the default first. Others than the usual, the embedding and the "
+        f"softmax within {SERVED_RANK} axes, are found only when asked for.",
+    ),
+]
+_Axes = Annotated[
+    int | None, typer.Option(min=1, help="Leading axes of a side that subspaces may use (all).")
+]
+_Rank = Annotated[int | None, typer.Option(min=1, help=f"Axes a side of a cell's matrix, at most ({AXES}).")]
+_EmbeddingRank = Annotated[
+    int | None, typer.Option(min=1, help=f"Of the embedding and the softmax, at most ({EMBEDDING_AXES}).")
+]
+_Add = Annotated[bool, typer.Option("--add", help="Keep the statistics and other rules that the model has.")]
+_First = Annotated[bool, typer.Option("--first", help="With --add: the last rule added becomes the default.")]
+
+
 @command
 def calibrate(
     model: Model,
     recipe: RecipeName = None,
     corpus: OwnCorpus = None,
-    on: Annotated[
-        list[str] | None, typer.Option(help=f"Held-out texts beside the recipe's (default: {', '.join(ON)}).")
-    ] = None,
-    length: Annotated[int, typer.Option(min=100, help="Bytes of each held-out text.")] = 4000,
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"A kind of fast weights: {', '.join(get_args(Kind))}. The first is the default. "
-            f"Others than {' and '.join(KINDS)} are found only when asked for."
-        ),
-    ] = None,
-    num_fast_weights: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--fast-weights",
-            min=1,
-            help="A size of subspaces, the default first. Others than the usual, the embedding and the "
-            f"softmax within {SERVED_RANK} axes, are found only when asked for.",
-        ),
-    ] = None,
-    axes: Annotated[
-        int | None, typer.Option(min=1, help="Leading axes of a side that subspaces may use (all).")
-    ] = None,
+    on: _On = None,
+    length: _Length = 4000,
+    kind: _Kind = None,
+    num_fast_weights: _NumFastWeights = None,
+    axes: _Axes = None,
     experts: Experts = 2,
-    rank: Annotated[
-        int | None, typer.Option(min=1, help=f"Axes a side of a cell's matrix, at most ({AXES}).")
-    ] = None,
-    embedding_rank: Annotated[
-        int | None, typer.Option(min=1, help=f"Of the embedding and the softmax, at most ({EMBEDDING_AXES}).")
-    ] = None,
+    rank: _Rank = None,
+    embedding_rank: _EmbeddingRank = None,
     rate: Rates = None,
     decay: Decays = None,
     epsilon: Epsilons = None,
     segment: Segments = None,
     heads: Heads = 32,
     segments: HeadSegments = 40,
-    add: Annotated[
-        bool, typer.Option("--add", help="Keep the statistics and other rules that the model has.")
-    ] = False,
-    first: Annotated[
-        bool, typer.Option("--first", help="With --add: the last rule added becomes the default.")
-    ] = False,
+    add: _Add = False,
+    first: _First = False,
     threads: Threads = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -112,10 +117,7 @@ def calibrate(
     with prepare_compute(device, threads) as compute:
         checkpoint = load(model, compute.device)
         known, kinds = calibrated_of(checkpoint) if add else None, kinds_chosen(kind)
-        for option, value in (("--rank", rank), ("--embedding-rank", embedding_rank)):
-            if known is not None and value is not None:
-                message = "--add goes by the statistics that the model has: they were measured before"
-                raise typer.BadParameter(message, param_hint=option)
+        _check_sizes({"--rank": rank, "--embedding-rank": embedding_rank}, known)
         statistics = Statistics(
             heads=heads,
             segments=segments,
@@ -138,11 +140,23 @@ def calibrate(
             thread_pool=compute.thread_pool,
         )
     keep_choices(checkpoint, choices, known, first=first)
+    _tell(choices, as_json)
+
+
+def _tell(choices: Sequence[Choice], as_json: bool) -> None:
     if as_json:
         show_json({"rules": [choice.to_json() for choice in choices]})
-    else:
-        for choice in choices:
-            choice.show()
+        return
+    for choice in choices:
+        choice.show()
+
+
+def _check_sizes(sizes: Mapping[str, int | None], known: CalibrationSet | None) -> None:
+    """Wrong usage where the statistics are those that are known."""
+    for option, value in sizes.items():
+        if known is not None and value is not None:
+            message = "--add goes by the statistics that the model has: they were measured before"
+            raise typer.BadParameter(message, param_hint=option)
 
 
 def kinds_chosen(named: Sequence[str] | None) -> list[Kind]:

@@ -1,7 +1,7 @@
 """``rlstm evaluate``: score texts exactly, as published numbers are."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -72,51 +72,66 @@ Texts = Sequence[tuple[str, list[Passage]]]
 Temperatures = Sequence[tuple[float, float]]
 
 
+_Files = Annotated[list[str] | None, typer.Argument(help="Text files; - is standard input.")]
+_Split = Annotated[list[SplitName] | None, typer.Option(help="Of the corpora (default: test).")]
+_Prefix = Annotated[int | None, typer.Option(min=1, help="Only the first bytes of each text or segment.")]
+_Temperature = Annotated[
+    str, typer.Option(help="Multiplies the logits; 'search' chooses it on validation text.")
+]
+_Dynamic = Annotated[bool, typer.Option("--dynamic", help="Learn while reading, as a session.")]
+_RateScale = Annotated[float, typer.Option(min=0, help="Multiplies the calibrated rate.")]
+_Search = Annotated[
+    bool, typer.Option("--search", help="Learn as is best on validation text, not as calibrated.")
+]
+_SearchTokens = Annotated[int, typer.Option(min=1, help="Of validation text, for --search.")]
+_Rule = Annotated[
+    str | None,
+    typer.Option(metavar="KIND[:SIZE]", help="A rule of the checkpoint, for --dynamic (its default)."),
+]
+_TrainedOn = Annotated[
+    str | None, typer.Option(help="Instead of the recipe's: the corpus whose training text is read.")
+]
+_Keep = Annotated[bool, typer.Option("--keep", help="Keep what --search finds as calibration.")]
+_MonteCarlo = Annotated[int, typer.Option(min=0, help="Dropout samples; 0 drops nothing.")]
+_Dropout = Annotated[
+    str | None, typer.Option(help="As input=.2,cell=.1,state=.1,output=.2 (default: the recipe's).")
+]
+_DropoutScale = Annotated[float, typer.Option(min=0, help="Multiplies the rates of dropout.")]
+_Geometric = Annotated[bool, typer.Option("--geometric", help="Mean of logits, not probabilities.")]
+_Seed = Annotated[int, typer.Option(help="Of the dropout samples.")]
+_Save = Annotated[bool, typer.Option("--save", help="Write evaluation.json and the model card.")]
+
+
 @command
 def evaluate(
     model: Model,
-    files: Annotated[list[str] | None, typer.Argument(help="Text files; - is standard input.")] = None,
+    files: _Files = None,
     corpus: Corpora = None,
-    split: Annotated[list[SplitName] | None, typer.Option(help="Of the corpora (default: test).")] = None,
+    split: _Split = None,
     stream: Streams = None,
-    prefix: Annotated[
-        int | None, typer.Option(min=1, help="Only the first bytes of each text or segment.")
-    ] = None,
-    temperature: Annotated[
-        str, typer.Option(help="Multiplies the logits; 'search' chooses it on validation text.")
-    ] = "1",
-    dynamic: Annotated[bool, typer.Option("--dynamic", help="Learn while reading, as a session.")] = False,
-    rate_scale: Annotated[float, typer.Option(min=0, help="Multiplies the calibrated rate.")] = 1.0,
-    search: Annotated[
-        bool, typer.Option("--search", help="Learn as is best on validation text, not as calibrated.")
-    ] = False,
-    search_tokens: Annotated[int, typer.Option(min=1, help="Of validation text, for --search.")] = 10_000,
+    prefix: _Prefix = None,
+    temperature: _Temperature = "1",
+    dynamic: _Dynamic = False,
+    rate_scale: _RateScale = 1.0,
+    search: _Search = False,
+    search_tokens: _SearchTokens = 10_000,
     rate: Rates = None,
     decay: Decays = None,
     epsilon: Epsilons = None,
     segment: Segments = None,
-    rule: Annotated[
-        str | None,
-        typer.Option(metavar="KIND[:SIZE]", help="A rule of the checkpoint, for --dynamic (its default)."),
-    ] = None,
+    rule: _Rule = None,
     experts: Experts = 1,
     recipe: RecipeName = None,
-    trained_on: Annotated[
-        str | None, typer.Option(help="Instead of the recipe's: the corpus whose training text is read.")
-    ] = None,
+    trained_on: _TrainedOn = None,
     heads: Heads = 16,
     segments: HeadSegments = 60,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep what --search finds as calibration.")] = False,
-    monte_carlo: Annotated[int, typer.Option(min=0, help="Dropout samples; 0 drops nothing.")] = 0,
-    dropout: Annotated[
-        str | None, typer.Option(help="As input=.2,cell=.1,state=.1,output=.2 (default: the recipe's).")
-    ] = None,
-    dropout_scale: Annotated[float, typer.Option(min=0, help="Multiplies the rates of dropout.")] = 0.8,
-    geometric: Annotated[
-        bool, typer.Option("--geometric", help="Mean of logits, not probabilities.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Of the dropout samples.")] = 1,
-    save: Annotated[bool, typer.Option("--save", help="Write evaluation.json and the model card.")] = False,
+    keep: _Keep = False,
+    monte_carlo: _MonteCarlo = 0,
+    dropout: _Dropout = None,
+    dropout_scale: _DropoutScale = 0.8,
+    geometric: _Geometric = False,
+    seed: _Seed = 1,
+    save: _Save = False,
     threads: Threads = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -134,30 +149,32 @@ def evaluate(
     origin = _Origin(checkpoint, recipe, trained_on, corpus or ())
     tried = origin.temperatures() if temperature == "search" else []
     chosen = min(tried, key=lambda pair: pair[1])[0] if tried else _temperature(temperature)
-    choice = None
-    if search:
-        grid = grid_of(
-            Grid.usual(checkpoint.vocab.kind), rates=rate, decays=decay, epsilons=epsilon, segments=segment
-        )
-        passages = origin.validation(search_tokens)
-        statistics = Statistics(heads=heads, segments=segments)
-        measurements = measurements_of(checkpoint, origin.recipe(), statistics)
-        choice = choose_rule(measurements, passages, grid, experts=experts, temperature=chosen)
+    given = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": segment}
+    grid, statistics = (
+        grid_of(Grid.usual(checkpoint.vocab.kind), **given),
+        Statistics(heads=heads, segments=segments),
+    )
+    choice = origin.rule(grid, statistics, search_tokens, experts, chosen) if search else None
     calibration = choice.calibration if choice else _calibration(checkpoint, rule) if dynamic else None
     sampling = origin.monte_carlo(monte_carlo, dropout, dropout_scale, geometric, seed)
+    settings = {"temperature": chosen, "experts": experts, "rate_scale": rate_scale}
+    procedure = _procedure(checkpoint, calibration, sampling, settings)
+    _tell(checkpoint, _read(texts, procedure), procedure.settings(prefix), tried, choice, keep, save, as_json)
+
+
+def _procedure(
+    checkpoint: Checkpoint,
+    calibration: Calibration | None,
+    sampling: MonteCarlo | None,
+    settings: Mapping[str, Any],
+) -> Procedure:
+    model, bos_id = checkpoint.model, checkpoint.vocab.bos_id
     try:
-        procedure = Procedure(
-            model=checkpoint.model,
-            bos_id=checkpoint.vocab.bos_id,
-            temperature=chosen,
-            calibration=calibration,
-            experts=experts,
-            rate_scale=rate_scale,
-            monte_carlo=sampling,
+        return Procedure(
+            model=model, bos_id=bos_id, calibration=calibration, monte_carlo=sampling, **settings
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    _tell(checkpoint, _read(texts, procedure), procedure.settings(prefix), tried, choice, keep, save, as_json)
 
 
 def texts_given(
@@ -223,6 +240,14 @@ class _Origin:
                 tried.append(pair)
                 advance(1)
         return tried
+
+    def rule(
+        self, grid: Grid, statistics: Statistics, tokens: int, experts: int, temperature: float
+    ) -> Choice:
+        """How so many experts are to learn, chosen on ``tokens`` tokens of validation text."""
+        passages = self.validation(tokens)
+        measurements = measurements_of(self.checkpoint, self.recipe(), statistics)
+        return choose_rule(measurements, passages, grid, experts=experts, temperature=temperature)
 
     def monte_carlo(
         self, samples: int, dropout: str | None, scale: float, geometric: bool, seed: int
