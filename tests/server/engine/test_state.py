@@ -81,7 +81,7 @@ def test_another_models_state_is_refused(states, learned, tools):
     """A state belongs to the model that made it."""
     value = states.serialize(KEY, 3, learned)
     with pytest.raises(ModelMismatch):
-        States(Models(tools.serve(ByteVocab(), seed=1)), LIMIT).open(KEY, 3, value)
+        States(Models(tools.serve(ByteVocab(), seed=1)), LIMIT).deserialize(KEY, 3, value)
 
 
 def test_every_damage_is_noticed(states, learned):
@@ -108,7 +108,7 @@ def test_a_state_that_is_not_finite_is_not_written(states, learned):
 def test_a_state_over_the_bound_is_not_written(served, learned):
     """The error names the setting, and both numbers."""
     with pytest.raises(TooLarge, match=r"RLSTM_LIMITS__STATE_BYTES.*at most 1,000"):
-        States(Models(served), 1_000).seal(KEY, 3, learned)
+        States(Models(served), 1_000).serialize(KEY, 3, learned)
 
 
 def test_what_is_beside_the_tensors_has_its_room(served, states, tools):
