@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from rlstm_server.engine.quotas import Quota, TokenBucket
+from rlstm_server.caller import Quota, TokenBucket
 from rlstm_server.errors import InvalidField, RateLimited, TooLarge
-from rlstm_server.schemas import (
-    AdaptationRequest,
+from rlstm_server.schemas.generation import (
     CompletionRequest,
     EndEvent,
     GenerationSettings,
-    Passage,
     PromptEvent,
     TokenEvent,
 )
+from rlstm_server.schemas.text import AdaptationRequest, Passage
 
 
 def request(tools, *texts, max_tokens=4, choices=1, **options):

@@ -15,16 +15,9 @@ from rlstm_server.errors import (
     TooLarge,
 )
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import (
-    AdaptationRequest,
-    Call,
-    Candidate,
-    CandidatesRequest,
-    CreateSession,
-    EngineLimits,
-    ResetRequest,
-    ScoreRequest,
-)
+from rlstm_server.schemas.sessions import Candidate, CandidatesRequest, CreateSession, ResetRequest
+from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, ScoreRequest
+from rlstm_server.schemas.wire import Call
 
 TEXT = "the quick brown fox"
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from rlstm_server.schemas import Call, ScoreRequest, TokenEvent
+from rlstm_server.schemas.generation import TokenEvent
+from rlstm_server.schemas.text import ScoreRequest
+from rlstm_server.schemas.wire import Call
 
 
 async def test_choices_are_distinct_and_reproducible(engine, tools):

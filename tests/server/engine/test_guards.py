@@ -11,7 +11,9 @@ from rlstm_model.adaptation.loss_guard import FREEZE
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AdaptationRequest, Call, ResetRequest
+from rlstm_server.schemas.sessions import ResetRequest
+from rlstm_server.schemas.text import AdaptationRequest
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 
 TEXT = "the quick brown fox jumps over the lazy dog; "

@@ -13,7 +13,9 @@ from rlstm_model.state import State
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import Overloaded, StateCorrupt
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AdaptationRequest, Call, CreateSession
+from rlstm_server.schemas.sessions import CreateSession
+from rlstm_server.schemas.text import AdaptationRequest
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."

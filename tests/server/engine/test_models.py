@@ -12,15 +12,10 @@ from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.models import Models, alone
 from rlstm_server.errors import IdempotencyMismatch, InvalidField, ModelMismatch, ModelNotFound
-from rlstm_server.schemas import (
-    Call,
-    CreateSession,
-    EndEvent,
-    ForkRequest,
-    ImportRequest,
-    ScoreRequest,
-    SessionGenerate,
-)
+from rlstm_server.schemas.generation import EndEvent
+from rlstm_server.schemas.sessions import CreateSession, ForkRequest, ImportRequest, SessionGenerate
+from rlstm_server.schemas.text import ScoreRequest
+from rlstm_server.schemas.wire import Call
 
 TEXT = "the cat sat on the mat, and the dog ran. "
 
