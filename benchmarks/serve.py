@@ -31,7 +31,7 @@ from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.worker import ROWS
 from rlstm_server.errors import ServerError
-from rlstm_server.schemas import AdaptationRequest
+from rlstm_server.schemas.text import AdaptationRequest
 
 P = ParamSpec("P")
 

@@ -14,7 +14,7 @@ from benchmarks.serving.process import Server
 from benchmarks.serving.targets import HttpTarget
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.schemas import AdaptationRequest
+from rlstm_server.schemas.text import AdaptationRequest
 
 OBJECTS: Final = 11_000
 """Bytes of a session beside its tensors' elements: Python's and torch's own, the cache's.

@@ -13,7 +13,7 @@ from rlstm_server.engine.engine import CACHE_BYTES
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.scheduler import SHARE
 from rlstm_server.errors import InvalidField
-from rlstm_server.schemas import AdaptationRequest, EngineLimits, ScoreDetail
+from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, ScoreDetail
 
 SUFFIXES: Final = (".svg", ".png")
 

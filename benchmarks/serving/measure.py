@@ -18,7 +18,7 @@ from benchmarks.serving.targets import EngineTarget, HttpTarget, TimedMetrics
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.worker import SWITCH_SECONDS
-from rlstm_server.schemas import AdaptationRequest, EngineLimits, ScoreDetail
+from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, ScoreDetail
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_store import RedisStore
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks.serving.capacity import Resident
 from benchmarks.serving.measure import Conditions, Figures
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.schemas import AdaptationChoice
+from rlstm_server.schemas.text import AdaptationChoice
 
 HEADERS: Final = (
     "sessions",

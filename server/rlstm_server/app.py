@@ -29,7 +29,7 @@ from rlstm_server.engine.engine import Engine, metered
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
 from rlstm_server.models_loading import load_models
-from rlstm_server.schemas import EngineLimits
+from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.settings import Limits, Settings
 from rlstm_server.store.base import SessionStore
 from rlstm_server.store.embedded import EmbeddedValkey

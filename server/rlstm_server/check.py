@@ -22,11 +22,9 @@ import torch
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from rlstm_model.adaptation.calibration import CalibrationError, load_calibration
-from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.api.auth import load_keys
-from rlstm_server.engine.models import check_apart
 from rlstm_server.errors import ServerError, StartupError
+from rlstm_server.models_loading import load_models
 from rlstm_server.settings import Device, Settings, load_settings
 from rlstm_server.store.embedded import EmbeddedValkey, holder_of
 from rlstm_server.store.redis_check import (
@@ -199,32 +197,19 @@ def _check_keys(settings: Settings) -> Finding:
 
 def _check_models(settings: Settings) -> Iterator[Finding]:
     """Whether each model is there, whole, and calibrated, and whether all can be served together."""
-    names, identities = [], []
-    for setting in settings.models:
-        began = time.monotonic()
-        try:
-            checkpoint = load(setting.place, torch.device("cpu"))
-            file = checkpoint.adaptation_file
-            calibrated = None if file is None else load_calibration(file, checkpoint.model)
-        except (CheckpointError, CalibrationError) as error:
-            yield Finding("model", "fail", str(error), "name another by --model; `rlstm models` lists them")
-            continue
-        name = setting.name or checkpoint.name
-        names.append(name)
-        identities.append((checkpoint.fingerprint, calibrated.fingerprint if calibrated else ""))
-        said = (
-            f"{name}, {checkpoint.model.config.num_parameters:,} weights,"
-            f" fingerprint {checkpoint.fingerprint[:12]}, loaded in {time.monotonic() - began:.1f} s"
-        )
-        if calibrated is None or not calibrated.choices:
-            advice = f"to have sessions learn, rlstm calibrate {setting.place}"
-            yield Finding("model", "warn", f"{said}, not calibrated", advice)
-        else:
-            yield Finding("model", "ok", f"{said}, {len(calibrated.choices)} rules")
     try:
-        check_apart(names, identities)
-    except ValueError as error:
-        yield Finding("models", "fail", str(error), "name each once; NAME=FOLDER gives one another name")
+        models = load_models(settings)
+    except StartupError as error:
+        yield Finding("model", "fail", error.detail, "name another by --model; `rlstm models` lists them")
+        return
+    for served in models:
+        weights = f"{served.model.config.num_parameters:,} weights"
+        said = f"{served.name}, {weights}, fingerprint {served.fingerprint[:12]}"
+        if served.rules:
+            yield Finding("model", "ok", f"{said}, {len(served.rules)} rules")
+        else:
+            advice = "to have sessions learn, run `rlstm calibrate` on its folder"
+            yield Finding("model", "warn", f"{said}, not calibrated", advice)
 
 
 async def _check_store(settings: Settings, holder: str | None) -> list[Finding]:

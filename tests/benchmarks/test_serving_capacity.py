@@ -9,7 +9,7 @@ from benchmarks.serving.capacity import OBJECTS, Resident, session_bytes
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import InvalidField
-from rlstm_server.schemas import AdaptationRequest
+from rlstm_server.schemas.text import AdaptationRequest
 
 
 def read(served, asked, tokens, neighbours=3):

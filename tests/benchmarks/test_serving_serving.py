@@ -7,7 +7,7 @@ import pytest
 from benchmarks.serving.load import Append, Measured, Plan, Rounds
 from benchmarks.serving.measure import Conditions, Figures, quantile, through_engine
 from rlstm_server.engine.worker import SHORT
-from rlstm_server.schemas import AdaptationRequest
+from rlstm_server.schemas.text import AdaptationRequest
 
 PLAN = Plan(sessions=2, text_bytes=10, seconds=1.0)
 

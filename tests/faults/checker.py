@@ -18,7 +18,7 @@ from redis import Redis
 from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
-from rlstm_server.engine.quotas import Caller
+from rlstm_server.caller import Caller
 from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import Position, SessionKey

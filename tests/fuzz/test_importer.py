@@ -12,13 +12,14 @@ from tests.fuzz.mutations import Parts, mutated
 from tests.fuzz.worlds import KEY
 from tests.memory_store import MemoryStore
 
+from rlstm_server.caller import Caller
 from rlstm_server.engine.copies import read_file
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models
-from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import ImportRejected, InternalFault, ServerError
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AppendRequest, Call, ImportRequest
+from rlstm_server.schemas.sessions import AppendRequest, ImportRequest
+from rlstm_server.schemas.wire import Call
 
 QUICK = 600
 LONG = int(os.environ.get("RLSTM_IMPORTS", "500000"))

@@ -13,7 +13,7 @@ from rlstm_server.engine.copies import write_file
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.state import SessionCopy, SessionFacts, SessionState
 from rlstm_server.engine.text import Place
-from rlstm_server.schemas import AdaptationRequest
+from rlstm_server.schemas.text import AdaptationRequest
 from rlstm_server.store.base import Position, SessionKey
 
 KEY = SessionKey("acme", "0123456789abcdef")

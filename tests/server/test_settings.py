@@ -6,7 +6,7 @@ from rlstm_server.engine.engine import CACHE_BYTES
 from rlstm_server.engine.scheduler import SHARE
 from rlstm_server.engine.worker import ROWS
 from rlstm_server.errors import StartupError
-from rlstm_server.schemas import EngineLimits
+from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.settings import Settings, load_settings
 
 

@@ -4,9 +4,7 @@
 """
 
 import asyncio
-import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar, cast
@@ -124,11 +122,6 @@ class Feeder:
         """Leave it: it ends when it has its next text."""
 
 
-def interpreter_ends() -> bool:
-    """Whether threads are stopped where they are: nothing may wait for one, and the system closes sockets."""
-    return sys.is_finalizing()
-
-
 def failure(error: Exception, call: Call[Any], *, under_way: bool) -> RLSTMError:
     """Return the error for a connection that did not come about, or ended."""
     applied: Applied = "unknown" if under_way else "no"
@@ -167,20 +160,3 @@ def _closed(error: ConnectionClosed, call: Call[Any], applied: Applied) -> RLSTM
 
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-class Silence:
-    """How long nothing was heard of frames under way. After ``seconds`` it is too long; None: never."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds = seconds
-        self._since = time.monotonic()
-
-    def end(self) -> None:
-        """Call this when something is heard, or the first frame sent."""
-        self._since = time.monotonic()
-
-    def check(self, call: Call[Any], *, under_way: bool) -> None:
-        """Call this when nothing was heard for a while. Raises TimedOutError where it is too long."""
-        if under_way and self.seconds is not None and time.monotonic() - self._since >= self.seconds:
-            raise errors.TimedOutError("no answer in time", applied="unknown", request_id=call.request_id)

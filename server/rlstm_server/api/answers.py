@@ -10,7 +10,8 @@ import orjson
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from rlstm_server.schemas import Answer, Timings, Unit, laid_out
+from rlstm_server.schemas.text import Timings
+from rlstm_server.schemas.wire import Answer, Unit, laid_out
 
 INLINE_TOKENS: Final = 512
 """An answer about fewer tokens is encoded at once; a larger one in a thread."""

@@ -23,7 +23,7 @@ from rlstm_server.api.limits import OPEN_PATHS
 from rlstm_server.api.page import page_files
 from rlstm_server.api.problems import answer
 from rlstm_server.api.tracing import trace_of
-from rlstm_server.engine.quotas import UNLIMITED, Quota, TokenBucket
+from rlstm_server.caller import UNLIMITED, Quota, TokenBucket
 from rlstm_server.errors import Forbidden, NotFound, ServerError, StartupError, Unauthorized
 from rlstm_server.settings import Settings, is_loopback
 

@@ -14,11 +14,12 @@ from starlette.requests import HTTPConnection
 from rlstm_server.api.auth import Principal, principal_of
 from rlstm_server.api.limits import HELD, Held
 from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
+from rlstm_server.caller import Caller
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.quotas import Caller
 from rlstm_server.errors import InvalidField, NotFound
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import NAME, Call
+from rlstm_server.schemas.sessions import NAME
+from rlstm_server.schemas.wire import Call
 from rlstm_server.settings import Settings
 
 SESSION_ID = re.compile(r"[a-z0-9]{1,64}")

@@ -14,7 +14,9 @@ from rlstm_server.api.answers import Problem
 from rlstm_server.api.limits import OPEN_PATHS
 from rlstm_server.api.problems import MEDIA_TYPE
 from rlstm_server.api.tracing import face_of
-from rlstm_server.schemas import FLAT, Answer, AppendAnswer, EndEvent, Frame, TokenEvent
+from rlstm_server.schemas.generation import EndEvent, TokenEvent
+from rlstm_server.schemas.sessions import AppendAnswer, Frame
+from rlstm_server.schemas.wire import FLAT, Answer
 
 JSON: Final = "application/json"
 SCHEMAS: Final = "#/components/schemas/"

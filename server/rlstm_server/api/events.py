@@ -18,7 +18,7 @@ from rlstm_server.api import problems
 from rlstm_server.api.tracing import Trace
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import CompletionEvent, EndEvent, GenerationEvent, TokenEvent
+from rlstm_server.schemas.generation import CompletionEvent, EndEvent, GenerationEvent, TokenEvent
 
 HEADERS = {"x-accel-buffering": "no"}  # keeps nginx from holding events back
 

@@ -17,18 +17,17 @@ from rlstm_server.api.document import event_schema
 from rlstm_server.api.events import open_stream
 from rlstm_server.api.tracing import Trace
 from rlstm_server.errors import InternalError, ModelMismatch, TooLarge
-from rlstm_server.schemas import (
-    Call,
+from rlstm_server.schemas.generation import (
     Continuation,
     EndEvent,
-    EngineIdentity,
     GenerateAnswer,
     GenerateRequest,
     GenerationEvent,
     Sampling,
     Usage,
-    laid_out,
 )
+from rlstm_server.schemas.text import EngineIdentity
+from rlstm_server.schemas.wire import Call, laid_out
 
 
 async def generate(

@@ -20,16 +20,8 @@ from rlstm_server.api.answers import BODY, answers, json_response
 from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import CallerDep, HeldDep, ServicesDep
 from rlstm_server.errors import TooLarge
-from rlstm_server.schemas import (
-    FACTORS,
-    Call,
-    Columns,
-    ItemScores,
-    ScoreAnswer,
-    ScoreRequest,
-    WordScore,
-    laid_out,
-)
+from rlstm_server.schemas.text import Columns, ItemScores, ScoreAnswer, ScoreRequest, WordScore
+from rlstm_server.schemas.wire import FACTORS, Call, laid_out
 
 WORD: Final = re.compile(r"\s*\S+|\s+\Z")
 

@@ -26,7 +26,7 @@ from rlstm_server.api.dependencies import (
 from rlstm_server.api.generate import respond as respond_events
 from rlstm_server.api.generate import streamed
 from rlstm_server.errors import InvalidField
-from rlstm_server.schemas import (
+from rlstm_server.schemas.sessions import (
     MAX_TTL_SECONDS,
     NAME,
     AppendAnswer,
@@ -46,9 +46,9 @@ from rlstm_server.schemas import (
     SnapshotAnswer,
     SnapshotPage,
     SnapshotRequest,
-    Unit,
     UpdateRequest,
 )
+from rlstm_server.schemas.wire import Unit
 
 MAX_PAGE: Final = 1000
 SESSION_BYTES: Final = 20_480

@@ -47,16 +47,8 @@ from rlstm_server.errors import (
     SlowConsumer,
     UpgradeRequired,
 )
-from rlstm_server.schemas import (
-    AppendAnswer,
-    AppendRequest,
-    Call,
-    Frame,
-    ScoresField,
-    Strict,
-    UnitField,
-    laid_out,
-)
+from rlstm_server.schemas.sessions import AppendAnswer, AppendRequest, Frame, ScoresField
+from rlstm_server.schemas.wire import Call, Strict, UnitField, laid_out
 
 PROTOCOL: Final = "rlstm.v1"
 """The subprotocol that is spoken; the key may come as another one, `bearer.<key>`."""

@@ -23,7 +23,8 @@ from pydantic import TypeAdapter, ValidationError
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.state import SessionCopy, SessionFacts
 from rlstm_server.errors import InvalidField, ModelMismatch, StateCorrupt
-from rlstm_server.schemas import AppendAnswer, Columns, SessionInfo
+from rlstm_server.schemas.sessions import AppendAnswer, SessionInfo
+from rlstm_server.schemas.text import Columns
 from rlstm_server.store.base import Head, Listed
 
 _LENGTH_BYTES: Final = 4

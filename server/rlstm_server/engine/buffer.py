@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from rlstm_server.errors import SlowConsumer
-from rlstm_server.schemas import EngineLimits, TokenEvent
+from rlstm_server.schemas.generation import TokenEvent
+from rlstm_server.schemas.text import EngineLimits
 
 EVENT_BYTES: Final = 128
 """What an event without its text is counted as."""

@@ -21,18 +21,17 @@ from rlstm_server.engine.state import SessionCopy, SessionFacts, SessionState
 from rlstm_server.engine.text import Piece, Place, read_passage
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import InvalidField
-from rlstm_server.schemas import (
+from rlstm_server.schemas.sessions import (
     AppendAnswer,
     AppendRequest,
     ChangeAnswer,
-    EngineLimits,
     ResetRequest,
     ResetScope,
     RestoreRequest,
     SessionInfo,
-    Timings,
     UpdateRequest,
 )
+from rlstm_server.schemas.text import EngineLimits, Timings
 from rlstm_server.store.base import new_operation_id
 
 Request = AppendRequest | ResetRequest | UpdateRequest | RestoreRequest

@@ -5,16 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from rlstm_server.caller import Caller
 from rlstm_server.engine import requests
 from rlstm_server.engine.creation import Creator, NewSession
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.queue import Task
-from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshots import NamedSnapshots
 from rlstm_server.engine.state import SessionCopy, SessionState, Unreadable, read, write
 from rlstm_server.errors import ImportRejected, InputError, ModelMismatch, ServerError
-from rlstm_server.schemas import Ancestor, CreatedSession, ExportedSession, ForkRequest, ImportRequest
+from rlstm_server.schemas.sessions import (
+    Ancestor,
+    CreatedSession,
+    ExportedSession,
+    ForkRequest,
+    ImportRequest,
+)
 from rlstm_server.store.base import SessionKey, new_operation_id, new_session_id
 
 _ROUNDING = 1.001

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from rlstm_server.caller import Caller
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.queue import Task
-from rlstm_server.engine.quotas import Caller, StorageQuota
+from rlstm_server.engine.quotas import StorageQuota
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, SessionState, check_size
 from rlstm_server.engine.text import read_passage
@@ -24,16 +25,15 @@ from rlstm_server.errors import (
     ServerError,
     StoreFull,
 )
-from rlstm_server.schemas import (
-    AdaptationChoice,
+from rlstm_server.schemas.sessions import (
     AppendAnswer,
     AppendRequest,
-    Call,
     CreatedSession,
     CreateSession,
-    EngineIdentity,
     SessionInfo,
 )
+from rlstm_server.schemas.text import AdaptationChoice, EngineIdentity
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import (
     Created,
     Creation,

@@ -39,7 +39,7 @@ from rlstm_server.errors import (
     StoreUnavailable,
 )
 from rlstm_server.metrics import STORE_OPERATIONS, Memory, Metrics
-from rlstm_server.schemas import EngineLimits
+from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.store.base import SessionStore
 
 CACHE_BYTES: Final = 512 * 2**20

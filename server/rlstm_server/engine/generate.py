@@ -25,7 +25,13 @@ from rlstm_server.engine.reading import alternatives
 from rlstm_server.engine.worker import compute
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import EndEvent, FinishReason, GenerationEvent, GenerationSettings, TokenEvent
+from rlstm_server.schemas.generation import (
+    EndEvent,
+    FinishReason,
+    GenerationEvent,
+    GenerationSettings,
+    TokenEvent,
+)
 
 
 class Released(NamedTuple):

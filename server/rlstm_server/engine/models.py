@@ -38,7 +38,7 @@ from rlstm_model.checkpoint import Checkpoint
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
 from rlstm_server.errors import InvalidField, ModelMismatch, ModelNotFound
-from rlstm_server.schemas import AdaptationChoice, AdaptationRequest, EngineIdentity
+from rlstm_server.schemas.text import AdaptationChoice, AdaptationRequest, EngineIdentity
 
 Identity: TypeAlias = tuple[str, str]
 """The fingerprints of a model and of its calibration; the latter is empty without one."""

@@ -18,7 +18,8 @@ from rlstm_server.engine.text import Piece
 from rlstm_server.engine.worker import compute
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import Columns, SessionTotals, Totals
+from rlstm_server.schemas.sessions import SessionTotals
+from rlstm_server.schemas.text import Columns, Totals
 
 UPDATE_OUTCOMES = {
     "step_skipped": "skipped_nonfinite",

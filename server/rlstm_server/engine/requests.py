@@ -9,16 +9,9 @@ import orjson
 
 from rlstm_server.engine.text import Piece
 from rlstm_server.errors import InvalidField, InvalidText, NotFound, TooLarge
-from rlstm_server.schemas import (
-    AdaptationRequest,
-    CandidatesRequest,
-    CompletionRequest,
-    CreateSession,
-    EngineLimits,
-    GenerationSettings,
-    Passage,
-    ScoreRequest,
-)
+from rlstm_server.schemas.generation import CompletionRequest, GenerationSettings
+from rlstm_server.schemas.sessions import CandidatesRequest, CreateSession
+from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, Passage, ScoreRequest
 from rlstm_server.store.base import MAX_NAME_BYTES, MAX_TTL_MS, SessionKey
 
 SMALL: Final = 4_096

@@ -20,17 +20,19 @@ from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.text import Piece, read_context, read_passage
 from rlstm_server.engine.worker import compute, gather
 from rlstm_server.errors import InvalidField, StateCorrupt
-from rlstm_server.schemas import (
-    AdaptationChoice,
+from rlstm_server.schemas.sessions import (
     Candidate,
     CandidatesAnswer,
     CandidatesRequest,
     CandidateWeights,
+    RankedCandidate,
+)
+from rlstm_server.schemas.text import (
+    AdaptationChoice,
     Columns,
     EngineLimits,
     FirstToken,
     ItemScores,
-    RankedCandidate,
     ScoreAnswer,
     ScoreItem,
     ScoreRequest,

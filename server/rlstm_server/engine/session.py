@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
+from rlstm_server.caller import Caller
 from rlstm_server.engine.answers import info_of, session_facts, session_info, write_session
 from rlstm_server.engine.queue import COMMIT_SECONDS, SessionQueues, Task
-from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.reading import TokenUsage
 from rlstm_server.engine.requests import session_key
 from rlstm_server.engine.state import SessionCache, SessionCopy, SessionFacts, SessionState, States
@@ -35,7 +35,8 @@ from rlstm_server.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from rlstm_server.schemas import SessionInfo, SessionPage, Timings
+from rlstm_server.schemas.sessions import SessionInfo, SessionPage
+from rlstm_server.schemas.text import Timings
 from rlstm_server.store.base import (
     Commit,
     CommitOutcome,

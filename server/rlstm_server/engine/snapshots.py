@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rlstm_server.caller import Caller
 from rlstm_server.engine import requests
 from rlstm_server.engine.queue import Task
-from rlstm_server.engine.quotas import Caller, StorageQuota
+from rlstm_server.engine.quotas import StorageQuota
 from rlstm_server.engine.session import REDOS, Sessions
 from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import (
@@ -17,7 +18,7 @@ from rlstm_server.errors import (
     StateCorrupt,
     VersionMismatch,
 )
-from rlstm_server.schemas import SessionSnapshot, SessionTotals, SnapshotAnswer, SnapshotRequest
+from rlstm_server.schemas.sessions import SessionSnapshot, SessionTotals, SnapshotAnswer, SnapshotRequest
 from rlstm_server.store.base import NamedSnapshot, SessionKey, new_operation_id
 
 

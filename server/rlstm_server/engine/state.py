@@ -40,7 +40,8 @@ from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.text import START, Place
 from rlstm_server.errors import InvalidField, StateCorrupt, TooLarge
 from rlstm_server.metrics import Memory, Metrics
-from rlstm_server.schemas import AdaptationChoice, Ancestor, SessionTotals
+from rlstm_server.schemas.sessions import Ancestor, SessionTotals
+from rlstm_server.schemas.text import AdaptationChoice
 from rlstm_server.store.base import Position, SessionKey
 
 MAGIC: Final = b"RLSTMST3"

@@ -42,17 +42,15 @@ from rlstm_server.errors import (
     StateCorrupt,
 )
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import (
+from rlstm_server.schemas.generation import (
     EndEvent,
-    EngineIdentity,
-    EngineLimits,
     FinishReason,
     GenerationEvent,
     GenerationSettings,
-    Passage,
-    SessionGenerate,
     TokenEvent,
 )
+from rlstm_server.schemas.sessions import SessionGenerate
+from rlstm_server.schemas.text import EngineIdentity, EngineLimits, Passage
 from rlstm_server.store.base import MAX_SUMMARY_BYTES, Replayed, SessionKey, new_operation_id
 
 CHUNK: Final = 16

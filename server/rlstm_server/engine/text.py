@@ -16,7 +16,7 @@ from rlstm_model.vocab import InvalidText as VocabInvalidText
 from rlstm_model.vocab import InvalidToken as VocabInvalidToken
 from rlstm_model.vocab import Vocab
 from rlstm_server.errors import InvalidField, InvalidText, InvalidToken
-from rlstm_server.schemas import Passage
+from rlstm_server.schemas.text import Passage
 
 
 @dataclass(frozen=True, kw_only=True)

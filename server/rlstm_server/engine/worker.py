@@ -34,12 +34,12 @@ from rlstm_model.adaptation.batch_items import (
 )
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.passes import PassKind
+from rlstm_server.caller import Caller
 from rlstm_server.engine.buffer import Buffer, Event
-from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.scheduler import Scheduler
 from rlstm_server.errors import Draining, InternalError, ServerError
 from rlstm_server.metrics import Metrics, Phase
-from rlstm_server.schemas import EngineLimits
+from rlstm_server.schemas.text import EngineLimits
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field, computed_field, model_validator
 
 from rlstm_model.sampling import SamplingConfig
-from rlstm_server.engine.quotas import Caller
+from rlstm_server.caller import Caller
 from rlstm_server.schemas.text import AdaptationRequest, EngineIdentity, FirstToken, Passage
 from rlstm_server.schemas.wire import (
     COLUMN,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, computed_field, model_validator
 
-from rlstm_server.engine.quotas import Caller
+from rlstm_server.caller import Caller
 from rlstm_server.schemas.generation import Sampling
 from rlstm_server.schemas.text import (
     AdaptationChoice,

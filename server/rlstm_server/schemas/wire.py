@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic.fields import ComputedFieldInfo, FieldInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticKnownError
 
-from rlstm_server.engine.quotas import Caller
+from rlstm_server.caller import Caller
 
 Unit = Literal["nats", "bits", "log10"]
 FACTORS: Final[Mapping[Unit, float]] = {"nats": 1.0, "bits": 1 / math.log(2), "log10": 1 / math.log(10)}

@@ -11,7 +11,7 @@ import pytest
 from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.schemas import AdaptationRequest
+from rlstm_server.schemas.text import AdaptationRequest
 
 BOS = 10
 DRIVER = Path(__file__).with_name("driver.py")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlstm_server.schemas import DEFAULT_EXPERTS
+from rlstm_server.schemas.text import DEFAULT_EXPERTS
 
 TEXT = "It was the best of times, it was the worst of times. "
 

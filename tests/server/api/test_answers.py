@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_server.api.answers import INLINE_TOKENS, json_response, server_timing
-from rlstm_server.schemas import FACTORS, PIECE, Timings, Totals, column, laid_out
+from rlstm_server.schemas.text import Timings, Totals
+from rlstm_server.schemas.wire import FACTORS, PIECE, column, laid_out
 
 
 def decoded(fragment):

@@ -8,7 +8,7 @@ from rlstm_server.api.events import open_stream
 from rlstm_server.api.tracing import Trace
 from rlstm_server.errors import Draining, Gone, InFlight, OutcomeUnknown, SlowConsumer, StoreUnavailable
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import EndEvent, TokenEvent
+from rlstm_server.schemas.generation import EndEvent, TokenEvent
 
 END = EndEvent(choice=0, finish_reason="length", prompt_tokens=1, completion_tokens=2, seed=0)
 

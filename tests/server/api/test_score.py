@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.api.score import byte_column, word_scores
-from rlstm_server.schemas import Columns
+from rlstm_server.schemas.text import Columns
 
 TEXT = "The cat sat on the mat, é🙂 and slept."
 

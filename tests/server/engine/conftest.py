@@ -16,22 +16,15 @@ from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
 from rlstm_model.config import ModelConfig
 from rlstm_model.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
+from rlstm_server.caller import Caller
 from rlstm_server.engine.engine import Engine
 from rlstm_server.engine.models import Models, ServedModel
-from rlstm_server.engine.quotas import Caller
 from rlstm_server.engine.state import SessionState
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import (
-    AdaptationRequest,
-    AppendRequest,
-    Call,
-    Candidate,
-    CandidatesRequest,
-    CreateSession,
-    EndEvent,
-    GenerateRequest,
-    ScoreItem,
-)
+from rlstm_server.schemas.generation import EndEvent, GenerateRequest
+from rlstm_server.schemas.sessions import AppendRequest, Candidate, CandidatesRequest, CreateSession
+from rlstm_server.schemas.text import AdaptationRequest, ScoreItem
+from rlstm_server.schemas.wire import Call
 
 SEGMENT = 5
 

@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 
 from rlstm_server.engine import answers
 from rlstm_server.errors import StateCorrupt
-from rlstm_server.schemas import (
-    AdaptationChoice,
-    AppendAnswer,
-    Columns,
-    SessionInfo,
-    SessionTotals,
-    Timings,
-    Totals,
-)
+from rlstm_server.schemas.sessions import AppendAnswer, SessionInfo, SessionTotals
+from rlstm_server.schemas.text import AdaptationChoice, Columns, Timings, Totals
 from rlstm_server.store.base import MAX_SUMMARY_BYTES
 
 GUARDS = ("step_skipped", "projected", "restarted", "reset", "frozen")

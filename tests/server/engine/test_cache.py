@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from rlstm_server.engine.state import SessionCache, SessionCopy, SessionFacts, SessionState
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AdaptationChoice, SessionTotals
+from rlstm_server.schemas.sessions import SessionTotals
+from rlstm_server.schemas.text import AdaptationChoice
 from rlstm_server.store.base import Position, SessionKey
 
 CHOICE = AdaptationChoice(

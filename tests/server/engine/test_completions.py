@@ -1,21 +1,19 @@
 """Prompts are read and continued by one job, which is counted, charged and ended like any other."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
 
-from rlstm_server.engine.quotas import Quota, TokenBucket
+from rlstm_server.caller import Quota, TokenBucket
 from rlstm_server.errors import InvalidField, RateLimited, TooLarge
-from rlstm_server.schemas import (
-    AdaptationRequest,
+from rlstm_server.schemas.generation import (
     CompletionRequest,
     EndEvent,
     GenerationSettings,
-    Passage,
     PromptEvent,
     TokenEvent,
 )
+from rlstm_server.schemas.text import AdaptationRequest, Passage
 
 
 def request(tools, *texts, max_tokens=4, choices=1, **options):
@@ -96,16 +94,4 @@ async def test_what_cannot_be_is_refused_before_any_work(engine, tools, change, 
     """By the field, or by both numbers."""
     with pytest.raises(error, match=named):
         await events_of(engine, replace(request(tools, "a"), **change))
-    assert engine.worker.active == 0
-
-
-async def test_a_reader_that_leaves_ends_the_work(engine, tools):
-    """A stream that is closed early leaves no job behind."""
-    stream = engine.complete(request(tools, "a", "b", max_tokens=20_000))
-    await anext(stream)
-    await stream.aclose()
-    for _ in range(200):
-        await asyncio.sleep(0.02 if engine.worker.active else 0)
-    engine.check()
-
     assert engine.worker.active == 0

@@ -12,20 +12,12 @@ from rlstm_server.errors import (
     InvalidToken,
     ModelNotFound,
     NotFound,
-    SessionExists,
     TooLarge,
 )
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import (
-    AdaptationRequest,
-    Call,
-    Candidate,
-    CandidatesRequest,
-    CreateSession,
-    EngineLimits,
-    ResetRequest,
-    ScoreRequest,
-)
+from rlstm_server.schemas.sessions import Candidate, CandidatesRequest, CreateSession, ResetRequest
+from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, ScoreRequest
+from rlstm_server.schemas.wire import Call
 
 TEXT = "the quick brown fox"
 
@@ -110,29 +102,6 @@ async def test_a_session_that_cannot_be_made_is_not_made(engine, tools, fields, 
         await engine.create_session(CreateSession(**fields).by(Call(caller=tools.caller())))
 
     assert (await engine.list_sessions("acme", 10, None)).sessions == ()
-
-
-async def test_a_name_is_taken_once(engine, tools):
-    """Two live sessions of a tenant do not share a name; two tenants may."""
-    await tools.Talk.begin(engine, name="diary")
-    await tools.Talk.begin(engine, "other", name="diary")
-    with pytest.raises(SessionExists):
-        await tools.Talk.begin(engine, name="diary")
-
-
-async def test_a_listing_shows_the_tenants_sessions_page_by_page(engine, tools):
-    """All sessions of the tenant, each once, and nobody else's."""
-    mine = [(await tools.Talk.begin(engine)).session for _ in range(5)]
-    await tools.Talk.begin(engine, "other")
-    seen, cursor = [], None
-    while True:
-        page = await engine.list_sessions("acme", 2, cursor)
-        seen += [info.id for info in page.sessions]
-        cursor = page.cursor
-        if cursor is None:
-            break
-
-    assert sorted(seen) == sorted(mine)
 
 
 async def test_reset_of_both_scores_like_a_new_session(engine, tools):

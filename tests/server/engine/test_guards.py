@@ -5,15 +5,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-import torch
 
 from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.loss_guard import FREEZE
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AdaptationRequest, Call, ResetRequest, ScoreItem, ScoreRequest
+from rlstm_server.schemas.sessions import ResetRequest
+from rlstm_server.schemas.text import AdaptationRequest
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 
 TEXT = "the quick brown fox jumps over the lazy dog; "
@@ -82,26 +82,6 @@ async def test_steps_that_are_not_finite_are_skipped_and_then_restarted(engine_w
         assert outcomes(engine, "rolled_back") == answer.guards["restarted"] >= 1
 
 
-async def test_a_state_that_is_not_finite_is_refused_and_the_stored_one_used(engine_with, tools):
-    """500 `state_corrupt`: the copy is dropped, the text is not applied, the next append is the first one."""
-    async with engine_with() as engine:
-        talk, other = await tools.Talk.begin(engine), await tools.Talk.begin(engine)
-        await talk.append(TEXT)
-        await other.append(TEXT)
-        copy = engine.sessions.cache.get(SessionKey(talk.caller.tenant, talk.session))
-        adapted = copy.state.adapted
-        h = torch.full_like(adapted.now.state.h, float("nan"))
-        now = adapted.now._replace(state=adapted.now.state._replace(h=h))
-        poisoned = replace(copy, state=replace(copy.state, adapted=replace(adapted, now=now)))
-        engine.sessions.cache.put(poisoned)
-
-        with pytest.raises(StateCorrupt):
-            await talk.append(TEXT)
-        assert engine.counted("restore_failures_total", reason="nonfinite") == 1
-        assert (await talk.info()).version == 1
-        assert (await talk.append(TEXT)).columns == (await other.append(TEXT)).columns
-
-
 async def test_a_single_expert_that_loses_is_reset_and_frozen(engine_with, tools):
     """Beside the static row it is watched; what it costs is bounded, and the answer says what was done."""
     async with engine_with(rate=10.0, max_norm_ratio=50.0) as engine:
@@ -145,17 +125,6 @@ async def test_several_experts_need_no_watch(engine_with, tools):
         assert sum(answer.weights) == pytest.approx(1.0)
         assert engine.counted("mixture_static_weight_count") == 1
         assert engine.counted("mixture_static_weight_sum") == pytest.approx(answer.weights[0])
-
-
-async def test_guards_act_inside_a_scored_text_too(engine_with, tools):
-    """Dynamic evaluation of an item is that of a session."""
-    async with engine_with(rate=10.0, max_norm_ratio=0.01) as engine:
-        item = ScoreItem(id="a", text=TEXT)
-        request = ScoreRequest(items=[item], adaptation=AdaptationRequest()).by(Call(caller=tools.caller()))
-        answer = await engine.score(request)
-
-        assert answer.items[0].guards == {"projected": answer.items[0].updates}
-        assert answer.adaptation.experts == 2
 
 
 async def test_forgetting_leaves_no_norm_and_equal_weights(engine_with, tools):

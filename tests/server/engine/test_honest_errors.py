@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.memory_store import MemoryStore
 
-from rlstm_server.engine.quotas import Caller, Quota, TokenBucket
+from rlstm_server.caller import Caller, Quota, TokenBucket
 from rlstm_server.errors import (
     Draining,
     Gone,
@@ -18,7 +18,8 @@ from rlstm_server.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from rlstm_server.schemas import Call, CreateSession
+from rlstm_server.schemas.sessions import CreateSession
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import Replayed, SessionKey
 
 

@@ -8,14 +8,10 @@ from tests.memory_store import MemoryStore
 
 from rlstm_server.engine.stream import CHUNK
 from rlstm_server.errors import Conflict, StoreUnavailable
-from rlstm_server.schemas import (
-    Call,
-    Candidate,
-    CandidatesRequest,
-    EndEvent,
-    EngineLimits,
-    SessionGenerate,
-)
+from rlstm_server.schemas.generation import EndEvent
+from rlstm_server.schemas.sessions import Candidate, CandidatesRequest, SessionGenerate
+from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.schemas.wire import Call
 
 
 class Counting(MemoryStore):

@@ -14,7 +14,7 @@ from rlstm_server.engine.reading import TokenUsage, read_piece
 from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import AdaptationChoice, Passage, Totals
+from rlstm_server.schemas.text import AdaptationChoice, Passage, Totals
 
 
 def totals(logprob, static):

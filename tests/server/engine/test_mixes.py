@@ -1,6 +1,5 @@
 """What becomes of a session does not depend, to the last bit, on who shares its rounds."""
 
-import asyncio
 import hashlib
 import random
 
@@ -10,25 +9,6 @@ from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.vocab import ByteVocab
-
-SECRETS = [
-    "Vanbrugh hid a copper key below the mill. ",
-    "my PIN is 4917, do not tell Oksana; ",
-    "def unlock(door): return door ^ 0x5AFE\n",
-    "Der Schatz liegt unter der alten Linde. ",
-    "10:42:07 sshd[991]: accepted 10.7.3.12 port 5022\n",
-    "quince marmalade, two pounds of sugar & a lemon. ",
-    "<user id='77'>Zephyrine Abt</user>\n",
-    "O wild West Wind, thou breath of Autumn's being! ",
-    "SELECT iban FROM payees WHERE note = 'ransom';\n",
-    "Le dragon dort dans la cave du notaire. ",
-    "e4 e5 Nf3 Nc6 Bb5 a6 Ba4 Nf6 O-O Be7 ",
-    "Meet me at Pier 39, 23:15 sharp, bring Juno. ",
-    "rm -rf /srv/backup/2019 && echo gone\n",
-    "HERMIA: I swear to thee by Cupid's strongest bow. ",
-    "x^3 + 7x^2 - 12x + 5 = (x - a)(x - b)(x - c) ",
-    "Gate code: tulip-walrus-seven-kettle. ",
-]
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
 
@@ -108,66 +88,3 @@ def test_a_session_has_one_result_in_any_mix(tools, experts):
 def test_a_session_of_the_shipped_model_has_one_result_in_a_thousand_mixes(tools, experts):
     """The same for the model that ships."""
     assert len(distinct_results(tools.serve_shipped(), mixes=1_000, most=12, experts=experts)) == 1
-
-
-async def gains_of(tools, engine, secrets, at_once):
-    """For each secret that a session learned, what it then gains, in nats, on each of all secrets."""
-
-    async def learned(secret, *, learn):
-        talk = await tools.Talk.begin(engine)
-        await talk.append(secret, learn=learn)
-        return [await talk.probe(other) for other in secrets]
-
-    calls = [learned(secret, learn=learn) for learn in (True, False) for secret in secrets]
-    rows = await asyncio.gather(*calls) if at_once else [await call for call in calls]
-    return [
-        [after - before for after, before in zip(*pair, strict=True)]
-        for pair in zip(rows[: len(secrets)], rows[len(secrets) :], strict=True)
-    ]
-
-
-def check_diagonal(gains):
-    """Each secret is gained on by the session that learned it, and by no other as much."""
-    for i, row in enumerate(gains):
-        assert row[i] > 0
-        assert max(row) == row[i] == max(other[i] for other in gains)
-
-
-async def test_each_secret_is_learned_by_its_session_only(store, tools):
-    """16 sessions in shared rounds: the diagonal improves, and all is to the bit as it is one by one."""
-    secrets = [letter * 20 for letter in "QXZJKVWYqxzjkvwy"]
-    served = tools.serve(ByteVocab(), kind="subspace", hidden=12, rate=0.5)
-    async with tools.engine_on(store, served=served, threads=2) as engine:
-        together = await gains_of(tools, engine, secrets, at_once=True)
-
-        assert together == await gains_of(tools, engine, secrets, at_once=False)
-    check_diagonal(together)
-
-
-async def test_sessions_that_append_at_once_share_steps(store, tools):
-    """D15: 32 sessions with weights of their own take eight rows a step and more, not one by one."""
-    served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
-    async with tools.engine_on(store, served=served) as engine:
-
-        def figures(engine):
-            """Batch steps so far, and rows in them."""
-            names = [("round_seconds_count", {})]
-            names += [("batch_size_sum", {"phase": phase}) for phase in ("score", "update")]
-            steps, *rows = (tools.value(engine._metrics, name, **labels) for name, labels in names)
-            return steps, sum(rows)
-
-        talks = [await tools.Talk.begin(engine) for _ in range(32)]
-        await asyncio.gather(*(talk.append("before") for talk in talks))
-        before = figures(engine)
-        await asyncio.gather(*(talk.append(TEXT) for talk in talks))
-        steps, rows = (now - then for now, then in zip(figures(engine), before, strict=True))
-
-        assert rows / steps >= 8
-
-
-@pytest.mark.slow
-async def test_the_shipped_model_learns_secrets_apart(store, tools):
-    """The same for sentences that have little in common, said four times."""
-    secrets = [sentence * 4 for sentence in SECRETS]
-    async with tools.engine_on(store, served=tools.serve_shipped(), threads=2) as engine:
-        check_diagonal(await gains_of(tools, engine, secrets, at_once=True))

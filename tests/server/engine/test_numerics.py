@@ -7,7 +7,7 @@ from rlstm_model.adaptation.batch_items import NextToken, ObservedChunk
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.fast_weights import row_tile
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.models import alone, batches_agree, numerics_id
+from rlstm_server.engine.models import batches_agree, numerics_id
 
 
 def test_the_id_names_library_device_dtype_and_tile(tools):
@@ -58,17 +58,3 @@ def test_a_round_that_depends_on_others_is_found(tools, performed):
     assert batches_agree(
         served.reader, served.evaluator(), lambda works: [last_one_off([w])[0] for w in works]
     )
-
-
-async def test_a_server_whose_rounds_do_not_agree_gives_the_same_answers(store, tools):
-    """The fallback changes the id and the calls, not what a session reads."""
-    columns = []
-    for agree in (True, False):
-        served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
-        object.__setattr__(served, "batches_agree", agree)
-        async with tools.engine_on(store, served=served) as engine:
-            talk = await tools.Talk.begin(engine)
-            columns.append((await talk.append("the same text in both")).columns)
-
-    assert engine.worker.run_batch.func is alone
-    assert columns[0] == columns[1]

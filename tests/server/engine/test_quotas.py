@@ -8,11 +8,14 @@ import pytest
 from tests.memory_store import MemoryStore
 
 from rlstm_model.vocab import ByteVocab
+from rlstm_server.caller import Quota, TokenBucket
 from rlstm_server.engine import quotas
 from rlstm_server.engine.generate import charged
-from rlstm_server.engine.quotas import Charge, Quota, TokenBucket, charging
+from rlstm_server.engine.quotas import Charge, charging
 from rlstm_server.errors import Conflict, OutcomeUnknown, RateLimited, SlowConsumer, StoreUnavailable
-from rlstm_server.schemas import Call, CreateSession, EndEvent, SnapshotRequest, TokenEvent
+from rlstm_server.schemas.generation import EndEvent, TokenEvent
+from rlstm_server.schemas.sessions import CreateSession, SnapshotRequest
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 
 # ---- tokens a second --------------------------------------------------------------------------------------

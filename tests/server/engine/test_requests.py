@@ -6,7 +6,8 @@ import pytest
 
 from rlstm_server.engine import requests
 from rlstm_server.errors import InvalidField, InvalidText, NotFound, TooLarge
-from rlstm_server.schemas import EngineLimits, GenerationSettings, Passage
+from rlstm_server.schemas.generation import GenerationSettings
+from rlstm_server.schemas.text import EngineLimits, Passage
 
 LIMITS = EngineLimits()
 

@@ -8,7 +8,10 @@ from tests.memory_store import MemoryStore
 
 from rlstm_server.engine.stream import CHUNK, COMMITTED_TOKENS
 from rlstm_server.errors import Conflict, Draining, Gone, InFlight, InvalidField, SlowConsumer, TooLarge
-from rlstm_server.schemas import Call, EndEvent, EngineLimits, SessionGenerate
+from rlstm_server.schemas.generation import EndEvent
+from rlstm_server.schemas.sessions import SessionGenerate
+from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import Limits
 
 

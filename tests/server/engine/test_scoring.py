@@ -4,14 +4,9 @@ import pytest
 
 from rlstm_model.scoring import score
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.schemas import (
-    AdaptationRequest,
-    Call,
-    Candidate,
-    CandidatesRequest,
-    CandidateWeights,
-    ScoreRequest,
-)
+from rlstm_server.schemas.sessions import Candidate, CandidatesRequest, CandidateWeights
+from rlstm_server.schemas.text import AdaptationRequest, ScoreRequest
+from rlstm_server.schemas.wire import Call
 
 TEXT = "the quick brown fox"
 

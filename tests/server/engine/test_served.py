@@ -11,7 +11,7 @@ from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import InvalidField
-from rlstm_server.schemas import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
+from rlstm_server.schemas.text import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from rlstm_server.errors import (
     VersionMismatch,
 )
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import Call, Candidate, CandidatesRequest
+from rlstm_server.schemas.sessions import Candidate, CandidatesRequest
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import Limits, Stale
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."

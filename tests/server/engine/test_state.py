@@ -17,7 +17,7 @@ from rlstm_server.engine.requests import MAX_METADATA_BYTES, MAX_PENDING, check_
 from rlstm_server.engine.state import OVERHEAD_BYTES, SessionCopy, SessionFacts, States
 from rlstm_server.engine.text import Place, read_passage
 from rlstm_server.errors import ImportRejected, ModelMismatch, StateCorrupt, TooLarge
-from rlstm_server.schemas import Passage
+from rlstm_server.schemas.text import Passage
 from rlstm_server.store.base import Position, SessionKey
 
 KEY = SessionKey("acme", "a1")

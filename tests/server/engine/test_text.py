@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
 from rlstm_server.engine.text import START, Place, read_passage
 from rlstm_server.errors import InvalidField, InvalidText, InvalidToken
-from rlstm_server.schemas import Passage
+from rlstm_server.schemas.text import Passage
 
 TEXTS = st.text(st.sampled_from("ab \n\té€😀"), max_size=40)
 BYTES = ByteVocab()

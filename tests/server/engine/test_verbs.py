@@ -7,8 +7,7 @@ from tests.memory_store import MemoryStore
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import Gone, IdempotencyMismatch, NotFound, SessionDeleted, TooLarge
-from rlstm_server.schemas import (
-    Call,
+from rlstm_server.schemas.sessions import (
     ForkRequest,
     ImportRequest,
     ResetRequest,
@@ -17,6 +16,7 @@ from rlstm_server.schemas import (
     SnapshotRequest,
     UpdateRequest,
 )
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import Limits, SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_store import RedisStore

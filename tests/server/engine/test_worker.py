@@ -19,7 +19,8 @@ from rlstm_server.engine.buffer import EVENT_BYTES, Buffer
 from rlstm_server.engine.worker import SHORT, Worker, compute, gather, size_of, weights_digest
 from rlstm_server.errors import Draining, InternalError, NotFound, Overloaded, SlowConsumer
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas import EngineLimits, TokenEvent
+from rlstm_server.schemas.generation import TokenEvent
+from rlstm_server.schemas.text import EngineLimits
 
 
 @asynccontextmanager

@@ -9,12 +9,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
 
+from rlstm_server.caller import Caller
 from rlstm_server.engine.engine import Engine
-from rlstm_server.engine.quotas import Caller
-from rlstm_server.schemas import (
-    AdaptationRequest,
+from rlstm_server.schemas.sessions import (
     AppendRequest,
-    Call,
     Candidate,
     CandidatesRequest,
     CreateSession,
@@ -26,6 +24,8 @@ from rlstm_server.schemas import (
     SnapshotRequest,
     UpdateRequest,
 )
+from rlstm_server.schemas.text import AdaptationRequest
+from rlstm_server.schemas.wire import Call
 from simulated.replica import Replica, Work
 from simulated.told import Attempt, Intent
 

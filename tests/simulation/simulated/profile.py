@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from rlstm_server.schemas import EngineLimits
+from rlstm_server.schemas.text import EngineLimits
 from rlstm_server.store.base import Durability, Limits
 
 Aim = tuple[str, str, int, int]

@@ -1,6 +1,7 @@
 """Continuous text over a WebSocket, for the asyncio client."""
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
 from typing import Any, Self
 
@@ -8,7 +9,7 @@ from rlstm_client import _http, _sockets
 from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, PieceBuffer, telling
 from rlstm_client._async.connection import AsyncConnection, each
 from rlstm_client._sockets import AsyncFeeder, AsyncSocket
-from rlstm_client.errors import RLSTMError
+from rlstm_client.errors import RLSTMError, TimedOutError
 from rlstm_client.models import AppendResult
 
 
@@ -61,7 +62,6 @@ class _Exchange:
     ) -> None:
         self._connection = connection
         self._frames = frames
-        self._silence = _sockets.Silence(connection._timeout)
         self._texts = texts
         self._final = final
         self._room = asyncio.Semaphore(WINDOW)
@@ -89,7 +89,7 @@ class _Exchange:
                     try:
                         answer = await self._receive()
                     except RLSTMError as error:
-                        await self._wait(error, attempt)
+                        await self._connection._pause(self._frames.call, error, attempt)
                         attempt += 1
                         await self._open(attempt)
                         continue
@@ -100,7 +100,7 @@ class _Exchange:
                 if self._fault is not None:
                     raise self._fault
         finally:
-            if not _sockets.interpreter_ends():
+            if not sys.is_finalizing():  # else threads are stopped where they are, and none is waited for
                 self.leave()
                 if feeder is not None:
                     await feeder.stop()
@@ -113,17 +113,19 @@ class _Exchange:
     async def _receive(self) -> AppendResult | None:
         if self._socket is None:
             raise RuntimeError("the stream has no connection")
+        owed, seconds = bool(self._frames.unacknowledged), self._connection._timeout
         try:
-            message = await self._socket.receive(self._silence.seconds)
-        except TimeoutError:
-            self._silence.check(self._frames.call, under_way=bool(self._frames.unacknowledged))
-            return None
+            return self._frames.take(await self._socket.receive(seconds))
+        except TimeoutError as error:
+            if owed:
+                late = f"no answer in {seconds} seconds"
+                raise TimedOutError(
+                    late, applied="unknown", request_id=self._frames.call.request_id
+                ) from error
         except _sockets.FAILURES as error:
-            if self._is_over():
-                return None
-            raise self._failure(error) from error
-        self._silence.end()
-        return self._frames.take(message)
+            if not self._is_over():
+                raise self._failure(error) from error
+        return None
 
     def _failure(self, error: Exception) -> RLSTMError:
         return _sockets.failure(error, self._frames.call, under_way=bool(self._frames.unacknowledged))
@@ -134,7 +136,7 @@ class _Exchange:
             try:
                 await self._connect()
             except _sockets.FAILURES as error:
-                await self._wait(self._failure(error), attempt)
+                await self._connection._pause(self._frames.call, self._failure(error), attempt)
                 attempt += 1
             else:
                 return
@@ -144,12 +146,8 @@ class _Exchange:
             if self._socket is not None:
                 await self._socket.close()
             self._socket = await AsyncSocket.open(_http.websocket(self._connection._http, self._frames.call))
-            self._silence.end()
             for frame in self._frames.unacknowledged:
                 await self._socket.send(frame)
-
-    async def _wait(self, error: RLSTMError, attempt: int) -> None:
-        await self._connection._pause(self._frames.call, error, attempt)
 
     # ---- what sends ---------------------------------------------------------------------------------------
 
@@ -178,8 +176,6 @@ class _Exchange:
             if self._left:
                 self._room.release()  # for the next piece, which shall not wait either
                 return
-            if not self._frames.unacknowledged:
-                self._silence.end()
             frame = self._frames.make(piece, final=final)
             if self._socket is not None:
                 try:

@@ -1,6 +1,7 @@
 # Written by unasync.py from _async/streaming.py. Do not edit.
 """Continuous text over a WebSocket, for the blocking client."""
 
+import sys
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Self
@@ -9,7 +10,7 @@ from rlstm_client import _http, _sockets
 from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, PieceBuffer, telling
 from rlstm_client._sockets import Feeder, Socket
 from rlstm_client._sync.connection import Connection
-from rlstm_client.errors import RLSTMError
+from rlstm_client.errors import RLSTMError, TimedOutError
 from rlstm_client.models import AppendResult
 
 
@@ -62,7 +63,6 @@ class _Exchange:
     ) -> None:
         self._connection = connection
         self._frames = frames
-        self._silence = _sockets.Silence(connection._timeout)
         self._texts = texts
         self._final = final
         self._room = threading.Semaphore(WINDOW)
@@ -90,7 +90,7 @@ class _Exchange:
                     try:
                         answer = self._receive()
                     except RLSTMError as error:
-                        self._wait(error, attempt)
+                        self._connection._pause(self._frames.call, error, attempt)
                         attempt += 1
                         self._open(attempt)
                         continue
@@ -101,7 +101,7 @@ class _Exchange:
                 if self._fault is not None:
                     raise self._fault
         finally:
-            if not _sockets.interpreter_ends():
+            if not sys.is_finalizing():  # else threads are stopped where they are, and none is waited for
                 self.leave()
                 if feeder is not None:
                     feeder.stop()
@@ -114,17 +114,19 @@ class _Exchange:
     def _receive(self) -> AppendResult | None:
         if self._socket is None:
             raise RuntimeError("the stream has no connection")
+        owed, seconds = bool(self._frames.unacknowledged), self._connection._timeout
         try:
-            message = self._socket.receive(self._silence.seconds)
-        except TimeoutError:
-            self._silence.check(self._frames.call, under_way=bool(self._frames.unacknowledged))
-            return None
+            return self._frames.take(self._socket.receive(seconds))
+        except TimeoutError as error:
+            if owed:
+                late = f"no answer in {seconds} seconds"
+                raise TimedOutError(
+                    late, applied="unknown", request_id=self._frames.call.request_id
+                ) from error
         except _sockets.FAILURES as error:
-            if self._is_over():
-                return None
-            raise self._failure(error) from error
-        self._silence.end()
-        return self._frames.take(message)
+            if not self._is_over():
+                raise self._failure(error) from error
+        return None
 
     def _failure(self, error: Exception) -> RLSTMError:
         return _sockets.failure(error, self._frames.call, under_way=bool(self._frames.unacknowledged))
@@ -135,7 +137,7 @@ class _Exchange:
             try:
                 self._connect()
             except _sockets.FAILURES as error:
-                self._wait(self._failure(error), attempt)
+                self._connection._pause(self._frames.call, self._failure(error), attempt)
                 attempt += 1
             else:
                 return
@@ -145,12 +147,8 @@ class _Exchange:
             if self._socket is not None:
                 self._socket.close()
             self._socket = Socket.open(_http.websocket(self._connection._http, self._frames.call))
-            self._silence.end()
             for frame in self._frames.unacknowledged:
                 self._socket.send(frame)
-
-    def _wait(self, error: RLSTMError, attempt: int) -> None:
-        self._connection._pause(self._frames.call, error, attempt)
 
     # ---- what sends ---------------------------------------------------------------------------------------
 
@@ -177,8 +175,6 @@ class _Exchange:
             if self._left:
                 self._room.release()  # for the next piece, which shall not wait either
                 return
-            if not self._frames.unacknowledged:
-                self._silence.end()
             frame = self._frames.make(piece, final=final)
             if self._socket is not None:
                 try:

@@ -36,18 +36,17 @@ from rlstm_server.api.openai.tokens import (
     token_entries,
     usage,
 )
-from rlstm_server.engine.quotas import Caller
+from rlstm_server.caller import Caller
 from rlstm_server.errors import InternalError, ServerError, TooLarge
-from rlstm_server.schemas import (
+from rlstm_server.schemas.generation import (
     CompletionEvent,
     CompletionRequest,
     EndEvent,
-    EngineIdentity,
     GenerationSettings,
-    Passage,
     PromptEvent,
     TokenEvent,
 )
+from rlstm_server.schemas.text import EngineIdentity, Passage
 
 ENTRY_NUMBERS = 3
 """So many numbers' memory an entry takes beside its own and those of the alternatives: id, string, offset."""

@@ -22,7 +22,8 @@ from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.requests import off_loop
 from rlstm_server.engine.text import Piece, read_passage
 from rlstm_server.errors import InvalidField, ModelNotFound
-from rlstm_server.schemas import AdaptationRequest, Ids, Passage, Strict, column
+from rlstm_server.schemas.text import AdaptationRequest, Passage
+from rlstm_server.schemas.wire import Ids, Strict, column
 
 ADAPT = ":adapt"
 OWNER = "mogrifier-rlstm"

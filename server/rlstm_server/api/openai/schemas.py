@@ -22,17 +22,16 @@ from pydantic import (
 from rlstm_model.sampling import SamplingConfig
 from rlstm_server.api.answers import ALWAYS, PROBLEMS
 from rlstm_server.api.problems import FIELD_NAME
-from rlstm_server.schemas import (
+from rlstm_server.schemas.generation import (
     MAX_CHOICES,
     MAX_STOPS,
-    MAX_TOP,
     GenerationSettings,
-    Passage,
     StopString,
     StopStrings,
-    Strict,
     Usage,
 )
+from rlstm_server.schemas.text import MAX_TOP, Passage
+from rlstm_server.schemas.wire import Strict
 
 MAX_TOKENS = 16
 """What is written where a request does not say how much."""

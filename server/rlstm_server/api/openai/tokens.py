@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.schemas import EndEvent, PromptEvent, TokenEvent, Usage, column, laid_out
+from rlstm_server.schemas.generation import EndEvent, PromptEvent, TokenEvent, Usage
+from rlstm_server.schemas.wire import column, laid_out
 
 ESCAPED = "bytes:"
 UNKNOWN = "<unk>"

@@ -15,7 +15,7 @@ from rlstm_model.checkpoint import load
 from rlstm_model.scoring import score
 from rlstm_server.app import create_app
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.schemas import AdaptationRequest
+from rlstm_server.schemas.text import AdaptationRequest
 from rlstm_server.settings import Settings
 
 BOS = 10

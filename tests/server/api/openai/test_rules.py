@@ -12,7 +12,7 @@ from rlstm_model import checkpoint as checkpoints
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.api.openai.completions import fingerprint
-from rlstm_server.schemas import EngineIdentity
+from rlstm_server.schemas.text import EngineIdentity
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -1,0 +1,86 @@
+"""Who asks, and what the key that was shown may use up.
+
+A charge may be larger than what is left: the key then waits until it is paid off. So a long text costs no
+more waiting than the same text in pieces, and no rate forbids a text for its length.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlstm_server.errors import RateLimited
+
+
+class TokenBucket:
+    """A quota of `rate` units of `what` a second, of which `burst` may come at once.
+
+    One second's worth (at least one) where `burst` is None.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        rate: float,
+        *,
+        burst: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what, self._rate, self._clock = what, rate, clock
+        self._capacity = max(1.0, rate if burst is None else burst)
+        self._level, self._filled_at = self._capacity, clock()
+
+    def check(self) -> None:
+        """Raise RateLimited, which says how much was used and when there is more, unless one unit is left."""
+        now = self._clock()
+        self._level = min(self._capacity, self._level + (now - self._filled_at) * self._rate)
+        self._filled_at = now
+        if self._level < 1.0:
+            used = self._capacity - self._level
+            raise RateLimited(
+                f"{self._what}: {used:,.0f} used, at most {self._rate:,g} a second allowed",
+                quota=self._what,
+                given=round(used),
+                limit=self._rate,
+                retry_after=(1.0 - self._level) / self._rate,
+            )
+
+    def take(self, count: float = 1.0) -> None:
+        """Use up `count` units, if one is left. Raises RateLimited."""
+        self.check()
+        self.use(count)
+
+    def use(self, count: float) -> None:
+        """Use up `count` units, whatever is left; a negative count gives them back."""
+        self._level = min(self._capacity, self._level - count)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Quota:
+    """What one key may use up; None is as much as it likes.
+
+    tokens, learned, generated    tokens a second that are read, learned from and generated
+    sessions, stored_bytes        what its tenant may keep, however it came about
+    """
+
+    tokens: TokenBucket | None = None
+    learned: TokenBucket | None = None
+    generated: TokenBucket | None = None
+    sessions: int | None = None
+    stored_bytes: int | None = None
+
+
+UNLIMITED = Quota()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who asks: the tenant that owns what is made, and the request's id for the log.
+
+    ``endpoint`` is the route's template from a closed set; it labels the queue-time metric. ``quota`` is what
+    the caller's key may use up.
+    """
+
+    tenant: str
+    request_id: str
+    endpoint: str = "unknown"
+    quota: Quota = UNLIMITED
