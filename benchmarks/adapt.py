@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from matplotlib.figure import Figure
 
-from rlstm_model.adaptation.adapted_state import EXPERT_RATES, NonFiniteState
+from rlstm_model.adaptation.state import EXPERT_RATES, NonFiniteState
 from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator

@@ -18,7 +18,7 @@ import typer
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.averaging import Evaluated
 from rlstm_training.batches import Texts
 from rlstm_training.commands.console import (

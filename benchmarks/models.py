@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import Embedding, LanguageModel
-from rlstm_model.stack import Stack
-from rlstm_model.state import State
+from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import Embedding, LanguageModel
+from rlstm_model.network.stack import Stack
+from rlstm_model.network.state import State
 from rlstm_model.vocab import ByteVocab
 from rlstm_training.evaluation.measurements import (
     Form,

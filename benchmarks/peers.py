@@ -24,16 +24,16 @@ from torch.nn import functional
 
 from benchmarks.models import GPT2, TorchLSTM, gpt2, lstm_of_equal_size, untrained
 from benchmarks.train import SGEMM_SIZE, multiply_adds, wait_for
-from rlstm_model.adaptation.adapted_state import EXPERT_RATES, ExpertConfig
+from rlstm_model.adaptation.state import EXPERT_RATES, ExpertConfig
 from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.fast_weights import FrozenWeights, Weights
-from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.graphs import graphed_reading
+from rlstm_model.torch_backend.fast_weights import FrozenWeights, Weights
+from rlstm_model.torch_backend.full import FullFastWeights
+from rlstm_model.torch_backend.graphs import graphed_reading
 from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import load
 from rlstm_model.config import ModelConfig
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab
 from rlstm_training.commands.choosing import calibrated_of, rule_named
 from rlstm_training.commands.console import (

@@ -13,9 +13,9 @@ from benchmarks.peers import Case, Work, scoring, sessions, sgemm
 from benchmarks.train import multiply_adds
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.fast_weights import FrozenWeights
-from rlstm_model.adaptation.graphs import graphed_reading
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.torch_backend.fast_weights import FrozenWeights
+from rlstm_model.torch_backend.graphs import graphed_reading
+from rlstm_model.network.language_model import LanguageModel
 
 Way = Literal["plain", "graphs"]
 

@@ -19,8 +19,8 @@ import typer
 
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
 from rlstm_model.config import CellKind, ConfigError, ModelConfig
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.commands.console import (
     AsJson,
     Device,

@@ -7,7 +7,7 @@ model.safetensors       the weights, as float32, float16 or bfloat16
 config.json             the ModelConfig
 vocab.json              the vocabulary
 README.md               the model card (optional to read)
-adaptation.safetensors  a calibration (optional; read by :mod:`rlstm_model.adaptation`)
+adaptation.safetensors  a calibration (optional; :mod:`rlstm_model.adaptation.calibration_file`)
 evaluation.json         what the model reached on which text (optional to read)
 ======================  ==================================================================
 
@@ -24,17 +24,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
 
+from rlstm_model import stored
 from rlstm_model import vocab as vocabularies
 from rlstm_model.config import ConfigError, ModelConfig
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.scoring import TextScores, score_text
+from rlstm_model.parameters import Parameters, shapes
 from rlstm_model.vocab import Vocab, VocabError
 
 WEIGHTS = "model.safetensors"
@@ -44,7 +43,9 @@ CARD = "README.md"
 ADAPTATION = "adaptation.safetensors"
 EVALUATION = "evaluation.json"
 
-_STORED_DTYPES = {"F32": 4, "F16": 2, "BF16": 2}
+StoredDtype = Literal["F32", "F16", "BF16"]
+
+_BYTES: Final = {"F32": 4, "F16": 2, "BF16": 2}
 
 _Parsed = TypeVar("_Parsed")
 
@@ -55,18 +56,14 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """A model that is ready to be used. Its weights need no gradient and are never changed."""
+    """A model that is ready to be used. Its weights are never changed."""
 
-    model: LanguageModel
+    parameters: Parameters
     vocab: Vocab
     name: str
     folder: Path
     card: str
     fingerprint: str
-
-    def score(self, text: str, top: int = 0) -> TextScores:
-        """Scores of a whole text. Raises ValueError when it holds no token."""
-        return score_text(self.model, self.vocab, text, top)
 
     @property
     def adaptation_file(self) -> Path | None:
@@ -81,9 +78,7 @@ def shipped_names() -> list[str]:
     return sorted(path.name for path in shipped.iterdir() if path.is_dir()) if shipped.is_dir() else []
 
 
-def load(
-    name_or_path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
-) -> Checkpoint:
+def load(name_or_path: str | Path) -> Checkpoint:
     """The checkpoint in a folder or, where there is no such folder, the shipped one of that name.
 
     Raises CheckpointError.
@@ -95,24 +90,24 @@ def load(
         raise CheckpointError(
             f"{folder / VOCAB}: holds {vocab.size} tokens, but vocab_size in {CONFIG} is {config.vocab_size}"
         )
-    model = _load_model(folder / WEIGHTS, config, dtype).to(device)
+    parameters = _load_parameters(folder / WEIGHTS, config)
     card = folder / CARD
     return Checkpoint(
-        model=model,
+        parameters=parameters,
         vocab=vocab,
         name=folder.resolve().name,
         folder=folder,
         card=card.read_text("utf-8", errors="replace") if card.is_file() else "",
-        fingerprint=fingerprint(model, vocab),
+        fingerprint=fingerprint(parameters, vocab),
     )
 
 
 def save(
     folder: str | Path,
-    model: LanguageModel,
+    parameters: Parameters,
     vocab: Vocab,
     *,
-    dtype: torch.dtype = torch.float32,
+    dtype: StoredDtype = "F32",
     card: str | None = None,
 ) -> None:
     """Write a checkpoint: ``folder`` never holds a half-written one, nor old and new files mixed.
@@ -123,21 +118,19 @@ def save(
     other files, or the disk refuses.
     """
     folder = Path(folder)
-    if vocab.size != model.config.vocab_size:
-        raise CheckpointError(
-            f"the vocabulary holds {vocab.size} tokens, the model {model.config.vocab_size}"
-        )
+    config = parameters.config
+    if vocab.size != config.vocab_size:
+        raise CheckpointError(f"the vocabulary holds {vocab.size} tokens, the model {config.vocab_size}")
     _refuse_foreign(folder)
-    weights = _stored_weights(model, dtype)
+    weights = _stored_weights(parameters, dtype)
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        save_file(weights, staged / WEIGHTS)
-        (staged / WEIGHTS).chmod(0o644)  # safetensors writes for its owner alone
-        _write_json(staged / CONFIG, model.config.to_json())
+        (staged / WEIGHTS).write_bytes(weights)
+        _write_json(staged / CONFIG, config.to_json())
         _write_json(staged / VOCAB, vocab.to_json())
         (staged / CARD).write_text(
-            _default_card(folder.name, model, vocab) if card is None else card, "utf-8"
+            _default_card(folder.name, config, vocab) if card is None else card, "utf-8"
         )
         staged.chmod(0o755)
         _replace(folder, staged)
@@ -147,18 +140,18 @@ def save(
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def fingerprint(model: LanguageModel, vocab: Vocab) -> str:
+def fingerprint(parameters: Parameters, vocab: Vocab) -> str:
     """sha256 over configuration, vocabulary and weights: equal numbers, equal fingerprint.
 
     It is defined over the values as float32, by tensor name, so that neither the order in a file nor a
     stored precision that rounds nothing changes it.
     """
     digest = hashlib.sha256()
-    for part in (model.config.identity(), vocab.to_json()):
+    for part in (parameters.config.identity(), vocab.to_json()):
         digest.update(json.dumps(part, sort_keys=True).encode())
-    for name, weight in sorted(model.state_dict().items()):
+    for name, weight in sorted(parameters.arrays.items()):
         digest.update(f"{name}{list(weight.shape)}".encode())
-        digest.update(weight.detach().cpu().float().contiguous().numpy().astype("<f4", copy=False).data)
+        digest.update(np.ascontiguousarray(weight, "<f4").data)
     return digest.hexdigest()
 
 
@@ -190,60 +183,51 @@ def _read_json(path: Path, parse: Callable[[Mapping[str, Any]], _Parsed]) -> _Pa
         raise CheckpointError(f"{path}: is not valid JSON") from error
 
 
-def _load_model(path: Path, config: ModelConfig, dtype: torch.dtype) -> LanguageModel:
+def _load_parameters(path: Path, config: ModelConfig) -> Parameters:
     if not path.is_file():
         raise CheckpointError(f"{path}: is missing")
     _refuse_oversized(path, config)
     try:
-        with safe_open(path, framework="pt") as stored, torch.no_grad():
-            _check_header(path, stored, config)
-            model = LanguageModel(config).to(dtype).eval().requires_grad_(False)
-            for name, weight in model.state_dict().items():
-                weight.copy_(_finite(stored.get_tensor(name), f"{path}: tensor {name}"))
-    except (SafetensorError, OSError) as error:
+        held = stored.read_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path}: is damaged or no safetensors file ({error})") from error
-    return model
+    expected = shapes(config)
+    _check_names(path, held, expected)
+    for name, shape in expected.items():
+        array, dtype = held.arrays[name], held.dtypes[name]
+        if array.shape != shape:
+            raise CheckpointError(f"{path}: tensor {name} has shape {list(array.shape)}, not {list(shape)}")
+        if dtype not in _BYTES:
+            raise CheckpointError(f"{path}: tensor {name} has dtype {dtype}, not one of {', '.join(_BYTES)}")
+        _check_finite(array, f"{path}: tensor {name}")
+    return Parameters(config, {name: held.arrays[name] for name in expected})
+
+
+def _check_names(path: Path, held: stored.Stored, expected: Mapping[str, Any]) -> None:
+    for name in sorted(expected.keys() - held.arrays.keys()):
+        raise CheckpointError(f"{path}: tensor {name} is missing")
+    for name in sorted(held.arrays.keys() - expected.keys()):
+        raise CheckpointError(f"{path}: tensor {name} is not part of the model of {CONFIG}")
 
 
 def _refuse_oversized(path: Path, config: ModelConfig) -> None:
-    """A wrong number in the config must not make us build a model that no file could fill."""
+    """A wrong number in the config must not make us read what no model could fill."""
     size = path.stat().st_size
-    if config.num_parameters * min(_STORED_DTYPES.values()) > size:
+    if config.num_parameters * min(_BYTES.values()) > size:
         raise CheckpointError(
             f"{path}: has {size} bytes, too few for the {config.num_parameters} weights of {CONFIG}"
         )
 
 
-def _check_header(path: Path, stored: Any, config: ModelConfig) -> None:
-    with torch.device("meta"):
-        expected = {name: list(weight.shape) for name, weight in LanguageModel(config).state_dict().items()}
-    present = set(stored.keys())
-    for name in sorted(expected.keys() - present):
-        raise CheckpointError(f"{path}: tensor {name} is missing")
-    for name in sorted(present - expected.keys()):
-        raise CheckpointError(f"{path}: tensor {name} is not part of the model of {CONFIG}")
-    for name, shape in expected.items():
-        header = stored.get_slice(name)
-        if header.get_shape() != shape:
-            raise CheckpointError(f"{path}: tensor {name} has shape {header.get_shape()}, not {shape}")
-        if header.get_dtype() not in _STORED_DTYPES:
-            wanted = ", ".join(_STORED_DTYPES)
-            raise CheckpointError(
-                f"{path}: tensor {name} has dtype {header.get_dtype()}, not one of {wanted}"
-            )
-
-
-def _finite(weight: Tensor, what: str) -> Tensor:
-    if not bool(torch.isfinite(weight).all()):
+def _check_finite(weight: NDArray[Any], what: str) -> None:
+    if not np.isfinite(weight).all():
         raise CheckpointError(f"{what} holds a value that is not finite")
-    return weight
 
 
-def _stored_weights(model: LanguageModel, dtype: torch.dtype) -> dict[str, Tensor]:
-    return {
-        name: _finite(weight.detach().cpu().to(dtype).contiguous(), f"tensor {name} as {dtype}")
-        for name, weight in model.state_dict().items()
-    }
+def _stored_weights(parameters: Parameters, dtype: StoredDtype) -> bytes:
+    for name, weight in parameters.arrays.items():
+        _check_finite(stored.rounded(weight, dtype), f"tensor {name} as {dtype}")
+    return stored.write(parameters.arrays, dict.fromkeys(parameters.arrays, dtype), {"format": "pt"})
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -260,8 +244,7 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _default_card(name: str, model: LanguageModel, vocab: Vocab) -> str:
-    config = model.config
+def _default_card(name: str, config: ModelConfig, vocab: Vocab) -> str:
     return (
         f"# {name}\n\nA recurrent language model over {vocab.kind}: {config.num_parameters:,} weights, "
         f"{config.num_layers} {config.cell.upper()} layers of {config.hidden_size} units, "

@@ -8,24 +8,21 @@ print(model.stream().observe(open("novel.txt").read()).gain_bits)
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.adapted_state import AdaptedState, Cursor
-from rlstm_model.adaptation.batch_items import NextToken
-from rlstm_model.adaptation.calibration import load_calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_next, next_token
+from rlstm_model.adaptation.calibration_file import load_calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, Reader, frozen_reader
+from rlstm_model.adaptation.state import AdaptedState, Cursor
 from rlstm_model.checkpoint import Checkpoint, CheckpointError
 from rlstm_model.sampling import SamplingConfig, sample, uniform
-from rlstm_model.scoring import TextScores, TokenScores, score, score_text
+from rlstm_model.scores import Floats, TextScores, TokenScores
 from rlstm_model.vocab import Vocab
-
-NextOf = Callable[[Cursor], NextToken]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +33,7 @@ class StreamScores:
     """
 
     scores: TokenScores
-    static_logprobs: Tensor
+    static_logprobs: Floats
     bytes: int
     updates: int
     guards: tuple[str, ...]
@@ -49,7 +46,7 @@ class StreamScores:
     @property
     def static_bits(self) -> float:
         """Bits that the model as loaded needed."""
-        return -float(self.static_logprobs.double().sum()) / math.log(2)
+        return -float(self.static_logprobs.sum(dtype=np.float64)) / math.log(2)
 
     @property
     def gain_bits(self) -> float:
@@ -81,7 +78,7 @@ class Stream:
 
     def observe_ids(self, ids: list[int], *, learn: bool = True) -> StreamScores:
         """The same for ids. Raises ValueError when there are none, InvalidToken outside the vocabulary."""
-        scores, static, guards = list[TokenScores](), list[Tensor](), list[str]()
+        scores, static, guards = list[TokenScores](), list[Floats](), list[str]()
         updates = 0
         for part in self._evaluator.observe(self.state, ids, learn=learn):
             self.state = part.state  # the only state that is kept: each may hold a whole delta
@@ -91,7 +88,7 @@ class Stream:
             updates += part.updates
         return StreamScores(
             scores=TokenScores.concatenate(scores),
-            static_logprobs=torch.cat(static),
+            static_logprobs=np.concatenate(static),
             bytes=sum(len(self._vocab.token_bytes(token)) for token in ids),
             updates=updates,
             guards=tuple(guards),
@@ -102,14 +99,7 @@ class Stream:
     ) -> Iterator[str]:
         """Continue the stream in pieces of text; the stream itself stays as it is."""
         reader = self._evaluator.reader(self.state)
-        return _continue(
-            lambda cursor: next_token(reader, cursor),
-            reader.cursor,
-            self._vocab,
-            max_tokens,
-            sampling or SamplingConfig(),
-            seed,
-        )
+        return _continue(reader, reader.cursor, self._vocab, max_tokens, sampling or SamplingConfig(), seed)
 
 
 class LocalModel:
@@ -117,7 +107,6 @@ class LocalModel:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self._evaluator: DynamicEvaluator | None = None
 
     @property
     def vocab(self) -> Vocab:
@@ -125,51 +114,50 @@ class LocalModel:
         return self.checkpoint.vocab
 
     def score(self, text: str, *, top: int = 0) -> TextScores:
-        """Scores of a text by the model as loaded. Raises ValueError when it holds no token."""
-        return score_text(self.checkpoint.model, self.vocab, text, top)
+        """Scores of a text by the model as loaded, as the beginning of all text: its first token follows bos.
+
+        Raises ValueError when it holds no token, InvalidText for a lone surrogate.
+        """
+        encoded = self.vocab.encode(text)
+        tokens, _ = self._reader.score(self._reader.cursor, encoded.ids, top)
+        return TextScores(encoded=encoded, tokens=tokens, bytes=len(text.encode()), words=len(text.split()))
 
     def stream(self, *, rate_scale: float = 1.0) -> Stream:
         """A new stream that learns. Raises CheckpointError when the checkpoint has no calibration."""
-        evaluator = self._evaluator_of_checkpoint()
-        return Stream(evaluator, self.vocab, evaluator.start(rate_scale=rate_scale))
+        return Stream(self._evaluator, self.vocab, self._evaluator.start(rate_scale=rate_scale))
 
     def generate(
         self, prompt: str, max_tokens: int, *, sampling: SamplingConfig | None = None, seed: int = 0
     ) -> Iterator[str]:
         """Continue ``prompt`` by the model as loaded, in pieces of text."""
-        model, ids = self.checkpoint.model, self.vocab.encode(prompt).ids
-        cursor = Cursor(model.initial_state(1), self.vocab.bos_id)
+        cursor, ids = self._reader.cursor, self.vocab.encode(prompt).ids
         if ids:
-            _, state = score(model, ids, state=cursor.state, last=cursor.last)
-            cursor = Cursor(state, ids[-1])
-        return _continue(
-            lambda cursor: frozen_next(model, cursor),
-            cursor,
-            self.vocab,
-            max_tokens,
-            sampling or SamplingConfig(),
-            seed,
-        )
+            _, cursor = self._reader.score(cursor, ids)
+        return _continue(self._reader, cursor, self.vocab, max_tokens, sampling or SamplingConfig(), seed)
 
-    def _evaluator_of_checkpoint(self) -> DynamicEvaluator:
-        if self._evaluator is None:
-            path = self.checkpoint.adaptation_file
-            if path is None:
-                raise CheckpointError(
-                    f"{self.checkpoint.folder} has no {checkpoints.ADAPTATION}: calibrate it first"
-                )
-            calibration = load_calibration(path, self.checkpoint.model).choose()
-            self._evaluator = DynamicEvaluator(self.checkpoint.model, calibration, bos_id=self.vocab.bos_id)
-        return self._evaluator
+    @cached_property
+    def _reader(self) -> Reader:
+        return frozen_reader(self.checkpoint.parameters, self.vocab.bos_id)
+
+    @cached_property
+    def _evaluator(self) -> DynamicEvaluator:
+        path = self.checkpoint.adaptation_file
+        if path is None:
+            raise CheckpointError(
+                f"{self.checkpoint.folder} has no {checkpoints.ADAPTATION}: calibrate it first"
+            )
+        parameters = self.checkpoint.parameters
+        calibration = load_calibration(path, parameters.config).choose()
+        return DynamicEvaluator.of(parameters, calibration, bos_id=self.vocab.bos_id)
 
 
-def load(name_or_path: str | Path, device: str | torch.device = "cpu") -> LocalModel:
+def load(name_or_path: str | Path) -> LocalModel:
     """A shipped model by name, or the checkpoint in a folder. Raises CheckpointError."""
-    return LocalModel(checkpoints.load(name_or_path, device))
+    return LocalModel(checkpoints.load(name_or_path))
 
 
 def _continue(
-    next_token: NextOf,
+    reader: Reader,
     cursor: Cursor,
     vocab: Vocab,
     max_tokens: int,
@@ -178,7 +166,7 @@ def _continue(
 ) -> Iterator[str]:
     decoder, seen = vocab.decoder(), set[int]()
     for index in range(max_tokens):
-        following = next_token(cursor)
+        following = reader.next(cursor)
         token = sample(following.log_probs_V, sampling, uniform(seed, 0, index), seen)
         cursor = following.after(token)
         seen.add(token)

@@ -8,10 +8,10 @@ the same token whatever else is in the batch. Shape suffix: V vocabulary.
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 GREEDY_BELOW = 1e-3
 
@@ -63,13 +63,15 @@ def uniform(seed: int, choice: int, index: int) -> float:
     return float(np.random.Generator(np.random.Philox(key=key, counter=counter)).random())
 
 
-def sample(log_probs_V: Tensor, config: SamplingConfig, uniform: float, seen: Collection[int] = ()) -> int:
+def sample(
+    log_probs_V: NDArray[Any], config: SamplingConfig, uniform: float, seen: Collection[int] = ()
+) -> int:
     """One token id by inverting the cumulative distribution at ``uniform`` in [0, 1).
 
     ``log_probs_V`` are natural log-probabilities ``[V]``; minus infinity is never chosen. ``seen`` are the
     ids that the repetition penalty acts on. Raises ArithmeticError on a distribution that is none (NaN).
     """
-    log_probs = log_probs_V.detach().cpu().double().numpy()
+    log_probs = log_probs_V.astype(np.float64)
     if np.isnan(log_probs).any() or not np.isfinite(log_probs.max()):
         raise ArithmeticError("the next-token distribution is not finite")
     log_probs = _penalised(log_probs, config.repetition_penalty, seen)

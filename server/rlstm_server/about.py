@@ -9,7 +9,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
-from rlstm_model.adaptation.adapted_state import EXPERT_RATES
+from rlstm_model.adaptation.state import EXPERT_RATES
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.schemas.text import DEFAULT_EXPERTS, AdaptationRequest, EngineLimits
 from rlstm_server.settings import Limits

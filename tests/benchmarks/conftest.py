@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from rlstm_model.adaptation.calibration import CalibrationSet, save_calibration
 from rlstm_model.checkpoint import ADAPTATION, load, save
 from rlstm_model.config import ModelConfig
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
 from rlstm_training.evaluation.measurements import Form, Measurements, Setting, Statistics

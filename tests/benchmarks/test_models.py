@@ -11,7 +11,7 @@ import torch
 from benchmarks.models import TorchLSTM, gpt2, gpt2_shape, lstm_of_equal_size, untrained
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates, sample_masks
+from rlstm_model.network.dropout import DropoutRates, sample_masks
 
 SHAPE = ModelConfig(vocab_size=30, hidden_size=12, num_layers=2, mogrifier_rounds=4, tie_embeddings=True)
 

@@ -26,7 +26,7 @@ from benchmarks.peers import (
 from benchmarks.rows import learning, rows_cases
 from benchmarks.train import multiply_adds
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.fast_weights import FrozenWeights
+from rlstm_model.torch_backend.fast_weights import FrozenWeights
 from rlstm_model.adaptation.thread_pool import ThreadPool
 
 BOS, SEGMENT, CPU = 10, 6, torch.device("cpu")

@@ -13,7 +13,7 @@ from benchmarks.gpu import STATISTICS, Deadline, Material, calibrate, compare, g
 from benchmarks.train import TORCH, Case, Workload, cases, multiply_adds, row, train
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.config import ModelConfig
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.config import Averaging, Recipe
 from rlstm_training.evaluation.evaluation import DynamicReading
 from rlstm_training.evaluation.measurements import Measurements, Setting

@@ -7,7 +7,7 @@ import torch
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.copies import write_file
 from rlstm_server.engine.models import Models, ServedModel

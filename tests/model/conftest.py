@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates, sample_masks
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.state import State
+from rlstm_model.network.dropout import DropoutRates, sample_masks
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.network.state import State
 
 
 def _random_model(*, seed=0, scale=0.7, dtype=torch.float64, **shape):

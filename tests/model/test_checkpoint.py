@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from rlstm_model import checkpoint
 from rlstm_model.checkpoint import CheckpointError, fingerprint, load, save
 from rlstm_model.config import ModelConfig
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
 
 WEIGHTS, CONFIG, VOCAB = "model.safetensors", "config.json", "vocab.json"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_model.config import ConfigError, ModelConfig
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 
 SHAPES = st.builds(
     ModelConfig,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlstm_model.dropout import DropoutRates, sample_masks
+from rlstm_model.network.dropout import DropoutRates, sample_masks
 
 LIKE = torch.zeros((), dtype=torch.float64)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
 
 H, RANK, CHRONO = 150, 40, 100.0
 STD = math.sqrt(1 / H)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
-from rlstm_model.state import State
+from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks
+from rlstm_model.network.state import State
 
 TIME, BATCH = 4, 2
 MODELS = [

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rlstm_model.config import Stacking
-from rlstm_model.dropout import NO_DROPOUT, DropoutMasks
-from rlstm_model.products import ObservedMatrix, takes_gradient, weight_gradient
-from rlstm_model.state import State
+from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks
+from rlstm_model.network.products import ObservedMatrix, takes_gradient, weight_gradient
+from rlstm_model.network.state import State
 
 CELLS = [("rlstm", True), ("lstm", True), ("lstm", False)]
 LAYERS = [
@@ -160,7 +160,7 @@ def test_how_many_derivatives_are_worked_out_at_once_changes_no_bit(
     x, state = draw_inputs(model)
     gradients = []
     for values in (30, cached):
-        monkeypatch.setattr("rlstm_model.window._CACHED_VALUES", values)
+        monkeypatch.setattr("rlstm_model.network.window._CACHED_VALUES", values)
         features, _ = model.stack.sequence(x, state)
         gradients.append(torch.autograd.grad(features.sin().sum(), list(model.stack.parameters())))
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))

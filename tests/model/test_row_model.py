@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rlstm_model.products import RowMatrix
-from rlstm_model.row_model import RowEmbedding, RowModel
+from rlstm_model.network.products import RowMatrix
+from rlstm_model.network.row_model import RowEmbedding, RowModel
 
 ROWS, TIME, LAYERS, VOCABULARY = 8, 4, 3, 16
 NOTHING = RowEmbedding(None, None, None)
@@ -86,7 +86,7 @@ def test_a_softmax_that_adapts_alone_needs_no_layers(whole):
 def test_an_input_that_adapts_needs_all_layers(whole, monkeypatch, steps_at_once):
     """Every layer is gone back through, though none takes a gradient, and steps share what room they need."""
     values = steps_at_once * ROWS * whole.model.config.hidden_size
-    monkeypatch.setattr("rlstm_model.window._CACHED_VALUES", values)
+    monkeypatch.setattr("rlstm_model.network.window._CACHED_VALUES", values)
     window = _unrolled(_partly(whole, whole.embedding._replace(output=None, bias=None), set()))
     expected, _ = _back(_unrolled(whole))
     found, layers = _back(window)

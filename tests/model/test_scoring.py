@@ -198,7 +198,7 @@ def test_no_tensor_grows_with_the_length_of_the_text(random_model):
 _PEAK = """
 import resource, sys, torch
 from rlstm_model.config import ModelConfig
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.scoring import score
 model = LanguageModel(ModelConfig(vocab_size=256, hidden_size=8, num_layers=1, mogrifier_rounds=0))
 score(model, torch.full((1000,), 7), state=None, last=10, top=2)

@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.dropout import DropoutRates
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.batches import Texts
 from rlstm_training.config import Recipe, Source
 from rlstm_training.corpora import ENVIRONMENT, SPLITS
@@ -38,19 +37,6 @@ def _record(folder, path, raw, dataset, role, **more):
         "raw_sha256": hashlib.sha256(raw).hexdigest(),
         **more,
     }
-
-
-@pytest.fixture
-def shared_out(monkeypatch):
-    """How many items thread pools were given to share, each time they were given any."""
-    counts, map_items = [], ThreadPool.map
-
-    def counting(thread_pool, act, items):
-        counts.append(len(items))
-        return map_items(thread_pool, act, items)
-
-    monkeypatch.setattr(ThreadPool, "map", counting)
-    return counts
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import yaml
 
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.checkpoint import CARD, load
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training import cards
 from rlstm_training.cards import (
     calibration_section,
@@ -195,7 +196,10 @@ def test_a_card_is_rewritten_as_it_is_now(tmp_path):
     assert (tmp_path / CARD).read_text() == "## One\n\nnew\n\n## Two\n\n2\n"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+KEPT = {"F32": torch.float32, "F16": torch.float16}
+
+
+@pytest.mark.parametrize("dtype", KEPT)
 def test_the_exported_model_is_the_trained_one(corpora, toy_recipe, tmp_path, dtype):
     """The checkpoint holds the best weights, rounded to its precision, and its card their results."""
     recipe = toy_recipe(steps=4)
@@ -206,8 +210,8 @@ def test_the_exported_model_is_the_trained_one(corpora, toy_recipe, tmp_path, dt
         valid = run.metrics()[-1]["valid"]
     checkpoint = load(tmp_path / "model")
     assert checkpoint.vocab == vocab
-    for name, weight in checkpoint.model.state_dict().items():
-        assert torch.equal(weight, model.state_dict()[name].to(dtype).float())
+    for name, weight in LanguageModel.of(checkpoint.parameters).state_dict().items():
+        assert torch.equal(weight, model.state_dict()[name].to(KEPT[dtype]).float())
     assert "4 steps" in checkpoint.card
     assert f"| three/as_is | {valid['three/as_is']:.3f} |" in checkpoint.card
 
@@ -251,7 +255,7 @@ def test_pitfall_30_the_averaged_weights_are_exported_where_they_are_the_best(
         trainer.advance()
         iterates.append({name: weight.double() for name, weight in trainer.model.state_dict().items()})
     tail = iterates[-found["lengths"]["reported"] :]
-    for name, weight in load(tmp_path / "model").model.state_dict().items():
+    for name, weight in LanguageModel.of(load(tmp_path / "model").parameters).state_dict().items():
         assert torch.equal(weight, exported[name])
         mean = torch.stack([iterate[name] for iterate in tail]).mean(0)
         torch.testing.assert_close(weight.double(), mean, rtol=1e-4, atol=1e-6)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.config import Averaging
 from rlstm_training.evaluation.evaluation import striped_loss
 from rlstm_training.recipes import RECIPES

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-
-from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError, save
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.checkpoint import CARD, Checkpoint, CheckpointError, StoredDtype, save
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import Vocab
 from rlstm_training.atomic import replace_text
 from rlstm_training.config import Recipe
@@ -26,9 +24,7 @@ _ENGLISH: Final = {
 }
 
 
-def export(
-    run: RunDirectory, folder: Path, vocab: Vocab, *, dtype: torch.dtype = torch.float32
-) -> LanguageModel:
+def export(run: RunDirectory, folder: Path, vocab: Vocab, *, dtype: StoredDtype = "F32") -> LanguageModel:
     """Write the model of the run's best evaluation to ``folder``, with its card; returns it.
 
     These are the weights that were reported there: raw, or their average. A run that has not evaluated yet
@@ -45,7 +41,7 @@ def export(
     model.load_state_dict(weights)
     valid = [each["valid"] for each in run.metrics() if "valid" in each and each["step"] <= saved.step]
     card = model_card(recipe, steps=saved.step, valid=valid[-1] if valid else {})
-    save(folder, model, vocab, dtype=dtype, card=card)
+    save(folder, model.parameter_arrays, vocab, dtype=dtype, card=card)
     return model
 
 

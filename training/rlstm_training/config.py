@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 
 FORMAT_VERSION = 2
 

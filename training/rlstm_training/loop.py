@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.averaging import Evaluated
 from rlstm_training.batches import Texts
 from rlstm_training.config import Recipe

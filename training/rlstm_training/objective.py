@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlstm_model.language_model import Embedding
+from rlstm_model.network.language_model import Embedding
 
 # Of logits at once: what a CPU's caches hold; on a GPU, enough that starting its kernels takes no time.
 PIECE_BYTES, PIECE_BYTES_ON_GPU = 16 * 2**20, 512 * 2**20

@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from rlstm_model.config import ModelConfig
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.config import Averaging, Recipe, Source, VocabKind
 
 ROWS_2022 = 128

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from rlstm_model.checkpoint import load
-from rlstm_model.dropout import NO_DROPOUT, DropoutMasks, sample_masks
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.state import State
+from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks, sample_masks
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.network.state import State
 from rlstm_training.averaging import Evaluated, Weights, make_average
 from rlstm_training.batches import Batches, Ids, Texts
 from rlstm_training.config import Recipe
@@ -232,7 +232,7 @@ def _set_initial_weights(model: LanguageModel, recipe: Recipe, generator: torch.
     if recipe.start_from is None:
         initialise(model, chrono_max=recipe.chrono_max, generator=generator)
         return
-    start = load(recipe.start_from).model
+    start = LanguageModel.of(load(recipe.start_from).parameters)
     if start.config != recipe.model:
         raise ValueError(f"start_from: {recipe.start_from} is a model of another shape than the recipe's")
     model.load_state_dict(start.state_dict())

@@ -34,7 +34,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.atomic import replace_text
 from rlstm_training.batches import Texts
 from rlstm_training.commands.console import (

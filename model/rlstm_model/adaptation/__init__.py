@@ -1,1 +1,1 @@
-"""Dynamic evaluation: fast weights that follow a stream (Krause et al. 2017; Melis 2022, §6)."""
+"""Dynamic evaluation: sessions whose fast weights follow their text (docs/adaptation.md)."""

@@ -1,61 +1,34 @@
 """Calibration: gradient statistics of a checkpoint on training text, and the rules chosen for it.
 
-``adaptation.safetensors`` holds the statistics, and as metadata the rules:
-
-=====================  ========  =====================================================================
-tensor                 dtype     content
-=====================  ========  =====================================================================
-``rms.NAME``           e5m2      RMS of a weight's gradient: a scale needs its exponent and little more. That
-                                 of biases, and what is too small for eight bits, is bfloat16
-``core.NAME``          bfloat16  RMS of a matrix's gradient between its axes
-``left.NAME``          float16   its axes U ``[.., N, R]``: orthonormal to three digits, which is enough
-``right.NAME``         float16   its axes A^T ``[.., Q, M]``
-=====================  ========  =====================================================================
-
-Reading is strict: whatever is missing, extra, misshaped or not finite is named. Nothing here can run code.
-
 A checkpoint has statistics once and rules for several kinds and sizes of fast weights
-(:class:`CalibrationSet`); a session learns by one of them (:class:`Calibration`).
-Shape suffixes: P fast weights.
+(:class:`CalibrationSet`); a session learns by one of them (:class:`Calibration`). The rule:
+
+    delta <- delta - eta g / (RMS + epsilon) - min(1, lambda RMS / mean(RMS)) * delta
+
+(Krause et al. 2017; docs/adaptation.md §1.) ``sgd`` is the same without RMS; both terms use the old delta.
+The kind ``subspace`` confines it to W + U C A^T and biases: U and A are the leading eigenvectors of
+sum G G^T and sum G^T G over segment gradients G on training text (docs/adaptation.md §2); of C and the
+biases only those elements that learn most are changed. Shape suffixes: P fast weights.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from rlstm_model.adaptation.bases import SubspaceStatistics
-from rlstm_model.adaptation.config import AdaptationConfig, Kind, Reduction
-from rlstm_model.adaptation.fast_weights import FastWeights
-from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights, tensor_bytes
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.adaptation.config import AdaptationConfig, Kind
+from rlstm_model.native.packed import Axes, Rule, Space
+from rlstm_model.scores import Floats
 
-FORMAT_VERSION: Final = 3
-_METADATA: Final = "adaptation"
-_DTYPES: Final = {
-    "rms": torch.float8_e5m2,
-    "core": torch.bfloat16,
-    "left": torch.float16,
-    "right": torch.float16,
-}
-# The least mean of what is stored in eight bits, whose least value is 1.5e-5.
-_SMALL: Final = 2.0**-11
-_AXES: Final = ("core", "left", "right")
-_STORED: Final = {
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "F8_E5M2": torch.float8_e5m2,
-}
-OUTPUT_BIAS: Final = "embedding.bias"
+OUTPUT_BIAS = "embedding.bias"
+
+# Axes are taken so many at a time.
+_WIDTH = 16
 
 
 class NotCalibrated(ValueError):
@@ -67,30 +40,45 @@ class Calibration:
     """One rule with its statistics.
 
     rms_P  root mean square of segment gradients, at least 0, in the order of the fast weights
-    space  the fast weights, but for their model; None stands for the kind "full"
+    space  what the fast weights are
     """
 
     config: AdaptationConfig
-    rms_P: Tensor
-    space: SubspaceFastWeights | None = None
+    rms_P: Floats
+    space: Space
 
-    def fast_weights(self, model: LanguageModel) -> FastWeights:
-        """The fast weights of ``model`` that these are statistics of. Raises ValueError for another model."""
-        fast_weights = FullFastWeights(model) if self.space is None else replace(self.space, model=model)
-        if not self.rms_P.shape == (fast_weights.size,) == (self.config.num_fast_weights,):
-            raise ValueError(
-                f"the calibration is of {self.config.num_fast_weights} weights and has {self.rms_P.numel()} "
-                f"statistics, the model has {fast_weights.size}"
-            )
-        return fast_weights
+    def rule(self, slow_norm: float) -> Rule:
+        """One step, for a model whose weights have this norm. Raises ValueError for statistics of zero."""
+        config = self.config
+        greatest = config.max_norm_ratio * slow_norm
+        if config.rule == "sgd":
+            return Rule(None, min(1.0, config.decay), greatest)
+        mean = float(self.rms_P.mean(dtype=np.float64))
+        if not mean > 0:
+            raise ValueError("the gradient statistics are all zero")
+        precision_P = (1.0 / (self.rms_P + np.float32(config.epsilon * mean))).astype(np.float32)
+        if not config.decay:
+            return Rule(precision_P, 0.0, greatest)
+        shrink_P = np.minimum(self.rms_P / np.float32(mean) * np.float32(config.decay), np.float32(1))
+        return Rule(precision_P, shrink_P, greatest)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no step can ever change anything."""
+        return self.config.rate == 0 and self.config.decay == 0
 
     @cached_property
     def fingerprint(self) -> str:
         """sha256 over the config and the statistics; worked out once, for it reads them all."""
         digest = hashlib.sha256(json.dumps(self.config.to_json(), sort_keys=True).encode())
-        digest.update(tensor_bytes(self.rms_P))
-        if self.space is not None:
-            digest.update(self.space.layout)
+        digest.update(self.rms_P.astype("<f4").tobytes())
+        for name, axes in self.space.axes.items():
+            digest.update(name.encode())
+            for side in axes:
+                digest.update(np.ascontiguousarray(side, "<f4").tobytes())
+        digest.update(json.dumps([*self.space.biases, np.dtype(self.space.dtype).name]).encode())
+        if self.space.chosen_P is not None:
+            digest.update(self.space.chosen_P.astype("<i8").tobytes())
         return digest.hexdigest()
 
 
@@ -98,27 +86,98 @@ class Calibration:
 class GradientStatistics:
     """What was measured of a model's gradients: enough for every kind of fast weights.
 
-    full_P    RMS of all weights, in the model's weight order
-    subspace  axes, and the RMS between them; None where they were not measured. Biases have no axes: their
-              RMS are those in full_P, which alone are stored
+    rms    RMS of the gradients of all weights, by name, in the order of the model's parameters
+    axes   of matrices, by name, leading first; empty where they were not measured
+    cores  RMS between all axes, as large as a core
     """
 
-    full_P: Tensor
-    subspace: SubspaceStatistics | None = None
+    rms: Mapping[str, Floats]
+    axes: Mapping[str, Axes]
+    cores: Mapping[str, Floats]
 
-    def calibration(self, model: LanguageModel, config: AdaptationConfig) -> Calibration:
+    def calibration(self, config: AdaptationConfig) -> Calibration:
         """The statistics under a rule. Raises ValueError when they are not for that kind, or of its size."""
         if config.kind == "full":
-            return Calibration(config=config, rms_P=self.full_P)
+            rms_P = np.concatenate([part.ravel() for part in self.rms.values()]).astype(np.float32)
+            return _sized(config, rms_P, Space({}, (), whole=True))
         if config.kind == "output_bias":
-            space = SubspaceFastWeights(model, {}, [OUTPUT_BIAS])
-            bias = FullFastWeights(model).split(self.full_P)[OUTPUT_BIAS]
-            return Calibration(config=config, rms_P=bias, space=space)
-        if self.subspace is None:
-            raise ValueError("what the kind subspace needs was not measured")
-        measured = self.subspace.within(config.rank)
-        chosen, rms_P = measured.greatest(model, config.num_fast_weights)
-        return Calibration(config=config, rms_P=rms_P, space=chosen)
+            return _sized(config, self.rms[OUTPUT_BIAS].ravel(), Space({}, (OUTPUT_BIAS,)))
+        if not self.axes:
+            raise ValueError(f"what the kind {config.kind} needs was not measured")
+        rms_P, space = self._greatest(config.num_fast_weights, config.rank)
+        return _sized(config, rms_P, space)
+
+    def _greatest(self, count: int, rank: int) -> tuple[Floats, Space]:
+        """The fast weights that learn most, and their RMS.
+
+        First those of the embedding, the softmax and all biases: they pay most for their bytes, and bear
+        rates at which cells lose their way. Among each the greatest RMS comes first: a step has the size of
+        a gradient over its RMS, and what it gains is the product of the two. Of equals the first is taken.
+        ``rank`` limits the axes of a side; 0 is all. Axes of which nothing is chosen take no part.
+        """
+        parts = self._elements(rank)
+        flat = np.concatenate([part.ravel() for part in parts.values()])
+        if not 1 <= count <= flat.size:
+            raise ValueError(f"a subspace has 1 to {flat.size} fast weights, not {count}")
+        of_a_cell = np.concatenate([np.full(part.size, _is_of_a_cell(name)) for name, part in parts.items()])
+        order = np.lexsort((-flat, of_a_cell))  # stable: of equals the first is taken
+        chosen = np.zeros(flat.size, bool)
+        chosen[order[:count]] = True
+        ends = np.cumsum([part.size for part in parts.values()])[:-1]
+        masks = {
+            name: mask.reshape(part.shape)
+            for (name, part), mask in zip(parts.items(), np.split(chosen, ends), strict=True)
+            if mask.any()
+        }
+        matrices = {name: mask for name, mask in masks.items() if name in self.axes}
+        extents = {name: _extent(mask) for name, mask in matrices.items()}
+        axes = {name: _leading(self.axes[name], *extent) for name, extent in extents.items()}
+        biases = [name for name in masks if name not in axes]
+        cut = {name: _core(masks[name], extents.get(name)) for name in (*axes, *biases)}
+        chosen_D = np.concatenate([mask.ravel() for mask in cut.values()])
+        rms_P = np.concatenate([_core(parts[name], extents.get(name))[mask] for name, mask in cut.items()])
+        places = None if chosen_D.all() else np.flatnonzero(chosen_D)
+        return rms_P.astype(np.float32), Space(axes, tuple(biases), places, np.float16)
+
+    def _elements(self, rank: int) -> dict[str, Floats]:
+        """RMS of cores and biases in the order of the parameters, between ``rank`` axes at most."""
+        named = {}
+        for name, part in self.rms.items():
+            if name in self.axes:
+                core = self.cores[name]
+                named[name] = core[..., :rank, :rank] if rank else core
+            elif name.endswith("bias"):
+                named[name] = part
+        return named
+
+
+def _sized(config: AdaptationConfig, rms_P: NDArray[Any], space: Space) -> Calibration:
+    if len(rms_P) != config.num_fast_weights:
+        raise ValueError(
+            f"the model has {len(rms_P)} fast weights of that kind, not {config.num_fast_weights}"
+        )
+    return Calibration(config=config, rms_P=rms_P.astype(np.float32), space=space)
+
+
+def _is_of_a_cell(name: str) -> bool:
+    return name.startswith("stack.") and not name.endswith("bias")
+
+
+def _leading(axes: Axes, rows: int, columns: int) -> Axes:
+    return Axes(axes.left[..., :rows], axes.right[..., :columns, :])
+
+
+def _core(part: NDArray[Any], extent: tuple[int, int] | None) -> NDArray[Any]:
+    """What of a core lies between so many axes; a bias as it is."""
+    return part if extent is None else part[..., : extent[0], : extent[1]]
+
+
+def _extent(mask: NDArray[np.bool_]) -> tuple[int, int]:
+    """The leading rows and columns of ``[.., R, Q]`` within which all is that is true, in sixteens."""
+    *_, rows, columns = np.nonzero(mask)
+    ends = (_WIDTH * (int(places.max()) // _WIDTH + 1) for places in (rows, columns))
+    row, column = (min(end, side) for end, side in zip(ends, mask.shape[-2:], strict=True))
+    return row, column
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,7 +188,6 @@ class CalibrationSet:
     fingerprint  sha256 of the file it was read from
     """
 
-    model: LanguageModel
     statistics: GradientStatistics
     choices: tuple[AdaptationConfig, ...]
     fingerprint: str = ""
@@ -148,7 +206,7 @@ class CalibrationSet:
 
     def choose(self, kind: Kind | None = None, num_fast_weights: int | None = None) -> Calibration:
         """What :meth:`find` finds, with its statistics."""
-        return self.statistics.calibration(self.model, self.find(kind, num_fast_weights))
+        return self.statistics.calibration(self.find(kind, num_fast_weights))
 
     def find(self, kind: Kind | None = None, num_fast_weights: int | None = None) -> AdaptationConfig:
         """The first rule of that kind and size; None stands for any. Raises NotCalibrated."""
@@ -169,196 +227,3 @@ class CalibrationSet:
         if first:
             choices.sort(key=lambda choice: choice != config)
         return replace(self, choices=tuple(choices), fingerprint="")
-
-
-def measure_rms(
-    model: LanguageModel,
-    texts: Sequence[Sequence[int]],
-    *,
-    segment: int,
-    reduction: Reduction,
-    bos_id: int,
-    fast_weights: FastWeights | None = None,
-) -> tuple[Tensor, int]:
-    """RMS over the gradients of single segments at the slow weights, ``[P]``, and how many there were.
-
-    They are those of all weights, or of other ``fast_weights`` of the model.
-
-    Each text is read from its beginning with carried state, as a session would be; its last tokens that
-    fill no segment are left. Raises ValueError when no text fills one.
-    """
-    fast_weights = FullFastWeights(model) if fast_weights is None else fast_weights
-    squares_P = fast_weights.zero(1)[0].double()
-    weights_S1 = model.embedding.input.new_full((segment, 1), 1 / segment if reduction == "mean" else 1.0)
-    count = 0
-    for ids in texts:
-        state, last = model.initial_state(1), bos_id
-        for start in range(0, len(ids) - segment + 1, segment):
-            read = torch.tensor([last, *ids[start : start + segment]], device=weights_S1.device)[:, None]
-            done = fast_weights.learn(None, read[:-1], read[1:], weights_S1, state)
-            gradient_P = done.gradient_NP[0].double()
-            squares_P.addcmul_(gradient_P, gradient_P)
-            state, last, count = done.state, int(read[-1]), count + 1
-    if count == 0:
-        raise ValueError(f"no text fills a segment of {segment} tokens")
-    return (squares_P / count).sqrt().to(model.embedding.input), count
-
-
-class CalibrationError(ValueError):
-    """A calibration that is missing, damaged or of another model; the message names file and tensor."""
-
-
-def rounded(statistics: GradientStatistics, model: LanguageModel) -> GradientStatistics:
-    """Statistics of ``model`` as they are when they have been stored and read again."""
-    layout = FullFastWeights(model)
-    parts = layout.split(statistics.full_P)
-    full = {name: _as_stored(f"rms.{name}", part) for name, part in parts.items()}
-    subspace = statistics.subspace
-    return GradientStatistics(
-        full_P=layout.join(full),
-        subspace=None if subspace is None else _rounded(subspace),
-    )
-
-
-def save_calibration(path: Path, calibrated: CalibrationSet) -> None:
-    """Write the file: a reader of ``path`` never sees half of it."""
-    model = calibrated.model
-    tensors = {
-        name: tensor.to("cpu", _dtype(name, tensor)).contiguous()
-        for name, tensor in _named(calibrated.statistics, FullFastWeights(model))
-    }
-    rules = {"format_version": FORMAT_VERSION, "rules": [choice.to_json() for choice in calibrated.choices]}
-    beside = path.with_name(path.name + ".partial")
-    # Not save_file, which would make a file that its owner alone can read.
-    beside.write_bytes(save(tensors, metadata={_METADATA: json.dumps(rules)}))
-    beside.replace(path)
-
-
-def load_calibration(path: Path, model: LanguageModel) -> CalibrationSet:
-    """The calibration of ``model`` in a file. Raises CalibrationError."""
-    try:
-        fingerprint = hashlib.sha256(path.read_bytes()).hexdigest()
-        with safe_open(path, framework="pt") as stored:
-            choices = _rules(stored.metadata() or {})
-            statistics = _statistics(stored, model)
-        calibrated = CalibrationSet(
-            model=model, statistics=statistics, choices=choices, fingerprint=fingerprint
-        )
-        for choice in choices:
-            _check_rule(calibrated, choice)
-    except (OSError, SafetensorError) as error:
-        raise CalibrationError(f"{path}: missing, damaged or no safetensors file ({error})") from error
-    except (ValueError, RecursionError) as error:
-        raise CalibrationError(f"{path}: {error}") from error
-    return calibrated
-
-
-def _named(statistics: GradientStatistics, layout: FullFastWeights) -> Iterator[tuple[str, Tensor]]:
-    for name, part in layout.split(statistics.full_P).items():
-        yield f"rms.{name}", part
-    if statistics.subspace is not None:
-        for name, basis in statistics.subspace.bases.items():
-            yield f"left.{name}", basis.left
-            yield f"right.{name}", basis.right
-            yield f"core.{name}", statistics.subspace.rms[name]
-
-
-def _rounded(subspace: SubspaceStatistics) -> SubspaceStatistics:
-    bases = {
-        name: Basis(_as_stored(f"left.{name}", basis.left), _as_stored(f"right.{name}", basis.right))
-        for name, basis in subspace.bases.items()
-    }
-    rms = {name: _as_stored(f"core.{name}", part) for name, part in subspace.rms.items()}
-    return SubspaceStatistics(bases, rms)
-
-
-def _dtype(name: str, tensor: Tensor) -> torch.dtype:
-    """What a tensor is stored as."""
-    small = name.startswith("rms.") and float(tensor.mean()) < _SMALL
-    return torch.bfloat16 if small or name.endswith("bias") else _DTYPES[name.partition(".")[0]]
-
-
-def _may_be(name: str) -> tuple[torch.dtype, ...]:
-    """What a tensor may be stored as."""
-    dtype = _DTYPES[name.partition(".")[0]]
-    return (dtype, torch.bfloat16) if name.startswith("rms.") else (dtype,)
-
-
-def _as_stored(name: str, tensor: Tensor) -> Tensor:
-    return tensor.to(_dtype(name, tensor)).to(tensor.dtype)
-
-
-def _rules(metadata: Mapping[str, str]) -> tuple[AdaptationConfig, ...]:
-    if _METADATA not in metadata:
-        raise ValueError("has no rules in its metadata")
-    data = json.loads(metadata[_METADATA])
-    if not isinstance(data, dict) or data.get("format_version") != FORMAT_VERSION:
-        raise ValueError(f"is not of format {FORMAT_VERSION}: calibrate the model again")
-    if not isinstance(data.get("rules"), list) or set(data) != {"format_version", "rules"}:
-        raise ValueError("its metadata must hold a list of rules, and nothing else")
-    return tuple(AdaptationConfig.from_json(rule) for rule in data["rules"])
-
-
-def _check_rule(calibrated: CalibrationSet, choice: AdaptationConfig) -> None:
-    calibration = calibrated.statistics.calibration(calibrated.model, choice)
-    calibration.fast_weights(calibrated.model)
-    if choice.rule == "rms" and not bool(calibration.rms_P.any()):
-        raise ValueError(f"the statistics of {choice.kind} of {choice.num_fast_weights:,} are all zero")
-
-
-def _statistics(stored: Any, model: LanguageModel) -> GradientStatistics:
-    """The tensors of an open file, all of which must be statistics of the model's weights."""
-    layout = FullFastWeights(model)
-    shapes = dict(zip(layout.names, layout.shapes, strict=True))
-    names = set(stored.keys())
-    rms = {name: _read(stored, f"rms.{name}", shapes[name]) for name in layout.names}
-    with_axes = [name for name in layout.names if any(f"{part}.{name}" in names for part in _AXES)]
-    known = {f"rms.{name}" for name in rms}
-    known |= {f"{part}.{name}" for name in with_axes for part in _AXES}
-    for name in sorted(names - known):
-        raise ValueError(f"tensor {name} belongs to another model")
-    like = model.embedding.input
-    full_P = layout.join(rms)
-    if not with_axes:
-        return GradientStatistics(full_P=full_P)
-    bases, cores = {}, {}
-    for name in with_axes:
-        basis, core = _axes(stored, name, shapes[name])
-        bases[name] = Basis(basis.left.to(like), basis.right.to(like))
-        cores[name] = core.to(like)
-    biases = {name: part.to(like) for name, part in rms.items() if name.endswith("bias")}
-    subspace = SubspaceStatistics(bases, cores | biases)
-    return GradientStatistics(full_P=full_P, subspace=subspace)
-
-
-def _axes(stored: Any, name: str, shape: torch.Size) -> tuple[Basis, Tensor]:
-    if len(shape) < 2:
-        raise ValueError(f"tensors of the axes of {name} are of no matrix")
-    *rounds, rows, columns = shape
-    core = _read(stored, f"core.{name}", None)
-    if core.dim() != len(shape) or list(core.shape[:-2]) != rounds or 0 in core.shape:
-        raise ValueError(
-            f"tensor core.{name} has shape {list(core.shape)}, which is no core of {list(shape)}"
-        )
-    left = _read(stored, f"left.{name}", torch.Size((*rounds, rows, core.shape[-2])))
-    right = _read(stored, f"right.{name}", torch.Size((*rounds, core.shape[-1], columns)))
-    return Basis(left, right), core
-
-
-def _read(stored: Any, name: str, shape: torch.Size | None) -> Tensor:
-    """One tensor: there, of its shape and dtype, finite, and not negative where it is an RMS."""
-    if name not in stored.keys():  # noqa: SIM118 - a safetensors file is no mapping
-        raise ValueError(f"tensor {name} is missing")
-    header, part = stored.get_slice(name), name.partition(".")[0]
-    if shape is not None and header.get_shape() != list(shape):
-        raise ValueError(f"tensor {name} has shape {header.get_shape()}, not {list(shape)}")
-    if _STORED.get(header.get_dtype()) not in _may_be(name):
-        raise ValueError(f"tensor {name} has dtype {header.get_dtype()}, not {_may_be(name)[0]}")
-    tensor: Tensor = stored.get_tensor(name)
-    if tensor.dtype is torch.float8_e5m2:
-        tensor = tensor.to(torch.bfloat16)  # the same values, in a dtype that can be computed with
-    if not bool(torch.isfinite(tensor).all()):
-        raise ValueError(f"tensor {name} holds a value that is not finite")
-    if part not in ("left", "right") and not bool((tensor >= 0).all()):
-        raise ValueError(f"tensor {name} holds a value that is negative")
-    return tensor

@@ -4,80 +4,67 @@ This is the one home of that order. Evaluation on a test set and a live session 
 published number is the served number. Steps happen on the absolute token grid of the stream, at positions
 that are multiples of S, however the stream is cut: the tokens of an unfinished segment are kept together
 with the states at its start, and learning always reads the whole segment from there. A stream is read by
-several rows (:class:`~rlstm_model.adaptation.adapted_state.ExpertConfig`), and a batch step
-(:mod:`rlstm_model.adaptation.batch_step`) advances many streams.
+several rows (:class:`~rlstm_model.adaptation.state.ExpertConfig`), and a batch
+(:mod:`rlstm_model.adaptation.batch`) advances many streams.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from rlstm_model.adaptation.adapted_state import (
-    AdaptedState,
-    Cursor,
-    ExpertConfig,
-    StateSchema,
-    rate_scale_of,
-)
-from rlstm_model.adaptation.batch_items import (
-    BatchItem,
-    BatchResult,
+from rlstm_model.adaptation.backend import Backend, NativeBackend
+from rlstm_model.adaptation.batch import (
     DecodeStep,
+    FrozenExperts,
+    Learner,
     NextToken,
     ObserveChunk,
     ObservedChunk,
-    Reader,
     ScoreChunk,
     ScoredChunk,
+    restart,
+    run_batch,
 )
-from rlstm_model.adaptation.batch_step import ELEMENTS_AT_ONCE, restart, run_batch
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.fast_weights import FrozenWeights
-from rlstm_model.adaptation.graphs import graphed, graphed_reading
 from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.adaptation.padded_rows import LearningRows, PaddedRows
-from rlstm_model.adaptation.rules import LearningRule
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.scoring import TokenScores, next_log_probs
+from rlstm_model.adaptation.state import AdaptedState, Cursor, ExpertConfig, StateSchema, rate_scale_of
+from rlstm_model.parameters import Parameters
+from rlstm_model.scores import TokenScores
 from rlstm_model.vocab import check_ids
 
-CHUNK = 64
-"""Tokens that are scored at once; fewer where the vocabulary is large."""
+CHUNK = 256
+"""Tokens that a reader reads at once; fewer where the vocabulary is large."""
+
+_ELEMENTS_AT_ONCE = 1 << 21
 
 
-class DynamicEvaluator:
+class DynamicEvaluator(Learner):
     """Dynamic evaluation of one model under one calibration, for any number of streams.
 
     The model's weights are never changed.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
+    @classmethod
+    def of(
+        cls,
+        parameters: Parameters,
         calibration: Calibration,
         *,
         bos_id: int,
         temperature: float = 1.0,
         logprobs_only: bool = False,
-        graphs: bool = True,
-    ) -> None:
-        """``temperature`` multiplies the logits, in scores and in the loss that is learned from.
+        threads: int | None = None,
+    ) -> "DynamicEvaluator":
+        """On a CPU. ``temperature`` multiplies the logits, in scores and in the loss that is learned from.
 
-        ``logprobs_only`` gives no ranks and entropies, which take longer than all else over a large
-        vocabulary. ``graphs``: on a CUDA device rows read and learn by recorded graphs
-        (:mod:`rlstm_model.adaptation.graphs`), which changes nothing but speed and rounding. Raises
-        ValueError when the calibration is of another model, or its statistics allow no rule.
+        Raises ValueError when the calibration's statistics allow no rule.
         """
-        self.config = calibration.config
-        self.model = model
-        self.bos_id = bos_id
-        own = calibration.fast_weights(model)
-        self.fast_weights = graphed(own) if graphs else own
-        rms_P = calibration.rms_P.to(model.embedding.input)
-        rule = LearningRule(self.config, rms_P, self.fast_weights.slow_norm)
-        self.rows = LearningRows(self.fast_weights, temperature, rule=rule, logprobs_only=logprobs_only)
+        backend = NativeBackend(parameters, calibration, temperature=temperature, threads=threads)
+        return cls(backend, calibration, parameters.norm, bos_id, logprobs_only)
 
     def start(self, *, rate_scale: float = 1.0, static: bool = True, experts: int = 1) -> AdaptedState:
         """The state before any text; see :class:`ExpertConfig`.
@@ -85,13 +72,13 @@ class DynamicEvaluator:
         Raises ValueError unless ``rate_scale`` is a finite number of at least 0 and there are such experts.
         """
         expert_config = ExpertConfig(experts=experts, static=static)
-        now = self.before_text(expert_config)
+        now = self._before_text(expert_config)
         return AdaptedState(
             expert_config=expert_config,
             delta_KP=None,
             now=now,
             start=now,
-            mixture=self._equal_weights(expert_config),
+            mixture=_equal_weights(expert_config),
             bad_steps=(0,) * len(expert_config.rates),
             rate_scale=rate_scale_of(rate_scale),
         )
@@ -105,37 +92,35 @@ class DynamicEvaluator:
         scores but takes no step from these tokens. Raises InvalidToken, before anything is read, for an id
         outside the vocabulary, NonFiniteState when the stored state cannot be used.
         """
-        return self._observe(state, check_ids(ids, self.rows.vocab_size), learn, top)
+        return self._observe(state, check_ids(ids, self.backend.vocab_size), learn, top)
 
     def _observe(self, state: AdaptedState, ids: list[int], learn: bool, top: int) -> Iterator[ObservedChunk]:
         done = 0
         while done < len(ids):
-            chunk = self.chunk(state, ids[done : done + self.config.segment], learn=learn, top=top)
-            observed = _result(chunk)
-            assert isinstance(observed, ObservedChunk)
+            chunk = self.chunk(state, ids[done : done + self.segment], learn=learn, top=top)
+            (observed,) = run_batch([chunk])
+            if not isinstance(observed, ObservedChunk):
+                raise observed if isinstance(observed, Exception) else TypeError(type(observed))
             state, done = observed.state, done + len(chunk.ids)
             yield observed
 
     def chunk(
         self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0
     ) -> ObserveChunk:
-        """As many of ``ids``, tokens of the vocabulary, as the stream's unfinished segment has room for.
+        """As many of ``ids``, tokens of the vocabulary, as the stream's unfinished segment has room for."""
+        room = self.segment - state.position % self.segment
+        return ObserveChunk(state, tuple(ids[:room]), learn, top, self)
 
-        It is done in a batch with others: :func:`~rlstm_model.adaptation.batch_step.run_batch`.
-        """
-        room = self.config.segment - state.position % self.config.segment
-        return ObserveChunk(state, tuple(ids[:room]), learn, top, self.rows)
-
-    def reader(self, state: AdaptedState, *, static: bool = False) -> Reader:
+    def reader(self, state: AdaptedState, *, static: bool = False) -> "Reader":
         """The stream's present experts, for inference.
 
-        With ``static`` the log-probabilities of the frozen baseline stand beside theirs, if the stream has
-        one: of several experts it is one, and beside a single one it reads along.
+        With ``static`` the log-probabilities of the slow weights stand beside theirs, if the stream has the
+        frozen baseline: of several experts it is one, and beside a single one it reads along.
         """
         static = static and state.expert_config.static
         rows = slice(state.expert_config.rows) if static else state.expert_config.mixed
-        now = Cursor(state.now.state.rows(rows), state.now.last, state.mixture)
-        return Reader(self.rows, state.delta_KP, now, static)
+        now = Cursor(state.now.states_R2U[rows], state.now.last, state.mixture)
+        return Reader(self.backend, state.delta_KP, now, static)
 
     def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
         """Forget what was learned, or the text read so far, or both. The position goes on.
@@ -145,90 +130,85 @@ class DynamicEvaluator:
         the slow ones, and the experts count alike again.
         """
         if recurrent:
-            now = self.before_text(state.expert_config)
+            now = self._before_text(state.expert_config)
             state = replace(state, now=now, start=now, pending=(), pending_learn=())
         if fast_weights:
-            state = restart(self.rows, state, [True] * len(state.expert_config.rates))
+            state = restart(self, state, [True] * len(state.expert_config.rates))
             unlearned = (False,) * len(state.pending)
-            weights = self._equal_weights(state.expert_config)
-            state = replace(state, mixture=weights, pending_learn=unlearned)
+            state = replace(state, mixture=_equal_weights(state.expert_config), pending_learn=unlearned)
         return state
 
-    @property
+    @cached_property
     def state_schema(self) -> StateSchema:
         """What a stored state must look like to be this model's."""
+        backend = self.backend
         return StateSchema(
-            recurrent=self.model.initial_state(1),
-            weights=self.fast_weights.size,
-            kept=self.fast_weights.zero(1).dtype,
-            vocab_size=self.model.config.vocab_size,
-            segment=self.config.segment,
+            units=backend.units,
+            weights=backend.fast_weights,
+            dtype=backend.dtype,
+            vocab_size=backend.vocab_size,
+            segment=self.segment,
         )
 
-    def restore(self, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> AdaptedState:
-        """A state from what :meth:`AdaptedState.tensors` and ``header`` gave.
+    def restore(self, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> AdaptedState:
+        """A state from what :meth:`AdaptedState.arrays` and ``header`` gave.
 
         Raises StateMismatch when shapes or fields are not this model's, NonFiniteState for NaN or infinity.
         """
-        return self.state_schema.restore(tensors, header)
+        return self.state_schema.restore(arrays, header)
 
-    def before_text(self, expert_config: ExpertConfig) -> Cursor:
-        """Where all rows are before any text."""
-        return Cursor(self.model.initial_state(expert_config.rows), self.bos_id)
-
-    def _equal_weights(self, expert_config: ExpertConfig) -> MixtureState | None:
-        """The mixture before any text; None for a single expert."""
-        device, experts = self.model.embedding.input.device, expert_config.experts
-        return None if experts == 1 else MixtureState.start(1, experts, device)
+    def _before_text(self, expert_config: ExpertConfig) -> Cursor:
+        return _beginning(self.backend, self.bos_id, expert_config.rows)
 
 
-def frozen_reader(model: LanguageModel, bos_id: int, temperature: float = 1.0) -> Reader:
-    """Reads with the weights as loaded, from before any text; ``temperature`` multiplies the logits.
-
-    On a CUDA device by recorded graphs, which the reader keeps: it is for many texts.
-    """
-    weights = graphed_reading(FrozenWeights(model))
-    return Reader(PaddedRows(weights, temperature), None, Cursor(model.initial_state(1), bos_id))
+def _beginning(backend: Backend, bos_id: int, rows: int = 1) -> Cursor:
+    return Cursor(np.zeros((rows, 2, backend.units), np.float32), bos_id)
 
 
-def score_after(
-    reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0
-) -> tuple[TokenScores, Cursor]:
-    """Scores of ``ids``, at least one, after ``cursor``, and the cursor after them.
-
-    Raises InvalidToken, and ArithmeticError when no expert computed a distribution of some token.
-    """
-    vocabulary = reader.rows.vocab_size
-    ids = check_ids(ids, vocabulary)
-    at_once = max(1, min(CHUNK, ELEMENTS_AT_ONCE // (vocabulary * cursor.state.batch)))
-    parts = []
-    for start in range(0, len(ids), at_once):
-        scored = _result(ScoreChunk(reader, cursor, tuple(ids[start : start + at_once]), top))
-        assert isinstance(scored, ScoredChunk)
-        parts.append(scored.scores)
-        cursor = scored.cursor
-    return TokenScores.concatenate(parts), cursor
+def _equal_weights(expert_config: ExpertConfig) -> MixtureState | None:
+    return None if expert_config.experts == 1 else MixtureState.start(expert_config.experts)
 
 
-def next_token(reader: Reader, cursor: Cursor) -> NextToken:
-    """Read the cursor's token and predict the one after it.
+@dataclass(frozen=True, eq=False)
+class Reader(FrozenExperts):
+    """A stream's experts at one moment, or the weights as loaded."""
 
-    Whether the distribution is one is not looked at here: sampling refuses what is not finite.
-    """
-    following = _result(DecodeStep(reader, cursor))
-    assert isinstance(following, NextToken)
-    return following
+    @property
+    def at_once(self) -> int:
+        """Tokens that are read at once."""
+        return max(1, min(CHUNK, _ELEMENTS_AT_ONCE // self.backend.vocab_size))
+
+    def chunks(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> Iterator[ScoredChunk]:
+        """Scores of ``ids`` after ``cursor``, piece by piece. Raises InvalidToken, ArithmeticError."""
+        ids = check_ids(ids, self.backend.vocab_size)
+        for start in range(0, len(ids), self.at_once):
+            item = ScoreChunk(self, cursor, tuple(ids[start : start + self.at_once]), top)
+            (result,) = run_batch([item])
+            if not isinstance(result, ScoredChunk):
+                raise result if isinstance(result, Exception) else TypeError(type(result))
+            cursor = result.cursor
+            yield result
+
+    def score(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> tuple[TokenScores, Cursor]:
+        """Scores of ``ids`` (at least one) after ``cursor``, and the cursor after them."""
+        whole = ScoredChunk.concatenate([*self.chunks(cursor, ids, top)])
+        return whole.scores, whole.cursor
+
+    def next(self, cursor: Cursor) -> NextToken:
+        """Read the cursor's token and predict the one after it."""
+        (result,) = run_batch([DecodeStep(self, cursor)])
+        if not isinstance(result, NextToken):
+            raise result if isinstance(result, Exception) else TypeError(type(result))
+        return result
 
 
-def frozen_next(model: LanguageModel, cursor: Cursor) -> NextToken:
-    """The next token of a text that the model reads as loaded, alone: one row without padding."""
-    log_probs_V, state = next_log_probs(model, cursor.last, cursor.state)
-    return NextToken(log_probs_V, log_probs_V[None, None], state, cursor)
+def frozen_reader(
+    parameters: Parameters, bos_id: int, *, temperature: float = 1.0, threads: int | None = None
+) -> Reader:
+    """Reads with the weights as loaded, from before any text; ``temperature`` multiplies the logits."""
+    return reader_of(NativeBackend(parameters, temperature=temperature, threads=threads), bos_id)
 
 
-def _result(item: BatchItem) -> BatchResult:
-    """What an item alone gives. Raises its error."""
-    (result,) = run_batch([item])
-    if isinstance(result, Exception):
-        raise result
-    return result
+def reader_of(backend: Backend, bos_id: int, *, logprobs_only: bool = False) -> Reader:
+    """The same by a backend. ``logprobs_only`` leaves out ranks and entropies."""
+    return Reader(backend, None, _beginning(backend, bos_id), logprobs_only=logprobs_only)

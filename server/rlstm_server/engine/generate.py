@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.state import Cursor
 from rlstm_model.adaptation.batch_items import DecodeStep, NextToken, Reader
 from rlstm_model.sampling import sample, uniform
 from rlstm_model.scoring import LOGPROB_FLOOR, score_log_probs

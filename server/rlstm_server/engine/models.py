@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.state import Cursor
 from rlstm_model.adaptation.batch_items import (
     BatchItem,
     BatchResult,

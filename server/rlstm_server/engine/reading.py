@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rlstm_model.adaptation.adapted_state import NonFiniteState
+from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.adaptation.batch_items import ObservedChunk
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import LossGuard

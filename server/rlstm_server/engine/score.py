@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
-from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.state import Cursor
 from rlstm_model.adaptation.batch_items import Reader, ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.evaluator import CHUNK
 from rlstm_server.engine import requests

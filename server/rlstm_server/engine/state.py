@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictStr, TypeAdapter, Valid
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from rlstm_model.adaptation.adapted_state import (
+from rlstm_model.adaptation.state import (
     AdaptedState,
     ExpertConfig,
     NonFiniteState,

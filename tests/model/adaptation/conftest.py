@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from rlstm_model.adaptation.bases import SubspaceStatistics
+from rlstm_model.torch_backend.bases import SubspaceStatistics
 from rlstm_model.adaptation.calibration import (
     Calibration,
     CalibrationSet,
@@ -18,8 +18,8 @@ from rlstm_model.adaptation.calibration import (
 )
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
+from rlstm_model.torch_backend.full import FullFastWeights
+from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
 from rlstm_model.scoring import TokenScores
 
 BOS = 1

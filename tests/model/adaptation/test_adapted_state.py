@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from rlstm_model.adaptation.adapted_state import NonFiniteState, StateMismatch
+from rlstm_model.adaptation.state import NonFiniteState, StateMismatch
 
 
 def read(evaluator, state, ids, **options):

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from rlstm_model.adaptation.bases import (
+from rlstm_model.torch_backend.bases import (
     GradientAxes,
     GradientSquares,
     SubspaceStatistics,
     collect,
 )
 from rlstm_model.adaptation.calibration import measure_rms
-from rlstm_model.adaptation.factors import segment_gradients
-from rlstm_model.adaptation.subspace import Basis
+from rlstm_model.torch_backend.factors import segment_gradients
+from rlstm_model.torch_backend.subspace import Basis
 
 SEGMENT, BOS = 4, 1  # those of the gradients by hand
 SHAPES = [

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.adaptation import batch_step
-from rlstm_model.adaptation.adapted_state import NonFiniteState
+from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.adaptation.batch_items import (
     DecodeStep,
     NextToken,
@@ -23,7 +23,7 @@ from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
 from rlstm_model.adaptation.padded_rows import PaddedRows
 from rlstm_model.adaptation.passes import Passes
 from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 from rlstm_model.vocab import InvalidToken
 
 BOS, SEGMENT, VOCAB = 1, 4, 40

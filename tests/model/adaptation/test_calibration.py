@@ -10,8 +10,8 @@ from rlstm_model.adaptation.calibration import (
     NotCalibrated,
     measure_rms,
 )
-from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.subspace import Basis
+from rlstm_model.torch_backend.full import FullFastWeights
+from rlstm_model.torch_backend.subspace import Basis
 
 BOS = 1
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.adaptation import mixture
-from rlstm_model.adaptation.adapted_state import EXPERT_RATES, StateMismatch
+from rlstm_model.adaptation.state import EXPERT_RATES, StateMismatch
 from rlstm_model.adaptation.mixture import MixtureState
 
 NAN, INF = float("nan"), float("inf")

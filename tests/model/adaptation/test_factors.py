@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation.factors import Factor, Factors, segment_gradients
+from rlstm_model.torch_backend.factors import Factor, Factors, segment_gradients
 
 SEGMENT, BOS = 4, 1  # those of the gradients by hand
 SHAPES = [

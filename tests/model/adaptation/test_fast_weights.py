@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
+from rlstm_model.torch_backend.full import FullFastWeights
+from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
 
 ROWS, TIME = 3, 5
 

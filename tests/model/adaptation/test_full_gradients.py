@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.torch_backend.full import FullFastWeights
 
 SHAPES = [
     {},

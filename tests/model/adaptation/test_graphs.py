@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlstm_model.adaptation.adapted_state import Cursor
+from rlstm_model.adaptation.state import Cursor
 from rlstm_model.adaptation.batch_items import DecodeStep, Reader, ScoreChunk
 from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.fast_weights import FrozenWeights
-from rlstm_model.adaptation.full import FullFastWeights
-from rlstm_model.adaptation.graphs import (
+from rlstm_model.torch_backend.fast_weights import FrozenWeights
+from rlstm_model.torch_backend.full import FullFastWeights
+from rlstm_model.torch_backend.graphs import (
     GraphedReading,
     GraphedWeights,
     Graphs,
@@ -28,8 +28,8 @@ from rlstm_model.adaptation.graphs import (
     graphed,
 )
 from rlstm_model.adaptation.padded_rows import PaddedRows
-from rlstm_model.adaptation.subspace import SubspaceFastWeights
-from rlstm_model.state import State
+from rlstm_model.torch_backend.subspace import SubspaceFastWeights
+from rlstm_model.network.state import State
 
 VOCAB, SEGMENT, BOS = 40, 4, 1
 KINDS = ["subspace", "chosen", "output_bias"]
@@ -65,7 +65,7 @@ class Recording(TorchDispatchMode):
 
 
 def record(run):
-    """See :class:`~rlstm_model.adaptation.graphs.Capture`; the first run prepares, as on a GPU."""
+    """See :class:`~rlstm_model.torch_backend.graphs.Capture`; the first run prepares, as on a GPU."""
     run()
     with Recording() as recording:
         results = run()
@@ -203,7 +203,7 @@ class Counted:
         self.made = 0
 
     def __call__(self, run):
-        """See :class:`~rlstm_model.adaptation.graphs.Capture`."""
+        """See :class:`~rlstm_model.torch_backend.graphs.Capture`."""
         self.made += 1
         return record(run)
 

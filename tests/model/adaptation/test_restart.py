@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapted_state import NonFiniteState
+from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.adaptation.batch_step import restart
 from rlstm_model.scoring import score
 

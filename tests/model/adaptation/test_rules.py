@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rlstm_model.adaptation import rules
-from rlstm_model.adaptation.rules import LearningRule
+from rlstm_model.torch_backend.rules import LearningRule
 
 SIZE = 6
 NO_LIMIT = 1e30

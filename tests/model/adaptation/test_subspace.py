@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from rlstm_model.adaptation.subspace import Basis, SubspaceFastWeights
+from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
 
 SHAPES = [
     {},

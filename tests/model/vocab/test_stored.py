@@ -8,8 +8,8 @@ import torch
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.config import ModelConfig
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, VocabError, WordVocab, from_json
 
 ALL = [

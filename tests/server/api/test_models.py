@@ -6,8 +6,8 @@ from tests.memory_store import MemoryStore
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.config import ModelConfig
-from rlstm_model.initialisation import initialise
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import WordVocab
 
 VOCAB = WordVocab.build("the cat sat on the mat\n")

@@ -9,7 +9,7 @@ import pytest
 from tests.memory_store import MemoryStore
 
 from rlstm_model.adaptation.evaluator import next_token
-from rlstm_model.state import State
+from rlstm_model.network.state import State
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import Overloaded, StateCorrupt
 from rlstm_server.metrics import Metrics

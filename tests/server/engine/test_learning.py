@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapted_state import ExpertConfig
+from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab

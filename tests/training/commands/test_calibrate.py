@@ -2,15 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
-import torch
 
-from rlstm_model.adaptation.calibration import load_calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import ADAPTATION, load
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.corpora.reading import held_out
 from rlstm_training.corpora.texts import excerpt
-from rlstm_training.evaluation.evaluation import DynamicReading
+from rlstm_training.evaluation.evaluation import DynamicReading, evaluator_of
 from rlstm_training.evaluation.measurements import Statistics, cores_of, most_fast_weights
 
 READING = ["--on", "three", "--length", 100, "--heads", 1, "--segments", 2]
@@ -26,7 +26,7 @@ def calibrate(rlstm, trained, own_folder):
         if done.exit_code:
             return done, None
         checkpoint = load(trained)
-        choices = load_calibration(checkpoint.adaptation_file, checkpoint.model).choices
+        choices = load_calibration(checkpoint.adaptation_file, checkpoint.parameters.config).choices
         return done, [(choice.kind, choice.num_fast_weights) for choice in choices]
 
     return call
@@ -40,11 +40,11 @@ def told(done):
 def test_the_served_subspace_and_full_weights_are_the_usual(calibrate, trained):
     """The subspace is the default: the embedding and the softmax within 128 axes, and all biases."""
     done, rules = calibrate()
-    model = load(trained).model
-    served = most_fast_weights(cores_of(model, Statistics(rank=160)), 128, cells=False)
-    assert rules == [("subspace", served), ("full", model.config.num_parameters)]
+    config = load(trained).parameters.config
+    served = most_fast_weights(cores_of(config, Statistics(rank=160)), 128, cells=False)
+    assert rules == [("subspace", served), ("full", config.num_parameters)]
     assert f"subspace, {served:,} fast weights, 2 experts\n" in done.output
-    assert f"full, {model.config.num_parameters:,} fast weights\n" in done.output
+    assert f"full, {config.num_parameters:,} fast weights\n" in done.output
     assert "regret" in done.output
 
 
@@ -62,23 +62,23 @@ def test_what_is_searched_is_what_is_served(calibrate, trained, words, experts):
     rules = json.loads(done.stdout)["rules"]
     assert [rule["experts"] for rule in rules] == [experts, 1]
     checkpoint = load(trained)
-    calibrated = load_calibration(checkpoint.adaptation_file, checkpoint.model)
+    calibrated = load_calibration(checkpoint.adaptation_file, checkpoint.parameters.config)
     text = excerpt(checkpoint.vocab, held_out("three", "valid", 100), "three")
     for rule in rules:
-        evaluator = DynamicEvaluator(checkpoint.model, calibrated.choose(rule["rule"]["kind"]), bos_id=10)
+        evaluator = evaluator_of(
+            LanguageModel.of(checkpoint.parameters), calibrated.choose(rule["rule"]["kind"]), bos_id=10
+        )
         expected = DynamicReading(evaluator, experts=rule["experts"]).read(text)
         bits = expected.bits_per_byte(expected.adapted_nats)
         assert rule["chosen"]["bits_per_byte"]["three"] == pytest.approx(bits, abs=1e-6)
 
 
-def test_threads_change_no_figure(calibrate, shared_out):
-    """Neither the statistics nor what a thread pool reads of the held-out texts; one thread is none."""
+def test_threads_change_no_figure(calibrate):
+    """What the threads read of the held-out texts, to the last bit."""
     words = ["--kind", "subspace", "--kind", "full", "--fast-weights", 60, "--rate", 3e-3, "--json"]
     one, _ = calibrate(*words, "--threads", 1)
-    assert not shared_out
     two, _ = calibrate(*words, "--threads", 2)
     assert two.stdout == one.stdout
-    assert max(shared_out) > 1
 
 
 def test_what_is_asked_for_twice_is_calibrated_once(calibrate):
@@ -110,11 +110,12 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(calibrate, traine
 def test_a_rule_is_added_to_those_there_are(calibrate, trained):
     """--add keeps statistics, rules and default; what has the kind and size of one takes its place."""
     _, before = calibrate("--kind", "subspace", "--fast-weights", 50)
-    stored = load_calibration(trained / ADAPTATION, load(trained).model)
+    stored = load_calibration(trained / ADAPTATION, load(trained).parameters.config)
     _, after = calibrate("--add", "--kind", "output_bias", "--kind", "subspace", "--fast-weights", 50)
     assert after == [*before, ("output_bias", 256)]
-    found = load_calibration(trained / ADAPTATION, load(trained).model)
-    assert torch.equal(found.statistics.full_P, stored.statistics.full_P)
+    found = load_calibration(trained / ADAPTATION, load(trained).parameters.config)
+    rms = found.statistics.rms
+    assert all(np.array_equal(rms[name], part) for name, part in stored.statistics.rms.items())
     _, last = calibrate("--add", "--first", "--kind", "subspace", "--fast-weights", 40)
     assert last == [("subspace", 40), *after]
     card = load(trained).card
@@ -125,8 +126,7 @@ def test_additions_go_by_the_statistics_that_are_stored(calibrate, trained):
     """Few axes were measured: the usual are as many, and more are refused by what there is."""
     words = ["--kind", "subspace"]
     _, before = calibrate(*words, "--rank", 2, "--embedding-rank", 2, "--fast-weights", 50)
-    model = load(trained).model
-    cores = cores_of(model, Statistics(rank=2, embedding_rank=2))
+    cores = cores_of(load(trained).parameters.config, Statistics(rank=2, embedding_rank=2))
     served, most = most_fast_weights(cores, cells=False), most_fast_weights(cores)
     _, after = calibrate("--add", *words)
     assert after == [*before, ("subspace", served)]

@@ -6,9 +6,10 @@ import pytest
 import torch
 import typer
 
-from rlstm_model.adaptation.calibration import load_calibration
+from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import load
-from rlstm_training.commands.console import command, prepare_compute
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_training.commands.console import command
 from rlstm_training.corpora import CorpusError
 from rlstm_training.corpora.published import PUBLISHED
 from rlstm_training.corpora.reading import held_out
@@ -44,7 +45,10 @@ def test_training_goes_on_from_another_model(rlstm, trained, own_folder, tmp_pat
     *records, last = [json.loads(line) for line in done.stdout.splitlines()]
     assert [record["step"] for record in records] == [1, 1]
     assert last == {"run": str(run), "model": str(run / "tiny")}
-    first, second = load(trained).model, load(run / "tiny").model
+    first, second = (
+        LanguageModel.of(load(trained).parameters),
+        LanguageModel.of(load(run / "tiny").parameters),
+    )
     assert second.config == first.config
     torch.testing.assert_close(second.embedding.input, first.embedding.input, atol=1e-4, rtol=0.0)
     assert rlstm("train", "tiny", *words, "--from", tmp_path / "none").exit_code == 2
@@ -66,9 +70,9 @@ def test_calibration_has_a_rule_for_each_kind_and_size(calibrated):
     """Stored in the order asked for, each with rates of its own, in the card too, each trial told."""
     model, answer = calibrated
     checkpoint = load(model)
-    choices = load_calibration(checkpoint.adaptation_file, checkpoint.model).choices
+    choices = load_calibration(checkpoint.adaptation_file, checkpoint.parameters.config).choices
     assert [choice.to_json() for choice in choices] == [rule["rule"] for rule in answer["rules"]]
-    sizes = [("full", checkpoint.model.config.num_parameters), ("subspace", 300), ("output_bias", 256)]
+    sizes = [("full", checkpoint.parameters.config.num_parameters), ("subspace", 300), ("output_bias", 256)]
     assert [(choice.kind, choice.num_fast_weights) for choice in choices] == sizes
     assert all(f"## Adaptation: {kind}, {n:,} fast weights\n" in checkpoint.card for kind, n in sizes)
     told = answer["rules"][0]
@@ -79,7 +83,9 @@ def test_calibration_has_a_rule_for_each_kind_and_size(calibrated):
     *names, changing = told["static"]
     assert changing == "all in one session"
     joined = excerpt(checkpoint.vocab, b"".join(held_out(name, "valid", 100) for name in names), changing)
-    expected = static_loss(checkpoint.model, joined, bos_id=checkpoint.vocab.bos_id).to_json()
+    expected = static_loss(
+        LanguageModel.of(checkpoint.parameters), joined, bos_id=checkpoint.vocab.bos_id
+    ).to_json()
     assert told["static"][changing] == pytest.approx(expected["static"]["bits_per_byte"], rel=1e-5)
 
 
@@ -162,25 +168,3 @@ def test_an_interrupted_command_says_so():
         assert exit_info.value.exit_code == code
     with pytest.raises(ZeroDivisionError):
         raising(ZeroDivisionError)()
-
-
-def test_a_thread_pool_where_there_are_several_threads(monkeypatch):
-    """While it lasts torch splits no product; one thread, or a GPU, has none."""
-    before = torch.get_num_threads()
-    try:
-        with prepare_compute("cpu", 3) as compute:
-            assert (compute.device.type, compute.threads, compute.thread_pool.threads) == ("cpu", 3, 3)
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 3
-        with pytest.raises(RuntimeError):
-            compute.thread_pool.map(abs, [1, 2])
-        with prepare_compute("cpu", None) as compute:
-            assert (compute.threads, compute.thread_pool.threads) == (3, 3)
-        with prepare_compute("cpu", 1) as compute:
-            assert (compute.threads, compute.thread_pool) == (1, None)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        with prepare_compute("cuda", 2) as compute:
-            assert (compute.device.type, compute.threads, compute.thread_pool) == ("cuda", 2, None)
-            assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from rlstm_model.adaptation.calibration import load_calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import EVALUATION, load
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.corpora.reading import load_corpus, load_stream
 from rlstm_training.corpora.texts import passage
-from rlstm_training.evaluation.evaluation import DynamicReading, static_loss
+from rlstm_training.evaluation.evaluation import DynamicReading, evaluator_of, static_loss
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.procedure import Procedure
 
@@ -41,7 +41,9 @@ def test_a_corpus_costs_its_static_loss(evaluated, trained):
     """What is printed for a split is the library's number; each begins with the weights as loaded."""
     told = evaluated("--split", "valid", "--split", "test")["texts"]
     assert [text["text"] for text in told] == ["one valid", "one test"]
-    expected = static_loss(load(trained).model, _test_passage(load(trained)), bos_id=10)
+    expected = static_loss(
+        LanguageModel.of(load(trained).parameters), _test_passage(load(trained)), bos_id=10
+    )
     assert (told[1]["static"], told[1]["adapted"]) == (expected.to_json()["static"], None)
 
 
@@ -52,8 +54,10 @@ def test_a_stream_is_one_session(rlstm, calibrated):
     (told,) = json.loads(done.stdout)["texts"]
     checkpoint, segments = load(model), load_stream("turns", prefix=30)
     joined = passage(checkpoint.vocab, b"".join(raw for _, raw in segments), "joined")
-    calibration = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
-    evaluator = DynamicEvaluator(checkpoint.model, calibration, bos_id=checkpoint.vocab.bos_id)
+    calibration = load_calibration(checkpoint.adaptation_file, checkpoint.parameters.config).choose()
+    evaluator = evaluator_of(
+        LanguageModel.of(checkpoint.parameters), calibration, bos_id=checkpoint.vocab.bos_id
+    )
     expected = DynamicReading(evaluator).read(joined)
     assert told["adapted"]["nats"] == pytest.approx(expected.adapted_nats, abs=1e-5 * told["tokens"])
     assert told["static"]["nats"] == pytest.approx(expected.static_nats, abs=1e-5 * told["tokens"])
@@ -91,11 +95,13 @@ def test_a_temperature_is_chosen_on_validation_and_used_on_test(evaluated, train
     chosen = min(losses, key=losses.get)
     checkpoint = load(trained)
     valid = passage(checkpoint.vocab, load_corpus("one", "valid"), "valid")
-    on_valid = Procedure(model=checkpoint.model, bos_id=10, temperature=chosen).read([valid])[0]
+    on_valid = Procedure(model=LanguageModel.of(checkpoint.parameters), bos_id=10, temperature=chosen).read(
+        [valid]
+    )[0]
     assert losses[chosen] == pytest.approx(on_valid.static_nats / len(valid.ids), abs=1e-5)
     (text,) = told["texts"]
     assert text["settings"]["temperature"] == chosen
-    procedure = Procedure(model=checkpoint.model, bos_id=10, temperature=chosen)
+    procedure = Procedure(model=LanguageModel.of(checkpoint.parameters), bos_id=10, temperature=chosen)
     assert text["static"] == procedure.read([_test_passage(checkpoint)])[0].to_json()["static"]
 
 
@@ -130,7 +136,7 @@ def test_what_a_search_found_can_be_kept(evaluated, trained, own_folder):
     """--keep makes it the checkpoint's calibration: --dynamic then gives the same number."""
     told = evaluated("--search", *QUICK, *RATES, "--trained-on", own_folder, "--keep")
     checkpoint = load(trained)
-    stored = load_calibration(checkpoint.adaptation_file, checkpoint.model).choose()
+    stored = load_calibration(checkpoint.adaptation_file, checkpoint.parameters.config).choose()
     assert stored.config.rate == told["search"]["chosen"]["rate"]
     assert "## Adaptation: full, " in checkpoint.card
     again = evaluated("--dynamic")
@@ -167,7 +173,7 @@ def test_monte_carlo_dropout(evaluated, trained, mode):
     (text,) = evaluated(*options, *(["--geometric"] if mode == "geometric" else []))["texts"]
     sampling = MonteCarlo(samples=2, rates=DropoutRates(input=0.4, output=0.2), averaging=mode, seed=3)
     checkpoint = load(trained)
-    procedure = Procedure(model=checkpoint.model, bos_id=10, monte_carlo=sampling)
+    procedure = Procedure(model=LanguageModel.of(checkpoint.parameters), bos_id=10, monte_carlo=sampling)
     assert text["static"] == procedure.read([_test_passage(checkpoint)])[0].to_json()["static"]
     assert text["settings"]["monte_carlo"]["rates"] == {
         "input": 0.4,
@@ -175,7 +181,7 @@ def test_monte_carlo_dropout(evaluated, trained, mode):
         "state": 0.0,
         "output": 0.2,
     }
-    plain = static_loss(checkpoint.model, _test_passage(checkpoint), bos_id=10)
+    plain = static_loss(LanguageModel.of(checkpoint.parameters), _test_passage(checkpoint), bos_id=10)
     assert text["static"]["nats"] != pytest.approx(plain.static_nats, abs=1e-3)
 
 

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from rlstm_model.adaptation.adapted_state import NonFiniteState
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.state import State
+from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.vocab import WordVocab
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import (
     DynamicReading,
     StaticReading,
     Stream,
+    evaluator_of,
     read_together,
     static_loss,
     striped_loss,
@@ -44,7 +42,7 @@ def calibration(model, measure_rule):
 def evaluator(model, measure_rule):
     """Learns fast enough that it shows."""
     rule = measure_rule(model, 100, segment=7, rate=3e-3, decay=1e-3)
-    return DynamicEvaluator(model, rule, bos_id=BOS)
+    return evaluator_of(model, rule, bos_id=BOS)
 
 
 def _passage(ids, name="text"):
@@ -117,7 +115,7 @@ def test_dynamic_reading_equals_an_adapter_by_hand(model, evaluator, ids):
     for start in range(0, len(ids), 11):
         for observed in evaluator.observe(state, ids[start : start + 11]):
             state, updates = observed.state, updates + observed.updates
-            adapted -= observed.scores.logprobs.double().sum().item()
+            adapted -= observed.scores.total
     result = DynamicReading(evaluator).read(_passage(ids))
     assert result.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(ids))
     assert result.static_nats == pytest.approx(_token_by_token(model, ids), abs=1e-4)
@@ -151,7 +149,7 @@ def test_texts_read_together_are_texts_read_alone(evaluator, streams, experts, s
     )
     for (passage, _), state, found in zip(streams, states, together, strict=True):
         alone = list(evaluator.observe(state, passage.ids))
-        adapted = -sum(observed.scores.logprobs.double().sum().item() for observed in alone)
+        adapted = -sum(observed.scores.total for observed in alone)
         assert found.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(passage.ids))
         assert found.updates == sum(observed.updates for observed in alone)
         assert (found.text, found.tokens, found.bytes) == (passage.name, len(passage.ids), passage.bytes)
@@ -168,20 +166,23 @@ def test_reading_together_is_dynamic_reading(evaluator, streams):
     assert together[0].adapted_nats != together[0].static_nats
 
 
-def test_threads_share_what_is_read_together(evaluator, streams, shared_out):
-    """The batches are done by its threads, and no figure changes in its last bit."""
-    chosen = [Stream(passage, evaluator.start(rate_scale=scale)) for passage, scale in streams]
-    with ThreadPool(2) as thread_pool:
-        assert read_together(evaluator, chosen, thread_pool=thread_pool) == read_together(evaluator, chosen)
-    assert max(shared_out) > 1
+def test_reading_together_tells_how_far_it_is(model, calibration, streams):
+    """Every token of every text is told once."""
+    evaluator, done = evaluator_of(model, calibration, bos_id=BOS), []
+    read_together(evaluator, [Stream(passage, evaluator.start()) for passage, _ in streams], done.append)
+    assert sum(done) == sum(len(passage.ids) for passage, _ in streams)
+
+
+def test_nothing_is_read_together(model, calibration):
+    """No streams, no evaluations."""
+    assert read_together(evaluator_of(model, calibration, bos_id=BOS), []) == []
 
 
 def test_a_state_that_is_no_number_is_raised(model, calibration, streams):
     """It is not given as a number that somebody might believe."""
-    evaluator = DynamicEvaluator(model, calibration, bos_id=BOS)
+    evaluator = evaluator_of(model, calibration, bos_id=BOS)
     good = evaluator.start()
-    broken = State(good.now.state.h * float("nan"), good.now.state.c)
-    bad = replace(good, now=good.now._replace(state=broken))
+    bad = replace(good, now=good.now._replace(states_R2U=good.now.states_R2U * np.nan))
     with pytest.raises(NonFiniteState):
         read_together(evaluator, [Stream(streams[0][0], good), Stream(streams[2][0], bad)])
 

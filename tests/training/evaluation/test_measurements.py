@@ -4,24 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from rlstm_model.adaptation.bases import (
-    GradientAxes,
-    GradientSquares,
-    SubspaceStatistics,
-    collect,
-)
-from rlstm_model.adaptation.calibration import (
-    CalibrationSet,
-    GradientStatistics,
-    load_calibration,
-    measure_rms,
-    rounded,
-    save_calibration,
-)
-from rlstm_model.adaptation.factors import segment_gradients
-from rlstm_model.adaptation.full import FullFastWeights
+from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
+from rlstm_model.adaptation.calibration_file import load_calibration, rounded, save_calibration
+from rlstm_model.native.packed import Axes
+from rlstm_model.torch_backend.bases import GradientAxes, GradientSquares, collect
+from rlstm_model.torch_backend.factors import segment_gradients
+from rlstm_model.torch_backend.full import measure_rms
 from rlstm_training.evaluation.measurements import (
     FULL,
     Form,
@@ -107,19 +96,30 @@ def test_pitfall_27_every_segment_length_has_statistics_of_its_own(make):
     for segment in (6, 12, 6):
         setting = _setting(1e-3, segment)
         found, expected = measurements.under(setting), make().under(replace(setting, rate=0.0))
-        assert torch.equal(found.rms_P, expected.rms_P)
+        assert np.array_equal(found.rms_P, expected.rms_P)
         assert found.config == replace(expected.config, rate=1e-3)
     six, twelve = (measurements.under(_setting(1e-3, segment)) for segment in (6, 12))
-    assert not torch.equal(six.rms_P, twelve.rms_P)
-    assert measurements.under(_setting(2e-3)).rms_P is six.rms_P
+    assert not np.array_equal(six.rms_P, twelve.rms_P)
+    assert np.array_equal(measurements.under(_setting(2e-3)).rms_P, six.rms_P)
 
 
 def test_without_axes_whole_weights_are_measured(plain, model, sources):
     """Over the read heads' text, and rounded to what the file holds before anything is chosen with them."""
     texts = read_heads(sources, 3, 24)
-    full_P, _ = measure_rms(model, texts, segment=6, reduction="mean", bos_id=10)
-    assert torch.equal(plain.of(6).full_P, rounded(GradientStatistics(full_P=full_P), model).full_P)
-    assert plain.of(6).subspace is None
+    rms, _ = measure_rms(model, texts, segment=6, reduction="mean", bos_id=10)
+    expected = rounded(GradientStatistics(rms=_arrays(rms), axes={}, cores={}))
+    assert equal(plain.of(6).rms, expected.rms)
+    assert not plain.of(6).axes
+
+
+def _arrays(tensors):
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def equal(found, expected):
+    """Whether arrays by name are the same."""
+    same = (np.array_equal(found[name], expected[name]) for name in expected)
+    return list(found) == list(expected) and all(same)
 
 
 @pytest.fixture(scope="module")
@@ -132,38 +132,37 @@ def by_hand(model, sources):
     bases, whole = axes.bases(), full.rms()
     cores = GradientSquares(model, bases)
     collect(segment_gradients(model, others, **reading), cores)
-    biases = {name: rms for name, rms in whole.items() if name.endswith("bias")}
-    full_P = torch.cat([rms.flatten() for rms in whole.values()])
-    return GradientStatistics(full_P=full_P, subspace=SubspaceStatistics(bases, cores.rms() | biases))
+    between = _arrays(cores.rms())
+    return GradientStatistics(
+        rms=_arrays(whole),
+        axes={name: Axes(*(side.numpy() for side in basis)) for name, basis in bases.items()},
+        cores={name: between[name] for name in bases},
+    )
 
 
-def test_axes_are_those_of_the_first_half_of_what_is_read(with_axes, model, by_hand):
-    """As are the RMS of whole weights, and those of biases: each is stored once."""
-    found, expected = with_axes.of(6), rounded(by_hand, model)
-    assert torch.equal(found.full_P, expected.full_P)
-    assert list(found.subspace.bases) == list(expected.subspace.bases)
-    for name, basis in found.subspace.bases.items():
-        assert torch.equal(basis.left, expected.subspace.bases[name].left)
-        assert torch.equal(basis.right, expected.subspace.bases[name].right)
-    parts = FullFastWeights(model).split(found.full_P)
-    biases = [name for name in found.subspace.rms if name.endswith("bias")]
-    assert biases
-    assert all(torch.equal(found.subspace.rms[name], parts[name]) for name in biases)
+def test_axes_are_those_of_the_first_half_of_what_is_read(with_axes, by_hand):
+    """As are the RMS of whole weights."""
+    found, expected = with_axes.of(6), rounded(by_hand)
+    assert equal(found.rms, expected.rms)
+    for side in ("left", "right"):
+        assert equal(
+            {name: getattr(axes, side) for name, axes in found.axes.items()},
+            {name: getattr(axes, side) for name, axes in expected.axes.items()},
+        )
 
 
-def test_rms_between_axes_are_those_of_other_text(with_axes, model, by_hand):
+def test_rms_between_axes_are_those_of_other_text(with_axes, by_hand):
     """Along axes that were fitted to a text, its own gradients look too large: what follows is measured."""
-    found, expected = with_axes.of(6).subspace, rounded(by_hand, model).subspace
-    assert all(torch.equal(found.rms[name], expected.rms[name]) for name in found.bases)
+    assert equal(with_axes.of(6).cores, rounded(by_hand).cores)
 
 
 @pytest.mark.parametrize("form", [FULL, SUBSPACE, BIAS], ids=str)
 def test_the_search_uses_the_numbers_that_are_stored(with_axes, model, tmp_path, form):
     """What a rule was chosen with, and what a session reads from the file: the same to the last bit."""
     searched = with_axes.under(_setting(1e-3), form)
-    calibrated = CalibrationSet(model=model, statistics=with_axes.of(6), choices=(searched.config,))
+    calibrated = CalibrationSet(statistics=with_axes.of(6), choices=(searched.config,))
     save_calibration(tmp_path / "file", calibrated)
-    assert load_calibration(tmp_path / "file", model).choose().fingerprint == searched.fingerprint
+    assert load_calibration(tmp_path / "file", model.config).choose().fingerprint == searched.fingerprint
 
 
 @pytest.mark.parametrize("form", [FULL, SUBSPACE, BIAS], ids=str)
@@ -171,16 +170,16 @@ def test_a_form_has_its_size(with_axes, model, form):
     """The number that was asked for; where none was, all that there are of the kind."""
     found = with_axes.under(_setting(), form)
     assert found.config.kind == form.kind
-    assert found.config.num_fast_weights == len(found.rms_P) == found.fast_weights(model).size
+    assert found.config.num_fast_weights == len(found.rms_P)
     assert found.config.num_fast_weights == form.num_fast_weights or form.num_fast_weights == 0
 
 
 @pytest.mark.parametrize("rank", [1, RANK, 1000])
 def test_a_subspace_has_as_many_coordinates_as_are_counted(make, model, rank):
     """All of them may be chosen, and not one more."""
-    measurements, most = make(rank), most_fast_weights(cores_of(model, taken(rank)))
+    measurements, most = make(rank), most_fast_weights(cores_of(model.config, taken(rank)))
     everything = measurements.under(_setting(), Form(kind="subspace"))
-    assert everything.config.num_fast_weights == everything.space.elements == most
+    assert everything.config.num_fast_weights == len(everything.rms_P) == most
     with pytest.raises(ValueError, match=f"1 to {most} fast weights"):
         measurements.under(_setting(), Form(kind="subspace", num_fast_weights=most + 1))
 
@@ -188,19 +187,21 @@ def test_a_subspace_has_as_many_coordinates_as_are_counted(make, model, rank):
 @pytest.mark.parametrize(("rank", "cells"), [(0, True), (1, True), (2, False), (1000, False)])
 def test_coordinates_within_axes_are_counted(with_axes, model, rank, cells):
     """As many as there are in the statistics within those axes, of all matrices or of the embedding's."""
-    within = with_axes.of(6).subspace.within(rank)
+    statistics = with_axes.of(6)
+    within = {name: core[..., : rank or None, : rank or None] for name, core in statistics.cores.items()}
+    biases = {name: part for name, part in statistics.rms.items() if name.endswith("bias")}
     counted = [
-        part.numel()
-        for name, part in within.rms.items()
+        part.size
+        for name, part in (within | biases).items()
         if cells or name.endswith("bias") or name.startswith("embedding.")
     ]
-    assert most_fast_weights(cores_of(model, taken(RANK)), rank, cells=cells) == sum(counted)
+    assert most_fast_weights(cores_of(model.config, taken(RANK)), rank, cells=cells) == sum(counted)
 
 
 def _knowing(measurements, model, sources):
     """Measurements that know those of others, whatever is asked for."""
     configs = (measurements.config(_setting()),)
-    known = CalibrationSet(model=model, statistics=measurements.of(6), choices=configs)
+    known = CalibrationSet(statistics=measurements.of(6), choices=configs)
     statistics = replace(taken(1000), embedding_rank=1000)
     return Measurements(model, sources, bos_id=10, statistics=statistics, known=known)
 
@@ -211,15 +212,15 @@ def test_what_is_known_goes_by_its_own_axes(with_axes, model, sources):
     assert again.size("subspace") == with_axes.size("subspace")
     found = again.under(_setting(), Form(kind="subspace")).config
     assert found.num_fast_weights == with_axes.size("subspace")
-    known = cores_of(model, taken(1000), with_axes.of(6))
-    assert known == cores_of(model, taken(RANK))
-    assert most_fast_weights(known) < most_fast_weights(cores_of(model, taken(1000)))
+    known = cores_of(model.config, taken(1000), with_axes.of(6))
+    assert known == cores_of(model.config, taken(RANK))
+    assert most_fast_weights(known) < most_fast_weights(cores_of(model.config, taken(1000)))
 
 
 def test_statistics_without_axes_have_no_cores(plain, model, sources):
     """Nor will they have any: they were measured before."""
     with pytest.raises(ValueError, match="no axes"):
-        cores_of(model, taken(RANK), plain.of(6))
+        cores_of(model.config, taken(RANK), plain.of(6))
     with pytest.raises(ValueError, match="no axes"):
         _knowing(plain, model, sources).config(_setting(), Form(kind="subspace"))
 

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.dropout import DropoutMasks, DropoutRates, sample_masks
+from rlstm_model.network.dropout import DropoutMasks, DropoutRates, sample_masks
 from rlstm_training.evaluation.monte_carlo import (
     DroppingModel,
     MonteCarlo,
@@ -127,11 +126,11 @@ def test_learning_samples_equal_adapters_of_their_own(model, ids, calibration):
         model, calibration, ids, MonteCarlo(samples=2, rates=RATES, seed=4), bos_id=BOS
     )
     dropping = DroppingModel(model, RATES, torch.Generator().manual_seed(4))
-    evaluator = DynamicEvaluator(dropping, calibration, bos_id=BOS)
+    evaluator = evaluator_of(dropping, calibration, bos_id=BOS)
     passes = []
     for _ in range(2):
         observed = list(evaluator.observe(evaluator.start(static=False), ids))
-        passes.append(torch.cat([part.scores.logprobs for part in observed]).double())
+        passes.append(torch.cat([torch.from_numpy(part.scores.logprobs) for part in observed]).double())
     expected = torch.logsumexp(torch.stack(passes), 0) - math.log(2)
     torch.testing.assert_close(found, expected)
     assert not torch.equal(passes[0], passes[1])

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import EVALUATION, CheckpointError
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import Evaluation, static_loss, total
+from rlstm_training.evaluation.evaluation import Evaluation, evaluator_of, static_loss, total
 from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.procedure import Procedure, load_results, record, save_results
@@ -46,12 +45,12 @@ def test_pitfall_23_the_temperature_is_in_the_loss_that_is_learned_from(
     procedure = Procedure(model=model, bos_id=BOS, temperature=temperature, calibration=calibration)
     read: list[int] = []
     result = total("both", procedure.read(parts, read.append))
-    evaluator = DynamicEvaluator(model, calibration, bos_id=BOS, temperature=temperature)
+    evaluator = evaluator_of(model, calibration, bos_id=BOS, temperature=temperature)
     ids = [token for part in parts for token in part.ids]
     adapted = static = 0.0
     for observed in evaluator.observe(evaluator.start(), ids):
         adapted -= observed.scores.total
-        static -= float(observed.static_logprobs.double().sum())
+        static -= float(observed.static_logprobs.sum(dtype=float))
     assert result.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(ids))
     assert result.static_nats == pytest.approx(static, abs=1e-5 * len(ids))
     assert result.updates == len(ids) // 7
@@ -87,7 +86,7 @@ def test_sampled_learning_without_dropout_is_learning(model, calibration, parts)
     plain = Procedure(model=model, bos_id=BOS, calibration=calibration).read(parts)
     read: list[int] = []
     for result, expected in zip(procedure.read(parts, read.append), plain, strict=True):
-        assert result.adapted_nats == pytest.approx(expected.adapted_nats, abs=1e-4)
+        assert result.adapted_nats == pytest.approx(expected.adapted_nats, abs=1e-3)
     assert sum(read) == procedure.readings * sum(len(part.ids) for part in parts)
 
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import DynamicReading
+from rlstm_training.evaluation.evaluation import DynamicReading, evaluator_of
 from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Setting, Statistics
 from rlstm_training.evaluation.search import Grid, Trial, Trials, search, session_losses
 
@@ -185,7 +184,7 @@ def test_pitfall_31_losses_are_those_of_new_sessions(model, measurements, words,
     _, tried = losses([replace(setting, rate=1e-3), setting])
     for passage in passages:
         calibration = measurements.under(setting, form)
-        evaluator = DynamicEvaluator(model, calibration, bos_id=10, temperature=temperature)
+        evaluator = evaluator_of(model, calibration, bos_id=10, temperature=temperature)
         expected = DynamicReading(evaluator, experts=experts).read(passage)
         found = tried[passage.name]
         assert found == pytest.approx(expected.bits_per_byte(expected.adapted_nats), abs=1e-6)

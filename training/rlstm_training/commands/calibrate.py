@@ -8,7 +8,6 @@ import typer
 
 from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.config import Kind
-from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_model.vocab import VocabKind
 from rlstm_training.commands.choosing import (
@@ -34,7 +33,7 @@ from rlstm_training.commands.console import (
     OwnCorpus,
     Threads,
     command,
-    prepare_compute,
+    prepare_device,
     recipe_named,
     show_json,
 )
@@ -114,31 +113,22 @@ def calibrate(
     """
     if first and not add:
         raise typer.BadParameter("the first form is the default without --add", param_hint="--first")
-    with prepare_compute(device, threads) as compute:
-        checkpoint = load(model, compute.device)
-        known, kinds = calibrated_of(checkpoint) if add else None, kinds_chosen(kind)
-        _check_sizes({"--rank": rank, "--embedding-rank": embedding_rank}, known)
-        statistics = Statistics(
-            heads=heads,
-            segments=segments,
-            rank=rank or AXES,
-            embedding_rank=embedding_rank or EMBEDDING_AXES,
-        )
-        forms = forms_chosen(checkpoint, kinds, num_fast_weights, axes, statistics, known)
-        trained = recipe_named(recipe or checkpoint.name, corpus)
-        others = on if on is not None else () if corpus else ON
-        passages = passages_held_out(checkpoint, trained, others, length)
-        measurements = measurements_of(checkpoint, trained, statistics, known)
-        given = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": _segments(segment, known)}
-        choices = _choose(
-            measurements,
-            passages,
-            checkpoint.vocab.kind,
-            forms,
-            given,
-            experts=experts,
-            thread_pool=compute.thread_pool,
-        )
+    place, checkpoint = prepare_device(device, threads), load(model)
+    known, kinds = calibrated_of(checkpoint) if add else None, kinds_chosen(kind)
+    _check_sizes({"--rank": rank, "--embedding-rank": embedding_rank}, known)
+    statistics = Statistics(
+        heads=heads,
+        segments=segments,
+        rank=rank or AXES,
+        embedding_rank=embedding_rank or EMBEDDING_AXES,
+    )
+    forms = forms_chosen(checkpoint, kinds, num_fast_weights, axes, statistics, known)
+    trained = recipe_named(recipe or checkpoint.name, corpus)
+    others = on if on is not None else () if corpus else ON
+    passages = passages_held_out(checkpoint, trained, others, length)
+    measurements = measurements_of(checkpoint, place, trained, statistics, known)
+    given = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": _segments(segment, known)}
+    choices = _choose(measurements, passages, checkpoint.vocab.kind, forms, given, experts=experts)
     keep_choices(checkpoint, choices, known, first=first)
     _tell(choices, as_json)
 
@@ -183,7 +173,7 @@ def forms_chosen(
             forms.append(Form(kind))
             continue
         try:
-            cores = cores_of(checkpoint.model, statistics, known.statistics if known else None)
+            cores = cores_of(checkpoint.parameters.config, statistics, known.statistics if known else None)
         except ValueError as error:
             message = f"{error}: name other kinds, or calibrate without --add"
             raise typer.BadParameter(message, param_hint="--kind") from error
@@ -234,7 +224,6 @@ def _choose(
     given: Mapping[str, Sequence[float] | None],
     *,
     experts: int,
-    thread_pool: ThreadPool | None,
 ) -> list[Choice]:
     """A rule for each form."""
     choices: list[Choice] = []
@@ -242,9 +231,7 @@ def _choose(
         usual = Grid.usual(tokens, form.kind)
         grid = grid_of(replace(usual, epsilons=usual.epsilons[:1], segments=usual.segments[:1]), **given)
         mixed = 1 if form.kind == "full" else experts
-        choices.append(
-            choose_rule(measurements, passages, grid, form, experts=mixed, thread_pool=thread_pool)
-        )
+        choices.append(choose_rule(measurements, passages, grid, form, experts=mixed))
         # Statistics belong to a segment length, and a checkpoint has them once: the first form chooses it.
         given = {**given, "segments": [choices[0].config.segment]}
     return choices

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args
 
+import torch
 import typer
 from safetensors import SafetensorError
 
-from rlstm_model.adaptation.adapted_state import ExpertConfig
 from rlstm_model.adaptation.calibration import (
     Calibration,
     CalibrationSet,
     NotCalibrated,
-    load_calibration,
-    save_calibration,
 )
+from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
-from rlstm_model.adaptation.thread_pool import ThreadPool
+from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.cards import calibration_section, rewrite_card, with_section, without_sections
 from rlstm_training.commands.console import progress_bar, show_table, warn
 from rlstm_training.config import Recipe
@@ -105,9 +105,7 @@ def keep_choices(
     """
     statistics = choices[0].measurements.of(choices[0].config.segment)
     rules = tuple(choice.config for choice in choices)
-    calibrated = CalibrationSet(
-        model=checkpoint.model, statistics=statistics, choices=known.choices if known else rules
-    )
+    calibrated = CalibrationSet(statistics=statistics, choices=known.choices if known else rules)
     for rule in rules if known else ():
         calibrated = calibrated.including(rule, first=first)
     try:
@@ -130,7 +128,7 @@ def calibrated_of(checkpoint: Checkpoint) -> CalibrationSet:
     file = checkpoint.adaptation_file
     if file is None:
         raise CheckpointError(f"{checkpoint.folder}: has no calibration; run rlstm calibrate")
-    return load_calibration(file, checkpoint.model)
+    return load_calibration(file, checkpoint.parameters.config)
 
 
 def rule_named(calibrated: CalibrationSet, name: str) -> AdaptationConfig:
@@ -151,7 +149,11 @@ def grid_of(usual: Grid, **given: Sequence[float] | None) -> Grid:
 
 
 def measurements_of(
-    checkpoint: Checkpoint, recipe: Recipe, statistics: Statistics, known: CalibrationSet | None = None
+    checkpoint: Checkpoint,
+    device: torch.device,
+    recipe: Recipe,
+    statistics: Statistics,
+    known: CalibrationSet | None = None,
 ) -> Measurements:
     """Statistics of the recipe's training text, or those that are ``known``.
 
@@ -162,9 +164,8 @@ def measurements_of(
         raise CheckpointError(
             f"{checkpoint.folder}: its vocabulary is not that of recipe {recipe.name}'s training text"
         )
-    return Measurements(
-        checkpoint.model, texts.train, bos_id=vocab.bos_id, statistics=statistics, known=known
-    )
+    model = LanguageModel.of(checkpoint.parameters).to(device)
+    return Measurements(model, texts.train, bos_id=vocab.bos_id, statistics=statistics, known=known)
 
 
 def choose_rule(
@@ -175,9 +176,8 @@ def choose_rule(
     *,
     experts: int = 1,
     temperature: float = 1.0,
-    thread_pool: ThreadPool | None = None,
 ) -> Choice:
-    """Search the grid; a ``thread_pool`` makes that faster and nothing else.
+    """Search the grid.
 
     Raises CorpusError when no text fills a segment, or there are no such fast weights.
     """
@@ -195,7 +195,6 @@ def choose_rule(
             experts=experts,
             temperature=temperature,
             advance=advance,
-            thread_pool=thread_pool,
         )
         try:
             *_, trials = search(losses, grid, static)

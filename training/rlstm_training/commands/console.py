@@ -8,9 +8,9 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 import torch
 import typer
@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rlstm_model.adaptation.adapted_state import NonFiniteState
-from rlstm_model.adaptation.calibration import CalibrationError
-from rlstm_model.adaptation.thread_pool import ThreadPool, single_threaded_products
+from rlstm_model import native
+from rlstm_model.adaptation.calibration_file import CalibrationError
+from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_training.config import Recipe
 from rlstm_training.corpora import CorpusError
@@ -72,6 +72,7 @@ def prepare_device(device: str, threads: int | None) -> torch.device:
     """The device, with CPU threads set. Wrong usage when there is no such device."""
     if threads is not None:
         torch.set_num_threads(threads)
+        native.set_threads(threads)
     try:
         chosen = torch.device(device)
     except RuntimeError:
@@ -81,32 +82,6 @@ def prepare_device(device: str, threads: int | None) -> torch.device:
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise typer.BadParameter(f"{device}: this machine has no such CUDA device", param_hint="--device")
     return chosen
-
-
-class Compute(NamedTuple):
-    """What batches are computed with: a thread pool only where there are several ``threads`` on a CPU."""
-
-    device: torch.device
-    threads: int
-    thread_pool: ThreadPool | None
-
-
-@contextmanager
-def prepare_compute(device: str, threads: int | None) -> Iterator[Compute]:
-    """The device, and a thread pool of so many threads for what learns in batches.
-
-    While it lasts torch splits no product on a CPU, so that no figure depends on the threads. Wrong usage
-    when there is no such device.
-    """
-    chosen = prepare_device(device, threads)
-    if chosen.type != "cpu":
-        yield Compute(chosen, torch.get_num_threads(), None)
-        return
-    with (
-        single_threaded_products() as count,
-        ThreadPool(count) if count > 1 else nullcontext() as thread_pool,
-    ):
-        yield Compute(chosen, count, thread_pool)
 
 
 def recipe_named(name: str, corpus: str | None) -> Recipe:

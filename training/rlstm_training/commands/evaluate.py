@@ -7,11 +7,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.checkpoint import Checkpoint, load
-from rlstm_model.dropout import DropoutRates
+from rlstm_model.network.dropout import DropoutRates
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import Vocab, VocabKind
 from rlstm_training.cards import evaluation_section, rewrite_card, with_section
 from rlstm_training.commands.choosing import (
@@ -142,11 +144,12 @@ def evaluate(
     """
     if keep and not search:
         raise typer.BadParameter("there is nothing to keep without --search", param_hint="--keep")
-    checkpoint = load(model, prepare_device(device, threads))
+    place, checkpoint = prepare_device(device, threads), load(model)
+    network = LanguageModel.of(checkpoint.parameters).to(place)
     texts = texts_given(
         checkpoint.vocab, files or (), corpus or (), split or [SplitName.TEST], stream or (), prefix
     )
-    origin = _Origin(checkpoint, recipe, trained_on, corpus or ())
+    origin = _Origin(checkpoint, network, place, recipe, trained_on, corpus or ())
     tried = origin.temperatures() if temperature == "search" else []
     chosen = min(tried, key=lambda pair: pair[1])[0] if tried else _temperature(temperature)
     given = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": segment}
@@ -158,17 +161,17 @@ def evaluate(
     calibration = choice.calibration if choice else _calibration(checkpoint, rule) if dynamic else None
     sampling = origin.monte_carlo(monte_carlo, dropout, dropout_scale, geometric, seed)
     settings = {"temperature": chosen, "experts": experts, "rate_scale": rate_scale}
-    procedure = _procedure(checkpoint, calibration, sampling, settings)
+    procedure = _procedure(network, checkpoint.vocab.bos_id, calibration, sampling, settings)
     _tell(checkpoint, _read(texts, procedure), procedure.settings(prefix), tried, choice, keep, save, as_json)
 
 
 def _procedure(
-    checkpoint: Checkpoint,
+    model: LanguageModel,
+    bos_id: int,
     calibration: Calibration | None,
     sampling: MonteCarlo | None,
     settings: Mapping[str, Any],
 ) -> Procedure:
-    model, bos_id = checkpoint.model, checkpoint.vocab.bos_id
     try:
         return Procedure(
             model=model, bos_id=bos_id, calibration=calibration, monte_carlo=sampling, **settings
@@ -215,6 +218,8 @@ class _Origin:
     """Where a model comes from: its recipe, and the corpora that choices about it are made on."""
 
     checkpoint: Checkpoint
+    model: LanguageModel
+    device: torch.device
     recipe_name: str | None
     trained_on: str | None
     corpora: Sequence[str]
@@ -230,7 +235,7 @@ class _Origin:
 
     def temperatures(self) -> Temperatures:
         """Temperatures with their losses on validation text, in nats a token."""
-        model, bos_id = self.checkpoint.model, self.checkpoint.vocab.bos_id
+        model, bos_id = self.model, self.checkpoint.vocab.bos_id
         passages = self.validation(TEMPERATURE_TOKENS)
         with progress_bar("temperature", sum(len(part.ids) for part in passages)) as advance:
             losses = static_losses(model, passages, bos_id=bos_id, advance=advance)
@@ -246,7 +251,7 @@ class _Origin:
     ) -> Choice:
         """How so many experts are to learn, chosen on ``tokens`` tokens of validation text."""
         passages = self.validation(tokens)
-        measurements = measurements_of(self.checkpoint, self.recipe(), statistics)
+        measurements = measurements_of(self.checkpoint, self.device, self.recipe(), statistics)
         return choose_rule(measurements, passages, grid, experts=experts, temperature=temperature)
 
     def monte_carlo(

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 
@@ -80,7 +79,7 @@ def train(
             return
         # Writing a finished run's model again would take away the calibration that it has got since.
         if not (finished and out.is_dir()):
-            export(directory, out, vocab, dtype=torch.float16 if half else torch.float32)
+            export(directory, out, vocab, dtype="F16" if half else "F32")
     if as_json:
         show_json({"run": str(folder), "model": str(out)})
     else:
@@ -94,7 +93,7 @@ def _changed(recipe: Recipe, start_from: str | None, **changes: int | float | No
     if start_from is None:
         return recipe
     start = load(start_from)
-    return replace(recipe, start_from=start_from, model=start.model.config, vocab=start.vocab.kind)
+    return replace(recipe, start_from=start_from, model=start.parameters.config, vocab=start.vocab.kind)
 
 
 def _opened(folder: Path, recipe: Recipe, ranks: Ranks) -> RunDirectory:

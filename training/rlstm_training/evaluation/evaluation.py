@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlstm_model.adaptation.adapted_state import AdaptedState
-from rlstm_model.adaptation.batch_items import ObservedChunk
-from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.thread_pool import ThreadPool
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.scoring import score
-from rlstm_model.state import State
+from rlstm_model.adaptation.backend import Backend, NativeBackend
+from rlstm_model.adaptation.batch import ObservedChunk, run_batch
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, reader_of
+from rlstm_model.adaptation.state import AdaptedState
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.torch_backend.backend import TorchBackend
+from rlstm_model.torch_backend.fast_weights import slow_norm
 from rlstm_model.vocab import VocabKind
 from rlstm_training.batches import Ids
 from rlstm_training.corpora.texts import Passage
@@ -139,29 +139,41 @@ def no_advance(tokens: int) -> None:
     """Tell nobody how many more tokens were read."""
 
 
+def backend_of(
+    model: LanguageModel, calibration: Calibration | None = None, *, temperature: float = 1.0
+) -> Backend:
+    """The native core where that can compute it, else torch where the model is.
+
+    The core is on a CPU, in float32, and does not learn in a mixture of softmaxes.
+    """
+    weight = model.embedding.input
+    plain = type(model) is LanguageModel and weight.device.type == "cpu" and weight.dtype == torch.float32
+    if plain and (calibration is None or model.config.softmax_components == 1):
+        return NativeBackend(model.parameter_arrays, calibration, temperature=temperature)
+    return TorchBackend(model, calibration, temperature=temperature)
+
+
+def evaluator_of(
+    model: LanguageModel, calibration: Calibration, *, bos_id: int, temperature: float = 1.0
+) -> DynamicEvaluator:
+    """Dynamic evaluation that gives log-probabilities alone."""
+    backend = backend_of(model, calibration, temperature=temperature)
+    return DynamicEvaluator(backend, calibration, slow_norm(model), bos_id, logprobs_only=True)
+
+
 class StaticReading:
     """Reads with the slow weights: its next passage continues the last one."""
 
     def __init__(self, model: LanguageModel, *, bos_id: int, temperature: float = 1.0) -> None:
-        self._model = model
-        self._temperature = temperature
-        self._state: State | None = None
-        self._last = bos_id
+        self._reader = reader_of(backend_of(model, temperature=temperature), bos_id, logprobs_only=True)
+        self._cursor = self._reader.cursor
 
     def read(self, passage: Passage, advance: Advance = no_advance) -> Evaluation:
         """Read ``passage`` to its end; ``advance`` is called with the number of tokens read."""
         nats = []
         for start in range(0, len(passage.ids), _SLICE):
             ids = passage.ids[start : start + _SLICE]
-            scores, self._state = score(
-                self._model,
-                ids,
-                state=self._state,
-                last=self._last,
-                temperature=self._temperature,
-                logprobs_only=True,
-            )
-            self._last = ids[-1]
+            scores, self._cursor = self._reader.score(self._cursor, ids)
             nats.append(-scores.total)
             advance(len(ids))
         return Evaluation.of(passage, static=math.fsum(nats))
@@ -203,21 +215,19 @@ def read_together(
     evaluator: DynamicEvaluator,
     streams: Sequence[Stream],
     advance: Advance = no_advance,
-    thread_pool: ThreadPool | None = None,
 ) -> list[Evaluation]:
     """Each stream as :class:`DynamicReading` reads it, all of them as rows of the same batches.
 
-    A ``thread_pool`` does the batches side by side, which changes no figure. Raises NonFiniteState where a
-    stream's state cannot be used.
+    Raises NonFiniteState where a stream's state cannot be used.
     """
     states, done = [stream.state for stream in streams], [0] * len(streams)
     sums = [_Sums() for _ in streams]
     while going_on := [i for i, stream in enumerate(streams) if done[i] < len(stream.passage.ids)]:
         parts = [
-            evaluator.chunk(states[i], streams[i].passage.ids[done[i] : done[i] + evaluator.config.segment])
+            evaluator.chunk(states[i], streams[i].passage.ids[done[i] : done[i] + evaluator.segment])
             for i in going_on
         ]
-        for i, observed in zip(going_on, run_batch(parts, thread_pool), strict=True):
+        for i, observed in zip(going_on, run_batch(parts), strict=True):
             if not isinstance(observed, ObservedChunk):
                 raise observed if isinstance(observed, Exception) else TypeError(type(observed))
             sums[i].add(observed)
@@ -238,7 +248,7 @@ class _Sums:
     def add(self, observed: ObservedChunk) -> None:
         self.adapted.append(-observed.scores.total)
         if observed.static_logprobs is not None:
-            self.static.append(-float(observed.static_logprobs.double().sum()))
+            self.static.append(-float(observed.static_logprobs.sum(dtype=np.float64)))
         self.updates += observed.updates
         self.guards += len(observed.guards)
 

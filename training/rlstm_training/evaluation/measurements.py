@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from rlstm_model.adaptation.bases import GradientAxes, GradientSquares, SubspaceStatistics, collect
-from rlstm_model.adaptation.calibration import (
-    Calibration,
-    CalibrationSet,
-    GradientStatistics,
-    measure_rms,
-    rounded,
-)
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics
+from rlstm_model.adaptation.calibration_file import rounded
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
-from rlstm_model.adaptation.factors import segment_gradients
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.config import ModelConfig
+from rlstm_model.native.packed import Axes
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.parameters import shapes
+from rlstm_model.torch_backend.bases import GradientAxes, GradientSquares, collect
+from rlstm_model.torch_backend.factors import segment_gradients
+from rlstm_model.torch_backend.full import measure_rms
 from rlstm_training.batches import Ids
 
 
@@ -63,20 +63,23 @@ Cores = Mapping[str, Sequence[int]]
 """The shape of each core between all axes, and of each bias, by weight name."""
 
 
-def cores_of(model: LanguageModel, statistics: Statistics, known: GradientStatistics | None = None) -> Cores:
+def cores_of(config: ModelConfig, statistics: Statistics, known: GradientStatistics | None = None) -> Cores:
     """Those of statistics that are ``known``, or else as ``statistics`` will be taken.
 
     Raises ValueError when the known ones have no axes.
     """
     if known is not None:
-        if known.subspace is None:
+        if not known.axes:
             raise ValueError("the statistics that are stored have no axes")
-        return {name: part.shape for name, part in known.subspace.rms.items()}
+        return {
+            name: known.cores[name].shape if name in known.axes else part.shape
+            for name, part in known.rms.items()
+        }
     cores = {}
-    for name, weight in model.named_parameters():
+    for name, shape in shapes(config).items():
         wide = name.startswith("embedding.") and statistics.rank > 0
         most = statistics.embedding_rank if wide else statistics.rank
-        cores[name] = tuple(weight.shape) if name.endswith("bias") else _leading(weight.shape, most)
+        cores[name] = shape if name.endswith("bias") else _leading(shape, most)
     return cores
 
 
@@ -150,7 +153,7 @@ class Measurements:
 
     def under(self, setting: Setting, form: Form = FULL) -> Calibration:
         """A rule with its statistics. Raises ValueError when no text fills its segment."""
-        return self.of(setting.segment).calibration(self.model, self.config(setting, form))
+        return self.of(setting.segment).calibration(self.config(setting, form))
 
     def config(self, setting: Setting, form: Form = FULL) -> AdaptationConfig:
         """A rule. Raises ValueError when no text fills its segment, or what is known has no axes for it."""
@@ -170,23 +173,21 @@ class Measurements:
         if kind == "output_bias":
             return self.model.config.vocab_size
         if kind == "subspace":
-            return most_fast_weights(cores_of(self.model, self._statistics, self._known))
-        return sum(weight.numel() for weight in self.model.parameters())
+            return most_fast_weights(cores_of(self.model.config, self._statistics, self._known))
+        return self.model.config.num_parameters
 
     def _of(self, segment: int) -> tuple[GradientStatistics, int]:
         if segment not in self._measured:
             statistics, count = self._measure(segment)
-            self._measured[segment] = (rounded(statistics, self.model), count)
+            self._measured[segment] = (rounded(statistics), count)
         return self._measured[segment]
 
     def _measure(self, segment: int) -> tuple[GradientStatistics, int]:
         wanted = self._statistics
         texts = read_heads(self._sources, wanted.heads, wanted.segments * segment)
         if wanted.rank == 0:
-            rms_P, count = measure_rms(
-                self.model, texts, segment=segment, reduction="mean", bos_id=self.bos_id
-            )
-            return GradientStatistics(full_P=rms_P), count
+            rms, count = measure_rms(self.model, texts, segment=segment, reduction="mean", bos_id=self.bos_id)
+            return GradientStatistics(rms=_arrays(rms), axes={}, cores={}), count
         axes = GradientAxes(self.model, wanted.rank, embedding_rank=wanted.embedding_rank)
         full = GradientSquares(self.model)
         self._collect(texts, segment, axes, full)
@@ -195,12 +196,11 @@ class Measurements:
         # Other text than the axes were fitted to: along the axes of a text its own gradients look too large.
         others = read_heads(self._sources, wanted.heads, 2 * wanted.segments * segment)
         count = self._collect([text[len(text) // 2 :] for text in others], segment, cores)
-        whole = full.rms()
-        full_P = torch.cat([part.flatten() for part in whole.values()])
-        # Of biases only these are stored, and a rule must be chosen under what will be read again.
-        biases = {name: rms for name, rms in whole.items() if name.endswith("bias")}
+        between = _arrays(cores.rms())
         return GradientStatistics(
-            full_P=full_P, subspace=SubspaceStatistics(bases, cores.rms() | biases)
+            rms=_arrays(full.rms()),
+            axes={name: Axes(*(side.cpu().numpy() for side in basis)) for name, basis in bases.items()},
+            cores={name: between[name] for name in bases},
         ), count
 
     def _collect(
@@ -210,3 +210,7 @@ class Measurements:
             self.model, texts, segment=segment, reduction="mean", bos_id=self.bos_id
         )
         return collect(gradients, *statistics)
+
+
+def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[np.float32]]:
+    return {name: tensor.cpu().numpy() for name, tensor in tensors.items()}

@@ -15,16 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.dropout import NO_DROPOUT, DropoutMasks, DropoutRates, sample_masks
-from rlstm_model.language_model import LanguageModel
-from rlstm_model.scoring import score_features
-from rlstm_model.state import State
-from rlstm_training.evaluation.evaluation import Advance, no_advance
+from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks, DropoutRates, sample_masks
+from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.network.state import State
+from rlstm_model.scores import LOGPROB_FLOOR
+from rlstm_training.evaluation.evaluation import Advance, evaluator_of, no_advance
 
 _ROWS_AT_ONCE = 32
 _LOGITS_AT_ONCE = 1 << 23
@@ -112,16 +112,14 @@ def sampled_adapted_log_probs(
 ) -> Tensor:
     """The same for weights that follow the text: the arithmetic mean over new sessions."""
     dropping = DroppingModel(model, sampling.rates, _generator(model, sampling))
-    evaluator = DynamicEvaluator(
-        dropping, calibration, bos_id=bos_id, temperature=temperature, logprobs_only=True
-    )
+    evaluator = evaluator_of(dropping, calibration, bos_id=bos_id, temperature=temperature)
     total_N = torch.full((len(ids),), -math.inf, dtype=torch.float64)
     for _ in range(sampling.samples):
         state, columns = evaluator.start(rate_scale=rate_scale, static=False), []
         for observed in evaluator.observe(state, ids):
             columns.append(observed.scores.logprobs)
             advance(len(observed.scores))
-        total_N = torch.logaddexp(total_N, torch.cat(columns).double())
+        total_N = torch.logaddexp(total_N, torch.from_numpy(np.concatenate(columns)).double())
     return total_N - math.log(sampling.samples)
 
 
@@ -150,14 +148,7 @@ def _arithmetic(text: _Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
         state = model.initial_state(rows)
         for place, inputs_T, targets_T in text.windows(sampling.window):
             features_TBH, state = model(inputs_T[:, None].expand(-1, rows), state)
-            scores = score_features(
-                model,
-                features_TBH.flatten(0, 1),
-                targets_T.repeat_interleave(rows),
-                temperature=text.temperature,
-                logprobs_only=True,
-            )
-            log_probs_TB = scores.logprobs.double().view(-1, rows)
+            log_probs_TB = _log_probs(model, features_TBH, targets_T, text.temperature)
             total_N[place] = torch.logaddexp(total_N[place], torch.logsumexp(log_probs_TB, 1))
             advance(log_probs_TB.numel())
     return total_N - math.log(sampling.samples)
@@ -192,6 +183,17 @@ def _geometric(text: _Text, sampling: MonteCarlo, advance: Advance) -> Tensor:
             log_probs_TV = torch.log_softmax(logits_TV, -1)
             parts.append(log_probs_TV.gather(1, targets_T[steps, None])[:, 0].double().cpu())
         advance(len(inputs_T))
+    return torch.cat(parts)
+
+
+def _log_probs(model: LanguageModel, features_TBH: Tensor, targets_T: Tensor, temperature: float) -> Tensor:
+    """Log-probabilities of targets in every row, ``[T, B]`` in float64, some steps at once."""
+    steps = max(1, _LOGITS_AT_ONCE // (model.config.vocab_size * features_TBH.shape[1]))
+    parts = []
+    for some_TBH, some_T in zip(torch.split(features_TBH, steps), torch.split(targets_T, steps), strict=True):
+        log_probs_TBV = torch.log_softmax(model.logits(some_TBH, temperature), -1)
+        index_TB1 = some_T[:, None, None].expand(-1, log_probs_TBV.shape[1], 1)
+        parts.append(log_probs_TBV.gather(2, index_TB1)[..., 0].double().clamp(LOGPROB_FLOOR, 0.0).cpu())
     return torch.cat(parts)
 
 

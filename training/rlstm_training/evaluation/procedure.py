@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
-from rlstm_model.adaptation.adapted_state import ExpertConfig
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.checkpoint import EVALUATION, Checkpoint, CheckpointError
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import VocabKind
 from rlstm_training.atomic import replace_text
 from rlstm_training.corpora.texts import Passage
@@ -26,6 +25,7 @@ from rlstm_training.evaluation.evaluation import (
     DynamicReading,
     Evaluation,
     StaticReading,
+    evaluator_of,
     no_advance,
 )
 from rlstm_training.evaluation.monte_carlo import MonteCarlo, sampled_adapted_log_probs, sampled_log_probs
@@ -89,12 +89,8 @@ class Procedure:
         results = [static.read(part, advance) for part in passages]
         if self.calibration is None:
             return results
-        evaluator = DynamicEvaluator(
-            self.model,
-            self.calibration,
-            bos_id=self.bos_id,
-            temperature=self.temperature,
-            logprobs_only=True,
+        evaluator = evaluator_of(
+            self.model, self.calibration, bos_id=self.bos_id, temperature=self.temperature
         )
         learning = DynamicReading(
             evaluator, static=self.experts > 1, experts=self.experts, rate_scale=self.rate_scale

@@ -11,11 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rlstm_model.adaptation.config import Kind
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.thread_pool import ThreadPool
 from rlstm_model.vocab import VocabKind
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import Advance, Stream, no_advance, read_together
+from rlstm_training.evaluation.evaluation import Advance, Stream, evaluator_of, no_advance, read_together
 from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Setting
 
 # What a text may gain, at least, as a part of its bits: where it gains less, the search sees only noise.
@@ -165,28 +163,26 @@ def session_losses(
     experts: int = 1,
     temperature: float = 1.0,
     advance: Advance = no_advance,
-    thread_pool: ThreadPool | None = None,
 ) -> Measure:
     """The measure for :func:`search`: bits per byte of each passage, in a session of so many experts.
 
     Every session begins with the weights as loaded, so no trial learns from another. The sessions of all
-    passages and rates are rows of one batch, of which each thread of a ``thread_pool`` does a part.
+    passages and rates are rows of one batch.
     """
 
     def bits_per_byte(settings: Sequence[Setting]) -> list[dict[str, float]]:
-        evaluator = DynamicEvaluator(
+        evaluator = evaluator_of(
             measurements.model,
             measurements.under(replace(settings[0], rate=1.0), form),
             bos_id=measurements.bos_id,
             temperature=temperature,
-            logprobs_only=True,
         )
         streams = [
             Stream(passage, evaluator.start(rate_scale=setting.rate, static=experts > 1, experts=experts))
             for setting in settings
             for passage in passages
         ]
-        results = read_together(evaluator, streams, advance, thread_pool)
+        results = read_together(evaluator, streams, advance)
         bits = [result.bits_per_byte(result.adapted_nats or 0.0) for result in results]
         names = [passage.name for passage in passages]
         return [

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from rlstm_model.language_model import LanguageModel
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Advance, no_advance
 

@@ -1,0 +1,154 @@
+"""What computes: rows of a batch are read by it, and learn.
+
+:class:`NativeBackend` is that of a CPU. A row's numbers are its own, to the last bit, whatever is in the
+batch beside it. Shape suffixes: T tokens, U hidden units of all layers, V vocabulary, P fast weights.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlstm_model import native
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.native import PackedModel, Step
+from rlstm_model.native.packed import Space
+from rlstm_model.parameters import Parameters
+from rlstm_model.scores import Floats
+
+
+class Row(NamedTuple):
+    """One row of a batch.
+
+    ids        inputs
+    states_2U  h and c of all layers before them
+    delta_P    its fast weights; None is zero
+    targets    to be learned from, with the ``loss_weights`` of each; empty learns nothing
+    rate       of the step that is taken after the window
+    """
+
+    ids: Sequence[int]
+    states_2U: Floats
+    delta_P: NDArray[Any] | None = None
+    targets: Sequence[int] = ()
+    loss_weights: Sequence[float] = ()
+    rate: float = 0.0
+
+
+class Read(NamedTuple):
+    """What a row gave: the next token's log-probabilities after each input, the state after all, the step."""
+
+    log_probs_TV: Floats
+    states_2U: Floats
+    step: Step | None
+
+
+class Backend(Protocol):
+    """A model under a calibration, or without one, on one device."""
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+
+    @property
+    def units(self) -> int:
+        """U."""
+
+    @property
+    def fast_weights(self) -> int:
+        """P; 0 without a calibration."""
+
+    @property
+    def dtype(self) -> type:
+        """What fast weights are kept in between segments."""
+
+    def read(self, rows: Sequence[Row]) -> list[Read]:
+        """Read a window in each row, and learn where there are targets: all of these of one length.
+
+        A row without targets may be longer or shorter.
+        """
+
+
+class NativeBackend:
+    """The native core. ``temperature`` multiplies the logits, in scores and in the loss."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        calibration: Calibration | None = None,
+        *,
+        temperature: float = 1.0,
+        threads: int | None = None,
+    ) -> None:
+        self.vocab_size = parameters.config.vocab_size
+        self.units = parameters.units
+        self._parameters, self._calibration = parameters, calibration
+        self._temperature, self._threads = temperature, threads
+        self.fast_weights = 0 if calibration is None else calibration.config.num_fast_weights
+        self.dtype: type = np.float32 if calibration is None else calibration.space.dtype
+
+    def read(self, rows: Sequence[Row]) -> list[Read]:
+        """See :class:`Backend`."""
+        if self._own is not None and self._own.space.whole:
+            return [self._read_whole(row) for row in rows]
+        learned = max((len(row.ids) for row in rows if row.targets), default=None)
+        longer = [i for i, row in enumerate(rows) if learned is not None and len(row.ids) > learned]
+        if not longer:
+            return self._read(self._packed, rows)
+        # No row of a window is longer than those that learn: the others are read by themselves.
+        rest = [i for i in range(len(rows)) if i not in set(longer)]
+        done = dict(zip(longer, self._read(self._packed, [rows[i] for i in longer]), strict=True))
+        done |= zip(rest, self._read(self._packed, [rows[i] for i in rest]), strict=True)
+        return [done[i] for i in range(len(rows))]
+
+    @property
+    def _own(self) -> Calibration | None:
+        return self._calibration
+
+    @cached_property
+    def _packed(self) -> PackedModel:
+        calibration = self._calibration
+        space = None if calibration is None else calibration.space
+        rule = None if calibration is None else calibration.rule(self._parameters.norm)
+        return PackedModel(self._parameters.config, self._parameters.arrays, space, rule)
+
+    @cached_property
+    def _plain(self) -> PackedModel:
+        return PackedModel(self._parameters.config, self._parameters.arrays, Space({}, ()))
+
+    def _read_whole(self, row: Row) -> Read:
+        """A row of the kind ``full``: its fast weights are laid over a model that is kept for that."""
+        if row.delta_P is None and not row.targets:
+            return self._read(self._plain, [row])[0]
+        delta_P = np.zeros(self.fast_weights, np.float32) if row.delta_P is None else row.delta_P
+        self._packed.lay(delta_P)
+        return self._read(self._packed, [row])[0]
+
+    def _read(self, packed: PackedModel, rows: Sequence[Row]) -> list[Read]:
+        states = packed.pad_states(np.stack([row.states_2U for row in rows]))
+        windows = native.pool(self._threads).window(
+            packed,
+            [_native(row, state) for row, state in zip(rows, states, strict=True)],
+            temperature=self._temperature,
+        )
+        after = packed.unpad_states(states)
+        return [
+            Read(window.log_probs_TV, state, window.step)
+            for window, state in zip(windows, after, strict=True)
+        ]
+
+
+def _native(row: Row, state: Floats) -> native.Row:
+    ids = np.array(row.ids, np.int32)
+    if not row.targets:
+        return native.Row(ids, state, row.delta_P)
+    return native.Row(
+        ids,
+        state,
+        row.delta_P,
+        np.array(row.targets, np.int32),
+        np.array(row.loss_weights, np.float32),
+        row.rate,
+    )

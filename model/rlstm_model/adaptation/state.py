@@ -1,0 +1,315 @@
+"""What a stream has left behind: a value that can be stored and restored, to the last bit.
+
+Shape suffixes: R rows of a stream, U hidden units of all layers, K experts that learn, P fast weights.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlstm_model.adaptation.mixture import MixtureState
+
+EXPERT_RATES: Final = {1: (1.0,), 2: (1.0,), 4: (1 / 3, 1.0, 3.0)}
+"""What the rates of the experts that learn are multiplied with, by the number of experts.
+
+One expert learns; of several, the first is the frozen baseline: it never learns.
+"""
+
+Floats = NDArray[np.float32]
+
+
+class NonFiniteState(ArithmeticError):
+    """A state, or the slow weights' own output, holds NaN or infinity: nothing can be computed from it."""
+
+
+class StateMismatch(ValueError):
+    """Stored arrays that are no state of this model; the message names the array or field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertConfig:
+    """The rows that read a stream: first the frozen baseline, where there is one, then those that learn.
+
+    experts  how many are mixed: 1, 2 or 4; of several the frozen baseline is one
+    static   whether the slow weights read along; beside a single expert they are a reference only
+    """
+
+    experts: int = 1
+    static: bool = True
+
+    def __post_init__(self) -> None:
+        if type(self.experts) is not int or self.experts not in EXPERT_RATES:
+            known = ", ".join(map(str, EXPERT_RATES))
+            raise ValueError(f"experts must be one of {known}, not {self.experts!r}")
+        if type(self.static) is not bool:
+            raise ValueError(f"static must be true or false, not {self.static!r}")
+        if self.experts > 1 and not self.static:
+            raise ValueError("several experts include the frozen baseline: static must be true")
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """What the rates of the rows that learn are multiplied with."""
+        return EXPERT_RATES[self.experts]
+
+    @property
+    def learning(self) -> slice:
+        """The rows that learn."""
+        return slice(int(self.static), self.rows)
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return int(self.static) + len(self.rates)
+
+    @property
+    def mixed(self) -> slice:
+        """The rows that are mixed."""
+        return slice(self.rows - self.experts, self.rows)
+
+
+class Cursor(NamedTuple):
+    """A place in a text: the recurrent states of some rows before ``last``, the newest token, has been read.
+
+    states_R2U  h and c of all layers, side by side
+    mixture     of the rows that are mixed, the last ones; None for a single expert
+    """
+
+    states_R2U: Floats
+    last: int
+    mixture: MixtureState | None = None
+
+    @property
+    def experts(self) -> int:
+        """How many rows are mixed."""
+        return 1 if self.mixture is None else self.mixture.experts
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdaptedState:
+    """Everything a stream has left behind: a value, never written to.
+
+    expert_config   the rows that read it
+    delta_KP        the fast weights of the rows that learn; None is zero for all
+    now             where all rows are
+    start           where they were when the unfinished segment began: ``now`` itself when none is pending
+    mixture         of the experts; None for a single one
+    pending         the tokens of the unfinished segment
+    pending_learn   whether each may be learned from
+    position        tokens read so far
+    updates         segments learned from so far
+    bad_steps       for each row that learns, steps skipped in a row because they were not finite
+    rate_scale      multiplies the calibrated learning rate; 0 learns nothing and lets nothing decay
+    """
+
+    expert_config: ExpertConfig
+    delta_KP: NDArray[Any] | None
+    now: Cursor
+    start: Cursor
+    mixture: MixtureState | None = None
+    pending: tuple[int, ...] = ()
+    pending_learn: tuple[bool, ...] = ()
+    position: int = 0
+    updates: int = 0
+    bad_steps: tuple[int, ...] = (0,)
+    rate_scale: float = 1.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays().values())
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """How much each expert counts in the next prediction; they sum to 1."""
+        return (1.0,) if self.mixture is None else self.mixture.weights
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name, to be stored."""
+        named: dict[str, NDArray[Any]] = {"now": self.now.states_R2U}
+        if self.delta_KP is not None:
+            named["delta"] = self.delta_KP
+        if self.pending:
+            named["start"] = self.start.states_R2U
+        return named
+
+    def header(self) -> dict[str, Any]:
+        """The rest, as a JSON object. Mixture weights are written so that they are read back bit by bit."""
+        return {
+            "experts": self.expert_config.experts,
+            "static": self.expert_config.static,
+            "last": self.now.last,
+            "start_last": self.start.last,
+            "weights": list(self.weights),
+            "weights_tokens": 0 if self.mixture is None else self.mixture.tokens,
+            "pending": list(self.pending),
+            "pending_learn": list(self.pending_learn),
+            "position": self.position,
+            "updates": self.updates,
+            "bad_steps": list(self.bad_steps),
+            "rate_scale": self.rate_scale,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateSchema:
+    """What a state must look like to belong to one model and one token grid.
+
+    units       U
+    weights     P, and ``dtype`` what fast weights are kept in
+    vocab_size  of the model
+    segment     tokens of a step
+    """
+
+    units: int
+    weights: int
+    dtype: type
+    vocab_size: int
+    segment: int
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]], header: Mapping[str, Any]) -> AdaptedState:
+        """The state that was stored. Raises StateMismatch, NonFiniteState."""
+        fields = _Fields(header, self.vocab_size)
+        expert_config = fields.expert_config()
+        last, start_last = fields.token("last"), fields.token("start_last")
+        pending, pending_learn = fields.tokens("pending"), fields.flags("pending_learn")
+        position = fields.count("position")
+        if len(pending) != len(pending_learn):
+            raise StateMismatch("pending and pending_learn differ in length")
+        if len(pending) > position % self.segment:
+            raise StateMismatch(f"pending holds more tokens than the segment at position {position} has had")
+        if last != (pending[-1] if pending else start_last):
+            raise StateMismatch("last is not the newest token")
+        self._check(arrays, expert_config, pending=bool(pending))
+        now = Cursor(arrays["now"], last)
+        return AdaptedState(
+            expert_config=expert_config,
+            delta_KP=arrays.get("delta"),
+            now=now,
+            start=Cursor(arrays["start"], start_last) if pending else now,
+            mixture=fields.mixture(expert_config),
+            pending=pending,
+            pending_learn=pending_learn,
+            position=position,
+            updates=fields.count("updates"),
+            bad_steps=fields.counts("bad_steps", len(expert_config.rates)),
+            rate_scale=fields.rate("rate_scale"),
+        )
+
+    def layout(
+        self, expert_config: ExpertConfig, *, pending: bool
+    ) -> dict[str, tuple[tuple[int, ...], type]]:
+        """Shape and dtype of each array that a state may have; all but ``delta`` must be there."""
+        recurrent = (expert_config.rows, 2, self.units), np.float32
+        named = dict.fromkeys(("now", "start") if pending else ("now",), recurrent)
+        return {**named, "delta": ((len(expert_config.rates), self.weights), self.dtype)}
+
+    def _check(
+        self, arrays: Mapping[str, NDArray[Any]], expert_config: ExpertConfig, *, pending: bool
+    ) -> None:
+        layout = self.layout(expert_config, pending=pending)
+        for name in sorted(set(layout) - set(arrays) - {"delta"}):
+            raise StateMismatch(f"array {name} is missing")
+        for name in sorted(set(arrays) - set(layout)):
+            raise StateMismatch(f"array {name} is not part of this state")
+        for name, array in arrays.items():
+            shape, dtype = layout[name]
+            if array.shape != shape:
+                raise StateMismatch(f"{name} has shape {list(array.shape)}, not {list(shape)}")
+            if array.dtype != dtype:
+                raise StateMismatch(f"{name} has dtype {array.dtype}, not {np.dtype(dtype)}")
+            if not is_finite(array):
+                raise NonFiniteState(f"{name} holds a value that is not finite")
+
+
+def is_finite(array: NDArray[Any]) -> bool:
+    """Whether an array holds neither NaN nor infinity."""
+    return bool(np.isfinite(array).all())
+
+
+def rate_scale_of(value: Any) -> float:
+    """``value`` as a rate scale. Raises ValueError unless it is a finite number of at least 0."""
+    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"rate_scale must be a finite number of at least 0, not {value!r}")
+    return float(value)
+
+
+class _Fields:
+    """A stored header, read strictly: JSON has no types to rely on, and ``true`` is no 1."""
+
+    def __init__(self, header: Mapping[str, Any], vocab_size: int) -> None:
+        if not isinstance(header, Mapping):
+            raise StateMismatch(f"the header is no object but {type(header).__name__}")
+        self._header = header
+        self._vocab_size = vocab_size
+
+    def expert_config(self) -> ExpertConfig:
+        try:
+            return ExpertConfig(experts=self._get("experts"), static=self._get("static"))
+        except ValueError as error:
+            raise StateMismatch(str(error)) from error
+
+    def mixture(self, expert_config: ExpertConfig) -> MixtureState | None:
+        values, tokens = self._list("weights"), self.count("weights_tokens")
+        if tokens > self.count("position"):
+            raise StateMismatch(f"weights_tokens is {tokens}, beyond the position")
+        if len(values) != expert_config.experts or any(type(value) is not float for value in values):
+            raise StateMismatch(f"weights must hold {expert_config.experts} weights, not {values!r}")
+        mixture = MixtureState(tuple(values), tokens)
+        try:
+            mixture.check()
+        except ValueError as error:
+            raise StateMismatch(f"weights: {error}") from error
+        return None if expert_config.experts == 1 else mixture
+
+    def count(self, name: str) -> int:
+        return self._count(name, self._get(name))
+
+    def counts(self, name: str, length: int) -> tuple[int, ...]:
+        values = self._list(name)
+        if len(values) != length:
+            raise StateMismatch(f"{name} must hold {length} numbers, not {values!r}")
+        return tuple(self._count(name, value) for value in values)
+
+    def token(self, name: str) -> int:
+        return self._token(name, self._get(name))
+
+    def tokens(self, name: str) -> tuple[int, ...]:
+        return tuple(self._token(name, value) for value in self._list(name))
+
+    def flags(self, name: str) -> tuple[bool, ...]:
+        values = self._list(name)
+        for value in values:
+            if type(value) is not bool:
+                raise StateMismatch(f"{name} must hold true or false, not {value!r}")
+        return tuple(values)
+
+    def rate(self, name: str) -> float:
+        try:
+            return rate_scale_of(self._get(name))
+        except ValueError as error:
+            raise StateMismatch(str(error)) from error
+
+    def _count(self, name: str, value: object) -> int:
+        if type(value) is not int or not 0 <= value < 1 << 63:
+            raise StateMismatch(f"{name} must be a 64-bit integer of at least 0, not {value!r}")
+        return value
+
+    def _token(self, name: str, value: object) -> int:
+        if type(value) is not int or not 0 <= value < self._vocab_size:
+            raise StateMismatch(f"{name} must hold tokens of the vocabulary, not {value!r}")
+        return value
+
+    def _list(self, name: str) -> Sequence[Any]:
+        value = self._get(name)
+        if not isinstance(value, list | tuple):
+            raise StateMismatch(f"{name} must be a list, not {value!r}")
+        return value
+
+    def _get(self, name: str) -> Any:
+        if name not in self._header:
+            raise StateMismatch(f"the header lacks {name}")
+        return self._header[name]

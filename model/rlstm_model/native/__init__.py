@@ -1,0 +1,293 @@
+"""The native core: windows of text through a model on a CPU, forward and backward, without padding of rows.
+
+`src/` is C, built when the distribution is installed (`hatch_build.py`); this is its face. Bits of a row do
+not depend on other rows, on their order, or on the number of threads.
+"""
+
+import ctypes
+import os
+import threading
+from collections.abc import Sequence
+from ctypes import byref, c_int64, c_void_p
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlstm_model.native.library import NativeUnavailable, library
+from rlstm_model.native.packed import Floats, PackedModel, RowStruct, StepStruct, padded
+
+__all__ = [
+    "Mixed",
+    "NativeUnavailable",
+    "PackedModel",
+    "Pool",
+    "Row",
+    "Step",
+    "Window",
+    "identity",
+    "instructions",
+    "mix",
+    "pool",
+    "set_threads",
+]
+
+
+class Row(NamedTuple):
+    """One row of a window; arrays are C-contiguous.
+
+    ids       ``[T]`` int32, inputs; every id is one of the vocabulary's
+    state     ``[2, S]``, h of all layers and then c, padded (:meth:`PackedModel.pad_states`): overwritten
+    delta_P   the row's fast weights, in the model's dtype of them; None is zero
+    targets   ``[T]`` int32, to be learned from; None learns nothing
+    loss      ``[T]``, what each target's loss is multiplied with
+    rate      of the step that is taken after the window; None takes none
+    gradient  whether it is wanted
+    """
+
+    ids: NDArray[np.int32]
+    state: Floats
+    delta_P: NDArray[Any] | None = None
+    targets: NDArray[np.int32] | None = None
+    loss: Floats | None = None
+    rate: float | None = None
+    gradient: bool = False
+
+
+class Step(NamedTuple):
+    """What became of a step.
+
+    delta_P        the fast weights after it; those before where it was not ``taken``
+    taken          whether it was finite
+    scale          what they were cut back by to the greatest norm; 1 where they were not
+    norm           before that
+    gradient_norm  of what was learned from
+    """
+
+    delta_P: NDArray[Any]
+    taken: bool
+    scale: float
+    norm: float
+    gradient_norm: float
+
+
+class Window(NamedTuple):
+    """What a row gave.
+
+    log_probs_TV  natural log-probabilities after each input
+    gradient_P    of the sum of weighted losses at the fast weights; None where it was not wanted
+    step          None where none was taken
+    """
+
+    log_probs_TV: Floats
+    gradient_P: Floats | None
+    step: Step | None
+
+
+class Pool:
+    """Threads that share windows: one window at a time, so calls of several threads take turns."""
+
+    def __init__(self, threads: int) -> None:
+        """Raises ValueError below one thread, MemoryError where threads cannot be started."""
+        if threads < 1:
+            raise ValueError(f"threads must be at least 1, not {threads}")
+        self.threads = threads
+        self._library = library()
+        self._lock = threading.Lock()
+        self._pool: int | None = self._library.rl_pool_new(threads)
+        if not self._pool:
+            raise MemoryError(f"{threads} threads cannot be started")
+
+    def close(self) -> None:
+        """End the threads. Twice is once."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            if pool:
+                self._library.rl_pool_free(pool)
+
+    def __del__(self) -> None:
+        if getattr(self, "_pool", None):
+            self.close()
+
+    def window(self, model: PackedModel, rows: Sequence[Row], *, temperature: float = 1.0) -> list[Window]:
+        """Read a window in every row, at least one, and learn where a row has targets.
+
+        ``temperature`` multiplies the logits. Rows that learn have one length, and no other is longer. Raises
+        ValueError for rows that do not fit, or for ids outside the vocabulary.
+        """
+        order = sorted(range(len(rows)), key=lambda i: _place(rows[i]))
+        structs = (RowStruct * len(rows))()
+        buffers: dict[int, _Buffers] = {}
+        for struct, i in zip(structs, order, strict=True):
+            buffers[i] = _fill(struct, model, rows[i])
+        with self._lock:
+            if self._pool is None:
+                raise ValueError("the pool is closed")
+            code = self._library.rl_window(self._pool, byref(model.struct), len(rows), structs, temperature)
+        if code == -1:
+            raise MemoryError("a window needs more memory than there is")
+        if code != 0:
+            raise ValueError("rows do not fit the model, or each other")
+        return [buffers[i].window(model) for i in range(len(rows))]
+
+
+def _place(row: Row) -> tuple[bool, int, bool]:
+    """The order of rows in a window: those that learn, longer ones, those with fast weights."""
+    return row.targets is None, -len(row.ids), row.delta_P is None
+
+
+class _Buffers(NamedTuple):
+    """Where the core writes what a row gives."""
+
+    log_probs: Floats
+    gradient: Floats | None
+    after: NDArray[Any] | None
+    step: StepStruct
+
+    def window(self, model: PackedModel) -> Window:
+        step = None
+        if self.after is not None:
+            done = self.step
+            step = Step(self.after, bool(done.taken), done.scale, done.norm, done.gradient_norm)
+        return Window(self.log_probs[:, : model.config.vocab_size], self.gradient, step)
+
+
+def _fill(struct: RowStruct, model: PackedModel, row: Row) -> _Buffers:
+    own = _Buffers(
+        np.empty((len(row.ids), model.padded_vocab), np.float32),
+        np.empty(model.fast_weights, np.float32) if row.gradient else None,
+        None if row.rate is None else np.empty(model.fast_weights, model.dtype),
+        StepStruct(),
+    )
+    if (row.gradient or row.rate is not None) and row.targets is None:
+        raise ValueError("a row without targets has no gradient, and takes no step")
+    struct.length, struct.rate = len(row.ids), row.rate or 0.0
+    struct.ids = _address(row.ids, np.int32, len(row.ids))
+    struct.state = _address(row.state, np.float32, model.state_size)
+    struct.delta = _address(row.delta_P, model.dtype, model.fast_weights)
+    struct.delta_after = _address(own.after, model.dtype, model.fast_weights)
+    struct.gradient = _address(own.gradient, np.float32, model.fast_weights)
+    struct.targets = _address(row.targets, np.int32, len(row.ids))
+    struct.loss = _address(row.loss, np.float32, len(row.ids))
+    struct.log_probs = own.log_probs.ctypes.data
+    struct.step = ctypes.addressof(own.step)
+    return own
+
+
+def _address(array: NDArray[Any] | None, dtype: type, size: int) -> int | None:
+    if array is None:
+        return None
+    if array.dtype != dtype or array.size != size or not array.flags.c_contiguous:
+        raise ValueError(
+            f"an array must be {size} contiguous {np.dtype(dtype)}, not {array.shape} {array.dtype}"
+        )
+    return int(array.ctypes.data)
+
+
+_threads: list[int] = []
+
+
+def set_threads(threads: int) -> None:
+    """How many threads :func:`pool` has from now on where nothing else is said."""
+    _threads[:] = [threads]
+
+
+def pool(threads: int | None = None) -> Pool:
+    """The pool of so many threads that this process shares.
+
+    None is what :func:`set_threads` said, or RLSTM_THREADS, or one for each core.
+    """
+    if threads is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = next(iter(_threads), 0) or int(os.environ.get("RLSTM_THREADS", 0)) or cores
+    return _pool(threads)
+
+
+@cache
+def _pool(threads: int) -> Pool:
+    return Pool(threads)
+
+
+def identity() -> str:
+    """What tells builds apart whose bits differ: machines of one identity compute the same bits."""
+    return str(library().rl_identity().decode())
+
+
+def instructions() -> str:
+    """The instruction set in use: "avx512", "avx2", "neon" or "portable"; RLSTM_INSTRUCTIONS asks for one."""
+    return str(library().rl_instructions().decode())
+
+
+class Mixed(NamedTuple):
+    """What a mixture made of T tokens; see :mod:`rlstm_model.adaptation.mixture` for the arithmetic.
+
+    logprobs_T        of the targets, float64
+    own_TK            of each expert's
+    ranks_T           1 is the most probable token; ties go to the lower id. None where they were not wanted
+    entropies_T       of the distributions, in nats; None likewise
+    log_probs_TV      the mixture's distributions; None likewise
+    weights_K, tokens the mixture after the tokens that were read
+    broken_K          experts that computed no distribution of some token
+    read              tokens before the first that no expert computed a distribution of
+    """
+
+    logprobs_T: NDArray[np.float64]
+    own_TK: Floats
+    ranks_T: NDArray[np.int32] | None
+    entropies_T: Floats | None
+    log_probs_TV: Floats | None
+    weights_K: NDArray[np.float64]
+    tokens: int
+    broken_K: NDArray[np.bool_]
+    read: int
+
+
+def mix(
+    experts: Sequence[Floats],
+    targets_T: NDArray[np.int32],
+    weights_K: NDArray[np.float64],
+    tokens: int,
+    *,
+    scores: bool = True,
+    whole: bool = False,
+) -> Mixed:
+    """Mix experts' log-probabilities ``[T, V]`` of the next tokens, and let their weights follow the targets.
+
+    ``experts`` are as :meth:`Pool.window` gave them: rows with room for padding. ``scores``: ranks and
+    entropies are wanted; ``whole``: distributions too.
+    """
+    length, vocabulary = experts[0].shape
+    stride = padded(vocabulary)
+    logprobs, own = np.empty(length), np.empty((length, len(experts)), np.float32)
+    weights, count = weights_K.astype(np.float64), c_int64(tokens)
+    ranks = np.empty(length, np.int32) if scores or whole else None
+    entropies = np.empty(length, np.float32) if scores or whole else None
+    mixed = np.empty((length, stride), np.float32) if whole else None
+    broken = np.zeros(len(experts), np.uint8)
+    read = library().rl_mix(
+        len(experts),
+        vocabulary,
+        stride,
+        (c_void_p * len(experts))(*(_rows(log_probs, stride) for log_probs in experts)),
+        length,
+        _address(targets_T, np.int32, length),
+        weights.ctypes.data,
+        byref(count),
+        logprobs.ctypes.data,
+        own.ctypes.data,
+        None if ranks is None else ranks.ctypes.data,
+        None if entropies is None else entropies.ctypes.data,
+        None if mixed is None else mixed.ctypes.data,
+        broken.ctypes.data,
+    )
+    distributions = None if mixed is None else mixed[:, :vocabulary]
+    return Mixed(
+        logprobs, own, ranks, entropies, distributions, weights, count.value, broken.astype(bool), read
+    )
+
+
+def _rows(log_probs_TV: Floats, stride: int) -> int:
+    if log_probs_TV.strides != (4 * stride, 4) or log_probs_TV.dtype != np.float32:
+        raise ValueError("log-probabilities must be rows of float32 with room for padding")
+    return int(log_probs_TV.ctypes.data)

@@ -1,0 +1,451 @@
+"""A model packed for the native core: the structures of `src/rlstm.h`, and what they point to.
+
+Everything is padded to LANES values: every vector, every block of gates, both sides of every matrix. Padding
+is zero and stays zero. Shape suffixes: N rows of a matrix, M columns, R and Q axes, P fast weights, D
+elements of all cores and biases, T tokens, V vocabulary.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlstm_model.config import ModelConfig
+from rlstm_model.native.library import library
+
+LANES: Final = 16
+
+Floats = NDArray[np.float32]
+
+
+class _Matrix(Structure):
+    _fields_ = [
+        ("n", c_int32),
+        ("m", c_int32),
+        ("half", c_int32),
+        ("forward", c_void_p),
+        ("backward", c_void_p),
+    ]
+
+
+class _Weight(Structure):
+    _fields_ = [
+        ("shared", _Matrix),
+        ("left", _Matrix),
+        ("right", _Matrix),
+        ("own", c_int64),
+        ("r", c_int32),
+        ("q", c_int32),
+    ]
+
+
+class _Bias(Structure):
+    _fields_ = [("shared", c_void_p), ("own", c_int64), ("n", c_int32), ("present", c_int32)]
+
+
+class _Layer(Structure):
+    _fields_ = [
+        ("input", c_int32),
+        ("hidden", c_int32),
+        ("low", c_int32),
+        ("x", _Weight),
+        ("h", _Weight),
+        ("u", _Weight),
+        ("c", _Weight),
+        ("bias", _Bias),
+        ("up", POINTER(_Weight)),
+        ("down", POINTER(_Weight)),
+        ("gate", POINTER(_Bias)),
+    ]
+
+
+class _Model(Structure):
+    _fields_ = [
+        *(
+            (name, c_int32)
+            for name in (
+                "vocab",
+                "padded_vocab",
+                "layers",
+                "rlstm",
+                "capped",
+                "rounds",
+                "stacking",
+                "components",
+                "embedding_width",
+                "embedding_half",
+                "feature_width",
+            )
+        ),
+        ("embedding", c_void_p),
+        ("input_left", c_void_p),
+        ("input_right", _Matrix),
+        ("input_own", c_int64),
+        ("input_r", c_int32),
+        ("input_q", c_int32),
+        ("output", _Weight),
+        ("output_bias", _Bias),
+        ("projection", _Weight),
+        ("mixing", _Weight),
+        ("projection_bias", _Bias),
+        ("layer", POINTER(_Layer)),
+        ("fast_weights", c_int64),
+        ("own_size", c_int64),
+        ("half", c_int32),
+        ("whole", c_int32),
+        ("places", c_void_p),
+        ("precision", c_void_p),
+        ("shrink", c_void_p),
+        ("shrink_all", c_float),
+        ("max_norm", c_float),
+    ]
+
+
+class RowStruct(Structure):
+    """One row of a window: addresses and a length."""
+
+    _fields_ = [
+        *(
+            (name, c_void_p)
+            for name in (
+                "delta",
+                "delta_after",
+                "gradient",
+                "state",
+                "ids",
+                "targets",
+                "loss",
+                "log_probs",
+            )
+        ),
+        ("length", c_int32),
+        ("rate", c_float),
+        ("step", c_void_p),
+    ]
+
+
+class StepStruct(Structure):
+    """What became of a row's step."""
+
+    _fields_ = [("norm", c_float), ("gradient_norm", c_float), ("scale", c_float), ("taken", c_int32)]
+
+
+def padded(size: int) -> int:
+    """The next multiple of LANES."""
+    return -(-size // LANES) * LANES
+
+
+class Axes(NamedTuple):
+    """Fixed axes of a matrix ``[.., N, M]``: ``left`` ``[.., N, R]`` and ``right`` ``[.., Q, M]``."""
+
+    left: Floats
+    right: Floats
+
+
+class Space(NamedTuple):
+    """What rows may change: cores between ``axes``, by weight name, and the biases named.
+
+    chosen_P  the places of the fast weights among the elements of all cores and biases; None is all of them
+    dtype     of fast weights: float16 or float32
+    whole     every weight instead. A row is then read with a model of its own
+    """
+
+    axes: Mapping[str, Axes]
+    biases: Sequence[str]
+    chosen_P: NDArray[np.int64] | None = None
+    dtype: type = np.float32
+    whole: bool = False
+
+
+class Rule(NamedTuple):
+    """One step: delta - shrink delta - rate precision gradient, cut back to the norm ``max_norm``.
+
+    ``precision_P`` None is 1 for all; ``shrink_P`` may be one number for all.
+    """
+
+    precision_P: Floats | None = None
+    shrink_P: "Floats | float" = 0.0
+    max_norm: float = float("inf")
+
+
+class PackedModel:
+    """A model packed for the native core, with the places of what rows add to it.
+
+    fast_weights  P: all elements of cores, as :class:`Space` orders them, and of biases; or those chosen
+    dtype         of deltas
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, NDArray[Any]],
+        space: Space | None = None,
+        rule: Rule | None = None,
+    ) -> None:
+        """``weights`` are float16 or float32 arrays by name; half precision stays so."""
+        self.config = config
+        self._kept: list[Any] = []
+        self._weights = weights
+        self._space = space or Space({}, ())
+        self._laid: list[tuple[str, int, Callable[[Floats], None]]] = []
+        self._offsets: dict[str, list[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]]] = {}
+        self._size = 0
+        self.struct = self._build()
+        """What the core reads; it lives as long as this does."""
+        widths = [weights[f"stack.layers.{layer}.h"].shape[1] for layer in range(config.num_layers)]
+        starts = np.cumsum([0, *map(padded, widths)])
+        self.state_size = 2 * int(starts[-1])
+        self._units = np.concatenate([np.arange(w) + s for w, s in zip(widths, starts, strict=False)])
+        self.padded_vocab = int(self.struct.padded_vocab)
+        self._add_rule(self._places(), rule or Rule())
+
+    @property
+    def names(self) -> list[str]:
+        """The weights of which cores and biases are elements, in their order."""
+        return [*self._weights] if self._space.whole else [*self._space.axes, *self._space.biases]
+
+    def lay(self, delta_P: Floats) -> None:
+        """Lay a row's fast weights over a model that is ``whole``; those that were there before go."""
+        parts, done = {}, 0
+        for name, weight in self._weights.items():
+            part = delta_P[done : done + weight.size].reshape(weight.shape)
+            parts[name] = part if "mogrifier_" in name else part[None]  # stacked over rounds, or single
+            done += weight.size
+        for name, index, put in self._laid:
+            put(np.ascontiguousarray(parts[name][index], np.float32))
+
+    def pad_states(self, states_N2S: Floats) -> Floats:
+        """States ``[N, 2, S]``, h and then c of all layers' units, as rows take them: padded copies."""
+        whole = np.zeros((len(states_N2S), 2, self.state_size // 2), np.float32)
+        whole[:, :, self._units] = states_N2S
+        return whole
+
+    def unpad_states(self, whole: Floats) -> Floats:
+        """The states ``[N, 2, S]`` that padded ones hold."""
+        return np.asarray(whole[:, :, self._units])
+
+    def _add_rule(self, places_D: NDArray[np.int64], rule: Rule) -> None:
+        chosen = self._space.chosen_P
+        places = places_D if chosen is None else places_D[chosen]
+        self.fast_weights, self.dtype = len(places), self._space.dtype
+        struct = self.struct
+        struct.fast_weights, struct.own_size = len(places), self._size
+        struct.half, struct.whole = int(self.dtype is np.float16), int(self._space.whole)
+        struct.places = self._keep(places.astype(np.int32))
+        struct.max_norm = rule.max_norm
+        if rule.precision_P is not None:
+            struct.precision = self._keep(_vector(rule.precision_P, len(places)))
+        if isinstance(rule.shrink_P, float):
+            struct.shrink_all = rule.shrink_P
+        else:
+            struct.shrink = self._keep(_vector(rule.shrink_P, len(places)))
+
+    # ---- packing ------------------------------------------------------------------------------------------
+
+    def _keep(self, array: NDArray[Any]) -> int:
+        self._kept.append(array)
+        return int(array.ctypes.data)
+
+    def _matrix(
+        self, weight_NM: NDArray[Any], rows: int, columns: int, name: str = "", index: int = 0
+    ) -> _Matrix:
+        """``rows`` and ``columns`` are the blocks of each side, which are padded one by one.
+
+        ``name`` and ``index``: whose whole weights may be laid over it.
+        """
+        sides, blocks = weight_NM.shape, (rows, columns)
+        n, m = (count * padded(side // count) for side, count in zip(sides, blocks, strict=True))
+        forward = np.zeros((n // LANES, m, LANES), np.float32)
+        backward = np.zeros((m // LANES, n, LANES), np.float32)
+        dense = np.ascontiguousarray(weight_NM, np.float32)
+        _pack(dense, None, blocks, forward, backward)
+        half = weight_NM.dtype == np.float16 and not self._space.whole
+        if half:
+            forward, backward = forward.astype(np.float16), backward.astype(np.float16)
+        if self._space.whole:
+            self._laid.append((name, index, lambda part: _pack(dense, part, blocks, forward, backward)))
+        return _Matrix(n, m, int(half), self._keep(forward), self._keep(backward))
+
+    def _weight(self, name: str, rows: int, columns: int, index: int | None = None) -> _Weight:
+        weight = self._weights[name] if index is None else self._weights[name][index]
+        shared = self._matrix(weight, rows, columns, name, index or 0)
+        if self._space.whole:
+            own = self._claim(name, weight.shape, (rows, columns))
+            return _Weight(shared, _Matrix(), _Matrix(), own, 0, 0)
+        axes = self._space.axes.get(name)
+        if axes is None:
+            return _Weight(shared, _Matrix(), _Matrix(), -1, 0, 0)
+        left, right = axes if index is None else (axes.left[index], axes.right[index])
+        own = self._claim(name, (left.shape[1], right.shape[0]), (1, 1))
+        left_matrix, right_matrix = (
+            self._matrix(_single(left), rows, 1),
+            self._matrix(_single(right), 1, columns),
+        )
+        return _Weight(shared, left_matrix, right_matrix, own, left_matrix.m, right_matrix.n)
+
+    def _bias(self, name: str, blocks: int, index: int | None = None, fill: float = 0.0) -> _Bias:
+        bias = self._weights.get(name)
+        if bias is None:
+            return _Bias(None, -1, 0, 0)
+        values = bias if index is None else bias[index]
+        whole = np.full((blocks, padded(len(values) // blocks)), fill, np.float32)
+        whole[:, : len(values) // blocks] = values.reshape(blocks, -1)
+        own = -1
+        if self._space.whole or name in self._space.biases:
+            own = self._claim(name, values.shape, (blocks,))
+        if self._space.whole:
+            self._laid.append((name, index or 0, _adding(whole[:, : len(values) // blocks])))
+        return _Bias(self._keep(whole), own, whole.size, 1)
+
+    def _claim(self, name: str, shape: tuple[int, ...], blocks: tuple[int, ...]) -> int:
+        """A place among a row's fast weights for an array of a shape; tied matrices have one."""
+        sides = tuple(b * padded(s // b) for s, b in zip(shape, blocks, strict=True))
+        offset = self._size
+        self._offsets.setdefault(name, []).append((offset, shape, blocks, sides))
+        self._size += int(np.prod(sides))
+        return offset
+
+    def _build(self) -> _Model:
+        config, weights = self.config, self._weights
+        embedding = weights["embedding.input"]
+        width = embedding.shape[1]
+        half = embedding.dtype == np.float16 and not self._space.whole
+        rows = np.zeros((len(embedding), padded(width)), np.float16 if half else np.float32)
+        rows[:, :width] = embedding
+        if self._space.whole:
+            self._laid.append(("embedding.input", 0, _adding(rows[:, :width])))
+        model = _Model(
+            vocab=config.vocab_size,
+            padded_vocab=padded(config.vocab_size),
+            layers=config.num_layers,
+            rlstm=int(config.cell == "rlstm"),
+            capped=int(config.cap_input_gate),
+            rounds=config.mogrifier_rounds,
+            stacking=("residual", "skip", "plain").index(config.stacking),
+            components=config.softmax_components,
+            embedding_width=padded(width),
+            embedding_half=int(half),
+            feature_width=padded(weights[f"stack.layers.{config.num_layers - 1}.h"].shape[1]),
+            embedding=self._keep(rows),
+            input_own=-1,
+        )
+        self._input(model)
+        matrix = "embedding.output" if "embedding.output" in weights else "embedding.input"
+        model.output = self._weight(matrix, 1, 1)
+        if matrix == "embedding.input" and model.input_own >= 0:  # tied: one core for both
+            self._size = model.output.own
+            self._offsets[matrix].pop()
+            model.output.own = model.input_own
+        model.output_bias = self._bias("embedding.bias", 1, fill=-1e30)
+        if config.softmax_components > 1:
+            self._mixture(model)
+        layers = [self._layer(layer) for layer in range(config.num_layers)]
+        model.layer = (_Layer * len(layers))(*layers)
+        self._kept.append(layers)
+        return model
+
+    def _input(self, model: _Model) -> None:
+        name, embedding = "embedding.input", self._weights["embedding.input"]
+        if self._space.whole:
+            model.input_own = self._claim(name, embedding.shape, (1, 1))
+            return
+        axes = self._space.axes.get(name)
+        if axes is None:
+            return
+        left = np.zeros((len(axes.left), padded(axes.left.shape[1])), np.float32)
+        left[:, : axes.left.shape[1]] = axes.left
+        model.input_left = self._keep(left)
+        model.input_right = self._matrix(_single(axes.right), 1, 1)
+        model.input_own = self._claim(name, (axes.left.shape[1], axes.right.shape[0]), (1, 1))
+        model.input_r, model.input_q = left.shape[1], model.input_right.n
+
+    def _mixture(self, model: _Model) -> None:
+        components, width = self.config.softmax_components, self.config.hidden_size
+        prefix = "embedding.mixture."
+        projection = self._weights[f"{prefix}projection"].reshape(components * width, width)
+        model.projection = _Weight(self._matrix(projection, components, 1), _Matrix(), _Matrix(), -1, 0, 0)
+        mixing = self._matrix(self._weights[f"{prefix}weights"], 1, 1)
+        model.mixing = _Weight(mixing, _Matrix(), _Matrix(), -1, 0, 0)
+        bias = self._weights[f"{prefix}projection_bias"]
+        whole = np.zeros((components, padded(width)), np.float32)
+        whole[:, :width] = bias
+        model.projection_bias = _Bias(self._keep(whole), -1, whole.size, 1)
+
+    def _layer(self, number: int) -> _Layer:
+        config, prefix = self.config, f"stack.layers.{number}."
+        rlstm, rounds = config.cell == "rlstm", range(config.mogrifier_rounds)
+        nothing = _Weight(_Matrix(), _Matrix(), _Matrix(), -1, 0, 0)
+        layer = _Layer(
+            x=self._weight(f"{prefix}x", 2 if rlstm else 4, 1),
+            h=self._weight(f"{prefix}h", 3 if rlstm else 4, 1),
+            u=self._weight(f"{prefix}u", 1, 1) if rlstm else nothing,
+            c=self._weight(f"{prefix}c", 1, 1) if rlstm else nothing,
+            bias=self._bias(f"{prefix}bias", 4),
+        )
+        layer.input, layer.hidden = layer.x.shared.m, layer.h.shared.m
+        up = [self._weight(f"{prefix}mogrifier_up", 1, 1, k) for k in rounds]
+        layer.up = (_Weight * len(up))(*up)
+        if config.mogrifier_rank and rounds:
+            down = [self._weight(f"{prefix}mogrifier_down", 1, 1, k) for k in rounds]
+            layer.down = (_Weight * len(down))(*down)
+            layer.low = down[0].shared.n
+        gates = [self._bias(f"{prefix}mogrifier_bias", 1, k) for k in rounds]
+        layer.gate = (_Bias * len(gates))(*gates)
+        return layer
+
+    def _places(self) -> NDArray[np.int64]:
+        places = []
+        for name in self.names:
+            for offset, shape, blocks, sides in self._offsets.get(name, ()):
+                index = np.arange(int(np.prod(shape))).reshape(shape)
+                whole = np.full(sides, -1)
+                whole[np.ix_(*(_inside(s, b) for s, b in zip(shape, blocks, strict=True)))] = index
+                flat = np.empty(index.size, np.int64)
+                inside = whole.ravel() >= 0
+                flat[whole.ravel()[inside]] = np.flatnonzero(inside) + offset
+                places.append(flat)
+        return np.concatenate(places) if places else np.empty(0, np.int64)
+
+
+def _pack(
+    dense_NM: Floats, delta_NM: Floats | None, blocks: tuple[int, int], forward: Floats, backward: Floats
+) -> None:
+    n, m = dense_NM.shape
+    delta = None if delta_NM is None else delta_NM.ctypes.data
+    library().rl_pack(dense_NM.ctypes.data, delta, n, m, *blocks, forward.ctypes.data, backward.ctypes.data)
+
+
+def _adding(whole: Floats) -> Callable[[Floats], None]:
+    """Puts what is given, added to the values that there are now, where they are."""
+    loaded = whole.copy()
+
+    def put(part: Floats) -> None:
+        whole[:] = loaded + part.reshape(loaded.shape)
+
+    return put
+
+
+def _vector(values: Floats, size: int) -> Floats:
+    vector = np.ascontiguousarray(values, np.float32)
+    if vector.shape != (size,):
+        raise ValueError(f"a rule of {size} fast weights has {size} numbers, not {vector.shape}")
+    return vector
+
+
+def _inside(size: int, blocks: int) -> NDArray[np.int64]:
+    """Where the values of padded blocks stand."""
+    each = size // blocks
+    return (np.arange(blocks)[:, None] * padded(each) + np.arange(each)).ravel()
+
+
+def _single(array: NDArray[Any]) -> Floats:
+    return np.asarray(array, np.float32)
+
+
+def _pad_blocks(weight_NM: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
+    n, m = weight_NM.shape
+    whole = np.zeros((rows * padded(n // rows), columns * padded(m // columns)), weight_NM.dtype)
+    whole[np.ix_(_inside(n, rows), _inside(m, columns))] = weight_NM
+    return whole

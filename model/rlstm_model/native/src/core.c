@@ -1,0 +1,402 @@
+/* The pool of threads, the choice of an instruction set, and the mixture. */
+#include "rlstm.h"
+
+#include <stdlib.h>
+
+#include "lanes.h"
+#include "team.h"
+
+#if defined(_WIN32)
+#include <windows.h>
+#else
+#include <pthread.h>
+#include <sched.h>
+#endif
+
+/* ---- instruction sets ----------------------------------------------------------------------------------- */
+
+#define DECLARE(set)                              \
+  int64_t rl_room_##set(rl_batch *batch);         \
+  void rl_lay_out_##set(rl_batch *batch);         \
+  void rl_read_##set(rl_batch *batch, int thread); \
+  void rl_distribution_##set(const rl_token *token, int32_t *rank, float *entropy, float *mixed);
+#define KERNELS(set) {rl_room_##set, rl_lay_out_##set, rl_read_##set, rl_distribution_##set}
+
+#if defined(__x86_64__) || defined(_M_X64)
+DECLARE(avx512)
+DECLARE(avx2)
+#endif
+DECLARE(portable)
+
+typedef struct {
+  const char *name, *identity;
+  rl_kernels kernels;
+} instruction_set;
+
+static const instruction_set sets[] = {
+#if defined(__x86_64__) || defined(_M_X64)
+    {"avx512", "fma", KERNELS(avx512)},
+    {"avx2", "fma", KERNELS(avx2)},
+#endif
+#if defined(__aarch64__)
+    {"neon", "fma", KERNELS(portable)},
+#else
+    {"portable", "plain", KERNELS(portable)},
+#endif
+};
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <cpuid.h>
+
+/* Whether processor and system offer a set: by its feature bits, and the registers that the system saves. */
+static int offered(int i) {
+  const unsigned fma = 1u << 12, saved_by_system = 1u << 27, f16c = 1u << 29, avx2 = 1u << 5, avx512f = 1u << 16;
+  unsigned a, b, c, d, registers, high;
+  if (i > 1) return 1;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & (fma | saved_by_system | f16c)) != (fma | saved_by_system | f16c)) return 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(b & avx2) || (i == 0 && !(b & avx512f))) return 0;
+  __asm__("xgetbv" : "=a"(registers), "=d"(high) : "c"(0));
+  const unsigned wanted = i == 0 ? 0xe6 : 0x6;
+  return (registers & wanted) == wanted;
+}
+#else
+static int offered(int i) { return i >= 0; }
+#endif
+
+static const instruction_set *choose(void) {
+  const char *asked = getenv("RLSTM_INSTRUCTIONS");
+  const int count = sizeof sets / sizeof *sets;
+  for (int i = 0; i < count; i++) {
+    if (!offered(i)) continue;
+    if (asked == NULL || strcmp(asked, sets[i].name) == 0) return &sets[i];
+  }
+  return &sets[count - 1];
+}
+
+static const instruction_set *chosen(void) {
+  static const instruction_set *_Atomic set;
+  const instruction_set *known = set;
+  if (known == NULL) set = known = choose();
+  return known;
+}
+
+const char *rl_instructions(void) { return chosen()->name; }
+
+const char *rl_identity(void) { return chosen()->identity; }
+
+/* ---- threads -------------------------------------------------------------------------------------------- */
+
+#if defined(_WIN32)
+typedef SRWLOCK mutex;
+typedef CONDITION_VARIABLE condition;
+typedef HANDLE thread;
+#define LOCK AcquireSRWLockExclusive
+#define UNLOCK ReleaseSRWLockExclusive
+#define WAIT(c, m) SleepConditionVariableSRW(c, m, INFINITE, 0)
+#define WAKE WakeAllConditionVariable
+#define GIVE_WAY() SwitchToThread()
+#define RUN(name) static DWORD WINAPI name(LPVOID argument)
+static int begin(thread *t, LPTHREAD_START_ROUTINE run, void *argument) {
+  *t = CreateThread(NULL, 0, run, argument, 0, NULL);
+  return *t == NULL;
+}
+static void join(thread t) { WaitForSingleObject(t, INFINITE), CloseHandle(t); }
+static void make(mutex *m, condition *c) { InitializeSRWLock(m), InitializeConditionVariable(c); }
+#else
+typedef pthread_mutex_t mutex;
+typedef pthread_cond_t condition;
+typedef pthread_t thread;
+#define LOCK pthread_mutex_lock
+#define UNLOCK pthread_mutex_unlock
+#define WAIT(c, m) pthread_cond_wait(c, m)
+#define WAKE pthread_cond_broadcast
+#define GIVE_WAY() sched_yield()
+#define RUN(name) static void *name(void *argument)
+static int begin(thread *t, void *(*run)(void *), void *argument) { return pthread_create(t, NULL, run, argument); }
+static void join(thread t) { pthread_join(t, NULL); }
+static void make(mutex *m, condition *c) { pthread_mutex_init(m, NULL), pthread_cond_init(c, NULL); }
+#endif
+
+/* Turns of an empty loop before a waiting thread lets others run. */
+#define SPINS 4000
+
+INLINE void pause_(void) {
+#if defined(__x86_64__) || defined(_M_X64)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+void rl_barrier(rl_team *team) {
+  const unsigned turn = atomic_load_explicit(&team->turn, memory_order_acquire);
+  if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) == team->size - 1) {
+    atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
+    atomic_store_explicit(&team->turn, turn + 1, memory_order_release);
+    return;
+  }
+  for (int spins = 0; atomic_load_explicit(&team->turn, memory_order_acquire) == turn; spins++) {
+    if (spins < SPINS)
+      pause_();
+    else
+      GIVE_WAY();
+  }
+}
+
+float *rl_take(rl_arena *arena, int64_t count) {
+  float *memory = arena->memory == NULL ? NULL : (float *)(arena->memory + arena->used);
+  arena->used += (count * 4 + 63) / 64 * 64;
+  return memory;
+}
+
+/* Batches of a window: every thread reads whole ones, or all of them together a single one. */
+typedef struct {
+  rl_batch *batch;
+  const rl_row **row;
+  int32_t count;
+  int together;
+} window;
+
+struct rl_pool {
+  int threads;
+  thread *thread;
+  rl_arena *arena; /* one a thread */
+  rl_team team, alone;
+  mutex lock;
+  condition work, done;
+  atomic_uint number; /* of the window that is to be done */
+  atomic_int left;    /* threads that are not done with it */
+  int closing;
+  window window;
+  atomic_int failed;
+};
+
+typedef struct {
+  rl_pool *pool;
+  int number;
+} worker;
+
+static int fits(rl_arena *arena, int64_t size) {
+  arena->used = 0;
+  if (arena->size >= size) return 1;
+  char *memory = malloc(size + size / 8 + 64);
+  if (memory == NULL) return 0;
+  free(arena->memory);
+  arena->memory = memory, arena->size = size + size / 8;
+  return 1;
+}
+
+static int prepare(rl_batch *batch) {
+  const rl_kernels *kernels = &chosen()->kernels;
+  if (!fits(batch->arena, kernels->room(batch))) return 0;
+  kernels->lay_out(batch);
+  return 1;
+}
+
+static void take_part(rl_pool *pool, int number) {
+  window *w = &pool->window;
+  const rl_kernels *kernels = &chosen()->kernels;
+  if (w->together) {
+    kernels->read(w->batch, number);
+    return;
+  }
+  for (int i = number; i < w->count; i += pool->threads) {
+    rl_batch *batch = &w->batch[i];
+    batch->arena = &pool->arena[number];
+    if (!prepare(batch)) {
+      atomic_store(&pool->failed, 1);
+      return;
+    }
+    kernels->read(batch, 0);
+  }
+}
+
+RUN(work_on) {
+  worker own = *(worker *)argument;
+  free(argument);
+  rl_pool *pool = own.pool;
+  unsigned known = 0;
+  for (;;) {
+    for (int spins = 0; spins < SPINS * 4 && atomic_load(&pool->number) == known; spins++) pause_();
+    LOCK(&pool->lock);
+    while (atomic_load(&pool->number) == known && !pool->closing) WAIT(&pool->work, &pool->lock);
+    const int closing = pool->closing;
+    known = atomic_load(&pool->number);
+    UNLOCK(&pool->lock);
+    if (closing) return 0;
+    take_part(pool, own.number);
+    if (atomic_fetch_sub(&pool->left, 1) == 1) {
+      LOCK(&pool->lock);
+      WAKE(&pool->done);
+      UNLOCK(&pool->lock);
+    }
+  }
+}
+
+rl_pool *rl_pool_new(int32_t threads) {
+  rl_pool *pool = calloc(1, sizeof *pool);
+  if (pool == NULL) return NULL;
+  make(&pool->lock, &pool->work);
+  make(&pool->lock, &pool->done);
+  pool->alone.size = 1;
+  pool->thread = calloc(threads, sizeof *pool->thread);
+  pool->arena = calloc(threads, sizeof *pool->arena);
+  pool->threads = 1;
+  for (int i = 1; pool->thread != NULL && pool->arena != NULL && i < threads; i++) {
+    worker *own = malloc(sizeof *own);
+    if (own == NULL) break;
+    *own = (worker){pool, i};
+    if (begin(&pool->thread[i], work_on, own) != 0) {
+      free(own);
+      break;
+    }
+    pool->threads = i + 1;
+  }
+  pool->team.size = pool->threads;
+  if (pool->threads == threads && pool->arena != NULL) return pool;
+  rl_pool_free(pool);
+  return NULL;
+}
+
+void rl_pool_free(rl_pool *pool) {
+  if (pool == NULL) return;
+  LOCK(&pool->lock);
+  pool->closing = 1;
+  WAKE(&pool->work);
+  UNLOCK(&pool->lock);
+  for (int i = 1; i < pool->threads; i++) join(pool->thread[i]);
+  for (int i = 0; pool->arena != NULL && i < pool->threads; i++) free(pool->arena[i].memory);
+  free(pool->arena), free(pool->thread), free(pool);
+}
+
+/* ---- a window ------------------------------------------------------------------------------------------- */
+
+/* Rows of one batch at most: more would leave the caches. */
+#define ROWS_AT_ONCE 32
+/* With fewer rows for each thread, threads share columns and not rows. */
+#define ROWS_A_THREAD 6
+
+static int valid(const rl_model *model, int32_t rows, const rl_row *row) {
+  if (rows < 1) return 0;
+  for (int i = 0; i < rows; i++) {
+    const rl_row *r = &row[i];
+    const int learns = r->targets != NULL;
+    if (r->length < 1 || (i > 0 && r->length > row[i - 1].length)) return 0;
+    if ((r->delta != NULL || learns) && model->fast_weights == 0) return 0;
+    if (learns && (r->loss == NULL || r->length != row[0].length || model->components > 1)) return 0;
+    if (learns && i > 0 && row[i - 1].targets == NULL) return 0;
+    for (int t = 0; t < r->length; t++) {
+      if (r->ids[t] < 0 || r->ids[t] >= model->vocab) return 0;
+      if (learns && (r->targets[t] < 0 || r->targets[t] >= model->vocab)) return 0;
+    }
+  }
+  return 1;
+}
+
+static void run(rl_pool *pool) {
+  if (pool->threads > 1) {
+    atomic_store(&pool->left, pool->threads - 1);
+    LOCK(&pool->lock);
+    atomic_fetch_add(&pool->number, 1);
+    WAKE(&pool->work);
+    UNLOCK(&pool->lock);
+  }
+  take_part(pool, 0);
+  if (pool->threads == 1) return;
+  for (int spins = 0; spins < SPINS * 4 && atomic_load(&pool->left) > 0; spins++) pause_();
+  LOCK(&pool->lock);
+  while (atomic_load(&pool->left) > 0) WAIT(&pool->done, &pool->lock);
+  UNLOCK(&pool->lock);
+}
+
+int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_row *row, float temperature) {
+  if (!valid(model, rows, row)) return -2;
+  const int together = pool->threads > 1 && rows < ROWS_A_THREAD * pool->threads;
+  int32_t count = together ? 1 : (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+  if (!together && count % pool->threads != 0 && rows >= pool->threads) count += pool->threads - count % pool->threads;
+  window *w = &pool->window;
+  w->batch = calloc(count, sizeof *w->batch);
+  w->row = calloc(rows, sizeof *w->row);
+  w->count = count, w->together = together;
+  atomic_store(&pool->failed, w->batch == NULL || w->row == NULL);
+  if (!atomic_load(&pool->failed)) {
+    for (int i = 0, at = 0; i < count; i++) { /* every batch gets rows of all lengths */
+      const int first = at;
+      for (int r = i; r < rows; r += count) w->row[at++] = &row[r];
+      w->batch[i] = (rl_batch){.model = model, .rows = at - first, .row = w->row + first, .temperature = temperature,
+                               .arena = &pool->arena[0], .team = together ? &pool->team : &pool->alone};
+    }
+    if (together && !prepare(w->batch))
+      atomic_store(&pool->failed, 1);
+    else
+      run(pool);
+  }
+  free(w->batch), free(w->row);
+  return atomic_load(&pool->failed) ? -1 : 0;
+}
+
+/* ---- the mixture ---------------------------------------------------------------------------------------- */
+
+#define MOST_EXPERTS 64
+
+int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *const *log_probs, int32_t length,
+               const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
+               int32_t *ranks, float *entropies, float *mixed, uint8_t *broken) {
+  if (experts < 1 || experts > MOST_EXPERTS) return -1;
+  for (int32_t t = 0; t < length; t++) {
+    const float *row[MOST_EXPERTS];
+    double speaking[MOST_EXPERTS], usable = 0.0, best = -__builtin_inf(), total = 0.0, likelihood[MOST_EXPERTS];
+    int heard = 0;
+    for (int k = 0; k < experts; k++) {
+      row[k] = log_probs[k] + t * stride;
+      const float value = row[k][targets[t]];
+      const int good = value < __builtin_inff();
+      if (!good) broken[k] = 1;
+      own[t * experts + k] = value;
+      heard += good;
+      speaking[k] = good ? weights[k] : 0.0;
+      usable += speaking[k];
+      if (good && value > best) best = value;
+    }
+    if (heard == 0) return t;
+    for (int k = 0; k < experts; k++) {
+      const int good = own[t * experts + k] < __builtin_inff();
+      likelihood[k] = !good ? 0.0 : best == -__builtin_inf() ? 1.0 : exp_d((double)own[t * experts + k] - best);
+      total += weights[k] * likelihood[k];
+    }
+    logprobs[t] = best + log_d(heard < experts ? total / usable : total);
+    if (ranks != NULL) {
+      float heed[MOST_EXPERTS];
+      for (int k = 0; k < experts; k++) heed[k] = (float)(heard < experts ? speaking[k] / usable : speaking[k]);
+      const rl_token token = {experts, vocab, targets[t], row, heed};
+      chosen()->kernels.distribution(&token, &ranks[t], &entropies[t], mixed == NULL ? NULL : mixed + t * stride);
+    }
+    const double given = 1.0 / ((double)*tokens + 2.0), kept = 1.0 - given;
+    for (int k = 0; k < experts; k++) weights[k] = weights[k] * likelihood[k] / total * kept + given / experts;
+    ++*tokens;
+  }
+  return length;
+}
+
+/* ---- packing -------------------------------------------------------------------------------------------- */
+
+INLINE int64_t padded_place(int64_t i, int64_t block) {
+  return i / block * ((block + RL_LANES - 1) / RL_LANES * RL_LANES) + i % block;
+}
+
+void rl_pack(const float *matrix, const float *delta, int32_t n, int32_t m, int32_t row_blocks, int32_t column_blocks,
+             float *forward, float *backward) {
+  const int64_t rows = n / row_blocks, columns = m / column_blocks;
+  const int64_t depth = column_blocks * ((columns + RL_LANES - 1) / RL_LANES * RL_LANES);
+  const int64_t height = row_blocks * ((rows + RL_LANES - 1) / RL_LANES * RL_LANES);
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t row = padded_place(i, rows);
+    float *ahead = forward + row / RL_LANES * depth * RL_LANES + row % RL_LANES, *back = backward + row * RL_LANES;
+    for (int64_t j = 0; j < m; j++) {
+      const int64_t column = padded_place(j, columns);
+      const float value = matrix[i * m + j] + (delta == NULL ? 0.0f : delta[i * m + j]);
+      ahead[column * RL_LANES] = value;
+      back[column / RL_LANES * height * RL_LANES + column % RL_LANES] = value;
+    }
+  }
+}

@@ -1,0 +1,1207 @@
+/* Products, cells and their gradients, compiled once for each instruction set.
+ *
+ * Threads of a team own columns of what is computed: panels of LANES, the same in every step. A barrier stands
+ * wherever one thread reads what another has written.
+ */
+#include "lanes.h"
+#include "rlstm.h"
+#include "team.h"
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define FOR_SET(name) JOIN(name, RL_SET)
+
+/* ---- products ------------------------------------------------------------------------------------------- */
+
+/* Terms of a sum that are added before the sum is put down: as many as leave panels in a core's cache. */
+#define DEPTH 512
+
+/* Rows and panels of a tile: as many sums as there are registers for. Where rows are cut into blocks, which differ
+ * by one at most, all of them have the same number of panels. */
+#if WIDTH == 16
+#define MOST_ROWS 12
+#define WIDEST 8
+static const int panels_of[MOST_ROWS + 1] = {0, 8, 8, 8, 4, 4, 2, 2, 2, 2, 2, 2, 2};
+#else
+#define MOST_ROWS 6
+#define WIDEST 4
+#if WIDTH == 8
+static const int panels_of[MOST_ROWS + 1] = {0, 4, 3, 2, 1, 1, 1};
+#else
+static const int panels_of[MOST_ROWS + 1] = {0, 4, 2, 2, 1, 1, 1};
+#endif
+#endif
+
+typedef struct {
+  const float *x; /* rows, `ldx` apart */
+  int64_t ldx;
+  const void *w; /* panels of `depth` times LANES values, `panel` values apart */
+  int64_t panel;
+  int32_t depth;
+  float *y; /* rows, `ldy` apart: added to, unless `fresh` */
+  int64_t ldy;
+  int32_t fresh;
+} rl_tile;
+
+INLINE void tile(const int rows, const int panels, const int half, const rl_tile *t) {
+  vec sum[MOST_ROWS * WIDEST * PARTS];
+#pragma GCC unroll 32
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 32
+    for (int p = 0; p < panels * PARTS; p++)
+      sum[r * panels * PARTS + p] = t->fresh ? (vec){0} : load(t->y + r * t->ldy + p * WIDTH);
+  const float *x = t->x;
+  const float *w = t->w;
+  const uint16_t *h = t->w;
+  for (int k = 0; k < t->depth; k++) {
+    vec factor[WIDEST * PARTS];
+#pragma GCC unroll 32
+    for (int p = 0; p < panels; p++)
+#pragma GCC unroll 32
+      for (int q = 0; q < PARTS; q++)
+        factor[p * PARTS + q] = half ? load_half(h + p * t->panel + k * LANES + q * WIDTH)
+                                     : load(w + p * t->panel + k * LANES + q * WIDTH);
+#pragma GCC unroll 32
+    for (int r = 0; r < rows; r++) {
+      vec value = all(x[r * t->ldx + k]);
+#pragma GCC unroll 32
+      for (int p = 0; p < panels * PARTS; p++)
+        sum[r * panels * PARTS + p] = fma_(value, factor[p], sum[r * panels * PARTS + p]);
+    }
+  }
+#pragma GCC unroll 32
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 32
+    for (int p = 0; p < panels * PARTS; p++) store(t->y + r * t->ldy + p * WIDTH, sum[r * panels * PARTS + p]);
+}
+
+typedef void (*tile_function)(const rl_tile *);
+
+#define TILE(rows, panels, half) \
+  static void tile_##rows##_##panels##_##half(const rl_tile *t) { tile(rows, panels, half, t); }
+#define TILES(rows, panels) TILE(rows, panels, 0) TILE(rows, panels, 1)
+#define NARROW(rows) {tile_##rows##_1_0, tile_##rows##_1_1}
+#define WIDE(rows, panels) {tile_##rows##_##panels##_0, tile_##rows##_##panels##_1}
+
+TILES(1, 1) TILES(2, 1) TILES(3, 1) TILES(4, 1) TILES(5, 1) TILES(6, 1)
+#if WIDTH == 16
+TILES(7, 1) TILES(8, 1) TILES(9, 1) TILES(10, 1) TILES(11, 1) TILES(12, 1)
+TILES(1, 8) TILES(2, 8) TILES(3, 8) TILES(4, 4) TILES(5, 4) TILES(6, 2)
+TILES(7, 2) TILES(8, 2) TILES(9, 2) TILES(10, 2) TILES(11, 2) TILES(12, 2)
+static const tile_function narrow[MOST_ROWS][2] = {NARROW(1), NARROW(2), NARROW(3),  NARROW(4),  NARROW(5),  NARROW(6),
+                                                   NARROW(7), NARROW(8), NARROW(9), NARROW(10), NARROW(11), NARROW(12)};
+static const tile_function wide[MOST_ROWS][2] = {
+    WIDE(1, 8), WIDE(2, 8), WIDE(3, 8), WIDE(4, 4),  WIDE(5, 4),  WIDE(6, 2),
+    WIDE(7, 2), WIDE(8, 2), WIDE(9, 2), WIDE(10, 2), WIDE(11, 2), WIDE(12, 2)};
+#else
+#if WIDTH == 8
+TILES(1, 4) TILES(2, 3) TILES(3, 2)
+static const tile_function wide[MOST_ROWS][2] = {WIDE(1, 4), WIDE(2, 3), WIDE(3, 2), NARROW(4), NARROW(5), NARROW(6)};
+#else
+TILES(1, 4) TILES(2, 2) TILES(3, 2)
+static const tile_function wide[MOST_ROWS][2] = {WIDE(1, 4), WIDE(2, 2), WIDE(3, 2), NARROW(4), NARROW(5), NARROW(6)};
+#endif
+static const tile_function narrow[MOST_ROWS][2] = {NARROW(1), NARROW(2), NARROW(3), NARROW(4), NARROW(5), NARROW(6)};
+#endif
+
+/* Columns first .. last (panels) of y = W x, or of y = W' x, for `rows` rows. */
+static void product(const rl_matrix *w, int transposed, const float *x, int64_t ldx, int rows, float *y, int64_t ldy,
+                    int fresh, int first, int last) {
+  if (rows == 0 || first >= last) return;
+  const int depth = transposed ? w->n : w->m;
+  const char *packed = transposed ? w->backward : w->forward;
+  const int blocks = (rows + MOST_ROWS - 1) / MOST_ROWS, most = (rows + blocks - 1) / blocks;
+  const int at_once = panels_of[most];
+  float single[2 * LANES * DEPTH]; /* no tile of several blocks of rows is wider */
+  for (int panel = first; panel < last;) {
+    const int panels = last - panel >= at_once ? at_once : 1;
+    for (int k = 0; k < depth; k += DEPTH) {
+      rl_tile t = {.panel = (int64_t)depth * LANES, .depth = depth - k < DEPTH ? depth - k : DEPTH, .ldx = ldx,
+                   .ldy = ldy, .fresh = fresh && k == 0};
+      int half = w->half;
+      t.w = packed + (panel * t.panel + (int64_t)k * LANES) * (half ? 2 : 4);
+      if (half && blocks > 1) { /* widened once for all rows */
+        for (int p = 0; p < panels; p++)
+          for (int i = 0; i < t.depth * LANES; i += WIDTH)
+            store(single + p * t.depth * LANES + i, load_half((const uint16_t *)t.w + p * t.panel + i));
+        t.w = single, t.panel = t.depth * LANES, half = 0;
+      }
+      for (int block = 0, row = 0; block < blocks; block++) {
+        const int own = (rows - row + blocks - block - 1) / (blocks - block);
+        t.x = x + row * ldx + k;
+        t.y = y + row * ldy + panel * LANES;
+        (panels > 1 ? wide : narrow)[own - 1][half](&t);
+        row += own;
+      }
+    }
+    panel += panels;
+  }
+}
+
+/* ---- threads' shares ------------------------------------------------------------------------------------ */
+
+typedef struct {
+  int first, last;
+} range;
+
+#define EACH(i, columns) for (int64_t i = (columns).first * LANES; i < (columns).last * LANES; i += WIDTH)
+
+INLINE range share(int64_t count, int thread, int threads) {
+  return (range){(int)(count * thread / threads), (int)(count * (thread + 1) / threads)};
+}
+
+/* ---- matrices with what rows add ------------------------------------------------------------------------ */
+
+/* A batch at work. Activations of token `offset[t] + row` stand in its place of each array. */
+typedef struct {
+  rl_batch *batch;
+  const rl_model *model;
+  int thread, threads;
+  int rows, learners, steps;
+  int64_t tokens, learned; /* of all rows, of those that learn */
+  int32_t *active;         /* [steps] rows that read a token */
+  int32_t *adding;         /* [steps] rows up to the last one that has fast weights */
+  int64_t *offset;         /* [steps + 1] */
+  const float **own;       /* [rows] */
+  int64_t width, widest;   /* of all layers' states together; the widest vector */
+  float *low, *middle;     /* between the factors of what rows add */
+  float *gradient;         /* [learners, own_size] */
+} work;
+
+INLINE void wait_(work *w) {
+  if (w->threads > 1) rl_barrier(w->batch->team);
+}
+
+/* The sum of a b, LANES partial sums and a tree. */
+static float dot(const float *a, const float *b, int n) {
+  vec sum[PARTS];
+  float lane[LANES];
+  for (int p = 0; p < PARTS; p++) sum[p] = (vec){0};
+  for (int i = 0; i < n; i += LANES)
+    for (int p = 0; p < PARTS; p++)
+      sum[p] = fma_(load(a + i + p * WIDTH), load(b + i + p * WIDTH), sum[p]);
+  for (int p = 0; p < PARTS; p++) store(lane + p * WIDTH, sum[p]);
+  return tree(lane);
+}
+
+/* What rows add to a product: y grows by left core right x, or, going back, by right' core' left' x.
+ * `own` are the rows' fast weights; y's columns are panels of the thread. */
+static void add_own(work *w, const rl_weight *weight, int back, const float *x, int64_t ldx, int rows,
+                    const float *const *own, float *y, int64_t ldy, int blocks, int width, range columns) {
+  const rl_matrix *in = back ? &weight->left : &weight->right, *out = back ? &weight->right : &weight->left;
+  const int lows = back ? weight->r : weight->q, middles = back ? weight->q : weight->r;
+  range mine = share(lows / LANES, w->thread, w->threads);
+  product(in, back, x, ldx, rows, w->low, lows, 1, mine.first, mine.last);
+  wait_(w);
+  mine = share(middles / LANES, w->thread, w->threads);
+  for (int row = 0; row < rows; row++) {
+    float *middle = w->middle + (int64_t)row * middles;
+    const float *low = w->low + (int64_t)row * lows;
+    const float *core = own[row] == NULL ? NULL : own[row] + weight->own;
+    if (core == NULL) {
+      EACH(i, mine) store(middle + i, (vec){0});
+    } else if (!back) {
+      for (int64_t r = mine.first * LANES; r < mine.last * LANES; r++) middle[r] = dot(core + r * lows, low, lows);
+    } else {
+      EACH(i, mine) {
+        vec sum = {0};
+        for (int64_t r = 0; r < lows; r++) sum = fma_(all(low[r]), load(core + r * middles + i), sum);
+        store(middle + i, sum);
+      }
+    }
+  }
+  wait_(w);
+  for (int block = 0; block < blocks; block++)
+    product(out, back, w->middle, middles, rows, y, ldy, 0, block * width + columns.first,
+            block * width + columns.last);
+}
+
+/* y = W x, or y + W x unless `fresh`, for the thread's columns of each of `blocks` blocks of `width` panels. */
+static void apply(work *w, const rl_weight *weight, const float *x, int64_t ldx, int rows, int adding,
+                  const float *const *own, float *y, int64_t ldy, int fresh, int blocks, int width, range columns) {
+  for (int block = 0; block < blocks; block++)
+    product(&weight->shared, 0, x, ldx, rows, y, ldy, fresh, block * width + columns.first,
+            block * width + columns.last);
+  if (weight->own >= 0 && weight->r > 0 && adding > 0)
+    add_own(w, weight, 0, x, ldx, adding, own, y, ldy, blocks, width, columns);
+}
+
+/* The same with the transposed matrix, for rows that learn. */
+static void apply_back(work *w, const rl_weight *weight, const float *x, int64_t ldx, int rows,
+                       const float *const *own, float *y, int64_t ldy, int fresh, range columns) {
+  product(&weight->shared, 1, x, ldx, rows, y, ldy, fresh, columns.first, columns.last);
+  if (weight->own >= 0 && weight->r > 0)
+    add_own(w, weight, 1, x, ldx, rows, own, y, ldy, 1, 0, columns);
+}
+
+/* Rows of a bias, what each adds included: the thread's columns of each block. */
+static void fill_bias(const rl_bias *bias, int rows, const float *const *own, float *y, int64_t ldy, int blocks,
+                      int width, range columns) {
+  const int64_t length = (columns.last - columns.first) * LANES;
+  for (int row = 0; row < rows; row++)
+    for (int block = 0; block < blocks; block++) {
+      const int64_t at = (block * width + columns.first) * LANES;
+      float *out = y + row * ldy + at;
+      if (!bias->present) {
+        memset(out, 0, length * sizeof(float));
+        continue;
+      }
+      memcpy(out, bias->shared + at, length * sizeof(float));
+      if (bias->own >= 0 && own[row] != NULL)
+        for (int64_t i = 0; i < length; i += WIDTH) store(out + i, load(out + i) + load(own[row] + bias->own + at + i));
+    }
+}
+
+/* The gradient at what a row adds to W, from gradients `d` at the products W x of its tokens.
+ *
+ * Both are [learned, ..], token after token, `learners` rows a token; `scratch` holds them between the axes. */
+static void weight_gradient(work *w, const rl_weight *weight, const float *d, int64_t ldd, const float *x,
+                            int64_t ldx, float *low_d, float *low_x) {
+  if (weight->own < 0) return;
+  int64_t n = weight->r, m = weight->q, ld_n = n, ld_m = m;
+  if (n > 0) {
+    range mine = share(n / LANES, w->thread, w->threads);
+    product(&weight->left, 1, d, ldd, (int)w->learned, low_d, n, 1, mine.first, mine.last);
+    mine = share(m / LANES, w->thread, w->threads);
+    product(&weight->right, 0, x, ldx, (int)w->learned, low_x, m, 1, mine.first, mine.last);
+    d = low_d, x = low_x;
+    wait_(w);
+  } else {
+    n = weight->shared.n, m = weight->shared.m, ld_n = ldd, ld_m = ldx;
+  }
+  range mine = share(n, w->thread, w->threads);
+  const int learners = w->learners, steps = (int)(w->learned / learners);
+  for (int row = 0; row < learners; row++) {
+    float *gradient = w->gradient + row * w->model->own_size + weight->own;
+    const float *dr = d + row * ld_n, *xr = x + row * ld_m;
+    for (int64_t i = mine.first; i < mine.last; i++)
+      for (int64_t j = 0; j < m; j += LANES) {
+        float *to = gradient + i * m + j;
+        vec sum[PARTS];
+        for (int p = 0; p < PARTS; p++) sum[p] = load(to + p * WIDTH);
+        for (int t = 0; t < steps; t++) {
+          const vec value = all(dr[t * learners * ld_n + i]);
+          for (int p = 0; p < PARTS; p++)
+            sum[p] = fma_(value, load(xr + t * learners * ld_m + j + p * WIDTH), sum[p]);
+        }
+        for (int p = 0; p < PARTS; p++) store(to + p * WIDTH, sum[p]);
+      }
+  }
+  wait_(w);
+}
+
+static void bias_gradient(work *w, const rl_bias *bias, const float *d, int64_t ldd) {
+  if (!bias->present || bias->own < 0) return;
+  range mine = share(bias->n / LANES, w->thread, w->threads);
+  for (int row = 0; row < w->learners; row++) {
+    float *gradient = w->gradient + row * w->model->own_size + bias->own;
+    for (int64_t i = mine.first * LANES; i < mine.last * LANES; i += WIDTH) {
+      vec sum = load(gradient + i);
+      for (int64_t token = row; token < w->learned; token += w->learners) sum = sum + load(d + token * ldd + i);
+      store(gradient + i, sum);
+    }
+  }
+}
+
+/* ---- layers --------------------------------------------------------------------------------------------- */
+
+/* Activations of one layer over a window, [tokens, ..] each, and gradients [learned, ..] where it learns. */
+typedef struct {
+  float *x, *h, *c, *gates, *u, *tanh_c; /* what it reads; h; c; i j f o; i * j; tanh c */
+  float *low, *gate, *gated;             /* [rounds][tokens, ..] */
+  float *h0, *c0;                        /* [rows, hidden] before the window */
+  float *d_gates, *d_low, *d_gate, *d_x; /* gradients before the sigmoids and tanh, and at what it reads */
+} trail;
+
+INLINE int64_t round_width(const rl_layer *layer, int k) { return k % 2 == 0 ? layer->input : layer->hidden; }
+
+/* Where round k's array of `tokens` vectors of its width begins. */
+INLINE int64_t round_place(const rl_layer *layer, int k, int64_t tokens) {
+  return tokens * ((k + 1) / 2 * (int64_t)layer->input + k / 2 * (int64_t)layer->hidden);
+}
+
+static void mogrify(work *w, const rl_layer *layer, const trail *a, int64_t at, int rows, int adding, const float **x,
+                    const float **h) {
+  const rl_model *model = w->model;
+  for (int k = 0; k < model->rounds; k++) {
+    const int64_t width = round_width(layer, k), from = round_width(layer, k + 1);
+    const float *source = k % 2 == 0 ? *h : *x, *target = k % 2 == 0 ? *x : *h;
+    float *gate = a->gate + round_place(layer, k, w->tokens) + at * width;
+    float *gated = a->gated + round_place(layer, k, w->tokens) + at * width;
+    const range columns = share(width / LANES, w->thread, w->threads);
+    int64_t ld = from;
+    if (layer->down != NULL) {
+      float *low = a->low + (k * w->tokens + at) * layer->low;
+      apply(w, &layer->down[k], source, from, rows, adding, w->own, low, layer->low, 1, 1, 0,
+            share(layer->low / LANES, w->thread, w->threads));
+      wait_(w);
+      source = low, ld = layer->low;
+    }
+    fill_bias(&layer->gate[k], rows, w->own, gate, width, 1, 0, columns);
+    apply(w, &layer->up[k], source, ld, rows, adding, w->own, gate, width, 0, 1, 0, columns);
+    for (int row = 0; row < rows; row++) EACH(i, columns) {
+        const vec value = 2.0f * sigmoid_(load(gate + row * width + i));
+        store(gate + row * width + i, value);
+        store(gated + row * width + i, value * load(target + row * width + i));
+      }
+    wait_(w);
+    *(k % 2 == 0 ? x : h) = gated;
+  }
+}
+
+static void cell(work *w, const rl_layer *layer, const trail *a, int64_t at, int rows, int adding, const float *x,
+                 const float *h_in, const float *c_old) {
+  const int rlstm = w->model->rlstm, capped = w->model->capped;
+  const int64_t n = layer->hidden;
+  const int width = (int)(n / LANES);
+  const range columns = share(width, w->thread, w->threads);
+  float *gates = a->gates + at * 4 * n, *u = a->u + at * n, *c = a->c + at * n, *tanh_c = a->tanh_c + at * n;
+  float *h = a->h + at * n;
+  fill_bias(&layer->bias, rows, w->own, gates, 4 * n, 4, width, columns);
+  apply(w, &layer->h, h_in, n, rows, adding, w->own, gates, 4 * n, 0, rlstm ? 3 : 4, width, columns);
+  apply(w, &layer->x, x, layer->input, rows, adding, w->own, gates, 4 * n, 0, rlstm ? 2 : 4, width, columns);
+  for (int row = 0; row < rows; row++) EACH(i, columns) {
+      float *g = gates + row * 4 * n + i;
+      const vec in = sigmoid_(load(g)), value = tanh_(load(g + n));
+      store(g, in), store(g + n, value), store(u + row * n + i, in * value);
+    }
+  if (rlstm) {
+    wait_(w);
+    apply(w, &layer->u, u, n, rows, adding, w->own, gates + 2 * n, 4 * n, 0, 1, 0, columns);
+  }
+  for (int row = 0; row < rows; row++) EACH(i, columns) {
+      float *g = gates + row * 4 * n + i;
+      const vec in = load(g), value = load(g + n), keep = sigmoid_(load(g + 2 * n));
+      const vec written = capped ? min_(in, 1.0f - keep) : in;
+      const vec now = fma_(written, value, keep * load(c_old + row * n + i));
+      store(g + 2 * n, keep), store(c + row * n + i, now), store(tanh_c + row * n + i, tanh_(now));
+    }
+  if (rlstm) {
+    wait_(w);
+    apply(w, &layer->c, c, n, rows, adding, w->own, gates + 3 * n, 4 * n, 0, 1, 0, columns);
+  }
+  for (int row = 0; row < rows; row++) EACH(i, columns) {
+      float *g = gates + row * 4 * n + 3 * n + i;
+      const vec out = sigmoid_(load(g));
+      store(g, out), store(h + row * n + i, out * load(tanh_c + row * n + i));
+    }
+  wait_(w);
+}
+
+static void unroll(work *w, const rl_layer *layer, const trail *a) {
+  const int64_t n = layer->hidden;
+  for (int t = 0; t < w->steps; t++) {
+    const int64_t at = w->offset[t];
+    const float *x = a->x + at * layer->input;
+    const float *h = t == 0 ? a->h0 : a->h + w->offset[t - 1] * n;
+    const float *c = t == 0 ? a->c0 : a->c + w->offset[t - 1] * n;
+    mogrify(w, layer, a, at, w->active[t], w->adding[t], &x, &h);
+    cell(w, layer, a, at, w->active[t], w->adding[t], x, h, c);
+  }
+}
+
+/* One step back through the cell: from gradients at its h and c to those at what it read, in place. */
+static void cell_back(work *w, const rl_layer *layer, const trail *a, int t, float *dx, float *dh, float *dc) {
+  const int rlstm = w->model->rlstm, capped = w->model->capped, rows = w->learners;
+  const int64_t n = layer->hidden, at = w->offset[t], to = (int64_t)t * rows;
+  const range columns = share(n / LANES, w->thread, w->threads);
+  const float *gates = a->gates + at * 4 * n, *u = a->u + at * n, *tanh_c = a->tanh_c + at * n, *h = a->h + at * n;
+  const float *c_old = t == 0 ? a->c0 : a->c + w->offset[t - 1] * n;
+  float *d = a->d_gates + to * 4 * n;
+  for (int row = 0; row < rows; row++) EACH(i, columns) {
+      const float *g = gates + row * 4 * n + i;
+      const vec out = load(g + 3 * n), squashed = load(tanh_c + row * n + i), left = load(dh + row * n + i);
+      const vec hidden = load(h + row * n + i);
+      store(d + row * 4 * n + 3 * n + i, left * fma_(-hidden, out, hidden));
+      store(dc + row * n + i, fma_(left, fma_(-hidden, squashed, out), load(dc + row * n + i)));
+    }
+  if (rlstm) {
+    wait_(w);
+    apply_back(w, &layer->c, d + 3 * n, 4 * n, rows, w->own, dc, n, 0, columns);
+  }
+  for (int row = 0; row < rows; row++) EACH(i, columns) {
+      const float *g = gates + row * 4 * n + i;
+      const vec in = load(g), value = load(g + n), keep = load(g + 2 * n), both = load(u + row * n + i);
+      const vec old = load(c_old + row * n + i), arriving = load(dc + row * n + i), room = 1.0f - keep;
+      const vec by_in = fma_(-both, in, both);
+      vec slope_i = by_in, slope_f = old, written = in;
+      if (capped) {
+        const ivec open = in <= room;
+        slope_i = select_(open, by_in, (vec){0});
+        slope_f = select_(open, old, old - value);
+        written = min_(in, room);
+      }
+      float *out = d + row * 4 * n + i;
+      store(out, arriving * slope_i);
+      store(out + n, arriving * fma_(-(written * value), value, written));
+      store(out + 2 * n, arriving * (slope_f * (keep * room)));
+    }
+  wait_(w);
+  if (rlstm) {
+    apply_back(w, &layer->u, d + 2 * n, 4 * n, rows, w->own, dx, w->widest, 1, columns);
+    for (int row = 0; row < rows; row++) EACH(i, columns) {
+        const float *g = gates + row * 4 * n + i;
+        const vec in = load(g), value = load(g + n), both = load(u + row * n + i), du = load(dx + row * w->widest + i);
+        float *out = d + row * 4 * n + i;
+        store(out, fma_(du, fma_(-both, in, both), load(out)));
+        store(out + n, fma_(du, fma_(-both, value, in), load(out + n)));
+      }
+    wait_(w);
+  }
+  apply_back(w, &layer->x, d, 4 * n, rows, w->own, dx, w->widest, 1, share(layer->input / LANES, w->thread, w->threads));
+  apply_back(w, &layer->h, d, 4 * n, rows, w->own, dh, n, 1, columns);
+  for (int row = 0; row < rows; row++) EACH(i, columns)
+      store(dc + row * n + i, load(dc + row * n + i) * load(gates + row * 4 * n + 2 * n + i));
+  wait_(w);
+}
+
+/* One step back through the rounds: from gradients at the x and h that left them to those that entered. */
+static void mogrify_back(work *w, const rl_layer *layer, const trail *a, int t, float *dx, float *dh) {
+  const int rows = w->learners;
+  const int64_t at = w->offset[t], to = (int64_t)t * rows;
+  for (int k = w->model->rounds - 1; k >= 0; k--) {
+    const int64_t width = round_width(layer, k), from = round_width(layer, k + 1);
+    const float *gate = a->gate + round_place(layer, k, w->tokens) + at * width;
+    const float *gated = a->gated + round_place(layer, k, w->tokens) + at * width;
+    float *d = a->d_gate + round_place(layer, k, w->learned) + to * width;
+    float *target = k % 2 == 0 ? dx : dh, *source = k % 2 == 0 ? dh : dx;
+    const int64_t ld_target = k % 2 == 0 ? w->widest : layer->hidden, ld_source = k % 2 == 0 ? layer->hidden : w->widest;
+    const range columns = share(width / LANES, w->thread, w->threads);
+    for (int row = 0; row < rows; row++) EACH(i, columns) {
+        const vec y = load(gated + row * width + i), twice = load(gate + row * width + i);
+        const vec arriving = load(target + row * ld_target + i);
+        store(d + row * width + i, arriving * fma_(-0.5f * y, twice, y));
+        store(target + row * ld_target + i, arriving * twice);
+      }
+    wait_(w);
+    const range into = share(from / LANES, w->thread, w->threads);
+    if (layer->down != NULL) {
+      float *d_low = a->d_low + (k * w->learned + to) * layer->low;
+      apply_back(w, &layer->up[k], d, width, rows, w->own, d_low, layer->low, 1,
+                 share(layer->low / LANES, w->thread, w->threads));
+      wait_(w);
+      apply_back(w, &layer->down[k], d_low, layer->low, rows, w->own, source, ld_source, 0, into);
+    } else {
+      apply_back(w, &layer->up[k], d, width, rows, w->own, source, ld_source, 0, into);
+    }
+    wait_(w);
+  }
+}
+
+/* The learning rows' vectors of an array over all tokens, side by side. */
+static const float *gather(work *w, const float *from, int64_t width, float *room) {
+  if (w->tokens == w->learned) return from;
+  const range mine = share(w->steps, w->thread, w->threads);
+  for (int t = mine.first; t < mine.last; t++)
+    memcpy(room + (int64_t)t * w->learners * width, from + w->offset[t] * width, w->learners * width * sizeof(float));
+  wait_(w);
+  return room;
+}
+
+typedef struct {
+  float *source, *low_d, *low_x, *dx, *dh, *dc;
+} back_room;
+
+/* The weights' gradients of one layer, from what its steps back have left. */
+static void layer_gradients(work *w, const rl_layer *layer, const trail *a, const back_room *room) {
+  const rl_model *model = w->model;
+  const int64_t n = layer->hidden, rounds = model->rounds;
+  const int64_t last_x = rounds > 0 ? (rounds - 1) / 2 * 2 : -1, last_h = rounds > 1 ? rounds / 2 * 2 - 1 : -1;
+  const float *before = room->source + w->learned * w->widest; /* h of the step before, or at first h0 */
+  float *h_in = room->source + w->learned * w->widest;
+  if (w->thread == 0)
+    for (int t = 0; t < w->steps; t++)
+      memcpy(h_in + (int64_t)t * w->learners * n, t == 0 ? a->h0 : a->h + w->offset[t - 1] * n,
+             w->learners * n * sizeof(float));
+  wait_(w);
+  const float *x = gather(w, last_x < 0 ? a->x : a->gated + round_place(layer, (int)last_x, w->tokens), layer->input,
+                          room->source);
+  weight_gradient(w, &layer->x, a->d_gates, 4 * n, x, layer->input, room->low_d, room->low_x);
+  wait_(w);
+  const float *h = last_h < 0 ? before
+                              : gather(w, a->gated + round_place(layer, (int)last_h, w->tokens), n, room->source);
+  weight_gradient(w, &layer->h, a->d_gates, 4 * n, h, n, room->low_d, room->low_x);
+  wait_(w);
+  if (model->rlstm) {
+    weight_gradient(w, &layer->u, a->d_gates + 2 * n, 4 * n, gather(w, a->u, n, room->source), n, room->low_d,
+                    room->low_x);
+    wait_(w);
+    weight_gradient(w, &layer->c, a->d_gates + 3 * n, 4 * n, gather(w, a->c, n, room->source), n, room->low_d,
+                    room->low_x);
+    wait_(w);
+  }
+  bias_gradient(w, &layer->bias, a->d_gates, 4 * n);
+  for (int k = 0; k < rounds; k++) {
+    const int64_t width = round_width(layer, k), from = round_width(layer, k + 1);
+    const float *source = before, *d = a->d_gate + round_place(layer, k, w->learned);
+    if (k > 0) source = gather(w, a->gated + round_place(layer, k - 1, w->tokens), from, room->source);
+    bias_gradient(w, &layer->gate[k], d, width);
+    if (layer->down != NULL) {
+      weight_gradient(w, &layer->down[k], a->d_low + k * w->learned * layer->low, layer->low, source, from,
+                      room->low_d, room->low_x);
+      wait_(w);
+      source = gather(w, a->low + k * w->tokens * layer->low, layer->low, room->source);
+      weight_gradient(w, &layer->up[k], d, width, source, layer->low, room->low_d, room->low_x);
+    } else {
+      weight_gradient(w, &layer->up[k], d, width, source, from, room->low_d, room->low_x);
+    }
+    wait_(w);
+  }
+}
+
+static void unroll_back(work *w, const rl_layer *layer, const trail *a, const float *arriving, const back_room *room) {
+  const int rows = w->learners;
+  const int64_t n = layer->hidden;
+  const range columns = share(n / LANES, w->thread, w->threads), read = share(layer->input / LANES, w->thread, w->threads);
+  for (int row = 0; row < rows; row++) EACH(i, columns) {
+      store(room->dh + row * n + i, (vec){0});
+      store(room->dc + row * n + i, (vec){0});
+    }
+  for (int t = w->steps - 1; t >= 0; t--) {
+    const int64_t to = (int64_t)t * rows;
+    for (int row = 0; row < rows; row++) EACH(i, columns)
+        store(room->dh + row * n + i, load(room->dh + row * n + i) + load(arriving + (to + row) * n + i));
+    cell_back(w, layer, a, t, room->dx, room->dh, room->dc);
+    mogrify_back(w, layer, a, t, room->dx, room->dh);
+    for (int row = 0; row < rows; row++) EACH(i, read)
+        store(a->d_x + (to + row) * layer->input + i, load(room->dx + row * w->widest + i));
+  }
+  wait_(w);
+  layer_gradients(w, layer, a, room);
+}
+
+/* ---- the embedding and the softmax ---------------------------------------------------------------------- */
+
+static void embed(work *w, float *x) {
+  const rl_model *model = w->model;
+  const int64_t width = model->embedding_width;
+  const range mine = share(w->steps, w->thread, w->threads);
+  for (int t = mine.first; t < mine.last; t++)
+    for (int row = 0; row < w->active[t]; row++) {
+      const int64_t id = w->batch->row[row]->ids[t];
+      float *out = x + (w->offset[t] + row) * width;
+      if (model->embedding_half)
+        for (int64_t i = 0; i < width; i += WIDTH)
+          store(out + i, load_half((const uint16_t *)model->embedding + id * width + i));
+      else
+        memcpy(out, (const float *)model->embedding + id * width, width * sizeof(float));
+    }
+  wait_(w);
+  if (model->input_own < 0 || model->input_r == 0 || w->adding[0] == 0) return;
+  const int r = model->input_r, q = model->input_q;
+  const range columns = share(width / LANES, w->thread, w->threads), middle = share(q / LANES, w->thread, w->threads);
+  for (int t = 0; t < w->steps; t++) {
+    for (int row = 0; row < w->adding[t]; row++) {
+      const float *left = model->input_left + (int64_t)w->batch->row[row]->ids[t] * r, *own = w->own[row];
+      EACH(i, middle) {
+        vec sum = {0};
+        if (own != NULL)
+          for (int j = 0; j < r; j++) sum = fma_(all(left[j]), load(own + model->input_own + (int64_t)j * q + i), sum);
+        store(w->middle + (int64_t)row * q + i, sum);
+      }
+    }
+    wait_(w);
+    product(&model->input_right, 1, w->middle, q, w->adding[t], x + w->offset[t] * width, width, 0, columns.first,
+            columns.last);
+    wait_(w);
+  }
+}
+
+/* Gradients at what rows add to the embedding, from those at what the first layer read. */
+static void embed_back(work *w, const float *d_x, float *low) {
+  const rl_model *model = w->model;
+  const int64_t width = model->embedding_width;
+  const int q = model->input_q, r = model->input_r, rows = w->learners;
+  if (model->input_own < 0) return;
+  if (r > 0) {
+    const range mine = share(q / LANES, w->thread, w->threads);
+    product(&model->input_right, 0, d_x, width, (int)w->learned, low, q, 1, mine.first, mine.last);
+    EACH(i, mine)
+    for (int64_t token = 0; token < w->learned; token++) {
+      const rl_row *row = w->batch->row[token % rows];
+      float *gradient = w->gradient + token % rows * model->own_size;
+      const float *left = model->input_left + (int64_t)row->ids[token / rows] * r;
+      const vec value = load(low + token * q + i);
+      for (int j = 0; j < r; j++) {
+        float *to = gradient + model->input_own + (int64_t)j * q + i;
+        store(to, fma_(all(left[j]), value, load(to)));
+      }
+    }
+  } else {
+    const range mine = share(width / LANES, w->thread, w->threads);
+    for (int64_t token = 0; token < w->learned; token++) {
+      const rl_row *row = w->batch->row[token % rows];
+      float *to = w->gradient + token % rows * model->own_size + model->input_own +
+                  (int64_t)row->ids[token / rows] * width;
+      EACH(i, mine) store(to + i, load(to + i) + load(d_x + token * width + i));
+    }
+  }
+  wait_(w);
+}
+
+/* Turn logits into log-probabilities, in place. */
+static void log_softmax(float *logit, int64_t n) {
+  vec top = load(logit);
+  for (int64_t i = WIDTH; i < n; i += WIDTH) {
+    const vec value = load(logit + i);
+    top = select_(value > top, value, top);
+  }
+  float most = top[0], lane[LANES];
+  for (int i = 1; i < WIDTH; i++) most = top[i] > most ? top[i] : most;
+  vec sum[PARTS];
+  for (int p = 0; p < PARTS; p++) sum[p] = (vec){0};
+  for (int64_t i = 0; i < n; i += LANES)
+    for (int p = 0; p < PARTS; p++) {
+      const vec value = load(logit + i + p * WIDTH) - most;
+      sum[p] = sum[p] + select_(value < all(-80.0f), (vec){0}, exp_(value));
+    }
+  for (int p = 0; p < PARTS; p++) store(lane + p * WIDTH, sum[p]);
+  const float total = (float)log_d((double)tree(lane));
+  for (int64_t i = 0; i < n; i += WIDTH) store(logit + i, (load(logit + i) - most) - total);
+}
+
+/* A token whose distribution is computed: its row, and which of the row's tokens it is. */
+typedef struct {
+  int32_t row, time;
+} place;
+
+typedef struct {
+  place *place;      /* of the tokens of a list */
+  const float **own; /* their rows' fast weights */
+  float *features, *logits, *latents, *mixing, *parts;
+  int64_t at_once;
+} softmax_room;
+
+/* Logits of `count` tokens from their features. */
+static void logits_of(work *w, const softmax_room *room, const float *features, int64_t count, int adding, float *out) {
+  const rl_model *model = w->model;
+  const int64_t n = model->padded_vocab;
+  const range columns = share(n / LANES, w->thread, w->threads);
+  fill_bias(&model->output_bias, (int)count, room->own, out, n, 1, 0, columns);
+  apply(w, &model->output, features, model->feature_width, (int)count, adding ? (int)count : 0, room->own, out, n, 0, 1,
+        0, columns);
+  wait_(w);
+}
+
+INLINE void scale(float *x, int64_t n, float by) {
+  if (by != 1.0f)
+    for (int64_t i = 0; i < n; i += WIDTH) store(x + i, load(x + i) * by);
+}
+
+/* Log-probabilities of a mixture of softmaxes (Yang et al. 2018) of `count` tokens, into logits. */
+static void mixture_of_softmaxes(work *w, const softmax_room *room, int64_t count) {
+  const rl_model *model = w->model;
+  const int64_t n = model->padded_vocab, width = model->feature_width, components = model->components;
+  const int64_t whole = components * width, mixing = model->mixing.shared.n;
+  const range columns = share(whole / LANES, w->thread, w->threads), mixed = share(mixing / LANES, w->thread, w->threads);
+  fill_bias(&model->projection_bias, (int)count, room->own, room->latents, whole, 1, 0, columns);
+  apply(w, &model->projection, room->features, width, (int)count, 0, room->own, room->latents, whole, 0, 1, 0, columns);
+  apply(w, &model->mixing, room->features, width, (int)count, 0, room->own, room->mixing, mixing, 1, 1, 0, mixed);
+  for (int64_t token = 0; token < count; token++) EACH(i, columns)
+      store(room->latents + token * whole + i, tanh_(load(room->latents + token * whole + i)));
+  wait_(w);
+  logits_of(w, room, room->latents, count * components, 0, room->parts);
+  const range mine = share(count, w->thread, w->threads);
+  for (int64_t token = mine.first; token < mine.last; token++) {
+    float *weights = room->mixing + token * mixing, *out = room->logits + token * n;
+    for (int64_t i = components; i < mixing; i++) weights[i] = -1e30f;
+    log_softmax(weights, mixing);
+    for (int64_t c = 0; c < components; c++) {
+      float *part = room->parts + (token * components + c) * n;
+      scale(part, n, w->batch->temperature);
+      log_softmax(part, n);
+    }
+    for (int64_t i = 0; i < n; i += WIDTH) {
+      vec top = load(room->parts + token * components * n + i) + weights[0], sum = {0}, value;
+      for (int64_t c = 1; c < components; c++) {
+        value = load(room->parts + (token * components + c) * n + i) + weights[c];
+        top = select_(value > top, value, top);
+      }
+      for (int64_t c = 0; c < components; c++)
+        sum = sum + exp_(load(room->parts + (token * components + c) * n + i) + weights[c] - top);
+      for (int j = 0; j < WIDTH; j++) out[i + j] = top[j] + (float)log_d((double)sum[j]);
+    }
+  }
+  wait_(w);
+}
+
+/* The distributions of `count` tokens of a list. Where they are learned from, logits become gradients. */
+static void distribute(work *w, const softmax_room *room, int64_t count, int adding, int learn) {
+  const rl_model *model = w->model;
+  const int64_t n = model->padded_vocab;
+  const float temperature = w->batch->temperature;
+  if (model->components > 1)
+    mixture_of_softmaxes(w, room, count);
+  else
+    logits_of(w, room, room->features, count, adding, room->logits);
+  const range mine = share(count, w->thread, w->threads);
+  for (int64_t token = mine.first; token < mine.last; token++) {
+    const place at = room->place[token];
+    const rl_row *row = w->batch->row[at.row];
+    float *out = room->logits + token * n;
+    if (model->components == 1) {
+      scale(out, n, temperature);
+      log_softmax(out, n);
+    }
+    if (row->log_probs != NULL) memcpy(row->log_probs + at.time * n, out, n * sizeof(float));
+    if (!learn) continue;
+    const vec factor = all(row->loss[at.time] * temperature);
+    for (int64_t i = 0; i < n; i += WIDTH) {
+      const vec value = load(out + i);
+      store(out + i, select_(value < all(-80.0f), (vec){0}, exp_(value)) * factor);
+    }
+    out[row->targets[at.time]] -= factor[0];
+  }
+  wait_(w);
+}
+
+/* Which rows of a step are in a list: those that learn, others with fast weights, others without. */
+enum { LEARNING, ADDING, PLAIN, LISTS };
+
+INLINE int list_of(const work *w, int row) {
+  return row < w->learners ? LEARNING : w->own[row] != NULL ? ADDING : PLAIN;
+}
+
+/* Distributions of all tokens; for those that are learned from also gradients at the features, [learned, ..]. */
+static void softmax(work *w, const float *features, const softmax_room *room, float *d_features, float *low_d,
+                    float *low_x) {
+  const rl_model *model = w->model;
+  const int64_t width = model->feature_width;
+  const int64_t all_learned = w->learned;
+  for (int list = 0; list < LISTS; list++) {
+    int64_t count = 0, done = 0;
+    for (int t = 0; t < w->steps; t++)
+      for (int row = 0; row < w->active[t]; row++) {
+        const int last = t == w->steps - 1 && row == w->active[t] - 1;
+        if (list_of(w, row) == list && (list == LEARNING || w->batch->row[row]->log_probs != NULL)) {
+          if (w->thread == 0) {
+            room->place[count] = (place){row, t};
+            room->own[count] = w->own[row];
+            memcpy(room->features + count * width, features + (w->offset[t] + row) * width, width * sizeof(float));
+          }
+          count++;
+        }
+        /* A part ends with a whole step, so that gradients see the rows that learn side by side. */
+        const int64_t room_left = room->at_once - count;
+        const int ends = list == LEARNING ? row == w->learners - 1 && room_left < w->learners : room_left == 0;
+        if (count == 0 || !(ends || last)) continue;
+        wait_(w);
+        distribute(w, room, count, list != PLAIN, list == LEARNING);
+        if (list == LEARNING) {
+          const range columns = share(width / LANES, w->thread, w->threads);
+          w->learned = count;
+          apply_back(w, &model->output, room->logits, model->padded_vocab, (int)count, room->own,
+                     d_features + done * width, width, 1, columns);
+          wait_(w);
+          weight_gradient(w, &model->output, room->logits, model->padded_vocab, room->features, width, low_d, low_x);
+          bias_gradient(w, &model->output_bias, room->logits, model->padded_vocab);
+          w->learned = all_learned;
+        }
+        wait_(w);
+        done += count, count = 0;
+      }
+  }
+}
+
+/* ---- fast weights --------------------------------------------------------------------------------------- */
+
+/* Elements whose squares are added up together: norms are the same for any number of threads. */
+#define BLOCK 4096
+
+typedef struct {
+  float squares, gradient_squares, greatest;
+} block_sums;
+
+INLINE int64_t blocks_of(const rl_model *model) { return (model->fast_weights + BLOCK - 1) / BLOCK; }
+
+INLINE float delta_at(const rl_model *model, const rl_row *row, int64_t p) {
+  if (row->delta == NULL) return 0.0f;
+  return model->half ? from_half(((const uint16_t *)row->delta)[p]) : ((const float *)row->delta)[p];
+}
+
+/* Put the rows' fast weights where their cores and biases are, and make room for gradients. */
+static void expand(work *w) {
+  const rl_model *model = w->model;
+  const range size = share(model->own_size, w->thread, w->threads);
+  const range mine = share(model->fast_weights, w->thread, w->threads);
+  for (int row = 0; row < w->rows; row++)
+    if (w->own[row] != NULL)
+      memset((float *)w->own[row] + size.first, 0, (int64_t)(size.last - size.first) * sizeof(float));
+  for (int row = 0; row < w->learners; row++)
+    memset(w->gradient + row * model->own_size + size.first, 0, (int64_t)(size.last - size.first) * sizeof(float));
+  wait_(w);
+  for (int row = 0; row < w->rows; row++) {
+    float *own = (float *)w->own[row];
+    if (own == NULL || w->batch->row[row]->delta == NULL) continue;
+    for (int64_t p = mine.first; p < mine.last; p++) own[model->places[p]] = delta_at(model, w->batch->row[row], p);
+  }
+  wait_(w);
+}
+
+/* One step of the rule for a block of a row's fast weights; the sums that its guards need. */
+static block_sums move_block(const rl_model *model, const rl_row *row, const float *gradient, float *moved,
+                             int64_t first, int64_t last) {
+  float lane[3][LANES] = {{0}};
+  for (int64_t p = first; p < last; p++) {
+    const int at = (int)((p - first) % LANES);
+    const float g = gradient[model->places[p]], delta = delta_at(model, row, p);
+    const float shrink = model->shrink == NULL ? model->shrink_all : model->shrink[p];
+    const float precision = model->precision == NULL ? 1.0f : model->precision[p];
+    const float value = (delta - delta * shrink) - (g * row->rate) * precision, size = value < 0 ? -value : value;
+    moved[p] = value;
+    lane[0][at] += value * value, lane[1][at] += g * g;
+    lane[2][at] = size > lane[2][at] ? size : lane[2][at];
+    if (row->gradient != NULL) row->gradient[p] = g;
+  }
+  block_sums sums = {tree(lane[0]), tree(lane[1]), 0.0f};
+  for (int i = 0; i < LANES; i++) sums.greatest = lane[2][i] > sums.greatest ? lane[2][i] : sums.greatest;
+  return sums;
+}
+
+static void step_rows(work *w, float *moved, block_sums *sums) {
+  const rl_model *model = w->model;
+  const int64_t count = model->fast_weights, blocks = blocks_of(model);
+  const range mine = share(blocks, w->thread, w->threads);
+  for (int row = 0; row < w->learners; row++)
+    for (int64_t b = mine.first; b < mine.last; b++)
+      sums[row * blocks + b] =
+          move_block(model, w->batch->row[row], w->gradient + row * model->own_size, moved + row * count, b * BLOCK,
+                     (b + 1) * BLOCK < count ? (b + 1) * BLOCK : count);
+  wait_(w);
+  for (int row = 0; row < w->learners; row++) {
+    const rl_row *r = w->batch->row[row];
+    block_sums all_ = {0};
+    for (int64_t b = 0; b < blocks; b++) {
+      const block_sums own = sums[row * blocks + b];
+      all_.squares += own.squares, all_.gradient_squares += own.gradient_squares;
+      all_.greatest = own.greatest > all_.greatest ? own.greatest : all_.greatest;
+    }
+    rl_step step = {__builtin_sqrtf(all_.squares), __builtin_sqrtf(all_.gradient_squares), 1.0f, 0};
+    step.taken = step.norm < __builtin_inff();
+    if (step.taken && step.norm > model->max_norm) step.scale = model->max_norm / step.norm;
+    if (model->half && !(all_.greatest * step.scale < 65520.0f)) step.taken = 0;
+    if (r->step != NULL && w->thread == 0) *r->step = step;
+    if (r->delta_after == NULL) continue;
+    const int64_t first = mine.first * BLOCK, last = mine.last * BLOCK < count ? mine.last * BLOCK : count;
+    for (int64_t p = first; p < last; p++) {
+      const float value = step.taken ? moved[row * count + p] * step.scale : delta_at(model, r, p);
+      if (model->half)
+        ((uint16_t *)r->delta_after)[p] = to_half(value);
+      else
+        ((float *)r->delta_after)[p] = value;
+    }
+  }
+}
+
+/* ---- a batch -------------------------------------------------------------------------------------------- */
+
+/* Everything a batch needs, from its arena. */
+typedef struct {
+  work w;
+  trail *trail;
+  float **source; /* what each layer reads, and last the features */
+  softmax_room softmax;
+  back_room back;
+  float *arriving, *d_features;
+  float *moved; /* [learners, fast_weights] after a step */
+  block_sums *sums;
+  int lowest; /* the first layer to go back to */
+} plan;
+
+/* Whether a row adds to the weights of the model; one that learns may begin with nothing. */
+static int adds(const rl_model *model, const rl_row *row) {
+  return !model->whole && model->fast_weights > 0 && (row->delta != NULL || row->targets != NULL);
+}
+
+static int has_own(const rl_model *model, const rl_layer *layer) {
+  if (layer->x.own >= 0 || layer->h.own >= 0 || layer->u.own >= 0 || layer->c.own >= 0 || layer->bias.own >= 0) return 1;
+  for (int k = 0; k < model->rounds; k++)
+    if (layer->up[k].own >= 0 || (layer->down != NULL && layer->down[k].own >= 0) || layer->gate[k].own >= 0) return 1;
+  return 0;
+}
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static void axes(const rl_weight *weight, int64_t *widest) {
+  if (weight->own >= 0) *widest = most(*widest, most(weight->r, weight->q));
+}
+
+static void *take(rl_arena *arena, int64_t bytes) { return rl_take(arena, (bytes + 3) / 4); }
+
+/* Lay out a batch in its arena. While that has no memory, nothing is written but sizes. */
+static plan lay_out(rl_batch *batch) {
+  const rl_model *model = batch->model;
+  rl_arena *arena = batch->arena;
+  const int real = arena->memory != NULL;
+  plan p = {.w = {.batch = batch, .model = model, .rows = batch->rows, .threads = batch->team->size}};
+  work *w = &p.w;
+  for (int row = 0; row < batch->rows; row++) {
+    w->learners += batch->row[row]->targets != NULL;
+    w->steps = (int)most(w->steps, batch->row[row]->length);
+  }
+  w->active = take(arena, w->steps * sizeof(int32_t));
+  w->adding = take(arena, w->steps * sizeof(int32_t));
+  w->offset = take(arena, (w->steps + 1) * sizeof(int64_t));
+  w->own = take(arena, batch->rows * sizeof(float *));
+  int64_t adders = 0;
+  for (int row = 0; row < batch->rows; row++) adders += adds(model, batch->row[row]);
+  float *own = rl_take(arena, adders * model->own_size);
+  w->gradient = rl_take(arena, w->learners * model->own_size);
+  p.moved = rl_take(arena, w->learners * model->fast_weights);
+  p.sums = take(arena, (int64_t)w->learners * blocks_of(model) * sizeof(block_sums));
+  for (int row = 0; row < batch->rows && real; row++) {
+    w->own[row] = adds(model, batch->row[row]) ? own : NULL;
+    if (w->own[row] != NULL) own += model->own_size;
+  }
+  for (int t = 0; t < w->steps; t++) {
+    int active = 0, adding = 0;
+    for (int row = 0; row < batch->rows && batch->row[row]->length > t; row++) {
+      active++;
+      if (adds(model, batch->row[row])) adding = row + 1;
+    }
+    if (real) w->active[t] = active, w->adding[t] = adding, w->offset[t] = w->tokens;
+    w->tokens += active;
+  }
+  if (real) w->offset[w->steps] = w->tokens;
+  w->learned = (int64_t)w->learners * w->steps;
+
+  int64_t axis = most(model->input_r, model->input_q);
+  w->widest = most(model->embedding_width, model->feature_width);
+  axes(&model->output, &axis);
+  p.lowest = model->input_own >= 0 ? 0 : model->layers;
+  for (int l = model->layers - 1; l >= 0; l--) {
+    const rl_layer *layer = &model->layer[l];
+    if (has_own(model, layer)) p.lowest = l;
+    w->width += layer->hidden;
+    w->widest = most(w->widest, most(layer->input, most(layer->hidden, layer->low)));
+    axes(&layer->x, &axis), axes(&layer->h, &axis), axes(&layer->u, &axis), axes(&layer->c, &axis);
+    for (int k = 0; k < model->rounds; k++) {
+      axes(&layer->up[k], &axis);
+      if (layer->down != NULL) axes(&layer->down[k], &axis);
+    }
+  }
+  if (model->input_own >= 0) p.lowest = 0;
+  softmax_room *s = &p.softmax;
+  const int64_t vocab = model->padded_vocab;
+  s->at_once = most(most(w->learners, 1), most(16, ((int64_t)1 << 20) / (vocab * model->components)));
+  s->at_once = s->at_once < w->tokens ? s->at_once : w->tokens;
+  const int64_t softmaxed = s->at_once * model->components;
+  s->place = take(arena, s->at_once * sizeof(place));
+  s->own = take(arena, softmaxed * sizeof(float *));
+  s->features = rl_take(arena, s->at_once * model->feature_width);
+  s->logits = rl_take(arena, s->at_once * vocab);
+  if (model->components > 1) {
+    s->latents = rl_take(arena, softmaxed * model->feature_width);
+    s->mixing = rl_take(arena, s->at_once * model->mixing.shared.n);
+    s->parts = rl_take(arena, softmaxed * vocab);
+    for (int64_t i = 0; i < softmaxed && real; i++) s->own[i] = NULL;
+  }
+  const int64_t at_once = most(most(w->rows, softmaxed), 1);
+  w->low = rl_take(arena, at_once * axis);
+  w->middle = rl_take(arena, at_once * axis);
+
+  p.trail = take(arena, model->layers * sizeof(trail));
+  p.source = take(arena, (model->layers + 1) * sizeof(float *));
+  const int learns = w->learned > 0;
+  for (int l = 0; l < model->layers; l++) {
+    const rl_layer *layer = &model->layer[l];
+    const int64_t n = layer->hidden, rounds = round_place(layer, model->rounds, 1);
+    trail a = {
+        .x = rl_take(arena, w->tokens * layer->input),
+        .h = rl_take(arena, w->tokens * n),
+        .c = rl_take(arena, w->tokens * n),
+        .gates = rl_take(arena, w->tokens * 4 * n),
+        .u = rl_take(arena, w->tokens * n),
+        .tanh_c = rl_take(arena, w->tokens * n),
+        .low = rl_take(arena, w->tokens * layer->low * model->rounds),
+        .gate = rl_take(arena, w->tokens * rounds),
+        .gated = rl_take(arena, w->tokens * rounds),
+        .h0 = rl_take(arena, w->rows * n),
+        .c0 = rl_take(arena, w->rows * n),
+    };
+    if (learns) {
+      a.d_gates = rl_take(arena, w->learned * 4 * n);
+      a.d_low = rl_take(arena, w->learned * layer->low * model->rounds);
+      a.d_gate = rl_take(arena, w->learned * rounds);
+      a.d_x = rl_take(arena, w->learned * layer->input);
+    }
+    if (real) p.trail[l] = a, p.source[l] = a.x;
+  }
+  float *features = rl_take(arena, w->tokens * model->feature_width);
+  if (real) p.source[model->layers] = features;
+  if (learns) {
+    p.d_features = rl_take(arena, w->learned * w->widest);
+    p.arriving = rl_take(arena, w->learned * w->widest);
+    p.back.source = rl_take(arena, 2 * w->learned * w->widest);
+    p.back.low_d = rl_take(arena, w->learned * axis);
+    p.back.low_x = rl_take(arena, w->learned * axis);
+    p.back.dx = rl_take(arena, w->learners * w->widest);
+    p.back.dh = rl_take(arena, w->learners * w->widest);
+    p.back.dc = rl_take(arena, w->learners * w->widest);
+  }
+  return p;
+}
+
+/* Copy the rows' states into the layers' arrays, or their last ones back. */
+static void load_states(plan *p) {
+  work *w = &p->w;
+  int64_t at = 0;
+  for (int l = 0; l < w->model->layers; l++) {
+    const int64_t n = w->model->layer[l].hidden;
+    for (int row = w->thread; row < w->rows; row += w->threads) {
+      memcpy(p->trail[l].h0 + row * n, w->batch->row[row]->state + at, n * sizeof(float));
+      memcpy(p->trail[l].c0 + row * n, w->batch->row[row]->state + w->width + at, n * sizeof(float));
+    }
+    at += n;
+  }
+}
+
+static void store_states(plan *p) {
+  work *w = &p->w;
+  int64_t at = 0;
+  for (int l = 0; l < w->model->layers; l++) {
+    const int64_t n = w->model->layer[l].hidden;
+    for (int row = w->thread; row < w->rows; row += w->threads) {
+      const rl_row *own = w->batch->row[row];
+      if (own->length == 0) continue;
+      const int64_t token = w->offset[own->length - 1] + row;
+      memcpy(own->state + at, p->trail[l].h + token * n, n * sizeof(float));
+      memcpy(own->state + w->width + at, p->trail[l].c + token * n, n * sizeof(float));
+    }
+    at += n;
+  }
+}
+
+INLINE void add_to(work *w, float *out, const float *a, const float *b, int64_t count) {
+  const range mine = share(count / LANES, w->thread, w->threads);
+  EACH(i, mine) store(out + i, load(a + i) + load(b + i));
+  wait_(w);
+}
+
+INLINE void copy_to(work *w, float *out, const float *a, int64_t count) {
+  const range mine = share(count / LANES, w->thread, w->threads);
+  EACH(i, mine) store(out + i, load(a + i));
+  wait_(w);
+}
+
+static void learn(plan *p) {
+  work *w = &p->w;
+  const rl_model *model = w->model;
+  const int top = model->layers - 1;
+  if (p->lowest > top) return;
+  copy_to(w, p->arriving, p->d_features, w->learned * model->feature_width);
+  for (int l = top; l >= p->lowest; l--) {
+    const rl_layer *layer = &model->layer[l];
+    unroll_back(w, layer, &p->trail[l], p->arriving, &p->back);
+    wait_(w);
+    if (l == p->lowest) break;
+    const int64_t count = w->learned * layer->input;
+    if (model->stacking == RL_PLAIN)
+      copy_to(w, p->arriving, p->trail[l].d_x, count);
+    else
+      add_to(w, p->arriving, model->stacking == RL_SKIP ? p->d_features : p->arriving, p->trail[l].d_x, count);
+  }
+  if (p->lowest == 0) embed_back(w, p->trail[0].d_x, p->back.low_d);
+}
+
+int64_t FOR_SET(rl_room)(rl_batch *batch) {
+  rl_arena nothing = {0}, *own = batch->arena;
+  batch->arena = &nothing;
+  take(&nothing, sizeof(plan));
+  lay_out(batch);
+  batch->arena = own;
+  return nothing.used;
+}
+
+void FOR_SET(rl_lay_out)(rl_batch *batch) {
+  batch->plan = take(batch->arena, sizeof(plan));
+  *(plan *)batch->plan = lay_out(batch);
+}
+
+void FOR_SET(rl_read)(rl_batch *batch, int thread) {
+  const rl_model *model = batch->model;
+  plan p = *(const plan *)batch->plan;
+  work *w = &p.w;
+  w->thread = thread;
+  load_states(&p);
+  expand(w);
+  embed(w, p.source[0]);
+  for (int l = 0; l < model->layers; l++) {
+    const rl_layer *layer = &model->layer[l];
+    unroll(w, layer, &p.trail[l]);
+    /* What is read next, and in the end the features: all layers' outputs, or the last one's. */
+    float *next = p.source[l + 1], *features = p.source[model->layers];
+    const int64_t count = w->tokens * layer->hidden;
+    const int last = l == model->layers - 1;
+    if (model->stacking == RL_PLAIN || (l == 0 && last)) {
+      copy_to(w, next, p.trail[l].h, count);
+    } else if (model->stacking == RL_RESIDUAL) {
+      if (l == 0)
+        copy_to(w, next, p.trail[l].h, count);
+      else
+        add_to(w, next, p.source[l], p.trail[l].h, count);
+    } else {
+      if (l == 0)
+        copy_to(w, features, p.trail[l].h, count);
+      else
+        add_to(w, features, features, p.trail[l].h, count);
+      if (!last) copy_to(w, next, p.trail[l].h, count);
+    }
+  }
+  softmax(w, p.source[model->layers], &p.softmax, p.d_features, p.back.low_d, p.back.low_x);
+  store_states(&p);
+  if (w->learned > 0) {
+    learn(&p);
+    wait_(w);
+    step_rows(w, p.moved, p.sums);
+  }
+  wait_(w);
+}
+
+/* ---- mixtures of experts -------------------------------------------------------------------------------- */
+
+#define FLOOR (-9999.0f)
+
+/* Log-probabilities of WIDTH tokens from `v` on, between FLOOR and 0. */
+INLINE vec mixed_at(const rl_token *token, int64_t v) {
+  vec best = all(-__builtin_inff()), sum = {0};
+  for (int k = 0; k < token->experts; k++)
+    if (token->weight[k] > 0.0f) {
+      const vec value = load(token->row[k] + v);
+      best = select_(value > best, value, best);
+    }
+  best = select_(best < all(FLOOR), all(FLOOR), best);
+  if (token->experts > 1) {
+    for (int k = 0; k < token->experts; k++)
+      if (token->weight[k] > 0.0f) sum = fma_(exp_(load(token->row[k] + v) - best), all(token->weight[k]), sum);
+    best = best + log_(sum);
+  }
+  best = select_(best < all(FLOOR), all(FLOOR), best);
+  return min_(best, (vec){0});
+}
+
+void FOR_SET(rl_distribution)(const rl_token *token, int32_t *rank, float *entropy, float *mixed) {
+  const vec here = mixed_at(token, token->target / WIDTH * WIDTH);
+  const float own = here[token->target % WIDTH];
+  vec sum[PARTS];
+  float lane[LANES];
+  int32_t ahead = 0;
+  for (int p = 0; p < PARTS; p++) sum[p] = (vec){0};
+  for (int64_t i = 0; i < token->vocab; i += LANES)
+    for (int p = 0; p < PARTS; p++) {
+      const int64_t v = i + p * WIDTH;
+      const vec value = mixed_at(token, v);
+      if (mixed != NULL) store(mixed + v, value);
+      vec probability = select_(value < all(-80.0f), (vec){0}, exp_(value));
+      for (int j = 0; j < WIDTH; j++) {
+        if (v + j >= token->vocab)
+          probability[j] = 0.0f;
+        else
+          ahead += value[j] > own || (value[j] == own && v + j < token->target);
+      }
+      sum[p] = fma_(-probability, value, sum[p]);
+    }
+  for (int p = 0; p < PARTS; p++) store(lane + p * WIDTH, sum[p]);
+  *rank = ahead + 1;
+  *entropy = tree(lane);
+}

@@ -1,0 +1,58 @@
+/* Threads that do one thing together. */
+#ifndef RL_TEAM_H
+#define RL_TEAM_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "rlstm.h"
+
+/* The threads of a window; `size` 1 is one thread alone, whose barrier is free. */
+typedef struct {
+  int size;
+  atomic_int arrived;
+  atomic_uint turn;
+} rl_team;
+
+/* Wait until all threads of a team have come. */
+void rl_barrier(rl_team *team);
+
+/* A growing piece of memory that is handed out from its beginning again for every window. */
+typedef struct {
+  char *memory;
+  int64_t size, used;
+} rl_arena;
+
+/* 64-byte aligned room for `count` floats; counts alone while the arena has no memory. */
+float *rl_take(rl_arena *arena, int64_t count);
+
+/* Rows that are read together, by the threads of a team. */
+typedef struct {
+  const rl_model *model;
+  int32_t rows;
+  const rl_row *const *row;
+  float temperature;
+  rl_arena *arena;
+  rl_team *team;
+  void *plan;
+} rl_batch;
+
+/* One token's distribution as experts see it: `row` are their log-probabilities, with room up to a multiple of
+ * RL_LANES, and `weight` what each counts, 0 for one that is not heard. */
+typedef struct {
+  int32_t experts, vocab, target;
+  const float *const *row;
+  const float *weight;
+} rl_token;
+
+/* What each instruction set has: bytes that a batch takes, its layout in its arena, and reading it, which every
+ * thread of its team calls with its number; and the rank of a token's target, its entropy, and its mixed
+ * log-probabilities where they are wanted, padded. */
+typedef struct {
+  int64_t (*room)(rl_batch *batch);
+  void (*lay_out)(rl_batch *batch);
+  void (*read)(rl_batch *batch, int thread);
+  void (*distribution)(const rl_token *token, int32_t *rank, float *entropy, float *mixed);
+} rl_kernels;
+
+#endif

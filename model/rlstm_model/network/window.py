@@ -1,0 +1,386 @@
+"""One layer: over a window, forward and by back-propagation through time; and over one token.
+
+Time is walked once in each direction; each weight's gradient is then one matrix product over all steps and
+rows, where automatic differentiation would add a weight-sized outer product at every step. One token is too
+short to prepare buffers for: its equations are written once more, without dropout, as plain functions of
+values with nothing kept.
+Shape suffixes: T time, S some steps, B batch rows, H hidden units.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from rlstm_model.network.cells import (
+    Cell,
+    CellActivations,
+    CellDeltas,
+    CellDerivatives,
+    CellStep,
+    CellWeights,
+    StepGradients,
+    cell_gradients,
+    local_derivatives,
+)
+from rlstm_model.network.mogrifier import (
+    MogrifierActivations,
+    MogrifierDeltas,
+    MogrifierWeights,
+    RoundDeltas,
+    RoundStep,
+    RoundWeights,
+    mogrifier_gradients,
+    mogrify,
+    mogrify_backward,
+)
+from rlstm_model.network.products import Matrix, add_linear, linear
+
+# Local derivatives are worked out for as many steps at once as a core's cache holds.
+_CACHED_VALUES = 2**15
+
+
+class LayerWeights(NamedTuple):
+    """One layer's weights, in float32 or float64."""
+
+    cell: CellWeights
+    mogrifier: MogrifierWeights
+
+    def flat(self) -> tuple[Matrix | None, ...]:
+        """All of them in one row."""
+        return (*self.cell, *self.mogrifier)
+
+    @classmethod
+    def from_flat(cls, tensors: Sequence[Matrix | None]) -> "LayerWeights":
+        """The layer whose :meth:`flat` this is."""
+        size = len(CellWeights._fields)
+        return cls(CellWeights(*tensors[:size]), MogrifierWeights(*tensors[size:]))  # type: ignore[arg-type]
+
+    @property
+    def take_gradients(self) -> bool:
+        """Whether there is any gradient to work out."""
+        return self.cell.take_gradients or self.mogrifier.take_gradients
+
+    def detached(self) -> "LayerWeights":
+        """The same, of which only rows' own weights and observed matrices take gradients."""
+        return self.from_flat([w.detach() if isinstance(w, Tensor) else w for w in self.flat()])
+
+
+class LayerKind(NamedTuple):
+    """What a layer is, and the precision of the factors of its matrix products."""
+
+    cell: Cell
+    precision: torch.dtype
+
+
+class LayerState(NamedTuple):
+    """Raw h and c of one layer, ``[B, H]``."""
+
+    h: Tensor
+    c: Tensor
+
+
+class LayerMasks(NamedTuple):
+    """Dropout masks of a window: ``state`` ``[B, H]``, ``cell`` ``[T, B, H]``."""
+
+    state: Tensor | None = None
+    cell: Tensor | None = None
+
+
+class Step(NamedTuple):
+    """The views of one step: the x that comes in; the old h, the same masked, and the new."""
+
+    x: Tensor
+    h: Tensor
+    h_in: Tensor
+    h_new: Tensor
+    cell: CellStep
+    rounds: list[RoundStep]
+
+
+class StepBack(NamedTuple):
+    """The views of one step of the backward pass; ``arriving`` are loss gradients at the layer's output."""
+
+    derivatives: CellDerivatives
+    cell: CellStep
+    rounds: list[RoundStep]
+    cell_deltas: CellDeltas
+    round_deltas: list[RoundDeltas]
+    gradients: StepGradients
+    arriving: Tensor
+    cell_mask: Tensor | None
+
+
+class UnrolledLayer(NamedTuple):
+    """A window that a layer has read, with the activations that the backward pass needs.
+
+    ``x`` ``[T, B, H]`` went in; raw ``h`` ``[T + 1, B, H]``; ``h_in`` ``[T, B, H]`` is the masked h that was
+    read.
+    """
+
+    kind: LayerKind
+    layer: LayerWeights
+    masks: LayerMasks
+    x: Tensor
+    h: Tensor
+    h_in: Tensor
+    cell: CellActivations
+    mogrifier: MogrifierActivations
+
+    @property
+    def out(self) -> Tensor:
+        """What the layer hands on, ``[T, B, H]``."""
+        return _handed_on(self.h, self.masks)
+
+    @property
+    def state(self) -> LayerState:
+        """The last state: a copy."""
+        return LayerState(self.h[-1].clone(), self.cell.c[-1].clone())
+
+    def backward(
+        self, d_out_TBH: Tensor, last: LayerState
+    ) -> tuple[Tensor, LayerState, Sequence[Tensor | None]]:
+        """From loss gradients at what the layer handed on, and at its last state, which is overwritten.
+
+        To those at x, at the first state, and at the layer's weights in the order of
+        :meth:`LayerWeights.flat`.
+        """
+        kind, layer, time = self.kind, self.layer, len(self.x)
+        at_once = time if d_out_TBH.is_cuda else max(1, _CACHED_VALUES // last.h.numel())
+        few = self.x[: min(at_once, time)]
+        # Where weights take no gradients from them, deltas of a few steps are overwritten by those before:
+        # what stays in a core's cache is done in half the time.
+        for_cell = self.x if layer.cell.take_gradients else few
+        d_x_TBH = torch.empty_like(self.x)
+        d_gates = for_cell.new_empty(*for_cell.shape[:-1], 4 * for_cell.shape[-1])
+        d_rounds = MogrifierDeltas.empty(layer.mogrifier, self.x if layer.mogrifier.take_gradients else few)
+        cell, rounds = _factors(layer, kind.precision, transposed=False)
+        for stop in range(time, 0, -at_once):
+            steps = slice(max(0, stop - at_once), stop)
+            some = slice(steps.stop - steps.start)
+            views = self._views(
+                steps,
+                d_gates[steps if len(d_gates) == time else some],
+                d_rounds.some(steps if d_rounds.gate.shape[1] == time else some),
+                [StepGradients(dx_BH, *last) for dx_BH in d_x_TBH[steps].unbind()],
+                d_out_TBH[steps],
+            )
+            for step in reversed(views):
+                _step_back(kind.cell, cell, rounds, step, self.masks.state)
+        return d_x_TBH, last, self._weight_gradients(d_gates, d_rounds)
+
+    def _views(
+        self,
+        steps: slice,
+        d_gates_SB4H: Tensor,
+        d_rounds: MogrifierDeltas,
+        gradients: Sequence[StepGradients],
+        arriving_SBH: Tensor,
+    ) -> list[StepBack]:
+        cell, masks = self.kind.cell, self.masks.cell
+        saved, rounds = self.cell.some(steps), self.mogrifier.some(steps)
+        round_deltas = d_rounds.steps(rounds)
+        views = zip(
+            local_derivatives(saved, self.h[1:][steps], d_gates_SB4H, capped=cell.capped),
+            saved.steps(cell.blocks),
+            rounds.steps(),
+            CellDeltas.steps(d_gates_SB4H, cell.blocks),
+            round_deltas,
+            gradients,
+            arriving_SBH.unbind(),
+            [None] * len(gradients) if masks is None else masks[steps].unbind(),
+            strict=True,
+        )
+        return [StepBack(*view) for view in views]
+
+    def _weight_gradients(self, d_gates: Tensor, d_rounds: MogrifierDeltas) -> Sequence[Tensor | None]:
+        layer, precision = self.layer, self.kind.precision
+        if not layer.take_gradients:
+            return [None] * len(layer.flat())
+        x, h = self.mogrifier.left(self.x, self.h_in)
+        of_cell = cell_gradients(layer.cell, self.cell, d_gates, x, h, precision)
+        return [
+            *of_cell,
+            *mogrifier_gradients(layer.mogrifier, self.mogrifier, d_rounds, self.h_in, precision),
+        ]
+
+
+def unroll(
+    kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: LayerState, masks: LayerMasks
+) -> UnrolledLayer:
+    """Read a window and save its activations."""
+    h = _hs(x_TBH, state.h)
+    h_in = h[:-1] if masks.state is None else torch.empty_like(h[1:])
+    cell = CellActivations.empty(h[1:], masked=masks.state is not None)
+    cell.c[0] = state.c
+    mogrifier = MogrifierActivations.empty(layer.mogrifier, h[1:])
+    hs = h.unbind()
+    views = zip(
+        x_TBH.unbind(),
+        hs[:-1],
+        h_in.unbind(),
+        hs[1:],
+        cell.steps(kind.cell.blocks),
+        mogrifier.steps(),
+        strict=True,
+    )
+    _walk(kind, layer, [Step(*view) for view in views], masks.state)
+    return UnrolledLayer(kind, layer, masks, x_TBH, h, h_in, cell, mogrifier)
+
+
+def read_window(
+    kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: LayerState, masks: LayerMasks
+) -> tuple[Tensor, LayerState]:
+    """Read a window: what the layer hands on, ``[T, B, H]``, and its last state.
+
+    In code under ``torch.compile`` it stays a function of its own.
+    """
+    if torch.compiler.is_compiling():
+        # Steps write into views of buffers, which a compiler would have to take apart: they run as they are.
+        read: Callable[..., tuple[Tensor, LayerState]] = torch.compiler.disable(_read_window)  # type: ignore[no-untyped-call]
+        return read(kind, layer, x_TBH, state, masks)
+    return _read_window(kind, layer, x_TBH, state, masks)
+
+
+def _read_window(
+    kind: LayerKind, layer: LayerWeights, x_TBH: Tensor, state: LayerState, masks: LayerMasks
+) -> tuple[Tensor, LayerState]:
+    if torch.is_grad_enabled():
+        out, h, c = _Window.apply(kind, masks, x_TBH, *state, *layer.flat())  # type: ignore[no-untyped-call]
+        return out, LayerState(h, c)
+    h_TBH = _hs(x_TBH, state.h)
+    hs = h_TBH.unbind()
+    cell = CellStep.scratch(state.c, kind.cell.blocks)
+    rounds = RoundStep.scratch(layer.mogrifier, state.c)
+    masked = None if masks.state is None else torch.empty_like(masks.state)
+    steps = [
+        Step(x, h, h if masked is None else masked, h_new, cell, rounds)
+        for x, h, h_new in zip(x_TBH.unbind(), hs[:-1], hs[1:], strict=True)
+    ]
+    _walk(kind, layer, steps, masks.state)
+    return _handed_on(h_TBH, masks), LayerState(hs[-1].clone(), cell.c)
+
+
+class _Window(torch.autograd.Function):
+    """A layer over a window, as one operation of automatic differentiation."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kind: LayerKind,
+        masks: LayerMasks,
+        x_TBH: Tensor,
+        h_BH: Tensor,
+        c_BH: Tensor,
+        *flat: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        read = unroll(kind, LayerWeights.from_flat(flat), x_TBH, LayerState(h_BH, c_BH), masks)
+        ctx.kind, ctx.weights = kind, len(flat)
+        ctx.save_for_backward(*flat, *masks, read.x, read.h, read.h_in, *read.cell, *read.mogrifier)
+        return read.out, *read.state
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out_TBH: Tensor, dh_BH: Tensor, dc_BH: Tensor) -> tuple[Tensor | None, ...]:
+        layer = LayerWeights.from_flat(ctx.saved_tensors[: ctx.weights])
+        state, cell_mask, x, h, h_in, *saved = ctx.saved_tensors[ctx.weights :]
+        size = len(CellActivations._fields)
+        read = UnrolledLayer(
+            ctx.kind,
+            layer,
+            LayerMasks(state, cell_mask),
+            x,
+            h,
+            h_in,
+            CellActivations(*saved[:size]),
+            MogrifierActivations(*saved[size:]),
+        )
+        dx_TBH, first, gradients = read.backward(d_out_TBH, LayerState(dh_BH.clone(), dc_BH.clone()))
+        return None, None, dx_TBH, *first, *gradients
+
+
+def _factors(
+    layer: LayerWeights, precision: torch.dtype, *, transposed: bool
+) -> tuple[CellWeights, list[RoundWeights]]:
+    cell = layer.cell.factors(precision, transposed=transposed)
+    return cell, layer.mogrifier.factors(precision, transposed=transposed)
+
+
+def _walk(kind: LayerKind, layer: LayerWeights, steps: Sequence[Step], mask_BH: Tensor | None) -> None:
+    """All steps of a window, one after the other."""
+    cell, rounds = _factors(layer, kind.precision, transposed=True)
+    for step in steps:
+        if mask_BH is not None:
+            torch.mul(step.h, mask_BH, out=step.h_in)
+        x_BH, h_BH = mogrify(rounds, step.rounds, step.x, step.h_in)
+        kind.cell.step(cell, step.cell, x_BH, h_BH, mask_BH)
+        torch.mul(step.cell.o, step.cell.tanh_c, out=step.h_new)
+
+
+def _step_back(
+    cell: Cell,
+    weights: CellWeights,
+    rounds: Sequence[RoundWeights],
+    step: StepBack,
+    mask_BH: Tensor | None,
+) -> None:
+    dx_BH, dh_BH, _ = step.gradients
+    if step.cell_mask is None:
+        dh_BH.add_(step.arriving)
+    else:
+        dh_BH.addcmul_(step.arriving, step.cell_mask)
+    cell.backward(weights, step.cell, step.derivatives, step.cell_deltas, mask_BH, step.gradients)
+    mogrify_backward(rounds, step.rounds, step.round_deltas, dx_BH, dh_BH)
+    if mask_BH is not None:
+        dh_BH.mul_(mask_BH)
+
+
+def _hs(x_TBH: Tensor, first_BH: Tensor) -> Tensor:
+    """The raw h of a window with the first one in its place: ``[T + 1, B, H]``."""
+    h = x_TBH.new_empty(len(x_TBH) + 1, *x_TBH.shape[1:])
+    h[0] = first_BH
+    return h
+
+
+def _handed_on(h: Tensor, masks: LayerMasks) -> Tensor:
+    return h[1:] if masks.cell is None else h[1:] * masks.cell
+
+
+def read_token(
+    weights: LayerWeights, x_BH: Tensor, h_BH: Tensor, c_BH: Tensor, *, capped: bool
+) -> tuple[Tensor, Tensor]:
+    """The new h and c. ``capped``: whether the input gate is."""
+    x_BH, h_BH = _mogrify(weights.mogrifier, x_BH, h_BH)
+    cell, n = weights.cell, h_BH.shape[1]
+    if cell.u is None or cell.c is None:
+        gates = add_linear(linear(h_BH, cell.h, cell.bias), x_BH, cell.x)
+        i, j = torch.sigmoid(gates[:, :n]), torch.tanh(gates[:, n : 2 * n])
+        f, o = torch.sigmoid(gates[:, 2 * n :]).chunk(2, 1)
+        c_BH = _new_c(i, j, f, c_BH, capped=capped)
+        return o * torch.tanh(c_BH), c_BH
+    from_h = linear(h_BH, cell.h, cell.bias[..., : 3 * n])
+    ij = add_linear(from_h[:, : 2 * n], x_BH, cell.x)
+    i, j = torch.sigmoid(ij[:, :n]), torch.tanh(ij[:, n:])
+    f = torch.sigmoid(add_linear(from_h[:, 2 * n :], i * j, cell.u))
+    c_BH = _new_c(i, j, f, c_BH, capped=capped)
+    o = torch.sigmoid(linear(c_BH, cell.c, cell.bias[..., 3 * n :]))
+    return o * torch.tanh(c_BH), c_BH
+
+
+def _mogrify(weights: MogrifierWeights, x_BH: Tensor, h_BH: Tensor) -> tuple[Tensor, Tensor]:
+    for k, (up, down, bias) in enumerate(weights.rounds()):
+        source, gated = (h_BH, x_BH) if k % 2 == 0 else (x_BH, h_BH)
+        low = source if down is None else linear(source, down)
+        half = torch.sigmoid(linear(low, up, bias)) * gated
+        if k % 2 == 0:
+            x_BH = half + half
+        else:
+            h_BH = half + half
+    return x_BH, h_BH
+
+
+def _new_c(i: Tensor, j: Tensor, f: Tensor, c_BH: Tensor, *, capped: bool) -> Tensor:
+    written = torch.minimum(i, 1 - f) if capped else i
+    return torch.addcmul(f * c_BH, written, j)
