@@ -27,7 +27,9 @@ def tiny_checkpoint(tmp_path_factory):
     }
     path = tmp_path_factory.mktemp("checkpoints") / "tiny"
     checkpoints.save(path, Parameters(config, arrays), ByteVocab())
-    rms = {name: generator.uniform(0.002, 0.02, array.shape).astype(np.float32) for name, array in arrays.items()}
+    rms = {
+        name: generator.uniform(0.002, 0.02, array.shape).astype(np.float32) for name, array in arrays.items()
+    }
     rule = AdaptationConfig(
         kind="full",
         num_fast_weights=config.num_parameters,

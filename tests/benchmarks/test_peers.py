@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from rlstm_model.adaptation.thread_pool import ThreadPool
 
 from benchmarks import peers as module
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
@@ -27,7 +28,6 @@ from benchmarks.rows import learning, rows_cases
 from benchmarks.train import multiply_adds
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.torch_backend.fast_weights import FrozenWeights
-from rlstm_model.adaptation.thread_pool import ThreadPool
 
 BOS, SEGMENT, CPU = 10, 6, torch.device("cpu")
 

@@ -4,9 +4,9 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from rlstm_model.adaptation.batch_step import run_batch
 
 from benchmarks.serving.capacity import OBJECTS, Resident, session_bytes
-from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas.text import AdaptationRequest

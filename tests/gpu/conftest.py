@@ -9,12 +9,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from rlstm_model.adaptation.batch_items import Reader
+from rlstm_model.adaptation.padded_rows import PaddedRows
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rlstm_model.adaptation.batch_items import Reader
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
+from rlstm_model.config import ModelConfig
+from rlstm_model.network.initialisation import initialise
+from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.torch_backend.fast_weights import FrozenWeights
 from rlstm_model.torch_backend.graphs import (
     Capture,
@@ -25,11 +29,7 @@ from rlstm_model.torch_backend.graphs import (
     Recorded,
     Run,
 )
-from rlstm_model.adaptation.padded_rows import PaddedRows
 from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
-from rlstm_model.config import ModelConfig
-from rlstm_model.network.initialisation import initialise
-from rlstm_model.network.language_model import LanguageModel
 
 BOS, SEGMENT = 1, 6
 RATE = 0.01

@@ -4,13 +4,13 @@ import random
 
 import pytest
 import torch
-
 from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
 from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
-from rlstm_model.torch_backend.graphs import GraphedReading, GraphedWeights, Graphs
 from rlstm_model.adaptation.padded_rows import RowInput, TrainingInput
+
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
 from rlstm_model.network.state import State
+from rlstm_model.torch_backend.graphs import GraphedReading, GraphedWeights, Graphs
 
 # Torch warns of compilers, and of looking for waits, in words of its own.
 pytestmark = pytest.mark.filterwarnings("default")

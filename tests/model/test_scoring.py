@@ -8,8 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from rlstm_model.scoring import (
     LOGPROB_FLOOR,
     TokenScores,
@@ -17,6 +15,8 @@ from rlstm_model.scoring import (
     score_logits,
     score_text,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from rlstm_model.vocab import ByteVocab, InvalidToken, WordVocab
 
 IDS = st.lists(st.integers(0, 10), min_size=1, max_size=30)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rlstm_model.scoring import score
 
 from rlstm_model.checkpoint import load
-from rlstm_model.scoring import score
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas.text import AdaptationRequest
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from rlstm_model.scoring import TokenScores
 from safetensors.torch import load, save
 
-from rlstm_model.torch_backend.bases import SubspaceStatistics
 from rlstm_model.adaptation.calibration import (
     Calibration,
     CalibrationSet,
@@ -18,9 +18,9 @@ from rlstm_model.adaptation.calibration import (
 )
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.torch_backend.bases import SubspaceStatistics
 from rlstm_model.torch_backend.full import FullFastWeights
 from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
-from rlstm_model.scoring import TokenScores
 
 BOS = 1
 SEGMENT = 4

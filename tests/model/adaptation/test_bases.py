@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from rlstm_model.adaptation.calibration import measure_rms
 from rlstm_model.torch_backend.bases import (
     GradientAxes,
     GradientSquares,
     SubspaceStatistics,
     collect,
 )
-from rlstm_model.adaptation.calibration import measure_rms
 from rlstm_model.torch_backend.factors import segment_gradients
 from rlstm_model.torch_backend.subspace import Basis
 

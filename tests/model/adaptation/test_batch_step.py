@@ -8,9 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from rlstm_model.adaptation import batch_step
-from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.adaptation.batch_items import (
     DecodeStep,
     NextToken,
@@ -19,10 +16,13 @@ from rlstm_model.adaptation.batch_items import (
     ScoredChunk,
 )
 from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
 from rlstm_model.adaptation.padded_rows import PaddedRows
 from rlstm_model.adaptation.passes import Passes
 from rlstm_model.adaptation.thread_pool import ThreadPool
+
+from rlstm_model.adaptation import batch_step
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
+from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.network.state import State
 from rlstm_model.vocab import InvalidToken
 

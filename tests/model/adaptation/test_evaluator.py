@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rlstm_model.scoring import TokenScores, score
 
 from rlstm_model.adaptation.calibration import Calibration, measure_rms
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, next_token, score_after
 from rlstm_model.torch_backend.full import FullFastWeights
-from rlstm_model.scoring import TokenScores, score
 from rlstm_model.vocab import InvalidToken
 
 BOS, SEGMENT = 1, 4

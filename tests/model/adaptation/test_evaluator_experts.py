@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.adaptation import mixture
-from rlstm_model.adaptation.state import EXPERT_RATES, StateMismatch
 from rlstm_model.adaptation.mixture import MixtureState
+from rlstm_model.adaptation.state import EXPERT_RATES, StateMismatch
 
 NAN, INF = float("nan"), float("inf")
 tokens = st.integers(0, 10)

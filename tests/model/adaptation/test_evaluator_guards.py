@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rlstm_model.scoring import score
 
 from rlstm_model.adaptation.state import Cursor, NonFiniteState
-from rlstm_model.scoring import score
 from rlstm_model.network.state import State
 
 NAN, INF = float("nan"), float("inf")

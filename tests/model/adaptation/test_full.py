@@ -5,8 +5,8 @@ import weakref
 import pytest
 import torch
 
-from rlstm_model.torch_backend.full import FullFastWeights
 from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.torch_backend.full import FullFastWeights
 
 SHAPES = [
     {},

@@ -10,12 +10,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rlstm_model.adaptation.batch_items import DecodeStep, Reader, ScoreChunk
+from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.adaptation.padded_rows import PaddedRows
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rlstm_model.adaptation.state import Cursor
-from rlstm_model.adaptation.batch_items import DecodeStep, Reader, ScoreChunk
-from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.network.state import State
 from rlstm_model.torch_backend.fast_weights import FrozenWeights
 from rlstm_model.torch_backend.full import FullFastWeights
 from rlstm_model.torch_backend.graphs import (
@@ -27,9 +29,7 @@ from rlstm_model.torch_backend.graphs import (
     bucket,
     graphed,
 )
-from rlstm_model.adaptation.padded_rows import PaddedRows
 from rlstm_model.torch_backend.subspace import SubspaceFastWeights
-from rlstm_model.network.state import State
 
 VOCAB, SEGMENT, BOS = 40, 4, 1
 KINDS = ["subspace", "chosen", "output_bias"]

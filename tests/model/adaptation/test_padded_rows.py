@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from rlstm_model.torch_backend.full import FullFastWeights
 from rlstm_model.adaptation.padded_rows import LearningRows, PaddedRows, RowInput, TrainingInput
+
 from rlstm_model.network.state import State
+from rlstm_model.torch_backend.full import FullFastWeights
 
 few = settings(max_examples=6, deadline=None)
 counts = st.lists(st.integers(1, 3), min_size=1, max_size=6)

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rlstm_model.adaptation.predictions import Place, Predictions, Text
+from rlstm_model.scoring import score_logits
 
 from rlstm_model.adaptation import mixture, predictions
 from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.adaptation.predictions import Place, Predictions, Text
-from rlstm_model.scoring import score_logits
 
 NAN, INF = float("nan"), float("inf")
 TOKENS, VOCAB = 7, 11

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-
 from rlstm_model.adaptation.batch_items import ScoreChunk
 from rlstm_model.adaptation.batch_step import run_batch
+from rlstm_model.scoring import score
+
 from rlstm_model.adaptation.evaluator import CHUNK, next_token, score_after
 from rlstm_model.sampling import SamplingConfig, sample
-from rlstm_model.scoring import score
 
 NAN = float("nan")
 # Without vector units torch's softmax gives a row other last bits alone than beside another.

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-
-from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.adaptation.batch_step import restart
 from rlstm_model.scoring import score
+
+from rlstm_model.adaptation.state import NonFiniteState
 
 
 @pytest.mark.parametrize("length", [8, 10])

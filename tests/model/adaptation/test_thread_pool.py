@@ -5,9 +5,9 @@ from concurrent.futures import wait
 
 import pytest
 import torch
+from rlstm_model.adaptation.thread_pool import ThreadPool, single_threaded_products
 
 from rlstm_model.adaptation import thread_pool as crew_module
-from rlstm_model.adaptation.thread_pool import ThreadPool, single_threaded_products
 
 
 @pytest.fixture

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rlstm_model.adaptation.batch_step import run_batch
 from tests.memory_store import MemoryStore
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.caller import Caller
 from rlstm_server.engine.engine import Engine

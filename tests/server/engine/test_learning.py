@@ -4,9 +4,9 @@ import gc
 
 import pytest
 import torch
+from rlstm_model.adaptation.batch_step import run_batch
 
 from rlstm_model.adaptation.state import ExpertConfig
-from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel

@@ -4,10 +4,10 @@ import hashlib
 import random
 
 import pytest
-
 from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
 from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.adaptation.thread_pool import ThreadPool
+
 from rlstm_model.vocab import ByteVocab
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."

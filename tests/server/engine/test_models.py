@@ -5,9 +5,9 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
+from rlstm_model.adaptation.batch_step import run_batch
 from tests.memory_store import MemoryStore
 
-from rlstm_model.adaptation.batch_step import run_batch
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.models import Models, alone

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-
 from rlstm_model.adaptation.batch_items import NextToken, ObservedChunk
 from rlstm_model.adaptation.batch_step import run_batch
+
 from rlstm_model.torch_backend.fast_weights import row_tile
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import batches_agree, numerics_id

@@ -1,8 +1,8 @@
 """Texts of one request are scored side by side, as each would be alone."""
 
 import pytest
-
 from rlstm_model.scoring import score
+
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.schemas.sessions import Candidate, CandidatesRequest, CandidateWeights
 from rlstm_server.schemas.text import AdaptationRequest, ScoreRequest

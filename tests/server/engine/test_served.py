@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
+from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.state import SessionState

@@ -9,10 +9,10 @@ from functools import partial
 
 import pytest
 import torch
-from torch import nn
-
 from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
 from rlstm_model.adaptation.batch_step import run_batch
+from torch import nn
+
 from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.buffer import EVENT_BYTES, Buffer

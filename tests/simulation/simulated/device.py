@@ -12,8 +12,6 @@ from types import TracebackType
 from typing import Any, Final
 
 import torch
-
-from rlstm_model.adaptation.state import AdaptedState, Cursor
 from rlstm_model.adaptation.batch_items import (
     BatchItem,
     BatchResult,
@@ -24,12 +22,14 @@ from rlstm_model.adaptation.batch_items import (
     ScoreChunk,
     ScoredChunk,
 )
+from rlstm_model.scoring import TokenScores
+
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.state import AdaptedState, Cursor
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.language_model import LanguageModel
-from rlstm_model.scoring import TokenScores
 from rlstm_model.network.state import State
 from rlstm_model.vocab import CharVocab
 from rlstm_server.engine.models import ServedModel

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rlstm_model.network.dropout import DropoutMasks, DropoutRates, sample_masks
+from rlstm_training.evaluation.evaluation import evaluator_of
 from rlstm_training.evaluation.monte_carlo import (
     DroppingModel,
     MonteCarlo,

@@ -8,11 +8,11 @@ from dataclasses import replace
 import httpx
 import pytest
 import pytest_asyncio
+from rlstm_model.scoring import score
 from tests.memory_store import MemoryStore
 
 from rlstm_model.adaptation.evaluator import score_after
 from rlstm_model.checkpoint import load
-from rlstm_model.scoring import score
 from rlstm_server.app import create_app
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas.text import AdaptationRequest
