@@ -24,7 +24,7 @@ def about(models: Models, limits: Limits, engine_limits: EngineLimits, **store: 
         **_model(models.default),
         "models": [_model(served) for served in models],
         "python": platform.python_version(),
-        "device": str(models.device),
+        "device": models.device,
         "limits": limits.model_dump() | asdict(engine_limits),
         "defaults": {"unit": "nats", "scores": "tokens", "learn": True, "rate_scale": 1.0},
         **store,
@@ -38,8 +38,8 @@ def builds(models: Models) -> Iterator[dict[str, str]]:
             "version": VERSION,
             "model": served.name,
             "model_fingerprint": served.fingerprint,
-            "dtype": str(served.model.embedding.input.dtype).removeprefix("torch."),
-            "device": str(served.device),
+            "dtype": str(served.parameters.arrays["embedding.input"].dtype),
+            "device": served.device,
         }
 
 
@@ -47,7 +47,7 @@ def _model(served: ServedModel) -> dict[str, Any]:
     vocab = served.vocab
     return {
         **asdict(served.identity),
-        "config": served.model.config.to_json(),
+        "config": served.parameters.config.to_json(),
         "vocabulary": {
             "kind": vocab.kind,
             "size": vocab.size,

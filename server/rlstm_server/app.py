@@ -14,7 +14,6 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIRouter, APIWebSocketRoute
 from starlette.middleware import Middleware
 
-from rlstm_model.adaptation.thread_pool import single_threaded_products
 from rlstm_server import telemetry, upkeep
 from rlstm_server.about import VERSION, about, builds
 from rlstm_server.api import audit, generate, operations, page, problems, score, sessions, stream
@@ -131,7 +130,6 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         if parts.tracer_provider is not None:
             stack.push_async_callback(asyncio.to_thread, parts.tracer_provider.shutdown)
-        usual_threads = stack.enter_context(single_threaded_products())
         models = parts.models
         if models is None:
             models = await asyncio.to_thread(load_models, settings)
@@ -145,7 +143,7 @@ async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
             limits=_engine_limits(settings.limits),
             cache_bytes=settings.cache_bytes,
             rows=settings.rows,
-            threads=settings.threads or usual_threads,
+            threads=settings.threads,
         )
         engine.start()
         stack.push_async_callback(engine.close)

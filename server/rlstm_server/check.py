@@ -203,7 +203,7 @@ def _check_models(settings: Settings) -> Iterator[Finding]:
         yield Finding("model", "fail", error.detail, "name another by --model; `rlstm models` lists them")
         return
     for served in models:
-        weights = f"{served.model.config.num_parameters:,} weights"
+        weights = f"{served.parameters.config.num_parameters:,} weights"
         said = f"{served.name}, {weights}, fingerprint {served.fingerprint[:12]}"
         if served.rules:
             yield Finding("model", "ok", f"{said}, {len(served.rules)} rules")

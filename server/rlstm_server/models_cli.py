@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlstm_model.adaptation.calibration import CalibrationError, load_calibration
+from rlstm_model.adaptation.calibration_file import CalibrationError, load_calibration
 from rlstm_model.checkpoint import CONFIG, WEIGHTS, CheckpointError, load, shipped_names
 from rlstm_server.settings import PREFIX, ModelSetting, listed
 
@@ -98,7 +98,7 @@ def _look_at(name_or_path: str | Path, name: str, *, shipped: bool) -> Listed:
     fault, rules = None, tuple[str, ...]()
     if checkpoint.adaptation_file is not None:
         try:
-            choices = load_calibration(checkpoint.adaptation_file, checkpoint.model).choices
+            choices = load_calibration(checkpoint.adaptation_file, checkpoint.parameters.config).choices
             rules = tuple(f"{choice.kind}:{choice.num_fast_weights}" for choice in choices)
         except CalibrationError as error:
             fault = str(error)
@@ -108,7 +108,7 @@ def _look_at(name_or_path: str | Path, name: str, *, shipped: bool) -> Listed:
         shipped=shipped,
         bytes=_size(checkpoint.folder),
         vocabulary=checkpoint.vocab.kind,
-        parameters=checkpoint.model.config.num_parameters,
+        parameters=checkpoint.parameters.config.num_parameters,
         fingerprint=checkpoint.fingerprint,
         rules=rules,
         fault=fault,

@@ -1,31 +1,37 @@
-"""The models that the settings name, each read, verified and put onto the device."""
+"""The models that the settings name, each read and verified."""
 
 from __future__ import annotations
 
-import torch
-
-from rlstm_model.adaptation.calibration import CalibrationError
+from rlstm_model.adaptation.calibration_file import CalibrationError
 from rlstm_model.checkpoint import CheckpointError, load
-from rlstm_server.engine.models import Models, ServedModel
+from rlstm_server.engine.models import Device, Models, ServedModel
 from rlstm_server.errors import StartupError
-from rlstm_server.settings import ModelSetting, Settings
+from rlstm_server.settings import Settings
 
 
 def load_models(settings: Settings) -> Models:
     """Load them. It takes as long as they are large. Raises StartupError, which names the setting."""
     device = _device(settings)
     try:
-        return Models(*(_served(setting, device) for setting in settings.models))
+        return Models(
+            *(ServedModel.of(load(setting.place), setting.name, device) for setting in settings.models)
+        )
     except (CheckpointError, CalibrationError, ValueError) as error:
         raise StartupError(f"RLSTM_MODEL: {error}") from None
 
 
-def _device(settings: Settings) -> torch.device:
-    present = torch.cuda.is_available()
+def _device(settings: Settings) -> Device:
+    """What computes: a GPU that torch (the extra `gpu`) finds, unless the CPU is asked for."""
+    if settings.device == "cpu":
+        return "cpu"
+    try:
+        import torch
+    except ImportError:
+        present = False
+    else:
+        present = torch.cuda.is_available()
     if settings.device == "cuda" and not present:
-        raise StartupError("RLSTM_DEVICE: cuda was asked for, but this machine has no CUDA device")
-    return torch.device("cuda" if settings.device != "cpu" and present else "cpu")
-
-
-def _served(setting: ModelSetting, device: torch.device) -> ServedModel:
-    return ServedModel.of(load(setting.place, device), setting.name)
+        raise StartupError(
+            "RLSTM_DEVICE: cuda was asked for, but there is no CUDA device, or no torch (the extra `gpu`)"
+        )
+    return "cuda" if present else "cpu"

@@ -203,7 +203,7 @@ class Settings(BaseSettings):
         default=None,
         ge=1,
         le=1024,
-        description="CPU threads that compute; as many as torch would use if unset.",
+        description="CPU threads that compute; as many as there are cores if unset.",
     )
     rows: int = Field(
         default=256,

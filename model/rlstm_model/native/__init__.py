@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from ctypes import byref, c_int64, c_void_p
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,10 @@ __all__ = [
     "pool",
     "set_threads",
 ]
+
+
+REVISION: Final = 1
+"""Of what is computed, by the last bit: it grows when a change of ours changes one."""
 
 
 class Row(NamedTuple):
@@ -210,8 +214,11 @@ def _pool(threads: int) -> Pool:
 
 
 def identity() -> str:
-    """What tells builds apart whose bits differ: machines of one identity compute the same bits."""
-    return str(library().rl_identity().decode())
+    """What tells builds apart whose bits differ: machines of one identity compute the same bits.
+
+    Such as ``fma-r1``: whether products and sums are rounded once, and the revision of what is computed.
+    """
+    return f"{library().rl_identity().decode()}-r{REVISION}"
 
 
 def instructions() -> str:

@@ -18,11 +18,15 @@ from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.native import Step
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.network.state import State
+from rlstm_model.parameters import Parameters
 from rlstm_model.torch_backend.fast_weights import FastWeights, FrozenWeights, Weights, slow_norm
 from rlstm_model.torch_backend.full import FullFastWeights
 from rlstm_model.torch_backend.graphs import graphed, graphed_reading
 from rlstm_model.torch_backend.rules import LearningRule
 from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
+
+REVISION = 1
+"""Of what is computed, by the last bit: it grows when a change of ours changes one."""
 
 
 class TorchBackend:
@@ -48,6 +52,18 @@ class TorchBackend:
             weights = graphed(_fast_weights(model, calibration))
             self._weights = weights
             self._rule = LearningRule(calibration.rule(slow_norm(model)), self._device)
+
+    @classmethod
+    def of(
+        cls,
+        parameters: Parameters,
+        calibration: Calibration | None = None,
+        *,
+        temperature: float = 1.0,
+        device: str = "cpu",
+    ) -> "TorchBackend":
+        """The same of arrays, on a device by torch's name."""
+        return cls(LanguageModel.of(parameters).to(device), calibration, temperature=temperature)
 
     def read(self, rows: Sequence[Row]) -> list[Read]:
         """See :class:`~rlstm_model.adaptation.backend.Backend`."""
@@ -121,6 +137,12 @@ class TorchBackend:
         log_probs_NTV = torch.log_softmax(logits_TNV[:, :count], -1).transpose(0, 1).cpu().numpy()
         h, c = (part[:, :count].permute(1, 0, 2).flatten(1).cpu().numpy() for part in after)
         return [Read(_with_room(log_probs_NTV[n]), np.stack((h[n], c[n])), steps[n]) for n in range(count)]
+
+
+def identity(device: str) -> str:
+    """What tells machines apart whose bits differ: the GPU, the torch that computes, and the revision."""
+    name = torch.cuda.get_device_name(device).replace(" ", "_")
+    return f"torch{torch.__version__}-{name}-r{REVISION}"
 
 
 def _with_room(log_probs_TV: NDArray[np.float32]) -> NDArray[np.float32]:

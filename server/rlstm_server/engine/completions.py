@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.state import Cursor
-from rlstm_model.adaptation.batch_items import Reader
 from rlstm_server.caller import Caller
 from rlstm_server.engine import requests
 from rlstm_server.engine.generate import Continuation, StopStrings, charged

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from rlstm_server.caller import Caller
@@ -70,7 +71,7 @@ class Copies:
     async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
         """Write a session as a file. See Engine.export."""
         copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
-        data = await self.sessions.worker.call(caller, write_file, copy)
+        data = await requests.off_loop(copy.state.nbytes, partial(write_file, copy), requests.STATE_BYTES)
         return ExportedSession(session=session, version=copy.position.version, data=data)
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
@@ -86,9 +87,7 @@ class Copies:
         )
 
         async def work(task: Task[CreatedSession]) -> CreatedSession:
-            found = await self.sessions.worker.call(
-                request.caller, read_file, request.data, self.creator.models
-            )
+            found = await requests.off_loop(size, partial(read_file, request.data, self.creator.models))
             self.creator.check_size(found.state.served, found.state.choice)
             facts = self.creator.facts(request.name, request.ttl_seconds, found.metadata)
             facts = replace(facts, learning=found.learning, forked_from=found.ancestor)
@@ -155,7 +154,7 @@ def read_file(data: bytes, models: Models) -> Imported:
 
 def _check_bounds(state: SessionState) -> None:
     """Raise ImportRejected for what no session comes to by reading."""
-    most = state.evaluator.config.max_norm_ratio * _ROUNDING
+    most = state.evaluator.calibration.config.max_norm_ratio * _ROUNDING
     if state.adapted.rate_scale > requests.MAX_RATE_SCALE or not state.norm_ratio <= most:
         raise ImportRejected("the state is out of bounds")
     if len(state.place.pending) > requests.MAX_PENDING:

@@ -89,7 +89,7 @@ class Creator:
             except ServerError as error:
                 # A server with other models, or another first one, may have made it.
                 return await self.made_before(error, request.caller, request.key, body_hash, task)
-            state = await self.sessions.worker.call(request.caller, SessionState.before_text, served, choice)
+            state = SessionState.before_text(served, choice)
             new = NewSession(
                 caller=request.caller,
                 key=SessionKey(request.caller.tenant, new_session_id()),

@@ -8,21 +8,18 @@ taken once the server drains, and a change that fails under a key may have been 
 import asyncio
 import functools
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial, wraps
 from typing import Any, Final, ParamSpec, Protocol, TypeVar, cast
 
-from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.passes import PassKind
-from rlstm_model.adaptation.thread_pool import ThreadPool
+from rlstm_model import native
 from rlstm_server.engine.answers import most_bytes
 from rlstm_server.engine.changes import Changes
 from rlstm_server.engine.completions import Completions
 from rlstm_server.engine.copies import Copies
 from rlstm_server.engine.creation import Creator
-from rlstm_server.engine.models import Models, alone
+from rlstm_server.engine.models import Models
 from rlstm_server.engine.quotas import StorageQuota
 from rlstm_server.engine.score import Scoring
 from rlstm_server.engine.session import Sessions
@@ -81,30 +78,20 @@ class Engine:
         limits: EngineLimits | None = None,
         cache_bytes: int = CACHE_BYTES,
         rows: int = ROWS,
-        threads: int = 1,
+        threads: int | None = None,
     ) -> None:
-        """`rows` are those of a batch step: more of them share each product, fewer make steps shorter.
+        """`rows` are those of a batch step: more share each weight that is read, fewer make steps shorter.
 
-        `threads` of a CPU share the batches of a step.
+        `threads` of a CPU share a batch; as many as there are cores if None.
         """
         self.limits = limits or EngineLimits()
         self.models = models
-        self._thread_pool = ThreadPool(threads) if models.device.type == "cpu" and threads > 1 else None
-        padding = Counter[PassKind]()
-        self.worker = Worker(
-            [served.model for served in models],
-            metrics,
-            self.limits.queued_jobs,
-            rows,
-            partial(
-                run_batch if models.batches_agree else alone, thread_pool=self._thread_pool, padding=padding
-            ),
-            padding,
-            self.limits,
-        )
+        if models.device == "cpu" and threads is not None:
+            native.set_threads(threads)
+        self.worker = Worker(metrics, self.limits.queued_jobs, rows, limits=self.limits)
         self._metrics = metrics
         self._store = metered(store, metrics)
-        tier: Memory = "host" if models.device.type == "cpu" else "device"
+        tier: Memory = "host" if models.device == "cpu" else "device"
         cache = SessionCache(cache_bytes, metrics, tier)
         self.sessions = Sessions(
             store=self._store,
@@ -202,13 +189,9 @@ class Engine:
         await asyncio.gather(self.sessions.drain(seconds), self.worker.drain(seconds))
 
     async def close(self, drain_seconds: float = 0.0) -> None:
-        """Drain, then end the device thread. Raises InternalError when the slow weights have changed."""
+        """Drain, then end the device thread."""
         await self.drain(drain_seconds)
-        try:
-            await self.worker.close()
-        finally:
-            if self._thread_pool is not None:
-                self._thread_pool.close()
+        await self.worker.close()
 
     async def ready(self) -> None:
         """Return when work can be taken. Raises Draining, StoreUnavailable."""

@@ -12,16 +12,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import torch
-
+from rlstm_model.adaptation.batch import DecodeStep
+from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.state import Cursor
-from rlstm_model.adaptation.batch_items import DecodeStep, NextToken, Reader
 from rlstm_model.sampling import sample, uniform
-from rlstm_model.scoring import LOGPROB_FLOOR, score_log_probs
+from rlstm_model.scores import LOGPROB_FLOOR, alternatives
 from rlstm_model.vocab import Vocab
 from rlstm_server.engine.buffer import Event
 from rlstm_server.engine.quotas import Charge
-from rlstm_server.engine.reading import alternatives
 from rlstm_server.engine.worker import compute
 from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
@@ -160,7 +158,8 @@ class Continuation:
         self.seen.add(token)
         self.index += 1
         if self.top:
-            self.alternatives.append(_best(following, token, self.top))
+            ids_1K, logprobs_1K = alternatives(log_probs_V[None], self.top)
+            self.alternatives.append(tuple(zip(ids_1K[0].tolist(), logprobs_1K[0].tolist(), strict=True)))
         released = self.stops.feed(token, logprob)
         return released + self.stops.flush() if self.finish_reason == "length" else released
 
@@ -215,9 +214,3 @@ async def charged(
                 yield event
     finally:
         charge.add(generated=made, learned=made if learns else 0)
-
-
-def _best(following: NextToken, chosen: int, top: int) -> tuple[tuple[int, float], ...]:
-    targets_1 = torch.tensor([chosen], device=following.log_probs_V.device)
-    rows = alternatives(score_log_probs(following.log_probs_V[None], targets_1, top))
-    return rows[0] if rows else ()

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from rlstm_model.adaptation.state import NonFiniteState
-from rlstm_model.adaptation.batch_items import ObservedChunk
+from rlstm_model.adaptation.batch import ObservedChunk
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import LossGuard
-from rlstm_model.scoring import TokenScores
+from rlstm_model.adaptation.state import NonFiniteState
+from rlstm_model.scores import TokenScores
 from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import Piece
 from rlstm_server.engine.worker import compute
@@ -138,7 +138,7 @@ async def read_piece(
     usage = TokenUsage(adapted=len(piece.ids) if learn else 0)
     try:
         while done < len(piece.ids):
-            ids = piece.ids[done : done + evaluator.config.segment]
+            ids = piece.ids[done : done + evaluator.segment]
             part = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
             observed = await compute(part)
             if observed.static_logprobs is not None and observed.state.expert_config.experts == 1:
@@ -170,7 +170,7 @@ def _watched(
     """A part under the watch over a single expert, where the frozen baseline reads beside one."""
     if part.static_logprobs is None or part.state.expert_config.experts > 1:
         return part, watch
-    ends = part.state.position % evaluator.config.segment == 0
+    ends = part.state.position % evaluator.segment == 0
     seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends)
     if seen.lost:
         state = evaluator.reset(part.state, fast_weights=True, recurrent=False)

@@ -15,6 +15,10 @@ from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, Passage, 
 from rlstm_server.store.base import MAX_NAME_BYTES, MAX_TTL_MS, SessionKey
 
 SMALL: Final = 4_096
+"""Characters or ids that are read at once."""
+
+STATE_BYTES: Final = 1 << 18
+"""Of a state that are read or written at once: some tenths of a millisecond."""
 MAX_RATE_SCALE: Final = 10.0
 MAX_PENDING: Final = 4_096
 """Characters that wait for the end of their word. Every record of a session carries them."""
@@ -31,9 +35,9 @@ def request_digest(operation: str, **fields: Any) -> bytes:
         raise InvalidText("a string holds a lone surrogate") from error
 
 
-async def off_loop(size: int, work: Callable[[], Result]) -> Result:
-    """Do work whose time grows with `size` beside the event loop, when it is large."""
-    return await asyncio.to_thread(work) if size > SMALL else work()
+async def off_loop(size: int, work: Callable[[], Result], small: int = SMALL) -> Result:
+    """Do work whose time grows with `size` beside the event loop, when that is more than `small`."""
+    return await asyncio.to_thread(work) if size > small else work()
 
 
 def size_of(passage: Passage | None) -> int:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from rlstm_model.adaptation.batch import ScoreChunk, ScoredChunk
+from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.state import Cursor
-from rlstm_model.adaptation.batch_items import Reader, ScoreChunk, ScoredChunk
-from rlstm_model.adaptation.evaluator import CHUNK
 from rlstm_server.engine import requests
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
@@ -81,8 +83,7 @@ class Scoring:
     async def score(self, request: ScoreRequest) -> ScoreAnswer:
         """Log-probabilities of texts, each on its own.
 
-        Without adaptation they are those of :func:`rlstm_model.scoring.score` to 1e-5 nats a token: texts
-        share a product, where that function has each text to itself.
+        Without adaptation they are those of :meth:`rlstm_model.local.LocalModel.score`, to the last bit.
         """
         requests.check_score(request, self.limits)
         served = self.models.named(request.model)
@@ -175,7 +176,7 @@ async def rank_candidates(
 ) -> tuple[RankedCandidate, ...]:
     """Score continuations of a session's present state, which stays as it is; rank 1 is the best mix."""
     reader = state.evaluator.reader(state.adapted, static=True)
-    at_once = max(1, ROWS_OF_REQUEST // reader.cursor.state.batch)
+    at_once = max(1, ROWS_OF_REQUEST // len(reader.cursor.states_R2U))
     try:
         sums = await gather((_sums(reader, piece) for piece in pieces), at_once)
     except ArithmeticError as error:
@@ -186,8 +187,8 @@ async def rank_candidates(
 async def score_text(reader: Reader, cursor: Cursor, ids: Sequence[int], top: int = 0) -> ScoredChunk:
     """Scores of at least one token after a cursor, and the cursor after them."""
     parts: list[ScoredChunk] = []
-    for start in range(0, len(ids), CHUNK):
-        sliced = await compute(ScoreChunk(reader, cursor, tuple(ids[start : start + CHUNK]), top))
+    for start in range(0, len(ids), reader.at_once):
+        sliced = await compute(ScoreChunk(reader, cursor, tuple(ids[start : start + reader.at_once]), top))
         parts.append(sliced)
         cursor = sliced.cursor
     return ScoredChunk.concatenate(parts)
@@ -213,7 +214,7 @@ async def _sums(reader: Reader, piece: Piece) -> _Sums:
     if not piece.ids:
         return _Sums(0.0, 0.0 if reader.static else None, 0)
     sliced = await score_text(reader, reader.cursor, piece.ids)
-    static = None if sliced.static_logprobs is None else float(sliced.static_logprobs.double().sum())
+    static = None if sliced.static_logprobs is None else float(sliced.static_logprobs.sum(dtype=np.float64))
     return _Sums(sliced.scores.total, static, len(piece.ids))
 
 

@@ -20,7 +20,7 @@ from rlstm_server.caller import Caller
 from rlstm_server.engine.answers import info_of, session_facts, session_info, write_session
 from rlstm_server.engine.queue import COMMIT_SECONDS, SessionQueues, Task
 from rlstm_server.engine.reading import TokenUsage
-from rlstm_server.engine.requests import session_key
+from rlstm_server.engine.requests import STATE_BYTES, off_loop, session_key
 from rlstm_server.engine.state import SessionCache, SessionCopy, SessionFacts, SessionState, States
 from rlstm_server.engine.worker import Job, Worker
 from rlstm_server.errors import (
@@ -124,15 +124,16 @@ class Sessions(SessionQueues):
     async def open(self, key: SessionKey, version: int, value: bytes, caller: Caller) -> SessionState:
         """The state in stored bytes. Raises StateCorrupt, ModelMismatch."""
         try:
-            return await self.worker.call(caller, self.states.deserialize, key, version, value)
+            return await off_loop(
+                len(value), partial(self.states.deserialize, key, version, value), STATE_BYTES
+            )
         except ServerError as error:
             self._count_failure(error)
             raise
 
     async def serialize(self, key: SessionKey, state: SessionState) -> bytes:
         """The state of a new session as it will be stored. Raises StateCorrupt, TooLarge."""
-        caller = Caller(tenant=key.tenant, request_id="")  # so that it has the tenant's share of the device
-        return await self.worker.call(caller, self.states.serialize, key, 0, state)
+        return await off_loop(state.nbytes, partial(self.states.serialize, key, 0, state), STATE_BYTES)
 
     @contextmanager
     def distrusting(self, key: SessionKey) -> Iterator[None]:

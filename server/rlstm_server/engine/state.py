@@ -20,11 +20,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Final, TypeVar
 
-import torch
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.numpy import load, save
 
+from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.adaptation.state import (
     AdaptedState,
     ExpertConfig,
@@ -33,8 +35,6 @@ from rlstm_model.adaptation.state import (
     StateSchema,
     is_finite,
 )
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.vocab import InvalidToken
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.text import START, Place
@@ -51,12 +51,7 @@ _CHECKSUM_BYTES: Final = 32
 _FRONT_BYTES: Final = len(MAGIC) + _CHECKSUM_BYTES
 _METADATA: Final = "__metadata__"
 _OWN: Final = "rlstm"
-_DTYPES: Final = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-}
+_DTYPES: Final[Mapping[type, str]] = {np.float32: "F32", np.float16: "F16"}
 
 OVERHEAD_BYTES: Final = 64 << 10
 """What a state may have beside its tensors: mostly the text that it holds back."""
@@ -106,9 +101,9 @@ class SessionState:
 
     def measured(self) -> "SessionState":
         """The same with the norm of its fast weights, the greatest of all experts, as it is committed."""
-        slow, delta_KP, ratio = self.evaluator.fast_weights.slow_norm, self.adapted.delta_KP, 0.0
+        slow, delta_KP, ratio = self.evaluator.slow_norm, self.adapted.delta_KP, 0.0
         if delta_KP is not None and slow:
-            ratio = float(torch.linalg.vector_norm(delta_KP.float(), dim=1).max()) / slow
+            ratio = float(np.linalg.norm(delta_KP.astype(np.float64), axis=1).max()) / slow
         return replace(self, norm_ratio=ratio)
 
     @property
@@ -191,8 +186,8 @@ def check_size(size: int, limit: int, choice: AdaptationChoice) -> None:
 
 def write(state: SessionState, **about: Any) -> bytes:
     """A state as safetensors. Raises StateCorrupt for a value that is not finite."""
-    tensors = {name: tensor.contiguous().cpu() for name, tensor in state.adapted.tensors().items()}
-    if not all(is_finite(tensor) for tensor in tensors.values()):
+    arrays = state.adapted.arrays()
+    if not all(is_finite(array) for array in arrays.values()):
         raise StateCorrupt("the new state holds a value that is not finite")
     served = state.served
     fields = {
@@ -205,7 +200,7 @@ def write(state: SessionState, **about: Any) -> bytes:
         text = json.dumps(fields, allow_nan=False)
     except ValueError as error:
         raise StateCorrupt("the new state's sums are not finite") from error
-    return save(tensors, metadata={_OWN: text})
+    return save(arrays, metadata={_OWN: text})
 
 
 def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
@@ -228,10 +223,9 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
         _check_layout(
             evaluator.state_schema, expert_config, pending, _tensor_places(places), len(data) - start
         )
-        tensors = {name: tensor.to(served.device) for name, tensor in load(data).items()}
-        adapted = evaluator.restore(tensors, header.adapted)
+        adapted = evaluator.restore(load(data), header.adapted)
         served.vocab.validate(header.place.unfinished)
-        choice = AdaptationChoice.of(evaluator.config, adapted.expert_config, adapted.rate_scale)
+        choice = AdaptationChoice.of(evaluator.calibration.config, adapted.expert_config, adapted.rate_scale)
     except NonFiniteState:
         raise Unreadable("it holds a value that is not finite") from None
     except (StateMismatch, SafetensorError, InvalidField, InvalidToken, ValueError, TypeError):
@@ -311,7 +305,7 @@ def _check_layout(
     at = 0
     for name, place in sorted(places.items(), key=lambda named: named[1].data_offsets):
         expected, dtype = layout[name]
-        stop = at + dtype.itemsize * torch.Size(expected).numel()
+        stop = at + np.dtype(dtype).itemsize * math.prod(expected)
         found = (tuple(place.shape), place.dtype, place.data_offsets)
         if found != (expected, _DTYPES.get(dtype), [at, stop]):
             raise Unreadable("a tensor has not the shape or type that the model has")

@@ -3,12 +3,10 @@
 A job is a coroutine function that awaits what it wants computed (`compute`, `gather`). The thread goes in
 batch steps: what all jobs of a step await is computed at once, and each goes on with its own results.
 Outcomes and events travel to the event loop by ``call_soon_threadsafe``. A job that raises, or a batch item
-that fails, fails alone. The slow weights never change in a server: their digest is taken when the thread
-starts and when it ends.
+that fails, fails alone.
 """
 
 import asyncio
-import hashlib
 import itertools
 import logging
 import threading
@@ -20,9 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
-from torch import nn
-
-from rlstm_model.adaptation.batch_items import (
+from rlstm_model.adaptation.batch import (
     BatchItem,
     BatchResult,
     DecodeStep,
@@ -31,9 +27,8 @@ from rlstm_model.adaptation.batch_items import (
     ObservedChunk,
     ScoreChunk,
     ScoredChunk,
+    run_batch,
 )
-from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.passes import PassKind
 from rlstm_server.caller import Caller
 from rlstm_server.engine.buffer import Buffer, Event
 from rlstm_server.engine.scheduler import Scheduler
@@ -52,9 +47,6 @@ rest of one that was read, for which they need not wait until all others have le
 
 SWITCH_SECONDS: Final = 0.0005
 """How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
-
-PHASES: Final[dict[PassKind, Phase]] = {"read": "score", "decode": "generate", "learn": "update"}
-"""What passes are counted as."""
 
 Result = TypeVar("Result")
 RunBatch: TypeAlias = Callable[[Sequence[BatchItem]], Sequence[BatchResult]]
@@ -215,17 +207,12 @@ class Request(Generic[Result]):
 
 @dataclass(eq=False)
 class Worker:
-    """Runs jobs, a batch step after the other. `capacity` bounds the jobs, `rows` a step.
+    """Runs jobs, a batch step after the other. `capacity` bounds the jobs, `rows` a step."""
 
-    To `padding` whatever runs the batches adds what it computed for nobody.
-    """
-
-    models: Sequence[nn.Module]
     metrics: Metrics
     capacity: int
     rows: int = ROWS
     run_batch: RunBatch = run_batch
-    padding: Counter[PassKind] = field(default_factory=Counter)
     limits: EngineLimits = field(default_factory=EngineLimits)
     _wake: threading.Condition = field(default_factory=threading.Condition)
     _closing: bool = False
@@ -233,7 +220,6 @@ class Worker:
     def __post_init__(self) -> None:
         self._scheduler: Scheduler[Request[Any]] = Scheduler(self.capacity, self.rows)
         self._thread = threading.Thread(target=self._work, name="device", daemon=True)
-        self._digests: list[str] = []
         self.metrics.watch_device(lambda: self.active, lambda: self.wanted_rows, self.rows)
 
     def start(self) -> None:
@@ -241,19 +227,12 @@ class Worker:
         self._thread.start()
 
     async def close(self) -> None:
-        """Refuse what is left, end the thread, and make sure that the slow weights are what they were.
-
-        Raises InternalError when they are not.
-        """
+        """Refuse what is left, and end the thread."""
         with self._wake:
             self._closing = True
             self._wake.notify()
-        if self._thread.ident is None:
-            return
-        await asyncio.to_thread(self._thread.join)
-        if len(set(self._digests)) != 1:
-            logger.critical("the base weights changed while serving")
-            raise InternalError("the base weights changed while serving")
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join)
 
     async def run(self, job: Job[Result], caller: Caller, rows: int = 1) -> Request[Result]:
         """Run a job to its end; `rows` are those of its first batch.
@@ -269,14 +248,6 @@ class Worker:
             if not request.over:
                 self._cancel(request)
         return request
-
-    async def call(self, caller: Caller, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call a function on the device thread, which alone touches tensors, between two batch steps."""
-
-        async def job() -> Result:
-            return function(*arguments)
-
-        return (await self.run(job, caller)).result
 
     async def stream(
         self,
@@ -359,11 +330,9 @@ class Worker:
     # ---- the device thread's side -------------------------------------------------------------------------
 
     def _work(self) -> None:
-        self._digests.append(weights_digest(self.models))
         while (step := self._next_step()) is not None:
             self._run_step(step)
         self._refuse_rest()
-        self._digests.append(weights_digest(self.models))
 
     def _next_step(self) -> Sequence[Request[Any]] | None:
         """The jobs of the next step, waiting for some; None when the worker is closing."""
@@ -403,8 +372,6 @@ class Worker:
         results = self._computed([request.items for request in jobs])
         seconds = time.perf_counter() - began
         self.metrics.batch_finished(seconds, rows, tokens)
-        self.metrics.padded({PHASES[kind]: count for kind, count in self.padding.items()})
-        self.padding.clear()
         for request, own in zip(jobs, results, strict=True):
             request.compute_seconds += seconds
             request.go_on(own)
@@ -447,18 +414,8 @@ class Worker:
 def size_of(item: BatchItem) -> tuple[Phase, int, int, bool]:
     """What an item is counted as, its rows of the batch, the tokens of its text, and whether it is short."""
     if isinstance(item, DecodeStep):
-        return "generate", item.cursor.state.batch, 1, True
+        return "generate", len(item.cursor.states_R2U), 1, True
     if isinstance(item, ObserveChunk):
         phase: Phase = "update" if item.learns else "score"
         return phase, item.state.expert_config.rows, len(item.ids), not item.ends
-    return "score", item.cursor.state.batch, len(item.ids), False
-
-
-def weights_digest(models: Iterable[nn.Module]) -> str:
-    """Give the SHA-256 of every weight's name and bytes."""
-    digest = hashlib.sha256()
-    for model in models:
-        for name, weight in sorted(model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(weight.detach().cpu().contiguous().view(-1).numpy().tobytes())
-    return digest.hexdigest()
+    return "score", len(item.cursor.states_R2U), len(item.ids), False

@@ -16,8 +16,8 @@ from typing import Annotated, Final, Literal, NotRequired
 from pydantic import Field, computed_field, field_validator, model_validator
 from typing_extensions import TypedDict
 
-from rlstm_model.adaptation.state import EXPERT_RATES, ExpertConfig
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
+from rlstm_model.adaptation.state import EXPERT_RATES, ExpertConfig
 from rlstm_server.schemas.wire import (
     COLUMN,
     FLAT,

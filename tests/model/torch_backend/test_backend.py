@@ -44,7 +44,7 @@ def test_both_backends_give_the_same_numbers(shape, kind):
         space = Space({}, (), whole=True)
     calibration = drawn.calibration_of(parameters, space=space, decay=0.1, max_norm_ratio=0.05)
     native = NativeBackend(parameters, calibration, temperature=0.9, threads=1)
-    other = TorchBackend(parameters, calibration, temperature=0.9, device="cpu")
+    other = TorchBackend.of(parameters, calibration, temperature=0.9, device="cpu")
     rows = rows_of(native)
     for row, one, two in zip(rows, native.read(rows), other.read(rows), strict=True):
         np.testing.assert_allclose(one.log_probs_TV, two.log_probs_TV, atol=2e-5)
@@ -65,6 +65,6 @@ def test_without_a_calibration_it_reads():
     rows = [Row((1, 2, 3), np.zeros((2, parameters.units), np.float32))]
     (one,), (two,) = (
         NativeBackend(parameters, threads=1).read(rows),
-        TorchBackend(parameters, device="cpu").read(rows),
+        TorchBackend.of(parameters, device="cpu").read(rows),
     )
     np.testing.assert_allclose(one.log_probs_TV, two.log_probs_TV, atol=2e-5)
