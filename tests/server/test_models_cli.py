@@ -39,9 +39,9 @@ def test_a_local_model_is_described(models, tiny_checkpoint, tmp_path):
         "shipped": False,
         "bytes": sum(path.stat().st_size for path in tiny_checkpoint.iterdir()),
         "vocabulary": "bytes",
-        "parameters": known.model.config.num_parameters,
+        "parameters": known.parameters.config.num_parameters,
         "fingerprint": known.fingerprint,
-        "rules": [f"full:{known.model.config.num_parameters}", "output_bias:256"],
+        "rules": [f"full:{known.parameters.config.num_parameters}", "output_bias:256"],
         "fault": None,
     }
 
