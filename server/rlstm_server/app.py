@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -16,14 +15,15 @@ from starlette.middleware import Middleware
 
 from rlstm_server import telemetry, upkeep
 from rlstm_server.about import VERSION, about, builds
-from rlstm_server.api import audit, generate, operations, page, problems, score, sessions, stream
+from rlstm_server.api import generate, operations, page, problems, score, sessions, stream
 from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.document import Application
 from rlstm_server.api.limits import ReceivingLayer
+from rlstm_server.api.lines import RequestLog
 from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
-from rlstm_server.api.tracing import WEBSOCKET, TracingLayer
+from rlstm_server.api.tracing import WEBSOCKET, Endpoints, TracingLayer
 from rlstm_server.engine.engine import Engine, metered
 from rlstm_server.engine.models import Models
 from rlstm_server.metrics import Metrics
@@ -54,12 +54,13 @@ def create_app(
     Entering the lifespan raises StartupError when something that the settings name is not there.
     """
     routers = _routers()
-    endpoints = _endpoints(routers)
-    metrics = Metrics(endpoints=endpoints)
+    names = _endpoints(routers)
+    metrics, endpoints = Metrics(endpoints=names), Endpoints(names)
     ring = load_keys(settings)
     if tracer_provider is None and settings.otel:
         tracer_provider = telemetry.provider_of_environment()
-    parts = _Parts(
+    lifespan = partial(
+        _lifespan,
         settings=settings,
         metrics=metrics,
         models=models,
@@ -71,20 +72,20 @@ def create_app(
         title="rlstm",
         summary="Recurrent language models that go on learning while they serve",
         version=VERSION,
-        lifespan=lambda app: _lifespan(app, parts),
-        telemetry=telemetry.tracing(parts.tracer_provider),
+        lifespan=lifespan,
+        telemetry=telemetry.tracing(tracer_provider),
         docs_url=None,  # both load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
         middleware=[
             Middleware(
-                TracingLayer, metrics=metrics, respond=problems.respond, finished=audit.AuditLog(endpoints)
+                TracingLayer, metrics=metrics, respond=problems.respond, finished=RequestLog(endpoints)
             ),
             Middleware(AuthLayer, ring=ring, host=settings.host, failed_logins=settings.limits.failed_logins),
             Middleware(ReceivingLayer, limits=settings.limits),
         ],
     )
-    app.state.metrics = metrics
+    app.state.endpoints, app.state.metrics = endpoints, metrics
     problems.install(app)
     for router in routers:
         app.include_router(router)
@@ -94,10 +95,7 @@ def create_app(
 @cache
 def _routers() -> tuple[APIRouter, ...]:
     """Give all routes. They are built once: that takes most of the time that an application takes to make."""
-    modules = (
-        *(score, generate, sessions, stream, operations, page),
-        *(completions, openai_models),
-    )
+    modules = (score, generate, sessions, stream, operations, page, completions, openai_models)
     return tuple(module.router() for module in modules)
 
 
@@ -112,28 +110,23 @@ def _endpoints(routers: Sequence[APIRouter]) -> list[str]:
     return endpoints
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Parts:
-    """What the lifespan starts from; None is built from the settings."""
-
-    settings: Settings
-    metrics: Metrics
-    models: Models | None
-    store: SessionStore | None
-    tracer_provider: TracerProvider | None
-
-
 @contextlib.asynccontextmanager
-async def _lifespan(app: FastAPI, parts: _Parts) -> AsyncIterator[None]:
+async def _lifespan(
+    app: FastAPI,
+    *,
+    settings: Settings,
+    metrics: Metrics,
+    models: Models | None,
+    store: SessionStore | None,
+    tracer_provider: TracerProvider | None,
+) -> AsyncIterator[None]:
     """Start from the bottom up, and stop in the opposite order whatever happens."""
-    settings, metrics = parts.settings, parts.metrics
     async with AsyncExitStack() as stack:
-        if parts.tracer_provider is not None:
-            stack.push_async_callback(asyncio.to_thread, parts.tracer_provider.shutdown)
-        models = parts.models
+        if tracer_provider is not None:
+            stack.push_async_callback(asyncio.to_thread, tracer_provider.shutdown)
         if models is None:
             models = await asyncio.to_thread(load_models, settings)
-        store, where = (parts.store, "given") if parts.store else await _open_store(settings, stack)
+        store, where = (store, "given") if store else await _open_store(settings, stack)
         stack.push_async_callback(store.close)
         await store.check()
         engine = Engine(

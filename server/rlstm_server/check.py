@@ -11,21 +11,18 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Final, Literal
 
-import torch
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-
+from rlstm_model import native
+from rlstm_model.native.library import NativeUnavailable
 from rlstm_server.api.auth import load_keys
 from rlstm_server.errors import ServerError, StartupError
-from rlstm_server.models_loading import load_models
-from rlstm_server.settings import Device, Settings, load_settings
+from rlstm_server.models_loading import find_device, load_models
+from rlstm_server.settings import Settings, load_settings
 from rlstm_server.store.embedded import EmbeddedValkey, holder_of
 from rlstm_server.store.redis_check import (
     Server,
@@ -36,7 +33,6 @@ from rlstm_server.store.redis_check import (
 )
 from rlstm_server.store.redis_client import RedisLink
 
-DISTRIBUTION: Final = "mogrifier-rlstm"
 LITTLE_ROOM: Final = 2**30
 NO_ROOM: Final = 2**26
 FULL: Final = 0.95
@@ -63,8 +59,7 @@ class Finding:
 
 
 def check(**options: object) -> Iterator[Finding]:
-    """Check one thing after the other with these options of `rlstm serve`: first what needs no settings."""
-    yield _check_packages()
+    """Check one thing after the other with these options of `rlstm serve`."""
     try:
         settings = load_settings(**options)
     except StartupError as error:
@@ -76,7 +71,7 @@ def check(**options: object) -> Iterator[Finding]:
 def _check_with(settings: Settings) -> Iterator[Finding]:
     embedded = settings.redis_url is None and settings.durability != "memory"
     holder = holder_of(settings.data_dir) if embedded else None
-    yield _check_device(settings.device, settings.threads)
+    yield _check_device(settings)
     yield _check_port(settings.host, settings.port, holder)
     yield _check_keys(settings)
     if embedded:
@@ -85,61 +80,22 @@ def _check_with(settings: Settings) -> Iterator[Finding]:
     yield from _check_models(settings)
 
 
-def _check_packages() -> Finding:
-    """Whether what a server needs is installed in the versions that the package asks for."""
-    asked, faults = _requirements("server"), []
-    for name, wanted in sorted(asked.items()):
-        here = _installed(name)
-        if here is None:
-            faults.append(f"{name} is missing ({wanted})")
-        elif not wanted.contains(here, prereleases=True):
-            faults.append(f"{name} is {here}, not {wanted}")
-    if faults:
-        advice = f"pip install --upgrade '{DISTRIBUTION}[server]'"
-        return Finding("packages", "fail", "; ".join(faults), advice)
-    said = f"{DISTRIBUTION} {version(DISTRIBUTION)} and the {len(asked)} that it needs"
-    return Finding("packages", "ok", said)
-
-
-def _requirements(extra: str) -> Mapping[str, SpecifierSet]:
-    """What the package itself and one of its extras ask for, on this platform."""
-    asked = (Requirement(line) for line in distribution(DISTRIBUTION).requires or ())
-    return {
-        each.name: each.specifier
-        for each in asked
-        if each.marker is None or each.marker.evaluate({"extra": extra})
-    }
-
-
-def _installed(name: str) -> str | None:
+def _check_device(settings: Settings) -> Finding:
+    """Whether the model can compute where it should, and what it computes with."""
     try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _check_device(wanted: Device, threads: int | None) -> Finding:
-    """Whether the model can compute where it should, by a product made there."""
-    present = torch.cuda.is_available()
-    if wanted == "cuda" and not present:
-        said = f"RLSTM_DEVICE is cuda, but torch {torch.__version__} finds no CUDA device"
+        device = find_device(settings)
+        core = f"{native.identity()} by {native.instructions()}"
+    except (StartupError, NativeUnavailable) as error:
         return Finding(
-            "device", "fail", said, "look at nvidia-smi, install torch for CUDA, or use --device cpu"
+            "device", "fail", str(error), "see nvidia-smi, install the extra gpu, or use --device cpu"
         )
-    device = torch.device("cuda" if present and wanted != "cpu" else "cpu")
-    try:
-        torch.ones(8, 8, device=device).mm(torch.ones(8, 8, device=device)).sum().item()
-    except RuntimeError as error:
-        said = f"torch {torch.__version__} cannot compute on {device} ({str(error).splitlines()[0]})"
-        return Finding("device", "fail", said, "install a torch that fits this machine, or use --device cpu")
-    if device.type == "cuda":
-        return Finding("device", "ok", f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}")
-    return _cpu(threads or torch.get_num_threads())
+    if device == "cuda":
+        import torch
 
-
-def _cpu(threads: int) -> Finding:
+        return Finding("device", "ok", f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    said = f"cpu, {threads} threads of {cores} cores, torch {torch.__version__}"
+    threads = settings.threads or cores
+    said = f"cpu, {threads} threads of {cores} cores, native core {core}"
     if threads > cores:
         return Finding("device", "warn", said, f"threads wait for each other: use --threads {cores}")
     return Finding("device", "ok", said)

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import faulthandler
 import gc
+import inspect
 import json
 import math
 import resource
@@ -20,8 +21,8 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
+from inspect import Parameter
+from typing import Annotated, Literal, TypeVar, get_args, get_origin
 
 import typer
 import uvicorn
@@ -46,6 +47,43 @@ FAREWELL_SECONDS = 1.5
 """What a stream that was ended by the drain gets to tell its reader so."""
 
 
+OPTIONS = (
+    *("host", "port", "data_dir", "redis_url", "device", "durability", "api_keys_file", "log_level"),
+    *("install_functions", "allow_weaker", "threads", "rows", "cache_bytes", "audit_file", "workers"),
+)
+"""Settings that are options of the command too."""
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def with_options(command: Command) -> Command:
+    """Give a command an option for each of `OPTIONS`, as the settings describe them.
+
+    Typer reads them off its signature. Their values stay words, which the settings read and refuse by name.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = [each for each in signature.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*own, *map(_option, OPTIONS)]
+    )
+    return command
+
+
+def _option(name: str) -> Parameter:
+    field = Settings.model_fields[name]
+    default, kind = field.get_default(), bool if field.annotation is bool else str
+    words = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    usual = f" [{default}]" if isinstance(default, int | str) and kind is str else ""
+    option = typer.Option(
+        *([f"--{name.replace('_', '-')}"] if default is False else ()),
+        help=f"{(field.description or '').removesuffix('.')}{usual}.",
+        metavar="|".join(words) or None,
+        envvar="WEB_CONCURRENCY" if name == "workers" else None,
+    )
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+
+
+@with_options
 def serve(
     models: Annotated[
         list[str] | None,
@@ -54,54 +92,15 @@ def serve(
             help="A shipped model's name, a checkpoint folder, or NAME=FOLDER [bytes-small].",
         ),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to bind [127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to bind, 0 for a free one [8000].")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded store.")] = None,
-    redis_url: Annotated[str | None, typer.Option(help="Redis or Valkey to use instead.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto].")] = None,
-    durability: Annotated[
-        str | None, typer.Option(help="fsync, replica, or memory: nothing is kept [fsync].")
-    ] = None,
-    api_keys_file: Annotated[Path | None, typer.Option(help="JSON file of hashed keys.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
-    install_functions: Annotated[
-        bool | None, typer.Option(help="Install the store's functions, where its user may [yes].")
-    ] = None,
-    allow_weaker: Annotated[
-        bool | None, typer.Option("--allow-weaker", help="Accept a store that may lose acknowledged work.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads that compute.")] = None,
-    rows: Annotated[int | None, typer.Option(help="Rows of a round [256].")] = None,
-    cache_bytes: Annotated[int | None, typer.Option(help="Memory for copies of sessions [512 MiB].")] = None,
-    audit_file: Annotated[Path | None, typer.Option(help="Where changing calls are written down.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(envvar="WEB_CONCURRENCY", help="Only 1: run more servers instead.")
-    ] = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Start nothing: say whether it would start, and what to do if not."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON.")] = False,
+    **options: object,
 ) -> None:
     """Serve models whose sessions go on learning. Every option is also an environment variable RLSTM_*."""
-    options: dict[str, object] = {
-        "model": tuple(models) if models else None,
-        "host": host,
-        "port": port,
-        "data_dir": data_dir,
-        "redis_url": redis_url,
-        "device": device,
-        "durability": durability,
-        "api_keys_file": api_keys_file,
-        "log_level": log_level,
-        "install_functions": install_functions,
-        "allow_weaker": allow_weaker,
-        "threads": threads,
-        "rows": rows,
-        "cache_bytes": cache_bytes,
-        "audit_file": audit_file,
-        "workers": workers,
-    }
+    options["model"] = tuple(models) if models else None
     if check:
         raise typer.Exit(_checked(options, as_json=as_json))
     try:

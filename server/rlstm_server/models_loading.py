@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlstm_model.adaptation.calibration_file import CalibrationError
 from rlstm_model.checkpoint import CheckpointError, load
+from rlstm_model.native.library import NativeUnavailable
 from rlstm_server.engine.models import Device, Models, ServedModel
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
@@ -11,17 +12,22 @@ from rlstm_server.settings import Settings
 
 def load_models(settings: Settings) -> Models:
     """Load them. It takes as long as they are large. Raises StartupError, which names the setting."""
-    device = _device(settings)
+    device = find_device(settings)
     try:
         return Models(
             *(ServedModel.of(load(setting.place), setting.name, device) for setting in settings.models)
         )
+    except NativeUnavailable as error:
+        raise StartupError(str(error)) from None
     except (CheckpointError, CalibrationError, ValueError) as error:
         raise StartupError(f"RLSTM_MODEL: {error}") from None
 
 
-def _device(settings: Settings) -> Device:
-    """What computes: a GPU that torch (the extra `gpu`) finds, unless the CPU is asked for."""
+def find_device(settings: Settings) -> Device:
+    """What computes: a GPU that torch (the extra `gpu`) finds, unless the CPU is asked for.
+
+    Raises StartupError.
+    """
     if settings.device == "cpu":
         return "cpu"
     try:

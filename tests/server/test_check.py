@@ -5,14 +5,15 @@ import json
 import os
 import shutil
 import socket
+import sys
 from collections import namedtuple
 
 import pytest
-import torch
 import typer
 from redis import Redis
 from typer.testing import CliRunner
 
+from rlstm_model import native
 from rlstm_model.checkpoint import ADAPTATION, WEIGHTS
 from rlstm_server import check
 from rlstm_server.check import Finding
@@ -49,7 +50,7 @@ def test_all_is_well(examine, tmp_path):
 
     assert code == 0
     assert [name for name, one in found.items() if one.status == "fail"] == []
-    assert {"packages", "device", "port", "keys", "data folder", "store", "model"} <= set(found)
+    assert {"device", "port", "keys", "data folder", "store", "model"} <= set(found)
     assert "2 rules" in found["model"].said
     assert found["store"].said.startswith("embedded Valkey")
     assert list(tmp_path.iterdir()) == []
@@ -64,37 +65,34 @@ def test_lines_for_people(tiny_checkpoint, monkeypatch):
 
     lines = {line[6:18].strip(): line for line in done.stdout.splitlines()}
     assert done.exit_code == 1
-    assert lines["packages"].startswith("ok ")
+    assert lines["device"].startswith("ok ")
     assert lines["store"].startswith("warn ")
     assert lines["model"].startswith("fail ")
     assert "/no/such/model" in lines["model"]
     assert "rlstm models" in lines["model"]
 
 
-def test_floors_are_those_of_the_package(examine, monkeypatch):
-    """A package that is too old and one that is missing are both named, with the command that mends it."""
-    old, gone = {"torch": "1.0"}, {"redis"}
-    known = check._installed
-    monkeypatch.setattr(
-        check, "_installed", lambda name: None if name in gone else old.get(name) or known(name)
-    )
-    code, found = examine(*NO_STORE)
-
-    assert code == 1
-    assert found["packages"].status == "fail"
-    assert "torch is 1.0, not <2.14,>=2.11" in found["packages"].said
-    assert "redis is missing" in found["packages"].said
-    assert "[server]" in found["packages"].advice
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_device_that_is_not_there(examine):
-    """CUDA that was asked for fails; more threads than cores are a warning."""
+def test_a_device_that_is_not_there(examine, monkeypatch):
+    """CUDA that was asked for fails, as a core that was not built; too many threads are a warning."""
+    monkeypatch.setitem(sys.modules, "torch", None)
     code, found = examine(*NO_STORE, "--device", "cuda")
     assert (code, found["device"].status) == (1, "fail")
 
     code, found = examine(*NO_STORE, "--threads", "1000")
     assert (code, found["device"].status) == (0, "warn")
+
+    monkeypatch.setattr(native, "identity", raising(native.NativeUnavailable("it was not built")))
+    code, found = examine(*NO_STORE)
+    assert (code, found["device"].said) == (1, "it was not built")
+
+
+def raising(error):
+    """What raises this whenever it is called."""
+
+    def act():
+        raise error
+
+    return act
 
 
 def test_a_port_in_use(examine):

@@ -224,7 +224,7 @@ class PackedModel:
 
     def unpad_states(self, whole: Floats) -> Floats:
         """The states ``[N, 2, S]`` that padded ones hold."""
-        return np.take(whole, self._units, axis=2)
+        return np.ascontiguousarray(whole[:, :, self._units])
 
     def _add_rule(self, places_D: NDArray[np.int64], rule: Rule) -> None:
         chosen = self._space.chosen_P

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Literal
 
 import orjson
@@ -18,38 +19,22 @@ INLINE_TOKENS: Final = 512
 
 
 async def respond(
-    answer: Answer,
+    answer: Answer | Callable[[], Mapping[str, Any]],
     *,
     unit: Unit = "nats",
-    tokens: int = 0,
-    version: int | None = None,
-    status: int = 200,
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    """Write an answer about so many tokens, with all logarithms in this unit."""
-    return await json_response(
-        lambda: laid_out(answer, unit),
-        tokens=tokens,
-        timings=getattr(answer, "timings", None),
-        version=version,
-        status=status,
-        headers=headers,
-    )
-
-
-async def json_response(
-    build: Callable[[], Mapping[str, Any]],
-    *,
     tokens: int = 0,
     timings: Timings | None = None,
     version: int | None = None,
     status: int = 200,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Encode what `build` makes; `tokens` says how large it will be."""
-    response = Response(
-        await encode(build, tokens), status_code=status, headers=headers, media_type="application/json"
-    )
+    """Write an answer about so many tokens, all its logarithms in this unit; or what a function makes."""
+    if isinstance(answer, Answer):
+        timings = getattr(answer, "timings", None)
+        body = await encode(partial(laid_out, answer, unit), tokens)
+    else:
+        body = await encode(answer, tokens)
+    response = Response(body, status_code=status, headers=headers, media_type="application/json")
     if timings is not None:
         response.headers["server-timing"] = server_timing(timings)
     if version is not None:

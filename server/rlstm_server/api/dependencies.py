@@ -11,9 +11,9 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query, Request
 from starlette.requests import HTTPConnection
 
-from rlstm_server.api.auth import Principal, principal_of
+from rlstm_server.api.auth import principal_of
 from rlstm_server.api.limits import HELD, Held
-from rlstm_server.api.tracing import Trace, endpoint_of, trace_of
+from rlstm_server.api.tracing import SESSION_ID, endpoint_of, trace_of
 from rlstm_server.caller import Caller
 from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import InvalidField, NotFound
@@ -22,7 +22,6 @@ from rlstm_server.schemas.sessions import NAME
 from rlstm_server.schemas.wire import Call
 from rlstm_server.settings import Settings
 
-SESSION_ID = re.compile(r"[a-z0-9]{1,64}")
 VERSION_TAG = re.compile(r'"?([0-9]{1,18})"?')
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -49,50 +48,43 @@ class Services:
     started: int = field(default_factory=lambda: int(time.time()))
 
 
+class RequestContext:
+    """One request: who asks, what is noted of it, and what the application answers it with."""
+
+    def __init__(self, connection: HTTPConnection) -> None:
+        services = connection.app.state.services
+        if not isinstance(services, Services):
+            raise TypeError("the application has not started")
+        self._scope = connection.scope
+        self.services, self.engine, self.metrics = services, services.engine, services.metrics
+        self.limits = services.settings.limits
+        self.trace, self.principal = trace_of(self._scope), principal_of(self._scope)
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks, and by which route."""
+        return Caller(
+            tenant=self.principal.tenant,
+            request_id=self.trace.request_id,
+            endpoint=self.metrics.endpoint(endpoint_of(self._scope)),
+            quota=self.principal.quota,
+        )
+
+    @property
+    def held(self) -> Held:
+        """The memory that the request holds; a WebSocket's frames hold none."""
+        held = self._scope[HELD]
+        if not isinstance(held, Held):
+            raise TypeError("the request did not pass the receiving layer")
+        return held
+
+
 # All of these are coroutines, although they wait for nothing: FastAPI sends a plain function through its
 # thread pool, which would cost every request several changes of thread.
 
 
-def services_of(request: HTTPConnection) -> Services:
-    """What the application's lifespan made."""
-    services = request.app.state.services
-    if not isinstance(services, Services):
-        raise TypeError("the application has not started")
-    return services
-
-
-async def _services(request: Request) -> Services:
-    return services_of(request)
-
-
-async def _trace(request: Request) -> Trace:
-    return trace_of(request.scope)
-
-
-async def _principal(request: Request) -> Principal:
-    return principal_of(request.scope)
-
-
-def caller_of(connection: HTTPConnection) -> Caller:
-    """Who asks, and by which route."""
-    principal, trace = principal_of(connection.scope), trace_of(connection.scope)
-    return Caller(
-        tenant=principal.tenant,
-        request_id=trace.request_id,
-        endpoint=services_of(connection).metrics.endpoint(endpoint_of(connection.scope)),
-        quota=principal.quota,
-    )
-
-
-async def _caller(request: Request) -> Caller:
-    return caller_of(request)
-
-
-async def _held(request: Request) -> Held:
-    held = request.scope[HELD]
-    if not isinstance(held, Held):
-        raise TypeError("the request did not pass the receiving layer")
-    return held
+async def _context(request: Request) -> RequestContext:
+    return RequestContext(request)
 
 
 async def _session(
@@ -165,29 +157,27 @@ async def _last_event_id(
     return mark
 
 
+ContextDep = Annotated[RequestContext, Depends(_context)]
 SessionDep = Annotated[str, Depends(_session)]
 KeyDep = Annotated[str | None, Depends(_idempotency_key)]
 
 
-async def _keyed(request: Request, key: KeyDep) -> Call:
-    return Call(caller=caller_of(request), key=key)
+async def _keyed(context: ContextDep, key: KeyDep) -> Call:
+    return Call(caller=context.caller, key=key)
 
 
-async def _asking(request: Request, session: SessionDep) -> Call:
-    return Call(caller=caller_of(request), session=session)
+async def _asking(context: ContextDep, session: SessionDep) -> Call:
+    return Call(caller=context.caller, session=session)
 
 
-async def _copying(request: Request, session: SessionDep, key: KeyDep) -> Call:
-    return Call(caller=caller_of(request), session=session, key=key)
+async def _copying(context: ContextDep, session: SessionDep, key: KeyDep) -> Call:
+    return Call(caller=context.caller, session=session, key=key)
 
 
 async def _changing(
-    request: Request,
-    session: SessionDep,
-    key: KeyDep,
-    if_match: Annotated[int | None, Depends(_if_match)],
+    context: ContextDep, session: SessionDep, key: KeyDep, if_match: Annotated[int | None, Depends(_if_match)]
 ) -> Call:
-    return Call(caller=caller_of(request), session=session, key=key, if_match=if_match)
+    return Call(caller=context.caller, session=session, key=key, if_match=if_match)
 
 
 async def _resuming(
@@ -197,11 +187,6 @@ async def _resuming(
 
 
 MinVersion = Annotated[int | None, Query(ge=0, lt=2**63, description="Refuse (412) an older session.")]
-ServicesDep = Annotated[Services, Depends(_services)]
-TraceDep = Annotated[Trace, Depends(_trace)]
-PrincipalDep = Annotated[Principal, Depends(_principal)]
-CallerDep = Annotated[Caller, Depends(_caller)]
-HeldDep = Annotated[Held, Depends(_held)]
 SnapshotDep = Annotated[str, Depends(_snapshot)]
 KeyedDep = Annotated[Call, Depends(_keyed)]
 """A call that makes a session."""

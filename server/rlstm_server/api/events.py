@@ -1,13 +1,14 @@
-"""Server-sent events: tokens as they come, comments in a silence, and an error as an event of its own."""
+"""Texts as they are generated: server-sent events, an error as an event of its own; or taken in whole."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import orjson
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
@@ -18,19 +19,50 @@ from rlstm_server.api import problems
 from rlstm_server.api.tracing import Trace
 from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas.generation import CompletionEvent, EndEvent, GenerationEvent, TokenEvent
+from rlstm_server.schemas.generation import CompletionEvent, EndEvent, PromptEvent, TokenEvent
 
 HEADERS = {"x-accel-buffering": "no"}  # keeps nginx from holding events back
 
-Describe = Callable[[GenerationEvent], dict[str, Any]]
-EventT = TypeVar("EventT", bound=CompletionEvent)
-WrittenT = TypeVar("WrittenT", bound=CompletionEvent, contravariant=True)
+Events = AsyncGenerator[CompletionEvent, None]
 
 
-class Script(Protocol[WrittenT]):
+@dataclass
+class Texts:
+    """What events said: of each prompt, and of each choice its tokens and its end."""
+
+    prompts: dict[int, PromptEvent] = field(default_factory=dict)
+    tokens: defaultdict[int, list[TokenEvent]] = field(default_factory=lambda: defaultdict(list))
+    ends: dict[int, EndEvent] = field(default_factory=dict)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens that were generated."""
+        return sum(end.completion_tokens for end in self.ends.values())
+
+
+async def take_in(events: Events, choices: int) -> Texts:
+    """Take in all events of so many choices. Raises InternalError where one has no end."""
+    texts = Texts()
+    async with aclosing(events):
+        async for event in events:
+            if isinstance(event, PromptEvent):
+                texts.prompts[event.prompt] = event
+            elif isinstance(event, TokenEvent):
+                texts.tokens[event.choice].append(event)
+            else:
+                texts.ends[event.choice] = event
+    if sorted(texts.ends) != list(range(choices)):
+        raise InternalError("the events ended before the texts did")
+    return texts
+
+
+# ---- a stream ---------------------------------------------------------------------------------------------
+
+
+class Script(Protocol):
     """How one stream is written."""
 
-    def event(self, event: WrittenT) -> Iterable[bytes]:
+    def event(self, event: Any) -> Iterable[bytes]:
         """Write an event."""
 
     def end(self) -> Iterable[bytes]:
@@ -40,22 +72,36 @@ class Script(Protocol[WrittenT]):
         """Write what broke the stream off, so that no reader takes it for complete."""
 
 
+@dataclass(frozen=True)
+class NamedEvents:
+    """Events by name (token, end, error), each with what `describe` says of it, or a problem document."""
+
+    describe: Callable[[Any], Mapping[str, Any]]
+
+    def event(self, event: TokenEvent | EndEvent) -> Iterable[bytes]:
+        """Write an event."""
+        if isinstance(event, EndEvent):
+            yield frame(self.describe(event), "end")
+        else:
+            yield frame(self.describe(event), "token", event.mark)
+
+    def end(self) -> Iterable[bytes]:
+        """Write nothing more."""
+        return ()
+
+    def failure(self, error: ServerError, request_id: str) -> Iterable[bytes]:
+        """Write an event that says why there are no more."""
+        yield frame(problems.document(error, request_id), "error")
+
+
+def frame(data: Mapping[str, Any], event: str | None = None, mark: str | None = None) -> bytes:
+    """Write one event, with a name or without."""
+    return format_sse_event(event=event, data_str=orjson.dumps(data).decode(), id=mark)
+
+
 async def open_stream(
-    events: AsyncIterator[GenerationEvent],
-    describe: Describe,
-    *,
-    trace: Trace,
-    metrics: Metrics,
-    ping_seconds: float,
-) -> Response:
-    """Start a stream of named events: token, end and error, with problem documents."""
-    script = _Named(describe)
-    return await open_script(events, script, trace=trace, metrics=metrics, ping_seconds=ping_seconds)
-
-
-async def open_script(
-    events: AsyncIterator[EventT],
-    script: Script[EventT],
+    events: Events,
+    script: Script,
     *,
     trace: Trace,
     metrics: Metrics,
@@ -71,13 +117,13 @@ async def open_script(
     except BaseException:
         await _stop(pull, events)
         raise
-    timed = _timed(_pinged(pull, events, ping_seconds), trace, metrics)
-    return EventStream(_frames(timed, script, trace), headers)
+    pinged = _pinged(pull, events, ping_seconds)
+    return EventStream(_frames(pinged, script, trace, metrics), headers)
 
 
 async def _pinged(
-    pull: asyncio.Future[EventT], events: AsyncIterator[EventT], ping_seconds: float
-) -> AsyncGenerator[EventT | None, None]:
+    pull: asyncio.Future[CompletionEvent], events: Events, ping_seconds: float
+) -> AsyncGenerator[CompletionEvent | None, None]:
     """Pass events on; None stands for a silence of `ping_seconds`."""
     try:
         while True:
@@ -95,40 +141,25 @@ async def _pinged(
         await _stop(pull, events)
 
 
-async def _stop(pull: asyncio.Future[EventT], events: AsyncIterator[EventT]) -> None:
+async def _stop(pull: asyncio.Future[CompletionEvent], events: Events) -> None:
     """Cancel the step under way, then close the generator: its work ends with its reader."""
     pull.cancel()
     await asyncio.gather(pull, return_exceptions=True)
-    if isinstance(events, AsyncGenerator):
-        await events.aclose()
-
-
-async def _timed(
-    events: AsyncGenerator[EventT | None, None], trace: Trace, metrics: Metrics
-) -> AsyncGenerator[EventT | None, None]:
-    """Measure the time to the first token, then between two of the same choice."""
-    last: dict[int, float] = {}
-    async with aclosing(events):
-        async for event in events:
-            if isinstance(event, TokenEvent):
-                now = time.perf_counter()
-                if not last:
-                    metrics.first_token_seconds.observe(now - trace.started)
-                elif event.choice in last:
-                    metrics.inter_token_seconds.observe(now - last[event.choice])
-                last[event.choice] = now
-            elif isinstance(event, EndEvent):
-                trace.version = event.version
-            yield event
+    await events.aclose()
 
 
 async def _frames(
-    events: AsyncGenerator[EventT | None, None], script: Script[EventT], trace: Trace
+    events: AsyncGenerator[CompletionEvent | None, None], script: Script, trace: Trace, metrics: Metrics
 ) -> AsyncGenerator[bytes, None]:
-    last: EventT | None = None
+    last: CompletionEvent | None = None
+    times: dict[int, float] = {}
     try:
         async with aclosing(events):
             async for event in events:
+                if isinstance(event, TokenEvent):
+                    _measure(event, times, trace, metrics)
+                elif isinstance(event, EndEvent):
+                    trace.version = event.version
                 for written in (KEEPALIVE_COMMENT,) if event is None else script.event(event):
                     yield written
                 last = event or last
@@ -145,28 +176,14 @@ async def _frames(
         yield written
 
 
-@dataclass(frozen=True)
-class _Named:
-    """Events by name, each with what `describe` says of it."""
-
-    describe: Describe
-
-    def event(self, event: GenerationEvent) -> Iterable[bytes]:
-        if isinstance(event, EndEvent):
-            yield frame(self.describe(event), "end")
-        else:
-            yield frame(self.describe(event), "token", event.mark)
-
-    def end(self) -> Iterable[bytes]:
-        return ()
-
-    def failure(self, error: ServerError, request_id: str) -> Iterable[bytes]:
-        yield frame(problems.document(error, request_id), "error")
-
-
-def frame(data: Mapping[str, Any], event: str | None = None, mark: str | None = None) -> bytes:
-    """Write one event, with a name or without."""
-    return format_sse_event(event=event, data_str=orjson.dumps(data).decode(), id=mark)
+def _measure(event: TokenEvent, times: dict[int, float], trace: Trace, metrics: Metrics) -> None:
+    """Measure the time to the first token, then between two of the same choice."""
+    now = time.perf_counter()
+    if not times:
+        metrics.first_token_seconds.observe(now - trace.started)
+    elif event.choice in times:
+        metrics.inter_token_seconds.observe(now - times[event.choice])
+    times[event.choice] = now
 
 
 class EventStream(Response):

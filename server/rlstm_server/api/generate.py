@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -12,11 +11,10 @@ from fastapi import APIRouter, Response
 from rlstm_server.api.answers import BODY, problems
 from rlstm_server.api.answers import respond as respond_whole
 from rlstm_server.api.bodies import StrictRoute
-from rlstm_server.api.dependencies import CallerDep, HeldDep, Services, ServicesDep, TraceDep
+from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.document import event_schema
-from rlstm_server.api.events import open_stream
-from rlstm_server.api.tracing import Trace
-from rlstm_server.errors import InternalError, ModelMismatch, TooLarge
+from rlstm_server.api.events import NamedEvents, Texts, open_stream, take_in
+from rlstm_server.errors import ModelMismatch, TooLarge
 from rlstm_server.schemas.generation import (
     Continuation,
     EndEvent,
@@ -30,25 +28,22 @@ from rlstm_server.schemas.text import EngineIdentity
 from rlstm_server.schemas.wire import Call, laid_out
 
 
-async def generate(
-    body: GenerateRequest, services: ServicesDep, caller: CallerDep, held: HeldDep, trace: TraceDep
-) -> Response:
+async def generate(body: GenerateRequest, context: ContextDep) -> Response:
     """Continue a prompt. The same seed gives the same text, whatever else the server does."""
-    limit = services.settings.limits.generate_tokens
-    if body.n * body.max_tokens > limit:
-        raise TooLarge("n x max_tokens", body.n * body.max_tokens, limit)
+    tokens, limit = body.n * body.max_tokens, context.limits.generate_tokens
+    if tokens > limit:
+        raise TooLarge("n x max_tokens", tokens, limit)
     if not body.stream:
-        held.expect(body.n * body.max_tokens)
-    identity = services.engine.models.named(body.model).identity
-    events = services.engine.generate(body.by(Call(caller=caller)))
-    return await respond(events, body, services, trace, identity)
+        context.held.expect(tokens)
+    identity = context.engine.models.named(body.model).identity
+    events = context.engine.generate(body.by(Call(caller=context.caller)))
+    return await respond(events, body, context, identity)
 
 
 async def respond(
-    events: AsyncIterator[GenerationEvent],
+    events: AsyncGenerator[GenerationEvent, None],
     body: Sampling,
-    services: Services,
-    trace: Trace,
+    context: RequestContext,
     identity: EngineIdentity | None = None,
 ) -> Response:
     """Answer with the events as a stream, or gathered in one document.
@@ -58,12 +53,16 @@ async def respond(
     if body.stream:
         return await open_stream(
             events,
-            lambda event: laid_out(_as_asked(event, body), body.unit),
-            trace=trace,
-            metrics=services.metrics,
-            ping_seconds=services.settings.limits.ping_seconds,
+            NamedEvents(lambda event: laid_out(_as_asked(event, body), body.unit)),
+            trace=context.trace,
+            metrics=context.metrics,
+            ping_seconds=context.limits.ping_seconds,
         )
-    return await _gathered(events, body, identity)
+    texts = await take_in(events, body.choices)
+    answer = _answer(texts, body, identity or texts.ends[0].identity)
+    return await respond_whole(
+        answer, unit=body.unit, tokens=answer.usage.completion_tokens, version=answer.version
+    )
 
 
 def _as_asked(event: GenerationEvent, body: Sampling) -> GenerationEvent:
@@ -72,53 +71,10 @@ def _as_asked(event: GenerationEvent, body: Sampling) -> GenerationEvent:
     return replace(event, logprob=None)
 
 
-@dataclass
-class _Choice:
-    texts: list[str] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    end: EndEvent | None = None
-
-    def add(self, event: GenerationEvent) -> None:
-        if isinstance(event, EndEvent):
-            self.end = event
-            return
-        self.texts.append(event.text)
-        self.ids.append(event.id)
-        if event.logprob is not None:
-            self.logprobs.append(event.logprob)
-
-
-async def _gathered(
-    events: AsyncIterator[GenerationEvent], body: Sampling, identity: EngineIdentity | None
-) -> Response:
-    choices: dict[int, _Choice] = {}
-    async with aclosing(_closable(events)) as source:
-        async for event in source:
-            choices.setdefault(event.choice, _Choice()).add(event)
-    answer = _answer(choices, body, identity)
-    return await respond_whole(
-        answer, unit=body.unit, tokens=answer.usage.completion_tokens, version=answer.version
-    )
-
-
-async def _closable(events: AsyncIterator[GenerationEvent]) -> AsyncGenerator[GenerationEvent, None]:
-    """Pass events on; closing this closes their source too, so that its work ends."""
-    try:
-        async for event in events:
-            yield event
-    finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()
-
-
-def _answer(choices: dict[int, _Choice], body: Sampling, identity: EngineIdentity | None) -> GenerateAnswer:
-    ended = [(index, choice, choice.end) for index, choice in sorted(choices.items()) if choice.end]
-    if not ended:
-        raise InternalError
-    told = [_continuation(index, choice, end, body) for index, choice, end in ended]
-    first, end = told[0], ended[0][2]
-    if (identity := identity or end.identity) is None:
+def _answer(texts: Texts, body: Sampling, identity: EngineIdentity | None) -> GenerateAnswer:
+    told = [_continuation(texts, choice, body) for choice in sorted(texts.ends)]
+    first, end = told[0], texts.ends[0]
+    if identity is None:
         raise _of_another_model(end)
     return GenerateAnswer(
         identity=identity,
@@ -127,10 +83,7 @@ def _answer(choices: dict[int, _Choice], body: Sampling, identity: EngineIdentit
         ids=first.ids,
         logprobs=first.logprobs,
         finish_reason=first.finish_reason,
-        usage=Usage(
-            prompt_tokens=end.prompt_tokens,
-            completion_tokens=sum(end.completion_tokens for _, _, end in ended),
-        ),
+        usage=Usage(prompt_tokens=end.prompt_tokens, completion_tokens=texts.completion_tokens),
         choices=told if len(told) > 1 else None,
         version=end.version,
         position=end.position,
@@ -139,13 +92,14 @@ def _answer(choices: dict[int, _Choice], body: Sampling, identity: EngineIdentit
     )
 
 
-def _continuation(index: int, choice: _Choice, end: EndEvent, body: Sampling) -> Continuation:
+def _continuation(texts: Texts, choice: int, body: Sampling) -> Continuation:
+    tokens = texts.tokens[choice]
     return Continuation(
-        index=index,
-        text="".join(choice.texts),
-        ids=choice.ids,
-        logprobs=choice.logprobs if body.logprobs else None,
-        finish_reason=end.finish_reason,
+        index=choice,
+        text="".join(token.text for token in tokens),
+        ids=[token.id for token in tokens],
+        logprobs=[token.logprob for token in tokens if token.logprob is not None] if body.logprobs else None,
+        finish_reason=texts.ends[choice].finish_reason,
     )
 
 

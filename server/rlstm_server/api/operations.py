@@ -6,8 +6,8 @@ import asyncio
 
 from fastapi import APIRouter, Response
 
-from rlstm_server.api.answers import json_response, problems
-from rlstm_server.api.dependencies import ServicesDep
+from rlstm_server.api.answers import problems, respond
+from rlstm_server.api.dependencies import ContextDep
 
 
 async def live() -> Response:
@@ -15,20 +15,20 @@ async def live() -> Response:
     return Response(b'{"status":"live"}', media_type="application/json")
 
 
-async def ready(services: ServicesDep) -> Response:
+async def ready(context: ContextDep) -> Response:
     """Answer 200 when work can be taken: model loaded, store reachable, not draining; else 503."""
-    await services.engine.ready()
+    await context.engine.ready()
     return Response(b'{"status":"ready"}', media_type="application/json")
 
 
-async def about(services: ServicesDep) -> Response:
+async def about(context: ContextDep) -> Response:
     """Describe the model, the limits, the defaults and the version."""
-    return await json_response(lambda: services.about)
+    return await respond(lambda: context.services.about)
 
 
-async def metrics(services: ServicesDep) -> Response:
+async def metrics(context: ContextDep) -> Response:
     """Write all metrics in Prometheus' text form."""
-    text, media_type = await asyncio.to_thread(services.metrics.exposition)
+    text, media_type = await asyncio.to_thread(context.metrics.exposition)
     return Response(text, headers={"content-type": media_type})
 
 

@@ -17,11 +17,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import compile_path
 
 from rlstm_server import errors
 from rlstm_server.api.tracing import Face, Trace, trace_of
-from rlstm_server.metrics import OTHER
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:rlstm:problem:"
@@ -160,21 +158,11 @@ async def answer_http(request: Request, error: Exception) -> Response:
         raise error
     if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
         return await answer_error(request, errors.NotFound("there is no such route"))
-    allow = _methods_of(request) or (error.headers or {}).get("Allow", "")
+    methods = request.app.state.endpoints.methods_of(request.scope["path"])
+    allow = ", ".join(methods) or (error.headers or {}).get("Allow", "")
     refused = errors.MethodNotAllowed(f"the route takes {allow}" if allow else "no method is taken here")
     refused.facts = {"allow": allow}
     return await answer_error(request, refused)
-
-
-def _methods_of(request: Request) -> str:
-    """List all methods that a path takes: the router tells those of the first route only."""
-    methods: dict[str, list[str]] = {}
-    for endpoint in request.app.state.metrics.endpoints - {OTHER}:
-        method, template = endpoint.split(" ", 1)
-        if compile_path(template)[0].match(request.scope["path"]):
-            methods.setdefault(template, []).append(method)
-    # A path that is spelt out goes before one that also fits a template.
-    return ", ".join(sorted(methods[min(methods, key=lambda template: "{" in template)])) if methods else ""
 
 
 def install(app: FastAPI) -> None:

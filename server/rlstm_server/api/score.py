@@ -16,9 +16,9 @@ import numpy as np
 from fastapi import APIRouter, Response
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.api.answers import BODY, answers, json_response
+from rlstm_server.api.answers import BODY, answers, respond
 from rlstm_server.api.bodies import StrictRoute
-from rlstm_server.api.dependencies import CallerDep, HeldDep, ServicesDep
+from rlstm_server.api.dependencies import ContextDep
 from rlstm_server.errors import TooLarge
 from rlstm_server.schemas.text import Columns, ItemScores, ScoreAnswer, ScoreRequest, WordScore
 from rlstm_server.schemas.wire import FACTORS, Call, laid_out
@@ -26,18 +26,18 @@ from rlstm_server.schemas.wire import FACTORS, Call, laid_out
 WORD: Final = re.compile(r"\s*\S+|\s+\Z")
 
 
-async def score(body: ScoreRequest, services: ServicesDep, caller: CallerDep, held: HeldDep) -> Response:
+async def score(body: ScoreRequest, context: ContextDep) -> Response:
     """Score texts. Log-probabilities are of the raw distribution: finite, at most 0, at least -9999 nats."""
-    held.expect(_numbers(body, services.settings.limits.score_numbers))
-    vocab = services.engine.models.named(body.model).vocab
-    answer = await services.engine.score(body.by(Call(caller=caller)))
+    context.held.expect(_numbers(body, context.limits.score_numbers))
+    vocab = context.engine.models.named(body.model).vocab
+    answer = await context.engine.score(body.by(Call(caller=context.caller)))
 
     def build() -> dict[str, Any]:
         items = tuple(_as_asked(item, body, vocab) for item in answer.items)
         return laid_out(replace(answer, items=items), body.unit)
 
     tokens = sum(item.totals.tokens for item in answer.items) * (1 + body.top)
-    return await json_response(build, tokens=tokens, timings=answer.timings)
+    return await respond(build, tokens=tokens, timings=answer.timings)
 
 
 def _numbers(body: ScoreRequest, limit: int) -> int:

@@ -10,18 +10,15 @@ from rlstm_server.api.answers import BODY, SESSION, answers, problems, respond
 from rlstm_server.api.bodies import StrictRoute, check_octets
 from rlstm_server.api.dependencies import (
     AskingDep,
-    CallerDep,
     ChangingDep,
+    ContextDep,
     CopyingDep,
-    HeldDep,
     KeyDep,
     KeyedDep,
     MinVersion,
     ResumingDep,
-    ServicesDep,
     SessionDep,
     SnapshotDep,
-    TraceDep,
 )
 from rlstm_server.api.generate import respond as respond_events
 from rlstm_server.api.generate import streamed
@@ -74,15 +71,13 @@ TTLSeconds = Annotated[
 # ---- sessions ---------------------------------------------------------------------------------------------
 
 
-async def create(body: CreateSession, services: ServicesDep, call: KeyedDep) -> Response:
+async def create(body: CreateSession, context: ContextDep, call: KeyedDep) -> Response:
     """Make a session; a first text is appended at once."""
-    return await _made(await services.engine.create_session(body.by(call)), body.unit)
+    return await _made(await context.engine.create_session(body.by(call)), body.unit)
 
 
 async def listing(
-    services: ServicesDep,
-    caller: CallerDep,
-    held: HeldDep,
+    context: ContextDep,
     limit: PageSize = 100,
     cursor: Cursor = None,
     name: NameQuery = None,
@@ -90,57 +85,55 @@ async def listing(
     """List your sessions, oldest first, a page at a time; or find the one of a name."""
     if name is not None and cursor is not None:
         raise InvalidField("cursor", "cursor: there is one page of a name")
-    held.expect_bytes(limit * SESSION_BYTES)
-    page = await services.engine.list_sessions(caller.tenant, limit, cursor, name)
+    context.held.expect_bytes(limit * SESSION_BYTES)
+    page = await context.engine.list_sessions(context.caller.tenant, limit, cursor, name)
     return await respond(page, tokens=len(page.sessions))
 
 
-async def info(call: AskingDep, services: ServicesDep, min_version: MinVersion = None) -> Response:
+async def info(call: AskingDep, context: ContextDep, min_version: MinVersion = None) -> Response:
     """Tell where a session stands and what learning has saved it."""
-    found = await services.engine.session_info(call.caller.tenant, call.session, min_version)
+    found = await context.engine.session_info(call.caller.tenant, call.session, min_version)
     return await respond(found, version=found.version)
 
 
-async def update(body: UpdateRequest, services: ServicesDep, call: ChangingDep) -> Response:
+async def update(body: UpdateRequest, context: ContextDep, call: ChangingDep) -> Response:
     """Change the time to live, the metadata, or whether appends may learn."""
-    return await _changed(await services.engine.update(body.by(call)))
+    return await _changed(await context.engine.update(body.by(call)))
 
 
-async def append(body: AppendRequest, services: ServicesDep, call: ChangingDep, held: HeldDep) -> Response:
+async def append(body: AppendRequest, context: ContextDep, call: ChangingDep) -> Response:
     """Score this text with the weights as they are, then learn from it."""
     if body.scores == "tokens":
-        held.expect(len(body.tokens or ()) + len((body.text or "").encode()))
-    answer = await services.engine.append(body.by(call))
+        context.held.expect(len(body.tokens or ()) + len((body.text or "").encode()))
+    answer = await context.engine.append(body.by(call))
     return await respond(answer, unit=body.unit, tokens=answer.length, version=answer.version)
 
 
-async def score(body: CandidatesRequest, services: ServicesDep, call: AskingDep) -> Response:
+async def score(body: CandidatesRequest, context: ContextDep, call: AskingDep) -> Response:
     """Rank continuations against the session as it is; nothing changes."""
-    answer = await services.engine.score_candidates(body.by(call))
+    answer = await context.engine.score_candidates(body.by(call))
     return await respond(answer, unit=body.unit, tokens=len(answer.candidates), version=answer.version)
 
 
-async def generate(
-    body: SessionGenerate, services: ServicesDep, call: ResumingDep, held: HeldDep, trace: TraceDep
-) -> Response:
+async def generate(body: SessionGenerate, context: ContextDep, call: ResumingDep) -> Response:
     """Continue the session's text with its own weights; keep it in the session where asked."""
     if call.after is not None and not body.stream:
         raise InvalidField("last-event-id", "last-event-id: needs stream")
-    trace.changes = body.commit
+    context.trace.changes = body.commit
     if not body.stream:
-        held.expect(body.max_tokens)
-    events = services.engine.generate_in_session(body.by(call))
-    return await respond_events(events, body, services, trace)
+        context.held.expect(body.max_tokens)
+    events = context.engine.generate_in_session(body.by(call))
+    return await respond_events(events, body, context)
 
 
-async def reset(body: ResetRequest, services: ServicesDep, call: ChangingDep) -> Response:
+async def reset(body: ResetRequest, context: ContextDep, call: ChangingDep) -> Response:
     """Forget the fast weights, the recurrent state, or both."""
-    return await _changed(await services.engine.reset(body.by(call)))
+    return await _changed(await context.engine.reset(body.by(call)))
 
 
-async def delete(call: AskingDep, services: ServicesDep) -> Response:
+async def delete(call: AskingDep, context: ContextDep) -> Response:
     """End a session for good. Repeating it is harmless."""
-    await services.engine.delete(call.caller.tenant, call.session)
+    await context.engine.delete(call.caller.tenant, call.session)
     return Response(status_code=204)
 
 
@@ -162,47 +155,41 @@ async def _made(made: CreatedSession, unit: Unit = "nats") -> Response:
 # ---- snapshots --------------------------------------------------------------------------------------------
 
 
-async def take(body: SnapshotRequest, services: ServicesDep, call: ChangingDep) -> Response:
+async def take(body: SnapshotRequest, context: ContextDep, call: ChangingDep) -> Response:
     """Give the present version a name to go back to. No version is made."""
-    taken = await services.engine.take_snapshot(body.by(call))
+    taken = await context.engine.take_snapshot(body.by(call))
     return await respond(taken, version=taken.snapshot.version, status=201)
 
 
-async def list_snapshots(call: AskingDep, services: ServicesDep, min_version: MinVersion = None) -> Response:
+async def list_snapshots(call: AskingDep, context: ContextDep, min_version: MinVersion = None) -> Response:
     """List a session's named snapshots, oldest version first."""
-    found = await services.engine.list_snapshots(call.caller.tenant, call.session, min_version)
+    found = await context.engine.list_snapshots(call.caller.tenant, call.session, min_version)
     return await respond(SnapshotPage(snapshots=found), tokens=len(found))
 
 
-async def drop(call: AskingDep, snapshot: SnapshotDep, services: ServicesDep) -> Response:
+async def drop(call: AskingDep, snapshot: SnapshotDep, context: ContextDep) -> Response:
     """Remove a named snapshot. Repeating it is harmless."""
-    await services.engine.drop_snapshot(call.caller.tenant, call.session, snapshot)
+    await context.engine.drop_snapshot(call.caller.tenant, call.session, snapshot)
     return Response(status_code=204)
 
 
-async def restore(body: RestoreRequest, services: ServicesDep, call: ChangingDep) -> Response:
+async def restore(body: RestoreRequest, context: ContextDep, call: ChangingDep) -> Response:
     """Go back to a named snapshot: state, position and totals are as they were then, the version is new."""
-    return await _changed(await services.engine.restore(body.by(call)))
+    return await _changed(await context.engine.restore(body.by(call)))
 
 
 # ---- forks and files --------------------------------------------------------------------------------------
 
 
-async def fork(body: ForkRequest, services: ServicesDep, call: CopyingDep) -> Response:
+async def fork(body: ForkRequest, context: ContextDep, call: CopyingDep) -> Response:
     """Make an independent copy of a session, as it is or as it was at a named snapshot."""
-    return await _made(await services.engine.fork(body.by(call)))
+    return await _made(await context.engine.fork(body.by(call)))
 
 
-async def export(
-    session: SessionDep,
-    services: ServicesDep,
-    caller: CallerDep,
-    held: HeldDep,
-    min_version: MinVersion = None,
-) -> Response:
+async def export(context: ContextDep, session: SessionDep, min_version: MinVersion = None) -> Response:
     """Give the session as a safetensors file, which can be imported again where its model is served."""
-    exported = await services.engine.export(caller, session, min_version)
-    held.expect_file(len(exported.data))
+    exported = await context.engine.export(context.caller, session, min_version)
+    context.held.expect_file(len(exported.data))
     headers = {
         "content-disposition": f'attachment; filename="{session}.rlstm"',
         "etag": f'"{exported.version}"',
@@ -212,8 +199,7 @@ async def export(
 
 async def import_session(
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    context: ContextDep,
     key: KeyDep,
     name: NewName = None,
     ttl_seconds: TTLSeconds = None,
@@ -221,9 +207,9 @@ async def import_session(
     """Make a session of an exported file; it gets an id of its own."""
     check_octets(request.headers.getlist("content-type"))
     asked = ImportRequest(
-        caller=caller, data=await request.body(), name=name, ttl_seconds=ttl_seconds, key=key
+        caller=context.caller, data=await request.body(), name=name, ttl_seconds=ttl_seconds, key=key
     )
-    return await _made(await services.engine.import_session(asked))
+    return await _made(await context.engine.import_session(asked))
 
 
 # ---- all routes -------------------------------------------------------------------------------------------

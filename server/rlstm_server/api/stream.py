@@ -22,18 +22,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from rlstm_server.api import problems
 from rlstm_server.api.answers import encode
 from rlstm_server.api.answers import problems as refusals
-from rlstm_server.api.auth import Principal, principal_of
 from rlstm_server.api.bodies import parse_strictly
-from rlstm_server.api.dependencies import (
-    SESSION_ID,
-    AskingDep,
-    Services,
-    ServicesDep,
-    caller_of,
-    services_of,
-)
+from rlstm_server.api.dependencies import AskingDep, ContextDep, RequestContext
 from rlstm_server.api.document import ReadyFrame, ScoresFrame, frame_schema
-from rlstm_server.api.tracing import Trace, trace_of
+from rlstm_server.api.tracing import SESSION_ID, trace_of
 from rlstm_server.errors import (
     Conflict,
     InFlight,
@@ -87,16 +79,16 @@ Schema = TypeVar("Schema", bound=Strict)
 class TextStream:
     """One connection: reads a frame, appends it, acknowledges it."""
 
-    def __init__(self, socket: WebSocket, services: Services, call: Call, asked: Asked) -> None:
-        self._socket, self._services, self._call, self._asked = socket, services, call, asked
+    def __init__(self, socket: WebSocket, session: str, asked: Asked) -> None:
+        self._socket, self._asked, self._context = socket, asked, RequestContext(socket)
+        self._call = Call(caller=self._context.caller, session=session)
         self._name = asked.stream or secrets.token_hex(16)
-        self._principal: Principal = principal_of(socket.scope)
-        self._trace: Trace = trace_of(socket.scope)
+        self._trace, self._engine = self._context.trace, self._context.engine
         self._last: int | None = None
 
     async def run(self) -> None:
         """Serve the connection to its end; what went wrong is told before it is closed."""
-        info = await self._services.engine.session_info(self._call.caller.tenant, self._call.session)
+        info = await self._engine.session_info(self._call.caller.tenant, self._call.session)
         await self._socket.accept(PROTOCOL if PROTOCOL in self._socket.scope["subprotocols"] else None)
         self._trace.keyed = True  # a frame may have been sent before
         seq: int | None = None
@@ -150,9 +142,9 @@ class TextStream:
         patience, pause = loop.time() + PATIENCE_SECONDS, SHORTEST_PAUSE_SECONDS
         while True:
             try:
-                if self._principal.requests is not None:
-                    self._principal.requests.take()
-                return await self._services.engine.append(request)
+                if (requests := self._context.principal.requests) is not None:
+                    requests.take()
+                return await self._engine.append(request)
             except PAUSED as error:
                 if loop.time() + pause > patience:
                     raise
@@ -176,7 +168,7 @@ class TextStream:
             return  # nobody is there any more
 
     async def _write(self, body: bytes) -> None:
-        seconds = self._services.settings.limits.send_seconds
+        seconds = self._context.limits.send_seconds
         try:
             async with asyncio.timeout(seconds):
                 await self._socket.send_text(body.decode())
@@ -194,21 +186,18 @@ def _read(schema: type[Schema], value: object) -> Schema:
 
 async def stream(socket: WebSocket) -> None:
     """Take continuous text: frames up, acknowledgements with scores down."""
-    trace, services = trace_of(socket.scope), services_of(socket)
-    session = socket.path_params["session_id"]
+    trace, session = trace_of(socket.scope), socket.path_params["session_id"]
     try:
         if not SESSION_ID.fullmatch(session):
             raise NotFound
         trace.session_id = session
         asked = _read(Asked, dict(socket.query_params))
-        await TextStream(socket, services, Call(caller=caller_of(socket), session=session), asked).run()
+        await TextStream(socket, session, asked).run()
     except ServerError as error:
         await socket.send_denial_response(problems.answer(error, trace))
 
 
-async def answer_plainly(
-    call: AskingDep, services: ServicesDep, asked: Annotated[Asked, Query()]
-) -> NoReturn:
+async def answer_plainly(call: AskingDep, context: ContextDep, asked: Annotated[Asked, Query()]) -> NoReturn:
     """Continuous text over a WebSocket of the subprotocol `rlstm.v1`: frames up, acknowledgements down.
 
     Each frame is appended, the next when the one before is acknowledged. A frame that is sent again under the
@@ -216,7 +205,7 @@ async def answer_plainly(
     `bearer.<key>`. A request that is no WebSocket is refused as that would be, or else with 426: browsers do
     not tell why a WebSocket was refused.
     """
-    await services.engine.session_info(call.caller.tenant, call.session)
+    await context.engine.session_info(call.caller.tenant, call.session)
     raise UpgradeRequired("ask for a WebSocket here; if that was done, a proxy did not pass it on")
 
 

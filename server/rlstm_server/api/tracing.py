@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from opentelemetry.trace import format_trace_id, get_current_span
+from opentelemetry.trace import get_current_span
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Route, WebSocketRoute, compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlstm_server.errors import InternalError, Rejection, ServerError
-from rlstm_server.logs import LOGGER
 from rlstm_server.metrics import Metrics, Outcome
 from rlstm_server.telemetry import REQUEST_ID as SPAN_REQUEST_ID
 from rlstm_server.telemetry import SESSION_ID as SPAN_SESSION_ID
 
 KEY = "rlstm.trace"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+SESSION_ID = re.compile(r"[a-z0-9]{1,64}")
 MADE = re.compile(r"/sessions/([a-z0-9]{1,64})")
 VERSION = re.compile(r'"([0-9]{1,18})"')
-QUIET = frozenset({"GET /health/live", "GET /health/ready", "GET /metrics"})
-"""Endpoints that machines poll: their successes are logged at debug level only."""
-
 Face = Literal["native", "openai"]
 """In whose words a request is answered: our own, or those that clients of OpenAI's interface know."""
 
@@ -96,8 +92,8 @@ class Trace:
 Respond = Callable[[ServerError, str, Face], Response]
 """Writes an error as a response: for the request of this id, in these words."""
 
-Finished = Callable[[Trace, Scope], None]
-"""Is told of every request that is over."""
+Finished = Callable[[Trace, Scope, float], None]
+"""Is told of every request that is over, and of the seconds that it took."""
 
 
 def trace_of(scope: Scope) -> Trace:
@@ -119,6 +115,29 @@ def endpoint_of(scope: Scope) -> str | None:
     return f"{method} {route.path}" if isinstance(route, Route) and method in (route.methods or ()) else None
 
 
+class Endpoints:
+    """The endpoints of a server, each `METHOD /template`, found by a path alone."""
+
+    def __init__(self, endpoints: Iterable[str]) -> None:
+        # A path that is spelt out goes before one that also fits a template.
+        split = sorted((endpoint.split(" ", 1) for endpoint in endpoints), key=lambda one: "{" in one[1])
+        self._all = [(method, template, compile_path(template)[0]) for method, template in split]
+
+    def asked_for(self, scope: Scope) -> tuple[str | None, str | None]:
+        """Give endpoint and session of a request that reached no route; None where there is no such route."""
+        asked = scope.get("method", WEBSOCKET)
+        for method, template, pattern in self._all:
+            if method == asked and (found := pattern.fullmatch(scope["path"])):
+                session = found.groupdict().get("session_id", "")
+                return f"{method} {template}", session if SESSION_ID.fullmatch(session) else None
+        return None, None
+
+    def methods_of(self, path: str) -> list[str]:
+        """List all methods that a path takes."""
+        found = [(method, template) for method, template, pattern in self._all if pattern.match(path)]
+        return sorted(method for method, template in found if template == found[0][1])
+
+
 def face_of(path: str) -> Face:
     """Say in whose words a path is answered, whether there is such a route or not."""
     return "openai" if path == "/v1" or path.startswith("/v1/") else "native"
@@ -129,7 +148,6 @@ class TracingLayer:
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, respond: Respond, finished: Finished) -> None:
         self._app, self._metrics, self._respond, self._finished = app, metrics, respond, finished
-        self._log = logging.getLogger(f"{LOGGER}.requests")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -168,27 +186,10 @@ class TracingLayer:
 
     def _finish(self, trace: Trace, scope: Scope) -> None:
         seconds = time.perf_counter() - trace.started
-        endpoint = self._metrics.endpoint(endpoint_of(scope))
-        self._metrics.request_finished(endpoint, trace.outcome, seconds)
+        self._metrics.request_finished(endpoint_of(scope), trace.outcome, seconds)
         if trace.rejection is not None:
             self._metrics.rejected.labels(trace.rejection).inc()
-        self._write_line(trace, endpoint, seconds)
-        self._finished(trace, scope)
-
-    def _write_line(self, trace: Trace, endpoint: str, seconds: float) -> None:
-        level = logging.DEBUG if endpoint in QUIET and trace.outcome == "ok" else logging.INFO
-        extra = {
-            "request_id": trace.request_id,
-            "trace_id": _trace_id(),
-            "session_id": trace.session_id,
-            "tenant": trace.tenant,
-            "endpoint": endpoint,
-            "status": trace.status,
-            "outcome": trace.outcome,
-            "code": trace.problem,
-            "seconds": round(seconds, 6),
-        }
-        self._log.log(logging.ERROR if trace.fault else level, "request", extra=extra, exc_info=trace.fault)
+        self._finished(trace, scope, seconds)
 
 
 def _describe_span(trace: Trace) -> None:
@@ -197,11 +198,6 @@ def _describe_span(trace: Trace) -> None:
     span.set_attribute(SPAN_REQUEST_ID, trace.request_id)
     if trace.session_id is not None:
         span.set_attribute(SPAN_SESSION_ID, trace.session_id)
-
-
-def _trace_id() -> str | None:
-    context = get_current_span().get_span_context()
-    return format_trace_id(context.trace_id) if context.is_valid else None
 
 
 def _request_id(headers: Headers) -> str:

@@ -186,7 +186,7 @@ def check_size(size: int, limit: int, choice: AdaptationChoice) -> None:
 
 def write(state: SessionState, **about: Any) -> bytes:
     """A state as safetensors. Raises StateCorrupt for a value that is not finite."""
-    arrays = state.adapted.arrays()
+    arrays = {name: np.ascontiguousarray(array) for name, array in state.adapted.arrays().items()}
     if not all(is_finite(array) for array in arrays.values()):
         raise StateCorrupt("the new state holds a value that is not finite")
     served = state.served

@@ -38,6 +38,9 @@ FACTORS: Final[Mapping[Unit, float]] = {"nats": 1.0, "bits": 1 / math.log(2), "l
 PIECE: Final = 16_384
 """Numbers that are read or written in one call, which holds the interpreter: others wait meanwhile."""
 
+SHORT: Final = 2_048
+"""Numbers of a column that is encoded with the whole answer."""
+
 UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy and gain in the answer.")]
 
 # ---- requests ---------------------------------------------------------------------------------------------
@@ -247,7 +250,7 @@ def laid_out(answer: Answer, unit: Unit = "nats") -> dict[str, Any]:
         elif LOG in marks:
             written[part.name] = value * factor
         elif BITS in marks:
-            written[part.name] = value * FACTORS["bits"]
+            written[part.name] = value / math.log(2)
         else:
             written[part.name] = unit if part.name == "unit" else _inner(value, unit)
     return written
@@ -261,12 +264,14 @@ def _inner(value: Any, unit: Unit) -> Any:
     return value
 
 
-def column(values: Iterable[Any], factor: float = 1.0) -> orjson.Fragment:
-    """Encode one column as a JSON array, each number, or each of each row, multiplied by `factor`."""
+def column(values: Iterable[Any], factor: float = 1.0) -> list[Any] | orjson.Fragment:
+    """Lay out one column, each number, or each of each row, multiplied by `factor`; a long one is encoded."""
     iterator = iter(values)
-    pieces = []
+    pieces: list[bytes] = []
     while piece := list(islice(iterator, PIECE)):
         scaled = piece if factor == 1.0 else [_scaled(value, factor) for value in piece]
+        if not pieces and len(piece) <= SHORT:
+            return scaled
         pieces.append(orjson.dumps(scaled)[1:-1])
     return orjson.Fragment(b"[" + b",".join(pieces) + b"]")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_server.api.answers import INLINE_TOKENS, json_response, server_timing
+from rlstm_server.api.answers import INLINE_TOKENS, respond, server_timing
 from rlstm_server.schemas.text import Timings, Totals
 from rlstm_server.schemas.wire import FACTORS, PIECE, column, laid_out
 
@@ -46,8 +46,8 @@ def test_units_change_logarithms_and_leave_ratios():
 
 async def test_large_and_small_answers_are_the_same_bytes():
     """Where an answer is encoded depends on its size; what it says does not."""
-    small = await json_response(lambda: {"a": [1, 2]}, tokens=1, version=7)
-    large = await json_response(lambda: {"a": [1, 2]}, tokens=INLINE_TOKENS + 1, version=7)
+    small = await respond(lambda: {"a": [1, 2]}, tokens=1, version=7)
+    large = await respond(lambda: {"a": [1, 2]}, tokens=INLINE_TOKENS + 1, version=7)
     assert small.body == large.body == b'{"a":[1,2]}'
     assert small.headers["etag"] == large.headers["etag"] == '"7"'
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from rlstm_server.api.events import open_stream
+from rlstm_server.api.events import NamedEvents, open_stream
 from rlstm_server.api.tracing import Trace
 from rlstm_server.errors import Draining, Gone, InFlight, OutcomeUnknown, SlowConsumer, StoreUnavailable
 from rlstm_server.metrics import Metrics
@@ -43,8 +43,9 @@ class Source:
 
 
 async def stream(source, trace, metrics=None, ping=5.0):
+    script = NamedEvents(describe)
     return await open_stream(
-        source.events(), describe, trace=trace, metrics=metrics or Metrics(), ping_seconds=ping
+        source.events(), script, trace=trace, metrics=metrics or Metrics(), ping_seconds=ping
     )
 
 

@@ -1,13 +1,12 @@
 """Several models in one server: requests name one, answers say which it was, and `/info` lists them."""
 
+import numpy as np
 import pytest
-import torch
 from tests.memory_store import MemoryStore
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.config import ModelConfig
-from rlstm_model.network.initialisation import initialise
-from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.parameters import Parameters, shapes
 from rlstm_model.vocab import WordVocab
 
 VOCAB = WordVocab.build("the cat sat on the mat\n")
@@ -16,10 +15,13 @@ VOCAB = WordVocab.build("the cat sat on the mat\n")
 @pytest.fixture(scope="module")
 def worded(tmp_path_factory):
     """A checkpoint over words, without a calibration."""
-    model = LanguageModel(ModelConfig(vocab_size=VOCAB.size, hidden_size=8, num_layers=2))
-    initialise(model, chrono_max=10.0, generator=torch.Generator().manual_seed(2))
+    config, generator = (
+        ModelConfig(vocab_size=VOCAB.size, hidden_size=8, num_layers=2),
+        np.random.default_rng(2),
+    )
+    arrays = {name: generator.normal(size=shape, scale=0.3) for name, shape in shapes(config).items()}
     path = tmp_path_factory.mktemp("checkpoints") / "worded"
-    checkpoints.save(path, model, VOCAB)
+    checkpoints.save(path, Parameters(config, arrays), VOCAB)
     return path
 
 

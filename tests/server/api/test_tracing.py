@@ -5,14 +5,16 @@ import logging
 import httpx
 import pytest
 
+from rlstm_server.api.lines import RequestLog
 from rlstm_server.api.problems import respond
-from rlstm_server.api.tracing import TracingLayer
+from rlstm_server.api.tracing import Endpoints, TracingLayer
 from rlstm_server.logs import JsonFormatter
 from rlstm_server.metrics import Metrics
 
 
 async def ask(app, metrics=None, **headers):
-    layer = TracingLayer(app, metrics=metrics or Metrics(), respond=respond, finished=lambda *_: None)
+    log = RequestLog(Endpoints(()))
+    layer = TracingLayer(app, metrics=metrics or Metrics(), respond=respond, finished=log)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(layer), base_url="http://a") as client:
         return await client.get("/canary", headers=headers)
 

@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -20,11 +19,10 @@ from pydantic import Field
 
 from rlstm_model.vocab import Vocab
 from rlstm_server.api import problems
-from rlstm_server.api.answers import json_response
-from rlstm_server.api.auth import Principal
+from rlstm_server.api.answers import respond
 from rlstm_server.api.bodies import StrictRoute
-from rlstm_server.api.dependencies import CallerDep, HeldDep, PrincipalDep, ServicesDep, TraceDep
-from rlstm_server.api.events import frame, open_script
+from rlstm_server.api.dependencies import ContextDep, RequestContext
+from rlstm_server.api.events import Texts, frame, open_stream, take_in
 from rlstm_server.api.openai.models import ModelPath, Named, encode, resolve
 from rlstm_server.api.openai.schemas import CompletionIn, CompletionOut, Documented, Lenient, envelopes
 from rlstm_server.api.openai.tokens import (
@@ -36,7 +34,6 @@ from rlstm_server.api.openai.tokens import (
     token_entries,
     usage,
 )
-from rlstm_server.caller import Caller
 from rlstm_server.errors import InternalError, ServerError, TooLarge
 from rlstm_server.schemas.generation import (
     CompletionEvent,
@@ -59,53 +56,41 @@ TOKENS: Final = 1_024
 STREAM_HEADERS = {"cache-control": "no-cache, no-store"}
 
 
-async def complete(
-    body: CompletionIn,
-    services: ServicesDep,
-    caller: CallerDep,
-    principal: PrincipalDep,
-    held: HeldDep,
-    trace: TraceDep,
-) -> Response:
+async def complete(body: CompletionIn, context: ContextDep) -> Response:
     """Continue prompts, score them, or both. Nothing is kept, and a prompt knows of no other."""
-    named = resolve(services, body.model)
-    _check_scopes(principal, body)
-    numbers = body.most_entries * (1 + body.top)
-    limit = services.settings.limits.score_numbers
+    named = resolve(context, body.model)
+    if body.echoes_scores:
+        context.principal.require("score")
+    if body.settings.max_tokens:
+        context.principal.require("generate")
+    numbers, limit = body.most_entries * (1 + body.top), context.limits.score_numbers
     if numbers > limit:
         raise TooLarge("n x tokens x (1 + logprobs) of all prompts", numbers, limit)
-    held.expect(numbers + ENTRY_NUMBERS * body.most_entries)
-    events = services.engine.complete(_request(body, named, caller))
-    head = _head(named)
+    context.held.expect(numbers + ENTRY_NUMBERS * body.most_entries)
+    events = context.engine.complete(_request(body, named, context))
+    head, vocab = _head(named), named.served.vocab
     if body.stream:
-        return await open_script(
+        return await open_stream(
             events,
-            Chunks(head, body, named.served.vocab),
-            trace=trace,
-            metrics=services.metrics,
-            ping_seconds=services.settings.limits.ping_seconds,
+            Chunks(head, body, vocab),
+            trace=context.trace,
+            metrics=context.metrics,
+            ping_seconds=context.limits.ping_seconds,
             headers=STREAM_HEADERS | body.warning,
         )
-    answer = _Answer(body, named)
-    async with aclosing(events):
-        async for event in events:
-            answer.add(event)
-    return await json_response(
-        lambda: {**head, **answer.fields()}, tokens=answer.entries * (1 + body.top), headers=body.warning
+    texts = await take_in(events, len(body.prompt) * body.choices)
+    echoed = sum(len(prompt.ids) for prompt in texts.prompts.values()) if body.echo else 0
+    entries = body.choices * echoed + texts.completion_tokens
+    return await respond(
+        lambda: {**head, **_fields(texts, body, vocab)},
+        tokens=entries * (1 + body.top),
+        headers=body.warning,
     )
 
 
-def _check_scopes(principal: Principal, body: CompletionIn) -> None:
-    """Let a key score, write, or both, as it may."""
-    if body.echoes_scores:
-        principal.require("score")
-    if body.settings.max_tokens:
-        principal.require("generate")
-
-
-def _request(body: CompletionIn, named: Named, caller: Caller) -> CompletionRequest:
+def _request(body: CompletionIn, named: Named, context: RequestContext) -> CompletionRequest:
     return CompletionRequest(
-        caller=caller,
+        caller=context.caller,
         model=named.served.name,
         prompts=body.prompt,
         settings=body.settings,
@@ -133,72 +118,35 @@ def fingerprint(identity: EngineIdentity, model: str) -> str:
     return f"fp_{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}"
 
 
-@dataclass
-class _Choice:
-    tokens: list[TokenEvent] = field(default_factory=list)
-    end: EndEvent | None = None
+def _fields(texts: Texts, body: CompletionIn, vocab: Vocab) -> dict[str, Any]:
+    """Lay out choices and usage."""
+    names = Names(vocab)
+    choices = [_choice(texts, index, body, names) for index in range(len(texts.ends))]
+    read = (prompt.tokens for prompt in texts.prompts.values())
+    return {"choices": choices, "usage": usage(read, texts.ends.values())}
 
 
-class _Answer:
-    """The whole answer, as its events come in."""
+def _choice(texts: Texts, index: int, body: CompletionIn, names: Names) -> dict[str, Any]:
+    prompt, tokens = texts.prompts[index // body.choices], texts.tokens[index]
+    text = "".join(token.text for token in tokens)
+    fields: dict[str, Any] = {
+        "index": index,
+        "text": prompt.text + (text if tokens else prompt.unfinished) if body.echo else text,
+        "finish_reason": texts.ends[index].finish_reason,
+        "logprobs": None,
+        "first_token": prompt.first_token,
+    }
 
-    def __init__(self, body: CompletionIn, named: Named) -> None:
-        self._body, self._vocab = body, named.served.vocab
-        self._prompts: dict[int, PromptEvent] = {}
-        self._choices = [_Choice() for _ in range(len(body.prompt) * body.choices)]
-
-    def add(self, event: PromptEvent | TokenEvent | EndEvent) -> None:
-        """Take one event in."""
-        if isinstance(event, PromptEvent):
-            self._prompts[event.prompt] = event
-        elif isinstance(event, TokenEvent):
-            self._choices[event.choice].tokens.append(event)
-        else:
-            self._choices[event.choice].end = event
-
-    @property
-    def entries(self) -> int:
-        """How many tokens are reported."""
-        echoed = sum(len(prompt.ids) for prompt in self._prompts.values()) if self._body.echo else 0
-        return self._body.choices * echoed + sum(len(choice.tokens) for choice in self._choices)
-
-    def fields(self) -> dict[str, Any]:
-        """Lay out choices and usage."""
-        names = Names(self._vocab)
-        ends = [choice.end for choice in self._choices if choice.end is not None]
-        if len(ends) != len(self._choices):
-            raise InternalError("the events ended before the texts did")
-        choices = [
-            self._fields(index, choice.tokens, end, names)
-            for index, (choice, end) in enumerate(zip(self._choices, ends, strict=True))
-        ]
-        read = [prompt.tokens for prompt in self._prompts.values()]
-        return {"choices": choices, "usage": usage(read, ends)}
-
-    def _fields(self, index: int, tokens: list[TokenEvent], end: EndEvent, names: Names) -> dict[str, Any]:
-        prompt = self._prompts[index // self._body.choices]
-        echoed = prompt if self._body.echo else None
-        text = "".join(token.text for token in tokens)
-        if echoed is not None:
-            text = echoed.text + (text if tokens else echoed.unfinished)
-        fields: dict[str, Any] = {
-            "index": index,
-            "text": text,
-            "finish_reason": end.finish_reason,
-            "logprobs": None,
-            "first_token": prompt.first_token,
-        }
-        if self._body.logprobs is not None:
-            fields["logprobs"] = logprob_columns(partial(self._entries, prompt, tokens), names)
-        if self._body.return_token_ids:
-            ids = [*(echoed.ids if echoed else ()), *(token.id for token in tokens)]
-            fields |= id_columns(ids, self._vocab)
-        return fields
-
-    def _entries(self, prompt: PromptEvent, tokens: list[TokenEvent]) -> Iterator[Entry]:
-        if self._body.echo:
-            yield from prompt_entries(prompt)
+    def entries() -> Iterator[Entry]:
+        yield from prompt_entries(prompt) if body.echo else ()
         yield from token_entries(tokens, len(prompt.text))
+
+    if body.logprobs is not None:
+        fields["logprobs"] = logprob_columns(entries, names)
+    if body.return_token_ids:
+        ids = [*(prompt.ids if body.echo else ()), *(token.id for token in tokens)]
+        fields |= id_columns(ids, names.vocab)
+    return fields
 
 
 class Chunks:
@@ -296,29 +244,27 @@ class LogprobOut(Documented):
     input_tokens: int = Field(description="Of both texts; bos where the context is empty.")
 
 
-async def logprob(
-    model_id: ModelPath, body: LogprobIn, services: ServicesDep, caller: CallerDep, held: HeldDep
-) -> Response:
+async def logprob(model_id: ModelPath, body: LogprobIn, context: ContextDep) -> Response:
     """Score a continuation: the same numbers as those of an echoed completion."""
-    named = resolve(services, model_id)
+    named = resolve(context, model_id)
     vocab = named.served.vocab
-    held.expect(2 * len(body.context.encode()) + 2 * len(body.continuation.encode()))
-    context = await encode(vocab, body.context, "context") if body.context else []
+    context.held.expect(2 * len(body.context.encode()) + 2 * len(body.continuation.encode()))
+    before = await encode(vocab, body.context, "context") if body.context else [vocab.bos_id]
     continuation = await encode(vocab, body.continuation, "continuation")
-    ids = (*(context or [vocab.bos_id]), *continuation)
+    ids = (*before, *continuation)
     request = CompletionRequest(
-        caller=caller,
+        caller=context.caller,
         model=named.served.name,
         prompts=(Passage(tokens=ids),),
         settings=GenerationSettings(max_tokens=0),
         top=1,
         adaptation=named.adaptation,
     )
-    async with aclosing(services.engine.complete(request)) as events:
+    async with aclosing(context.engine.complete(request)) as events:
         async for event in events:
             if isinstance(event, PromptEvent):
                 build = partial(_sum_fields, event, len(continuation))
-                return await json_response(build, tokens=len(ids), headers=body.warning)
+                return await respond(build, tokens=len(ids), headers=body.warning)
     raise InternalError("the prompt was never read")
 
 

@@ -14,9 +14,9 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.api.answers import BODY, answers, json_response
+from rlstm_server.api.answers import BODY, answers, respond
 from rlstm_server.api.bodies import StrictRoute
-from rlstm_server.api.dependencies import HeldDep, Services, ServicesDep
+from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.openai.schemas import Documented, envelopes
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.requests import off_loop
@@ -42,19 +42,19 @@ class Named(NamedTuple):
     adaptation: AdaptationRequest | None
 
 
-def models(services: Services) -> Mapping[str, Named]:
+def models(context: RequestContext) -> Mapping[str, Named]:
     """Give every name that is served, the default first."""
     found = []
-    for served in services.engine.models:
+    for served in context.engine.models:
         found.append(Named(served.name, served, None))
         if served.rules:
             found.append(Named(served.name + ADAPT, served, AdaptationRequest()))
     return {named.id: named for named in found}
 
 
-def resolve(services: Services, model: str | None) -> Named:
+def resolve(context: RequestContext, model: str | None) -> Named:
     """Give what a name stands for; None is the default. Raises ModelNotFound."""
-    known = models(services)
+    known = models(context)
     try:
         return known[next(iter(known)) if model is None else model]
     except KeyError:
@@ -77,20 +77,20 @@ class ModelsOut(Documented):
     data: list[ModelOut]
 
 
-async def list_models(services: ServicesDep) -> Response:
+async def list_models(context: ContextDep) -> Response:
     """List the models; those that end in `:adapt` learn from each prompt while they read it."""
-    data = [_fields(named, services) for named in models(services).values()]
-    return await json_response(lambda: {"object": "list", "data": data}, tokens=0)
+    data = [_fields(named, context) for named in models(context).values()]
+    return await respond(lambda: {"object": "list", "data": data})
 
 
-async def get_model(model_id: ModelPath, services: ServicesDep) -> Response:
+async def get_model(model_id: ModelPath, context: ContextDep) -> Response:
     """Describe one model."""
-    named = resolve(services, model_id)
-    return await json_response(lambda: _fields(named, services), tokens=0)
+    named = resolve(context, model_id)
+    return await respond(lambda: _fields(named, context))
 
 
-def _fields(named: Named, services: Services) -> dict[str, Any]:
-    return {"id": named.id, "object": "model", "created": services.started, "owned_by": OWNER}
+def _fields(named: Named, context: RequestContext) -> dict[str, Any]:
+    return {"id": named.id, "object": "model", "created": context.services.started, "owned_by": OWNER}
 
 
 class TokenizeIn(Strict):
@@ -135,30 +135,30 @@ class TokenizerOut(Documented):
     add_bos_token: bool = Field(description="Whether bos is read before a text that does not ask for it.")
 
 
-async def tokenize(body: TokenizeIn, services: ServicesDep, held: HeldDep) -> Response:
+async def tokenize(body: TokenizeIn, context: ContextDep) -> Response:
     """Give a text's ids."""
-    vocab = resolve(services, body.model).served.vocab
-    held.expect(len(body.prompt.encode()))
+    vocab = resolve(context, body.model).served.vocab
+    context.held.expect(len(body.prompt.encode()))
     ids = await encode(vocab, body.prompt, "prompt") if body.prompt else []
     ids = [vocab.bos_id, *ids] if body.add_special_tokens else ids
-    return await json_response(lambda: {"count": len(ids), "tokens": column(ids)}, tokens=len(ids))
+    return await respond(lambda: {"count": len(ids), "tokens": column(ids)}, tokens=len(ids))
 
 
-async def detokenize(body: DetokenizeIn, services: ServicesDep, held: HeldDep) -> Response:
+async def detokenize(body: DetokenizeIn, context: ContextDep) -> Response:
     """Give the text of ids. Refused where they are no whole text: it could not become the same ids again."""
-    vocab = resolve(services, body.model).served.vocab
-    held.expect(len(body.tokens))
+    vocab = resolve(context, body.model).served.vocab
+    context.held.expect(len(body.tokens))
     text = await off_loop(len(body.tokens), lambda: _text(vocab, body.tokens)) if body.tokens else ""
-    return await json_response(lambda: {"prompt": text}, tokens=len(body.tokens))
+    return await respond(lambda: {"prompt": text}, tokens=len(body.tokens))
 
 
 async def tokenizer_info(
-    services: ServicesDep,
+    context: ContextDep,
     model: Annotated[str | None, Query(max_length=256, description="Default: the first.")] = None,
 ) -> Response:
     """Describe a model's vocabulary."""
-    named = resolve(services, model)
-    return await json_response(lambda: _info(named.id, named.served.vocab), tokens=0)
+    named = resolve(context, model)
+    return await respond(lambda: _info(named.id, named.served.vocab))
 
 
 async def encode(vocab: Vocab, text: str, field: str) -> list[int]:

@@ -8,10 +8,9 @@ from dataclasses import replace
 import httpx
 import pytest
 import pytest_asyncio
-from rlstm_model.scoring import score
 from tests.memory_store import MemoryStore
 
-from rlstm_model.adaptation.evaluator import score_after
+from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.checkpoint import load
 from rlstm_server.app import create_app
 from rlstm_server.engine.models import ServedModel
@@ -92,7 +91,8 @@ def brute_force(tiny_checkpoint):
 
     def scores(ids, *, bos=False):
         rest, last = ([*ids], BOS) if bos else ([*ids[1:]], ids[0])
-        found, _ = score(checkpoint.model, rest, state=None, last=last)
+        reader = frozen_reader(checkpoint.parameters, BOS)
+        found, _ = reader.score(reader.cursor._replace(last=last), rest)
         return found.logprobs.tolist()
 
     return scores
@@ -112,7 +112,7 @@ def adapted(tiny_checkpoint):
         for part in evaluator.observe(state, prompt[1:]):
             state, found = part.state, [*found, *part.scores.logprobs.tolist()]
         reader = evaluator.reader(state)
-        after, _ = score_after(reader, reader.cursor, written)
+        after, _ = reader.score(reader.cursor, written)
         return found, after.logprobs.tolist()
 
     return scores
