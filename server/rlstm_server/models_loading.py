@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 from rlstm_model.adaptation.calibration_file import CalibrationError
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_model.native.library import NativeUnavailable
@@ -28,16 +30,28 @@ def find_device(settings: Settings) -> Device:
 
     Raises StartupError.
     """
-    if settings.device == "cpu":
-        return "cpu"
-    try:
-        import torch
-    except ImportError:
-        present = False
-    else:
-        present = torch.cuda.is_available()
+    present = settings.device != "cpu" and _driver_is_here() and _torch_finds_one()
     if settings.device == "cuda" and not present:
         raise StartupError(
             "RLSTM_DEVICE: cuda was asked for, but there is no CUDA device, or no torch (the extra `gpu`)"
         )
     return "cuda" if present else "cpu"
+
+
+def _driver_is_here() -> bool:
+    """Whether a GPU's driver is here: without one torch, which takes seconds to import, need not be asked."""
+    for name in ("libcuda.so.1", "nvcuda.dll"):
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _torch_finds_one() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()

@@ -304,10 +304,8 @@ async def state_bytes(client, session):
     caller = Caller(tenant=TENANT, request_id="", endpoint="")
     copy = await client.engine.sessions.read(SessionKey(TENANT, session), caller)
     adapted = copy.state.adapted
-    tensors = [
-        (name, tensor.contiguous().cpu().numpy().tobytes()) for name, tensor in adapted.tensors().items()
-    ]
-    return json.dumps(adapted.header(), sort_keys=True), sorted(tensors)
+    arrays = [(name, array.tobytes()) for name, array in adapted.arrays().items()]
+    return json.dumps(adapted.header(), sort_keys=True), sorted(arrays)
 
 
 def _tokens(operation):

@@ -97,8 +97,8 @@ def bombs(whole):
         parts.named |= changes
         return parts.joined(random.Random(0), honest=True)
 
-    yield "a tensor of 1e12 numbers", named(**{"now.h": claimed})
-    yield "tensors that overlap", named(**{"now.h": Parts(whole).named["now.c"]})
+    yield "a tensor of 1e12 numbers", named(now=claimed)
+    yield "tensors that overlap", named(now=Parts(whole).named["delta"])
     yield "100,000 entries", named(**{f"a{number}": entry for number in range(100_000)})
     yield "a header of 2**64", b"\xff" * 8 + whole[8:]
     yield "a header of 1 MB", (2**20).to_bytes(8, "little") + b" " * 2**20 + whole

@@ -128,13 +128,13 @@ class AdaptedState:
         return (1.0,) if self.mixture is None else self.mixture.weights
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays by name, to be stored."""
+        """The arrays by name, C-contiguous, to be stored."""
         named: dict[str, NDArray[Any]] = {"now": self.now.states_R2U}
         if self.delta_KP is not None:
             named["delta"] = self.delta_KP
         if self.pending:
             named["start"] = self.start.states_R2U
-        return named
+        return {name: np.ascontiguousarray(array) for name, array in named.items()}
 
     def header(self) -> dict[str, Any]:
         """The rest, as a JSON object. Mixture weights are written so that they are read back bit by bit."""

@@ -261,11 +261,12 @@ def mix(
 ) -> Mixed:
     """Mix experts' log-probabilities ``[T, V]`` of the next tokens, and let their weights follow the targets.
 
-    ``experts`` are as :meth:`Pool.window` gave them: rows with room for padding. ``scores``: ranks and
-    entropies are wanted; ``whole``: distributions too.
+    ``experts`` as :meth:`Pool.window` gave them have room for padding, and others are copied. ``scores``:
+    ranks and entropies are wanted; ``whole``: distributions too.
     """
     length, vocabulary = experts[0].shape
     stride = padded(vocabulary)
+    rows = [_with_room(log_probs_TV, stride) for log_probs_TV in experts]
     logprobs, own = np.empty(length), np.empty((length, len(experts)), np.float32)
     weights, count = weights_K.astype(np.float64), c_int64(tokens)
     ranks = np.empty(length, np.int32) if scores or whole else None
@@ -276,7 +277,7 @@ def mix(
         len(experts),
         vocabulary,
         stride,
-        (c_void_p * len(experts))(*(_rows(log_probs, stride) for log_probs in experts)),
+        (c_void_p * len(rows))(*(log_probs_TV.ctypes.data for log_probs_TV in rows)),
         length,
         _address(targets_T, np.int32, length),
         weights.ctypes.data,
@@ -294,7 +295,11 @@ def mix(
     )
 
 
-def _rows(log_probs_TV: Floats, stride: int) -> int:
-    if log_probs_TV.strides != (4 * stride, 4) or log_probs_TV.dtype != np.float32:
-        raise ValueError("log-probabilities must be rows of float32 with room for padding")
-    return int(log_probs_TV.ctypes.data)
+def _with_room(log_probs_TV: Floats, stride: int) -> Floats:
+    """The same in rows of ``stride`` floats, of which the last are impossible tokens."""
+    if log_probs_TV.strides == (4 * stride, 4) and log_probs_TV.dtype == np.float32:
+        return log_probs_TV
+    length, vocabulary = log_probs_TV.shape
+    whole = np.full((length, stride), -1e30, np.float32)
+    whole[:, :vocabulary] = log_probs_TV
+    return whole[:, :vocabulary]

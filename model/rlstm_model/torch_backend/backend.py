@@ -136,21 +136,13 @@ class TorchBackend:
         count = len(rows)
         log_probs_NTV = torch.log_softmax(logits_TNV[:, :count], -1).transpose(0, 1).cpu().numpy()
         h, c = (part[:, :count].permute(1, 0, 2).flatten(1).cpu().numpy() for part in after)
-        return [Read(_with_room(log_probs_NTV[n]), np.stack((h[n], c[n])), steps[n]) for n in range(count)]
+        return [Read(log_probs_NTV[n], np.stack((h[n], c[n])), steps[n]) for n in range(count)]
 
 
 def identity(device: str) -> str:
     """What tells machines apart whose bits differ: the GPU, the torch that computes, and the revision."""
     name = torch.cuda.get_device_name(device).replace(" ", "_")
     return f"torch{torch.__version__}-{name}-r{REVISION}"
-
-
-def _with_room(log_probs_TV: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same, in rows that are padded as the native core's are: it mixes them."""
-    tokens, vocabulary = log_probs_TV.shape
-    whole = np.full((tokens, -(-vocabulary // 16) * 16), -1e30, np.float32)
-    whole[:, :vocabulary] = log_probs_TV
-    return whole[:, :vocabulary]
 
 
 def _fast_weights(model: LanguageModel, calibration: Calibration) -> FastWeights:

@@ -4,17 +4,17 @@ import random
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
-from rlstm_model.adaptation.batch_step import run_batch
 from tests.memory_store import MemoryStore
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, GradientStatistics
+from rlstm_model.adaptation.batch import run_batch
+from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
-from rlstm_model.network.language_model import LanguageModel
-from rlstm_model.torch_backend.subspace import Basis, SubspaceFastWeights
+from rlstm_model.native.packed import Axes
+from rlstm_model.parameters import Parameters, shapes
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.caller import Caller
 from rlstm_server.engine.engine import Engine
@@ -33,46 +33,47 @@ def caller(tenant="acme"):
     return Caller(tenant=tenant, request_id="r1", endpoint="test")
 
 
-def tiny_model(vocab, *, seed=0, hidden=6):
+def tiny_parameters(vocab, *, seed=0, hidden=6):
     """Two layers of random weights, large enough that scores differ from token to token."""
-    model = LanguageModel(ModelConfig(vocab_size=vocab.size, hidden_size=hidden, num_layers=2))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.normal_(0.0, 0.5, generator=generator)
-    return model.eval().requires_grad_(False)
+    config = ModelConfig(vocab_size=vocab.size, hidden_size=hidden, num_layers=2)
+    generator = np.random.default_rng(seed)
+    arrays = {
+        name: generator.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes(config).items()
+    }
+    return Parameters(config, arrays)
 
 
-def subspace(model, rank=3):
-    """Fast weights in random axes of every matrix, and all biases."""
-    generator = torch.Generator().manual_seed(5)
-    bases, biases = {}, []
-    for name, weight in model.named_parameters():
-        if weight.numel() and not name.endswith("bias"):
+def random_axes(arrays, rank=3):
+    """As many axes of every matrix, at right angles."""
+    generator, axes = np.random.default_rng(5), {}
+    for name, weight in arrays.items():
+        if weight.size and not name.endswith("bias"):
             *rounds, rows, columns = weight.shape
-            draws = [torch.randn(*rounds, size, rank, generator=generator) for size in (rows, columns)]
-            left, right = (torch.linalg.qr(draw)[0] for draw in draws)
-            bases[name] = Basis(left, right.mT.contiguous())
-        elif weight.numel():
-            biases.append(name)
-    return SubspaceFastWeights(model, bases, biases)
+            left, right = (
+                np.linalg.qr(generator.normal(size=(*rounds, size, rank)))[0].astype(np.float32)
+                for size in (rows, columns)
+            )
+            axes[name] = Axes(left, np.ascontiguousarray(right.swapaxes(-1, -2)))
+    return axes
 
 
-class SubspaceCalibrated(CalibrationSet):
-    """One rule, for fast weights whose rows share products."""
-
-    def choose(self, kind=None, num_fast_weights=None):
-        """It, with statistics of ones."""
-        config, space = self.find(kind, num_fast_weights), subspace(self.model)
-        return Calibration(config=config, rms_P=torch.ones(space.size), space=space)
-
-
-def calibrate(model, *, kind, rate, segment):
-    """One rule, without statistics of any text."""
-    full = kind == "full"
+def calibrate(parameters, *, kind, rate, segment):
+    """One rule, with statistics of ones."""
+    arrays = parameters.arrays
+    axes = {} if kind == "full" else random_axes(arrays)
+    statistics = GradientStatistics(
+        rms={name: np.ones(array.shape, np.float32) for name, array in arrays.items()},
+        axes=axes,
+        cores={
+            name: np.ones((*left.shape[:-2], left.shape[-1], right.shape[-2]), np.float32)
+            for name, (left, right) in axes.items()
+        },
+    )
+    biases = sum(array.size for name, array in arrays.items() if name.endswith("bias"))
+    cores = biases + sum(core.size for core in statistics.cores.values())
     config = AdaptationConfig(
         kind=kind,
-        num_fast_weights=model.config.num_parameters if full else subspace(model).size,
+        num_fast_weights=parameters.config.num_parameters if kind == "full" else cores,
         rule="sgd",
         rate=rate,
         segment=segment,
@@ -80,19 +81,17 @@ def calibrate(model, *, kind, rate, segment):
         statistics_batch=1,
         statistics_segments=1,
     )
-    statistics = GradientStatistics(full_P=torch.ones(model.config.num_parameters))
-    calibrated = CalibrationSet if full else SubspaceCalibrated
-    return calibrated(model=model, statistics=statistics, choices=(config,), fingerprint="c")
+    return CalibrationSet(statistics=statistics, choices=(config,), fingerprint="c")
 
 
 def serve(vocab, *, seed=0, hidden=6, kind="full", calibrated=True, rate=0.05):
-    model = tiny_model(vocab, seed=seed, hidden=hidden)
+    parameters = tiny_parameters(vocab, seed=seed, hidden=hidden)
     return ServedModel(
         name="tiny",
         fingerprint=f"f{seed}",
-        model=model,
+        parameters=parameters,
         vocab=vocab,
-        calibrated=calibrate(model, kind=kind, rate=rate, segment=SEGMENT) if calibrated else None,
+        calibrated=calibrate(parameters, kind=kind, rate=rate, segment=SEGMENT) if calibrated else None,
     )
 
 
@@ -104,19 +103,19 @@ def before_text(served, **asked):
 
 def serve_shipped():
     """The shipped model, with fast weights in random axes of it."""
-    shipped = checkpoints.load("bytes-small", "cpu")
+    shipped = checkpoints.load("bytes-small")
     return ServedModel(
         name="shipped",
         fingerprint="f",
-        model=shipped.model,
+        parameters=shipped.parameters,
         vocab=shipped.vocab,
-        calibrated=calibrate(shipped.model, kind="subspace", rate=0.01, segment=60),
+        calibrated=calibrate(shipped.parameters, kind="subspace", rate=0.01, segment=60),
     )
 
 
 @asynccontextmanager
 async def engine_on(store, *, served=None, metrics=None, **options):
-    """A running engine, closed (and its books and weights checked) at the end."""
+    """A running engine, closed (and its books checked) at the end."""
     others = options.pop("others", ())
     engine = Engine(Models(served or serve(ByteVocab()), *others), store, metrics or Metrics(), **options)
     engine.start()
@@ -240,7 +239,7 @@ def tools():
     tools = Tools()
     tools.before_text, tools.replace, tools.asked = before_text, replace, AdaptationRequest
     tools.caller, tools.serve, tools.engine_on, tools.Talk = caller, serve, engine_on, Talk
-    tools.tiny_model, tools.subspace, tools.SEGMENT = tiny_model, subspace, SEGMENT
+    tools.tiny_parameters, tools.SEGMENT = tiny_parameters, SEGMENT
     tools.calibrate, tools.altered = calibrate, altered
     tools.pieces_of, tools.serve_shipped = pieces_of, serve_shipped
     tools.finish, tools.item, tools.ask, tools.collect, tools.value = finish, item, ask, collect, value

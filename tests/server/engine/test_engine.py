@@ -304,4 +304,4 @@ async def test_the_engine_is_the_interface(engine):
     names = {name for name in vars(Engine) if not name.startswith("_")}
 
     assert names <= {name for name in dir(engine) if not name.startswith("_")}
-    assert engine.models.default.identity.numerics.startswith("torch")
+    assert engine.models.default.identity.numerics.startswith("native-")

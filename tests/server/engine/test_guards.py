@@ -32,12 +32,11 @@ def engine_with(store, tools):
     async def running(**rule):
         given = tools.serve(ByteVocab())
         calibrated = CalibrationSet(
-            model=given.model,
             statistics=given.calibrated.statistics,
             choices=(replace(given.calibrated.default, **rule),),
         )
         served = ServedModel(
-            name="t", fingerprint="f", model=given.model, vocab=given.vocab, calibrated=calibrated
+            name="t", fingerprint="f", parameters=given.parameters, vocab=given.vocab, calibrated=calibrated
         )
         metrics = Metrics()
         async with tools.engine_on(store, served=served, metrics=metrics) as engine:

@@ -8,13 +8,10 @@ from dataclasses import replace
 import pytest
 from tests.memory_store import MemoryStore
 
-from rlstm_model.adaptation.evaluator import next_token
-from rlstm_model.network.state import State
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.errors import Overloaded, StateCorrupt
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas.sessions import CreateSession
-from rlstm_server.schemas.text import AdaptationRequest
+from rlstm_server.schemas.text import AdaptationRequest, ScoreRequest
 from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 
@@ -30,10 +27,9 @@ async def test_nan_in_one_session_touches_no_other(store, tools):
         expected = await talks[1].probe()
         key = SessionKey("acme", talks[0].session)
         copy = engine.sessions.cache.get(key)
-        h, c = copy.state.adapted.now.state
-        h = h.clone()
-        h[:, 0] = float("nan")
-        bad = copy.state.adapted.now._replace(state=State(h, c))
+        states_R2U = copy.state.adapted.now.states_R2U.copy()
+        states_R2U[0, 0] = math.nan
+        bad = copy.state.adapted.now._replace(states_R2U=states_R2U)
         poisoned = replace(copy.state, adapted=replace(copy.state.adapted, now=bad))
         engine.sessions.cache.put(replace(copy, state=poisoned))
         outcomes = await asyncio.gather(*(talk.append("more") for talk in talks), return_exceptions=True)
@@ -113,7 +109,7 @@ def least_likely(served, length):
     state = evaluator.start()
     while len(ids) < length:
         reader = evaluator.reader(state)
-        ids.append(int(next_token(reader, reader.cursor).log_probs_V.argmin()))
+        ids.append(int(reader.next(reader.cursor).log_probs_V.argmin()))
         (observed,) = evaluator.observe(state, ids[-1:])
         state = observed.state
     return ids
@@ -145,20 +141,20 @@ async def test_hostile_streams_change_no_other(tools, rate):
     assert all(math.isfinite(answer.totals.logprob) for answer in answers)
 
 
-async def test_ten_thousand_sessions_at_once_are_bounded(tools):
+async def test_ten_thousand_requests_at_once_are_bounded(tools):
     """Those over the queue's bound are refused with a clear error; another tenant's appends go on."""
     served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
 
     async def flood(engine):
-        request = CreateSession().by(Call(caller=tools.caller("enemy")))
-        calls = (engine.create_session(request) for _ in range(10_000))
+        request = ScoreRequest(items=[tools.item("x")]).by(Call(caller=tools.caller("enemy")))
+        calls = (engine.score(request) for _ in range(10_000))
         return await asyncio.gather(*calls, return_exceptions=True)
 
     alone, _ = await columns_of(tools, served, MemoryStore(), nobody)
     beside, outcomes = await columns_of(tools, served, MemoryStore(), flood)
     refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
-    made = {outcome.info.id for outcome in outcomes if not isinstance(outcome, Exception)}
+    scored = [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
 
     assert beside == alone
-    assert len(refused) + len(made) == 10_000
-    assert 700 < len(made) < 10_000
+    assert len(refused) + len(scored) == 10_000
+    assert 700 < len(scored) < 10_000

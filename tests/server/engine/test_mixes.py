@@ -4,10 +4,9 @@ import hashlib
 import random
 
 import pytest
-from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
-from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.thread_pool import ThreadPool
 
+from rlstm_model import native
+from rlstm_model.adaptation.batch import DecodeStep, ScoreChunk, run_batch
 from rlstm_model.vocab import ByteVocab
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
@@ -17,8 +16,8 @@ def digest(observed):
     """All that came of a part: scores, and the state with its fast weights."""
     bits = hashlib.sha256()
     scores, state = observed.scores, observed.state
-    for tensor in (scores.logprobs, scores.entropies, observed.static_logprobs, *state.tensors().values()):
-        bits.update(tensor.contiguous().numpy().tobytes())
+    for array in (scores.logprobs, scores.entropies, observed.static_logprobs, *state.arrays().values()):
+        bits.update(array.tobytes())
     return bits.hexdigest()
 
 
@@ -35,7 +34,7 @@ class Neighbours:
 
     def __init__(self, served, draw, count):
         self.served, self.draw, self.evaluator = served, draw, served.evaluator()
-        segment = self.evaluator.config.segment
+        segment = self.evaluator.segment
         lengths = [draw.randrange(2 * segment) for _ in range(count)]
         self.states = [stream(self.evaluator, self.text(n), draw.choice([1, 1, 2, 4])) for n in lengths]
 
@@ -62,17 +61,23 @@ class Neighbours:
 def distinct_results(served, *, mixes, most, experts):
     """What became of one session's part, which learns, in so many different mixes."""
     draw = random.Random(mixes)
-    segment = served.evaluator().config.segment
+    segment = served.evaluator().segment
     state = stream(served.evaluator(), list(TEXT.encode())[: 2 * segment - 3], experts)
     own, others = served.evaluator().chunk(state, list(b"abc")), Neighbours(served, draw, 12)
     results = {digest(run_batch([own])[0])}
-    with ThreadPool(2) as two, ThreadPool(3) as three:
-        for _ in range(mixes):
-            works = others.works(most)
-            place = draw.randint(0, len(works))
-            performed = run_batch([*works[:place], own, *works[place:]], draw.choice([None, two, three]))
-            results.add(digest(performed[place]))
+    for _ in range(mixes):
+        works = others.works(most)
+        place = draw.randint(0, len(works))
+        native.set_threads(draw.choice([1, 2, 3]))
+        performed = run_batch([*works[:place], own, *works[place:]])
+        results.add(digest(performed[place]))
     return results
+
+
+@pytest.fixture(autouse=True)
+def own_threads(monkeypatch):
+    """Has other tests compute as they would."""
+    monkeypatch.setattr(native, "_threads", [])
 
 
 @pytest.mark.parametrize("experts", [1, 4])

@@ -5,12 +5,11 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
-from rlstm_model.adaptation.batch_step import run_batch
 from tests.memory_store import MemoryStore
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.answers import most_bytes
-from rlstm_server.engine.models import Models, alone
+from rlstm_server.engine.models import Models
 from rlstm_server.errors import IdempotencyMismatch, InvalidField, ModelMismatch, ModelNotFound
 from rlstm_server.schemas.generation import EndEvent
 from rlstm_server.schemas.sessions import CreateSession, ForkRequest, ImportRequest, SessionGenerate
@@ -52,9 +51,8 @@ async def everything(tools, engine, model):
 
 @pytest.mark.parametrize("beside", ["other", "worded"])
 async def test_each_gets_what_it_would_get_alone(tools, first, request, beside):
-    """To the bit, though all of it is computed in the same rounds where the models allow that."""
+    """To the bit, though all of it is computed in the same rounds."""
     both = (first, request.getfixturevalue(beside))
-    assert beside == "worded" or Models(*both).batches_agree
     lonely = []
     for served in both:
         async with tools.engine_on(MemoryStore(), served=served) as engine:
@@ -166,17 +164,6 @@ def test_names_and_models_are_each_there_once(tools, first, other):
     with pytest.raises(ValueError, match="no colon"):
         Models(first, replace(other, name="first:adapt"))
     assert [served.name for served in Models(other, first)] == ["other", "first"]
-
-
-async def test_one_whose_rounds_do_not_agree_makes_all_go_alone(tools, store, first, other):
-    """Its works would not get their own bits beside others."""
-    agrees, apart = replace(other), replace(other)
-    object.__setattr__(agrees, "batches_agree", True)
-    object.__setattr__(apart, "batches_agree", False)
-    assert first.batches_agree
-    for second, how in ((agrees, run_batch), (apart, alone)):
-        async with tools.engine_on(store, served=first, others=(second,)) as engine:
-            assert engine.worker.run_batch.func is how
 
 
 async def test_a_repeated_creation_gets_its_first_answer(tools, store, first, other):

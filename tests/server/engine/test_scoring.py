@@ -1,7 +1,6 @@
 """Texts of one request are scored side by side, as each would be alone."""
 
 import pytest
-from rlstm_model.scoring import score
 
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.schemas.sessions import Candidate, CandidatesRequest, CandidateWeights
@@ -15,12 +14,12 @@ async def test_scores_are_the_models(engine, tools):
     """An item's columns are what the model's own scoring gives, however long the text."""
     text = TEXT * 30
     answer = await engine.score(ScoreRequest(items=[tools.item(text)], top=2).by(Call(caller=tools.caller())))
-    served = tools.serve(ByteVocab())
-    expected, _ = score(served.model, list(text.encode()), state=None, last=10, top=2)
+    reader = tools.serve(ByteVocab()).reader
+    expected, _ = reader.score(reader.cursor, list(text.encode()), top=2)
     (scored,) = answer.items
 
     assert scored.first_token == "bos"
-    assert scored.columns.logprobs == pytest.approx(expected.logprobs.tolist(), abs=1e-6)
+    assert scored.columns.logprobs == tuple(expected.logprobs.tolist())
     assert scored.columns.ranks == tuple(expected.ranks.tolist())
     assert scored.totals.logprob == sum(scored.columns.logprobs)
     assert [row[0][0] for row in scored.columns.top] == expected.top_ids[:, 0].tolist()
@@ -91,9 +90,9 @@ async def test_candidates_are_also_ranked_by_the_weights_as_loaded(engine, tools
         talk, " jumps", long, "~~~~", long + "!", first=-70.0, lm=0.5, length=2.5, given=2
     )
     ranked = (await engine.score_candidates(request)).candidates
-    model = tools.serve(ByteVocab()).model
+    reader = tools.serve(ByteVocab()).reader
     for one in ranked:
-        plain, _ = score(model, list((before + one.id).encode()), state=None, last=10)
+        plain, _ = reader.score(reader.cursor, list((before + one.id).encode()))
         expected = plain.rows(slice(len(before), None)).total
         mixed = 0.5 * expected + 2.5 * one.tokens + (-140 if one.id == " jumps" else 0)
         assert one.static_logprob == pytest.approx(expected, abs=1e-4)

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
 
-from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
@@ -21,13 +21,12 @@ def served(tools):
     full = given.calibrated.default
     bias = replace(full, kind="output_bias", num_fast_weights=256, rate=0.02)
     calibrated = CalibrationSet(
-        model=given.model,
-        statistics=GradientStatistics(full_P=torch.ones(full.num_fast_weights)),
+        statistics=given.calibrated.statistics,
         choices=(bias, full),
         fingerprint="two",
     )
     return ServedModel(
-        name="two", fingerprint="f", model=given.model, vocab=given.vocab, calibrated=calibrated
+        name="two", fingerprint="f", parameters=given.parameters, vocab=given.vocab, calibrated=calibrated
     )
 
 
@@ -94,10 +93,9 @@ def test_the_norm_is_that_of_the_greatest_expert(served):
     """In units of the slow weights' norm; none before anything was learned."""
     choice = AdaptationChoice.of(served.rules[0], ExpertConfig(experts=4), 1.0)
     fresh = SessionState.before_text(served, choice)
-    delta_KP = torch.zeros(3, 256)
+    delta_KP = np.zeros((3, 256), np.float32)
     delta_KP[1, 0], delta_KP[2, :2] = 1.0, 2.0
 
     assert fresh.measured().norm_ratio == 0.0
     learned = replace(fresh, adapted=replace(fresh.adapted, delta_KP=delta_KP)).measured()
-    slow = torch.cat([weight.flatten() for weight in served.model.parameters()]).norm().item()
-    assert learned.norm_ratio == pytest.approx(8**0.5 / slow, rel=1e-5)
+    assert learned.norm_ratio == pytest.approx(8**0.5 / served.parameters.norm, rel=1e-5)

@@ -1,22 +1,18 @@
-"""The device thread: all jobs in a batch step, one outcome a job, readers that are behind, slow weights."""
+"""The device thread: all jobs in a batch step, one outcome a job, readers that are behind."""
 
 import asyncio
 import threading
 import time
-from collections import Counter
 from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
-import torch
-from rlstm_model.adaptation.batch_items import DecodeStep, ScoreChunk
-from rlstm_model.adaptation.batch_step import run_batch
-from torch import nn
 
+from rlstm_model.adaptation.batch import DecodeStep, ScoreChunk, run_batch
 from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.buffer import EVENT_BYTES, Buffer
-from rlstm_server.engine.worker import SHORT, Worker, compute, gather, size_of, weights_digest
+from rlstm_server.engine.worker import SHORT, Worker, compute, gather, size_of
 from rlstm_server.errors import Draining, InternalError, NotFound, Overloaded, SlowConsumer
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import TokenEvent
@@ -24,8 +20,8 @@ from rlstm_server.schemas.text import EngineLimits
 
 
 @asynccontextmanager
-async def running(capacity=8, model=None, **options):
-    worker = Worker([model or nn.Linear(2, 2)], Metrics(), capacity, **options)
+async def running(capacity=8, **options):
+    worker = Worker(Metrics(), capacity, **options)
     worker.start()
     try:
         yield worker
@@ -36,7 +32,7 @@ async def running(capacity=8, model=None, **options):
 
 @pytest.fixture(scope="module")
 def reader(tools):
-    return frozen_reader(tools.tiny_model(ByteVocab(), hidden=12), 10)
+    return frozen_reader(tools.tiny_parameters(ByteVocab(), hidden=12), 10)
 
 
 async def reading(reader, steps, log=None, name=None):
@@ -147,19 +143,15 @@ async def test_a_step_has_the_rows_that_it_may(tools, reader):
 
 
 async def test_steps_are_measured(tools, reader):
-    """Steps, rows, tokens and padding, by what they were for: three rows of one token are a tile."""
-    padding = Counter()
-    async with running(run_batch=partial(run_batch, padding=padding), padding=padding) as worker:
+    """Steps, rows and tokens, by what they were for."""
+    async with running() as worker:
         await at_once(worker, [partial(reading, reader, n) for n in (3, 1, 2)], tools.caller())
         await at_once(worker, [partial(reading, reader, 1)] * 3, tools.caller())
-    tile = reader.rows.weights.tile
     for name, phase, count in [
         ("round_seconds_count", {}, 4),
         ("batch_size_sum", {"phase": "score"}, 9),
         ("batch_tokens_sum", {"phase": "score"}, 9),
         ("batch_size_sum", {"phase": "update"}, 0),
-        ("batch_padding_tokens_total", {"phase": "score"}, 4 * tile - 9),
-        ("batch_padding_tokens_total", {"phase": "update"}, 0),
         ("request_queue_seconds_count", {"endpoint": "unknown"}, 8),
     ]:
         assert tools.value(worker.metrics, name, **phase) == count
@@ -383,7 +375,7 @@ async def test_a_full_queue_refuses_at_once(tools, reader):
 
 async def test_closing_answers_what_is_left(tools, reader):
     """A job in its step ends it; those that never came to their turn, and later ones, end with Draining."""
-    gate, worker = Gate(), Worker([nn.Linear(2, 2)], Metrics(), 8)
+    gate, worker = Gate(), Worker(Metrics(), 8)
     worker.start()
     holding = await hold(worker, gate, tools.caller())
     waiting = asyncio.ensure_future(worker.run(partial(reading, reader, 1), tools.caller()))
@@ -416,33 +408,6 @@ async def test_a_stream_that_is_under_way_ends_with_draining(tools, reader):
             async for _ in stream:
                 pass
         await closing
-
-
-async def test_changed_slow_weights_are_found_at_close(tools):
-    """A job that writes to the base weights does not go unnoticed."""
-    model = nn.Linear(2, 2)
-
-    async def vandal():
-        with torch.no_grad():
-            model.weight[0, 0] += 1
-
-    worker = Worker([model], Metrics(), 8)
-    worker.start()
-    await worker.run(vandal, tools.caller())
-    with pytest.raises(InternalError, match="base weights changed"):
-        await worker.close()
-
-
-def test_the_digest_sees_names_and_values():
-    """Equal weights have equal digests; one changed value has another."""
-    one, same, other = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
-    same.load_state_dict(one.state_dict())
-    other.load_state_dict(one.state_dict())
-    with torch.no_grad():
-        other.bias[1] = torch.nextafter(other.bias[1], torch.tensor(9.0))
-
-    assert weights_digest([one]) == weights_digest([same])
-    assert weights_digest([one]) != weights_digest([other])
 
 
 # ---- a reader that is behind ------------------------------------------------------------------------------

@@ -11,8 +11,11 @@ from functools import cache
 from types import TracebackType
 from typing import Any, Final
 
-import torch
-from rlstm_model.adaptation.batch_items import (
+import numpy as np
+from numpy.typing import NDArray
+
+from rlstm_model.adaptation.backend import NativeBackend
+from rlstm_model.adaptation.batch import (
     BatchItem,
     BatchResult,
     DecodeStep,
@@ -22,15 +25,13 @@ from rlstm_model.adaptation.batch_items import (
     ScoreChunk,
     ScoredChunk,
 )
-from rlstm_model.scoring import TokenScores
-
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.state import AdaptedState, Cursor
 from rlstm_model.config import ModelConfig
-from rlstm_model.network.language_model import LanguageModel
-from rlstm_model.network.state import State
+from rlstm_model.parameters import Parameters, shapes
+from rlstm_model.scores import TokenScores
 from rlstm_model.vocab import CharVocab
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.worker import Worker
@@ -48,18 +49,19 @@ class FoldEvaluator(DynamicEvaluator):
     def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
         """Forget."""
         done = fold_of(state).reset(self.bos_id, fast_weights=fast_weights, recurrent=recurrent)
-        start = self.before_text(state.expert_config) if recurrent else state.start
-        return state_of(done, state, start, self.fast_weights.size)
+        start = self.start(experts=state.expert_config.experts).now if recurrent else state.start
+        return state_of(done, state, start, self.backend.fast_weights)
 
 
 @cache
 def served() -> ServedModel:
     """The served model, with a small kind of fast weights and a large one."""
-    model = LanguageModel(ModelConfig(vocab_size=VOCAB.size, hidden_size=1, num_layers=1))
-    model.eval().requires_grad_(False)
+    config = ModelConfig(vocab_size=VOCAB.size, hidden_size=1, num_layers=1)
+    ones = {name: np.ones(shape, np.float32) for name, shape in shapes(config).items()}
+    parameters = Parameters(config, ones)
     full = AdaptationConfig(
         kind="full",
-        num_fast_weights=model.config.num_parameters,
+        num_fast_weights=config.num_parameters,
         rule="sgd",
         rate=0.1,
         segment=fold.SEGMENT,
@@ -68,13 +70,16 @@ def served() -> ServedModel:
         statistics_segments=1,
     )
     small = replace(full, kind="output_bias", num_fast_weights=VOCAB.size)
-    statistics = GradientStatistics(full_P=torch.ones(model.config.num_parameters))
-    calibrated = CalibrationSet(model=model, statistics=statistics, choices=(small, full), fingerprint="c")
-    made = ServedModel(name="fold", fingerprint="f", model=model, vocab=VOCAB, calibrated=calibrated)
-    evaluators = {
-        rule: FoldEvaluator(model, calibrated.choose(rule.kind, rule.num_fast_weights), bos_id=VOCAB.bos_id)
-        for rule in made.rules
-    }
+    statistics = GradientStatistics(rms=ones, axes={}, cores={})
+    calibrated = CalibrationSet(statistics=statistics, choices=(small, full), fingerprint="c")
+    made = ServedModel(
+        name="fold", fingerprint="f", parameters=parameters, vocab=VOCAB, calibrated=calibrated
+    )
+    evaluators = {}
+    for rule in made.rules:
+        calibration = calibrated.choose(rule.kind, rule.num_fast_weights)
+        backend = NativeBackend(parameters, calibration)
+        evaluators[rule] = FoldEvaluator(backend, calibration, parameters.norm, VOCAB.bos_id)
     object.__setattr__(made, "_evaluators", evaluators)
     return made
 
@@ -83,10 +88,10 @@ def served() -> ServedModel:
 
 
 def fold_of(state: AdaptedState) -> Fold:
-    """The fold that a state is. Raises ValueError for tensors that are parts of two states."""
+    """The fold that a state is. Raises ValueError for arrays that are parts of two states."""
     return Fold(
         last=state.now.last,
-        read=_number(state.now.state.h),
+        read=_number(state.now.states_R2U[:, 0]),
         learned=0 if state.delta_KP is None else _number(state.delta_KP),
         position=state.position,
         pending=tuple(zip(state.pending, state.pending_learn, strict=True)),
@@ -95,11 +100,12 @@ def fold_of(state: AdaptedState) -> Fold:
 
 def state_of(done: Fold, before: AdaptedState, start: Cursor, size: int) -> AdaptedState:
     """The state of a fold whose unfinished segment began at `start`, with fast weights of that size."""
-    now = Cursor(_filled(before.now.state, done.read), done.last)
+    now = Cursor(_filled(before.now.states_R2U, done.read), done.last)
     mixture, read = before.mixture, done.position - before.position
     if mixture is not None:
-        mixture = mixture._replace(tokens_N=mixture.tokens_N + read)
-    delta = torch.full((len(before.expert_config.rates), size), float(done.learned)) if done.learned else None
+        mixture = mixture._replace(tokens=mixture.tokens + read)
+    rows = len(before.expert_config.rates)
+    delta = np.full((rows, size), done.learned, np.float32) if done.learned else None
     return replace(
         before,
         delta_KP=delta,
@@ -117,21 +123,23 @@ def _learned(state: AdaptedState) -> int:
     return 0 if state.delta_KP is None else _number(state.delta_KP)
 
 
-def _number(tensor: torch.Tensor) -> int:
-    first, *others = tensor.flatten().tolist()
+def _number(array: NDArray[np.float32]) -> int:
+    first, *others = array.ravel().tolist()
     if any(value != first for value in others):
-        raise ValueError("a tensor holds parts of two states")
+        raise ValueError("an array holds parts of two states")
     return int(first)
 
 
-def _filled(like: State, value: int) -> State:
-    return State(torch.full(like.h.shape, float(value)), torch.zeros(like.c.shape))
+def _filled(like: NDArray[np.float32], value: int) -> NDArray[np.float32]:
+    states_R2U = np.zeros(like.shape, np.float32)
+    states_R2U[:, 0] = value
+    return states_R2U
 
 
 # ---- rounds ---------------------------------------------------------------------------------------------
 
 
-def run_batch(works: Sequence[BatchItem], thread_pool: object = None) -> list[BatchResult]:
+def run_batch(works: Sequence[BatchItem]) -> list[BatchResult]:
     """Do each work by counting."""
     return [_do(work) for work in works]
 
@@ -140,22 +148,24 @@ def _do(work: BatchItem) -> BatchResult:
     if isinstance(work, ObserveChunk):
         return _observe(work)
     learned = 0 if work.reader.delta_KP is None else _number(work.reader.delta_KP)
-    at = Fold(last=work.cursor.last, read=_number(work.cursor.state.h), learned=learned)
+    at = Fold(last=work.cursor.last, read=_number(work.cursor.states_R2U[:, 0]), learned=learned)
     if isinstance(work, ScoreChunk):
         scores, static = [], _static(at, work.ids)
         for token in work.ids:
             scores.append(fold.logprob(at.value, learned, token))
             at = replace(at, read=at.value, last=token)
-        after = Cursor(_filled(work.cursor.state, at.read), at.last, work.cursor.mixture)
-        return ScoredChunk(_scores(scores), after, torch.tensor(static) if work.reader.static else None)
+        after = Cursor(_filled(work.cursor.states_R2U, at.read), at.last, work.cursor.mixture)
+        return ScoredChunk(
+            _scores(scores), after, np.array(static, np.float32) if work.reader.static else None
+        )
     return _turn(work, at)
 
 
 def _observe(part: ObserveChunk) -> ObservedChunk:
     before = fold_of(part.state)
     done, scores = before.after(part.ids, learn=part.learn)
-    state = state_of(done, part.state, part.state.start, part.rows.weights.size)
-    static = torch.tensor(_static(before, part.ids)) if part.state.expert_config.static else None
+    state = state_of(done, part.state, part.state.start, part.learner.backend.fast_weights)
+    static = np.array(_static(before, part.ids), np.float32) if part.state.expert_config.static else None
     return ObservedChunk(
         state=state,
         scores=_scores(scores),
@@ -175,15 +185,17 @@ def _static(at: Fold, ids: Sequence[int]) -> list[float]:
 def _turn(turn: DecodeStep, at: Fold) -> NextToken:
     shares = fold.weights(at.value, at.learned, VOCAB.size)
     whole = sum(shares)
-    log_probs_V = torch.tensor([math.log(share / whole) for share in shares])
-    experts_1KV = log_probs_V.expand(1, turn.cursor.state.batch, -1)
-    return NextToken(log_probs_V, experts_1KV, _filled(turn.cursor.state, at.value), turn.cursor)
+    log_probs_V = np.array([math.log(share / whole) for share in shares], np.float32)
+    experts = [log_probs_V[None]] * turn.cursor.experts
+    return NextToken(log_probs_V, experts, _filled(turn.cursor.states_R2U, at.value), turn.cursor)
 
 
 def _scores(logprobs: Sequence[float]) -> TokenScores:
     count = len(logprobs)
-    ones = torch.ones(count, dtype=torch.int64)
-    return TokenScores(logprobs=torch.tensor(logprobs), ranks=ones, entropies=torch.zeros(count))
+    ranks = np.ones(count, np.int64)
+    return TokenScores(
+        logprobs=np.array(logprobs, np.float32), ranks=ranks, entropies=np.zeros(count, np.float32)
+    )
 
 
 # ---- the thread that there is none of -------------------------------------------------------------------

@@ -175,7 +175,7 @@ def test_a_form_has_its_size(with_axes, model, form):
 
 
 @pytest.mark.parametrize("rank", [1, RANK, 1000])
-def test_a_subspace_has_as_many_coordinates_as_are_counted(make, model, rank):
+def test_a_subspace_has_as_many_fast_weights_as_are_counted(make, model, rank):
     """All of them may be chosen, and not one more."""
     measurements, most = make(rank), most_fast_weights(cores_of(model.config, taken(rank)))
     everything = measurements.under(_setting(), Form(kind="subspace"))
@@ -185,7 +185,7 @@ def test_a_subspace_has_as_many_coordinates_as_are_counted(make, model, rank):
 
 
 @pytest.mark.parametrize(("rank", "cells"), [(0, True), (1, True), (2, False), (1000, False)])
-def test_coordinates_within_axes_are_counted(with_axes, model, rank, cells):
+def test_fast_weights_within_axes_are_counted(with_axes, model, rank, cells):
     """As many as there are in the statistics within those axes, of all matrices or of the embedding's."""
     statistics = with_axes.of(6)
     within = {name: core[..., : rank or None, : rank or None] for name, core in statistics.cores.items()}

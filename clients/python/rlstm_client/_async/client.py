@@ -5,25 +5,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Seq
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from rlstm_client import _calls, _http, models
+from rlstm_client import _calls, _http, models, options
 from rlstm_client._appends import PIECE_BYTES, AppendPlan, PieceBuffer, telling
 from rlstm_client._async.connection import AsyncConnection, AsyncEventStream, each
 from rlstm_client._calls import Call
 from rlstm_client._http import ArrivingFile, PathOrFile
 from rlstm_client.models import AppendResult, Generation, Health, Ranking, ScoreResult, SessionInfo, Snapshot
-from rlstm_client.options import (
-    AppendOptions,
-    ChangeOptions,
-    CreateOptions,
-    ForkOptions,
-    GenerateOptions,
-    ImportOptions,
-    ResetOptions,
-    ScoreOptions,
-    SessionGenerateOptions,
-    StreamAppendOptions,
-    UpdateOptions,
-)
 
 T = TypeVar("T")
 
@@ -45,23 +32,27 @@ class AsyncClient(AsyncConnection):
         """The server's sessions."""
         return AsyncSessions(self)
 
-    async def score(self, text: str | None = None, **options: Unpack[ScoreOptions]) -> ScoreResult:
+    async def score(self, text: str | None = None, **given: Unpack[options.ScoreOptions]) -> ScoreResult:
         """Return the log-probability of every token of a text, of ids, or of up to 256 items."""
-        return await self._send(_calls.score(text, options))
+        return await self._send(_calls.score(text, given))
 
     @overload
     async def generate(
-        self, prompt: str | None = None, *, stream: Literal[False] = False, **options: Unpack[GenerateOptions]
+        self,
+        prompt: str | None = None,
+        *,
+        stream: Literal[False] = False,
+        **given: Unpack[options.GenerateOptions],
     ) -> Generation: ...
     @overload
     async def generate(
-        self, prompt: str | None = None, *, stream: Literal[True], **options: Unpack[GenerateOptions]
+        self, prompt: str | None = None, *, stream: Literal[True], **given: Unpack[options.GenerateOptions]
     ) -> AsyncEventStream: ...
     async def generate(
-        self, prompt: str | None = None, *, stream: bool = False, **options: Unpack[GenerateOptions]
+        self, prompt: str | None = None, *, stream: bool = False, **given: Unpack[options.GenerateOptions]
     ) -> Generation | AsyncEventStream:
         """Continue a prompt; with ``stream=True`` return its events as they come."""
-        call = _calls.generate(prompt, options, stream=stream)
+        call = _calls.generate(prompt, given, stream=stream)
         if stream:
             return await self._stream(call)
         return await self._send(call)
@@ -128,17 +119,17 @@ class AsyncSession:
         """Return version, position, totals and the like; ``min_version`` refuses an older session."""
         return await self._send(_calls.get(self._path(), SessionInfo, min_version=min_version))
 
-    async def update(self, **options: Unpack[UpdateOptions]) -> SessionInfo:
+    async def update(self, **given: Unpack[options.UpdateOptions]) -> SessionInfo:
         """Change the time to live, the metadata, or whether appends may learn."""
-        call = _calls.change(self._path(), SessionInfo, options, UpdateOptions, method="PATCH")
+        call = _calls.change(self._path(), SessionInfo, given, options.UpdateOptions, method="PATCH")
         return await self._send(call)
 
-    async def append(self, text: str | Sequence[int], **options: Unpack[AppendOptions]) -> AppendResult:
+    async def append(self, text: str | Sequence[int], **given: Unpack[options.AppendOptions]) -> AppendResult:
         """Score a text, or ids, then learn from it. What is long travels in pieces and comes back as one.
 
         Whatever is raised has a ``progress``, which says what of the text is in the session already.
         """
-        plan = AppendPlan(self.id, text, options)
+        plan = AppendPlan(self.id, text, given)
         with telling(plan.progress):
             return await self._carry_out(plan)
 
@@ -148,7 +139,7 @@ class AsyncSession:
         *,
         gather_bytes: int = PIECE_BYTES,
         final: bool = False,
-        **options: Unpack[StreamAppendOptions],
+        **given: Unpack[options.StreamAppendOptions],
     ) -> AsyncIterator[AppendResult]:
         """Append texts as they come and yield an answer for each piece.
 
@@ -161,9 +152,9 @@ class AsyncSession:
         with telling(buffer.progress):
             async for text in each(texts):
                 for piece in buffer.feed(text):
-                    yield await self._carry_out(buffer.plan(self.id, piece, options))
+                    yield await self._carry_out(buffer.plan(self.id, piece, given))
             for piece, last in buffer.finish():
-                plan = buffer.plan(self.id, piece, {**options, "final": final and last})
+                plan = buffer.plan(self.id, piece, {**given, "final": final and last})
                 yield await self._carry_out(plan)
 
     async def _carry_out(self, plan: AppendPlan) -> AppendResult:
@@ -176,7 +167,7 @@ class AsyncSession:
         texts: Iterable[str] | AsyncIterable[str],
         *,
         final: bool = False,
-        **options: Unpack[StreamAppendOptions],
+        **given: Unpack[options.StreamAppendOptions],
     ) -> "AsyncTextStream":
         """Append texts as they come over one connection, without waiting, and iterate over the answers.
 
@@ -187,7 +178,7 @@ class AsyncSession:
         """
         from rlstm_client._async.streaming import AsyncTextStream  # with a library that nothing else needs
 
-        return AsyncTextStream(self._connection, self.id, texts, final=final, **options)
+        return AsyncTextStream(self._connection, self.id, texts, final=final, **given)
 
     async def score(
         self,
@@ -203,36 +194,36 @@ class AsyncSession:
         ``unit``, of its number of tokens, and of its own ``given``; ``score`` is the sum, and
         ``static_score`` the same by the weights as loaded, where the session has a frozen baseline.
         """
-        options = {"weights": weights, "unit": unit, "min_version": min_version}
-        return await self._send(_calls.score_candidates(self.id, candidates, options))
+        given = {"weights": weights, "unit": unit, "min_version": min_version}
+        return await self._send(_calls.score_candidates(self.id, candidates, given))
 
     @overload
     async def generate(
-        self, *, stream: Literal[False] = False, **options: Unpack[SessionGenerateOptions]
+        self, *, stream: Literal[False] = False, **given: Unpack[options.SessionGenerateOptions]
     ) -> Generation: ...
     @overload
     async def generate(
-        self, *, stream: Literal[True], **options: Unpack[SessionGenerateOptions]
+        self, *, stream: Literal[True], **given: Unpack[options.SessionGenerateOptions]
     ) -> AsyncEventStream: ...
     async def generate(
-        self, *, stream: bool = False, **options: Unpack[SessionGenerateOptions]
+        self, *, stream: bool = False, **given: Unpack[options.SessionGenerateOptions]
     ) -> Generation | AsyncEventStream:
         """Continue the session's text; ``commit=True`` keeps what was generated.
 
         A stream of text that is kept goes on by itself where it broke off; nothing comes twice.
         """
-        call = _calls.generate_in_session(self.id, options, stream=stream)
+        call = _calls.generate_in_session(self.id, given, stream=stream)
         if stream:
             return await self._connection._stream(call)
         return await self._send(call)
 
-    async def reset(self, **options: Unpack[ResetOptions]) -> SessionInfo:
+    async def reset(self, **given: Unpack[options.ResetOptions]) -> SessionInfo:
         """Forget the fast weights, the recurrent state, or both."""
-        return await self._send(_calls.change(self._path("reset"), SessionInfo, options, ResetOptions))
+        return await self._send(_calls.change(self._path("reset"), SessionInfo, given, options.ResetOptions))
 
-    async def snapshot(self, name: str, **options: Unpack[ChangeOptions]) -> Snapshot:
+    async def snapshot(self, name: str, **given: Unpack[options.ChangeOptions]) -> Snapshot:
         """Give the present version a name to go back to; no version is made."""
-        call = _calls.change(self._path("snapshots"), Snapshot, options, ChangeOptions, name=name)
+        call = _calls.change(self._path("snapshots"), Snapshot, given, options.ChangeOptions, name=name)
         return await self._send(call)
 
     async def snapshots(self, *, min_version: int | None = None) -> Sequence[Snapshot]:
@@ -244,14 +235,16 @@ class AsyncSession:
         """Remove a named snapshot; removing twice is no error."""
         return await self._send(_calls.delete(_calls.snapshot_path(self.id, name)))
 
-    async def restore(self, snapshot: str, **options: Unpack[ChangeOptions]) -> SessionInfo:
+    async def restore(self, snapshot: str, **given: Unpack[options.ChangeOptions]) -> SessionInfo:
         """Go back to a named snapshot: state, position and totals are as then, the version is a new one."""
         path = self._path("restore")
-        return await self._send(_calls.change(path, SessionInfo, options, ChangeOptions, snapshot=snapshot))
+        return await self._send(
+            _calls.change(path, SessionInfo, given, options.ChangeOptions, snapshot=snapshot)
+        )
 
-    async def fork(self, **options: Unpack[ForkOptions]) -> "AsyncSession":
+    async def fork(self, **given: Unpack[options.ForkOptions]) -> "AsyncSession":
         """Make an independent copy of the session, as it is or as it was at a named snapshot."""
-        call = _calls.change(self._path("fork"), SessionInfo, options, ForkOptions)
+        call = _calls.change(self._path("fork"), SessionInfo, given, options.ForkOptions)
         info = await self._send(call)
         return AsyncSession(self._connection, info.id, created=info)
 
@@ -276,15 +269,17 @@ class AsyncSessions:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def create(self, **options: Unpack[CreateOptions]) -> AsyncSession:
+    async def create(self, **given: Unpack[options.CreateOptions]) -> AsyncSession:
         """Create a session."""
-        info = await self._connection._send(_calls.create(options))
+        info = await self._connection._send(_calls.create(given))
         return AsyncSession(self._connection, info.id, created=info)
 
-    async def import_session(self, source: PathOrFile, **options: Unpack[ImportOptions]) -> AsyncSession:
+    async def import_session(
+        self, source: PathOrFile, **given: Unpack[options.ImportOptions]
+    ) -> AsyncSession:
         """Make a session of a file that `Session.export` wrote; it gets an id of its own."""
         data = await asyncio.to_thread(_http.read_file, source)
-        info = await self._connection._send(_calls.import_session(data, options))
+        info = await self._connection._send(_calls.import_session(data, given))
         return AsyncSession(self._connection, info.id, created=info)
 
     def get(self, session_id: str) -> AsyncSession:

@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rlstm_client import _http
@@ -50,9 +49,7 @@ class AsyncConnection:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -124,36 +121,47 @@ class AsyncConnection:
                 await response.aclose()
 
 
-class AsyncEventStream(AsyncIterator[Event]):
-    """The events of one generation. Close it, or leave its ``async with``, to end the generation early."""
+class AsyncStream(AsyncIterator[T]):
+    """Answers as they come. Close it, or leave its ``async with`` block, to end it early."""
 
-    def __init__(self, connection: AsyncConnection, call: Call[Any]) -> None:
-        self._events = _read(connection, EventReader(call))
-        self._first: Event | None = None
+    _answers: AsyncGenerator[T, None]
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Event:
-        first, self._first = self._first, None
-        return first if first is not None else await anext(self._events)
+    async def __anext__(self) -> T:
+        return await anext(self._answers)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def close(self) -> None:
+        """End the stream; what the server is at work on may still take effect."""
+        await self._answers.aclose()
+
+
+class AsyncEventStream(AsyncStream[Event]):
+    """The events of one generation. Close it, or leave its ``async with``, to end the generation early."""
+
+    def __init__(self, connection: AsyncConnection, call: Call[Any]) -> None:
+        self._answers = _read(connection, EventReader(call))
+        self._first: Event | None = None
+
+    async def __anext__(self) -> Event:
+        first, self._first = self._first, None
+        return first if first is not None else await anext(self._answers)
 
     async def close(self) -> None:
         """Close the connection; the server then stops."""
         self._first = None
-        await self._events.aclose()
+        await super().close()
 
     async def _begin(self) -> None:
         """Wait for the first event: what is refused is refused at once."""
-        self._first = await anext(self._events)
+        self._first = await anext(self._answers)
 
 
 async def _read(connection: AsyncConnection, reader: EventReader) -> AsyncGenerator[Event, None]:

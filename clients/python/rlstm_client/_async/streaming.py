@@ -2,18 +2,18 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
-from typing import Any, Self
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from typing import Any
 
 from rlstm_client import _http, _sockets
 from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, PieceBuffer, telling
-from rlstm_client._async.connection import AsyncConnection, each
+from rlstm_client._async.connection import AsyncConnection, AsyncStream, each
 from rlstm_client._sockets import AsyncFeeder, AsyncSocket
 from rlstm_client.errors import RLSTMError, TimedOutError
 from rlstm_client.models import AppendResult
 
 
-class AsyncTextStream(AsyncIterator[AppendResult]):
+class AsyncTextStream(AsyncStream[AppendResult]):
     """Sends texts as they come, beside what iterates over the answers: one to each frame.
 
     After a cut it goes on over a new connection; every frame takes effect once. Close it, leave its
@@ -32,22 +32,10 @@ class AsyncTextStream(AsyncIterator[AppendResult]):
         self._exchange = _Exchange(connection, Frames(session_id, **options), texts, final)
         self._answers = self._exchange.answers()
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> AppendResult:
-        return await anext(self._answers)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def close(self) -> None:
         """End the stream."""
         self._exchange.leave()
-        await self._answers.aclose()
+        await super().close()
 
 
 class _Exchange:

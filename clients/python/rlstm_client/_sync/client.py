@@ -5,25 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from rlstm_client import _calls, _http, models
+from rlstm_client import _calls, _http, models, options
 from rlstm_client._appends import PIECE_BYTES, AppendPlan, PieceBuffer, telling
 from rlstm_client._calls import Call
 from rlstm_client._http import ArrivingFile, PathOrFile
 from rlstm_client._sync.connection import Connection, EventStream
 from rlstm_client.models import AppendResult, Generation, Health, Ranking, ScoreResult, SessionInfo, Snapshot
-from rlstm_client.options import (
-    AppendOptions,
-    ChangeOptions,
-    CreateOptions,
-    ForkOptions,
-    GenerateOptions,
-    ImportOptions,
-    ResetOptions,
-    ScoreOptions,
-    SessionGenerateOptions,
-    StreamAppendOptions,
-    UpdateOptions,
-)
 
 T = TypeVar("T")
 
@@ -45,23 +32,27 @@ class Client(Connection):
         """The server's sessions."""
         return Sessions(self)
 
-    def score(self, text: str | None = None, **options: Unpack[ScoreOptions]) -> ScoreResult:
+    def score(self, text: str | None = None, **given: Unpack[options.ScoreOptions]) -> ScoreResult:
         """Return the log-probability of every token of a text, of ids, or of up to 256 items."""
-        return self._send(_calls.score(text, options))
+        return self._send(_calls.score(text, given))
 
     @overload
     def generate(
-        self, prompt: str | None = None, *, stream: Literal[False] = False, **options: Unpack[GenerateOptions]
+        self,
+        prompt: str | None = None,
+        *,
+        stream: Literal[False] = False,
+        **given: Unpack[options.GenerateOptions],
     ) -> Generation: ...
     @overload
     def generate(
-        self, prompt: str | None = None, *, stream: Literal[True], **options: Unpack[GenerateOptions]
+        self, prompt: str | None = None, *, stream: Literal[True], **given: Unpack[options.GenerateOptions]
     ) -> EventStream: ...
     def generate(
-        self, prompt: str | None = None, *, stream: bool = False, **options: Unpack[GenerateOptions]
+        self, prompt: str | None = None, *, stream: bool = False, **given: Unpack[options.GenerateOptions]
     ) -> Generation | EventStream:
         """Continue a prompt; with ``stream=True`` return its events as they come."""
-        call = _calls.generate(prompt, options, stream=stream)
+        call = _calls.generate(prompt, given, stream=stream)
         if stream:
             return self._stream(call)
         return self._send(call)
@@ -128,17 +119,17 @@ class Session:
         """Return version, position, totals and the like; ``min_version`` refuses an older session."""
         return self._send(_calls.get(self._path(), SessionInfo, min_version=min_version))
 
-    def update(self, **options: Unpack[UpdateOptions]) -> SessionInfo:
+    def update(self, **given: Unpack[options.UpdateOptions]) -> SessionInfo:
         """Change the time to live, the metadata, or whether appends may learn."""
-        call = _calls.change(self._path(), SessionInfo, options, UpdateOptions, method="PATCH")
+        call = _calls.change(self._path(), SessionInfo, given, options.UpdateOptions, method="PATCH")
         return self._send(call)
 
-    def append(self, text: str | Sequence[int], **options: Unpack[AppendOptions]) -> AppendResult:
+    def append(self, text: str | Sequence[int], **given: Unpack[options.AppendOptions]) -> AppendResult:
         """Score a text, or ids, then learn from it. What is long travels in pieces and comes back as one.
 
         Whatever is raised has a ``progress``, which says what of the text is in the session already.
         """
-        plan = AppendPlan(self.id, text, options)
+        plan = AppendPlan(self.id, text, given)
         with telling(plan.progress):
             return self._carry_out(plan)
 
@@ -148,7 +139,7 @@ class Session:
         *,
         gather_bytes: int = PIECE_BYTES,
         final: bool = False,
-        **options: Unpack[StreamAppendOptions],
+        **given: Unpack[options.StreamAppendOptions],
     ) -> Iterator[AppendResult]:
         """Append texts as they come and yield an answer for each piece.
 
@@ -161,9 +152,9 @@ class Session:
         with telling(buffer.progress):
             for text in texts:
                 for piece in buffer.feed(text):
-                    yield self._carry_out(buffer.plan(self.id, piece, options))
+                    yield self._carry_out(buffer.plan(self.id, piece, given))
             for piece, last in buffer.finish():
-                plan = buffer.plan(self.id, piece, {**options, "final": final and last})
+                plan = buffer.plan(self.id, piece, {**given, "final": final and last})
                 yield self._carry_out(plan)
 
     def _carry_out(self, plan: AppendPlan) -> AppendResult:
@@ -176,7 +167,7 @@ class Session:
         texts: Iterable[str],
         *,
         final: bool = False,
-        **options: Unpack[StreamAppendOptions],
+        **given: Unpack[options.StreamAppendOptions],
     ) -> "TextStream":
         """Append texts as they come over one connection, without waiting, and iterate over the answers.
 
@@ -187,7 +178,7 @@ class Session:
         """
         from rlstm_client._sync.streaming import TextStream  # with a library that nothing else needs
 
-        return TextStream(self._connection, self.id, texts, final=final, **options)
+        return TextStream(self._connection, self.id, texts, final=final, **given)
 
     def score(
         self,
@@ -203,36 +194,36 @@ class Session:
         ``unit``, of its number of tokens, and of its own ``given``; ``score`` is the sum, and
         ``static_score`` the same by the weights as loaded, where the session has a frozen baseline.
         """
-        options = {"weights": weights, "unit": unit, "min_version": min_version}
-        return self._send(_calls.score_candidates(self.id, candidates, options))
+        given = {"weights": weights, "unit": unit, "min_version": min_version}
+        return self._send(_calls.score_candidates(self.id, candidates, given))
 
     @overload
     def generate(
-        self, *, stream: Literal[False] = False, **options: Unpack[SessionGenerateOptions]
+        self, *, stream: Literal[False] = False, **given: Unpack[options.SessionGenerateOptions]
     ) -> Generation: ...
     @overload
     def generate(
-        self, *, stream: Literal[True], **options: Unpack[SessionGenerateOptions]
+        self, *, stream: Literal[True], **given: Unpack[options.SessionGenerateOptions]
     ) -> EventStream: ...
     def generate(
-        self, *, stream: bool = False, **options: Unpack[SessionGenerateOptions]
+        self, *, stream: bool = False, **given: Unpack[options.SessionGenerateOptions]
     ) -> Generation | EventStream:
         """Continue the session's text; ``commit=True`` keeps what was generated.
 
         A stream of text that is kept goes on by itself where it broke off; nothing comes twice.
         """
-        call = _calls.generate_in_session(self.id, options, stream=stream)
+        call = _calls.generate_in_session(self.id, given, stream=stream)
         if stream:
             return self._connection._stream(call)
         return self._send(call)
 
-    def reset(self, **options: Unpack[ResetOptions]) -> SessionInfo:
+    def reset(self, **given: Unpack[options.ResetOptions]) -> SessionInfo:
         """Forget the fast weights, the recurrent state, or both."""
-        return self._send(_calls.change(self._path("reset"), SessionInfo, options, ResetOptions))
+        return self._send(_calls.change(self._path("reset"), SessionInfo, given, options.ResetOptions))
 
-    def snapshot(self, name: str, **options: Unpack[ChangeOptions]) -> Snapshot:
+    def snapshot(self, name: str, **given: Unpack[options.ChangeOptions]) -> Snapshot:
         """Give the present version a name to go back to; no version is made."""
-        call = _calls.change(self._path("snapshots"), Snapshot, options, ChangeOptions, name=name)
+        call = _calls.change(self._path("snapshots"), Snapshot, given, options.ChangeOptions, name=name)
         return self._send(call)
 
     def snapshots(self, *, min_version: int | None = None) -> Sequence[Snapshot]:
@@ -244,14 +235,14 @@ class Session:
         """Remove a named snapshot; removing twice is no error."""
         return self._send(_calls.delete(_calls.snapshot_path(self.id, name)))
 
-    def restore(self, snapshot: str, **options: Unpack[ChangeOptions]) -> SessionInfo:
+    def restore(self, snapshot: str, **given: Unpack[options.ChangeOptions]) -> SessionInfo:
         """Go back to a named snapshot: state, position and totals are as then, the version is a new one."""
         path = self._path("restore")
-        return self._send(_calls.change(path, SessionInfo, options, ChangeOptions, snapshot=snapshot))
+        return self._send(_calls.change(path, SessionInfo, given, options.ChangeOptions, snapshot=snapshot))
 
-    def fork(self, **options: Unpack[ForkOptions]) -> "Session":
+    def fork(self, **given: Unpack[options.ForkOptions]) -> "Session":
         """Make an independent copy of the session, as it is or as it was at a named snapshot."""
-        call = _calls.change(self._path("fork"), SessionInfo, options, ForkOptions)
+        call = _calls.change(self._path("fork"), SessionInfo, given, options.ForkOptions)
         info = self._send(call)
         return Session(self._connection, info.id, created=info)
 
@@ -276,15 +267,15 @@ class Sessions:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def create(self, **options: Unpack[CreateOptions]) -> Session:
+    def create(self, **given: Unpack[options.CreateOptions]) -> Session:
         """Create a session."""
-        info = self._connection._send(_calls.create(options))
+        info = self._connection._send(_calls.create(given))
         return Session(self._connection, info.id, created=info)
 
-    def import_session(self, source: PathOrFile, **options: Unpack[ImportOptions]) -> Session:
+    def import_session(self, source: PathOrFile, **given: Unpack[options.ImportOptions]) -> Session:
         """Make a session of a file that `Session.export` wrote; it gets an id of its own."""
         data = _http.read_file(source)
-        info = self._connection._send(_calls.import_session(data, options))
+        info = self._connection._send(_calls.import_session(data, given))
         return Session(self._connection, info.id, created=info)
 
     def get(self, session_id: str) -> Session:

@@ -5,7 +5,6 @@ import random
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rlstm_client import _http
@@ -51,9 +50,7 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -124,36 +121,47 @@ class Connection:
                 response.close()
 
 
-class EventStream(Iterator[Event]):
-    """The events of one generation. Close it, or leave its ``with``, to end the generation early."""
+class Stream(Iterator[T]):
+    """Answers as they come. Close it, or leave its ``with`` block, to end it early."""
 
-    def __init__(self, connection: Connection, call: Call[Any]) -> None:
-        self._events = _read(connection, EventReader(call))
-        self._first: Event | None = None
+    _answers: Generator[T, None, None]
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Event:
-        first, self._first = self._first, None
-        return first if first is not None else next(self._events)
+    def __next__(self) -> T:
+        return next(self._answers)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        """End the stream; what the server is at work on may still take effect."""
+        self._answers.close()
+
+
+class EventStream(Stream[Event]):
+    """The events of one generation. Close it, or leave its ``with``, to end the generation early."""
+
+    def __init__(self, connection: Connection, call: Call[Any]) -> None:
+        self._answers = _read(connection, EventReader(call))
+        self._first: Event | None = None
+
+    def __next__(self) -> Event:
+        first, self._first = self._first, None
+        return first if first is not None else next(self._answers)
 
     def close(self) -> None:
         """Close the connection; the server then stops."""
         self._first = None
-        self._events.close()
+        super().close()
 
     def _begin(self) -> None:
         """Wait for the first event: what is refused is refused at once."""
-        self._first = next(self._events)
+        self._first = next(self._answers)
 
 
 def _read(connection: Connection, reader: EventReader) -> Generator[Event, None, None]:

@@ -3,18 +3,18 @@
 
 import sys
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from typing import Any, Self
+from collections.abc import Generator, Iterable
+from typing import Any
 
 from rlstm_client import _http, _sockets
 from rlstm_client._appends import FRAME_BYTES, WINDOW, Frames, PieceBuffer, telling
 from rlstm_client._sockets import Feeder, Socket
-from rlstm_client._sync.connection import Connection
+from rlstm_client._sync.connection import Connection, Stream
 from rlstm_client.errors import RLSTMError, TimedOutError
 from rlstm_client.models import AppendResult
 
 
-class TextStream(Iterator[AppendResult]):
+class TextStream(Stream[AppendResult]):
     """Sends texts as they come, beside what iterates over the answers: one to each frame.
 
     After a cut it goes on over a new connection; every frame takes effect once. Close it, leave its
@@ -33,22 +33,10 @@ class TextStream(Iterator[AppendResult]):
         self._exchange = _Exchange(connection, Frames(session_id, **options), texts, final)
         self._answers = self._exchange.answers()
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> AppendResult:
-        return next(self._answers)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the stream."""
         self._exchange.leave()
-        self._answers.close()
+        super().close()
 
 
 class _Exchange:

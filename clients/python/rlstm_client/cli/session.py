@@ -7,23 +7,12 @@ from typing import Annotated, Any, Final, Unpack
 
 import typer
 
-from rlstm_client import Client, EventStream, Retries, Session
+from rlstm_client import Client, EventStream, Retries, Session, options
 from rlstm_client._appends import FRAME_BYTES, combine, cut
 from rlstm_client.cli import inputs, output
 from rlstm_client.cli.exits import CommandError, interruption_told
 from rlstm_client.cli.inputs import Server, command
 from rlstm_client.models import AppendResult, Generation, SessionInfo, SessionPage, SnapshotList
-from rlstm_client.options import (
-    AppendOptions,
-    ChangeOptions,
-    CreateOptions,
-    ForkOptions,
-    ImportOptions,
-    ResetOptions,
-    SessionGenerateOptions,
-    StreamAppendOptions,
-    UpdateOptions,
-)
 
 app = typer.Typer(
     help="Sessions: streams of text that the model learns from as it reads.",
@@ -38,7 +27,7 @@ _LASTING: Final = Retries(attempts=10)
 
 
 @command(app)
-def create(client: Client, **given: Unpack[CreateOptions]) -> Session:
+def create(client: Client, **given: Unpack[options.CreateOptions]) -> Session:
     """Create a session and print its id.
 
     Example: rlstm session create --name diary --ttl 86400
@@ -78,7 +67,7 @@ def append(
     file: inputs.TextFile = None,
     each_token: inputs.EachToken = False,
     in_unit: inputs.UnitOption = "bits",
-    **given: Unpack[AppendOptions],
+    **given: Unpack[options.AppendOptions],
 ) -> AppendResult:
     """Append a text: it is scored first, then learned.
 
@@ -87,15 +76,18 @@ def append(
 
     Example: rlstm session append "$SESSION" --file novel.txt
     """
-    options: AppendOptions = {**given, "scores": "tokens" if each_token else "totals", "unit": in_unit}
+    asked: options.AppendOptions = {**given, "scores": "tokens" if each_token else "totals", "unit": in_unit}
     with interruption_told():
-        if inputs.is_standard_input(text, file) and not given.keys() & ChangeOptions.__annotations__.keys():
-            parts: Any = options
+        if (
+            inputs.is_standard_input(text, file)
+            and not given.keys() & options.ChangeOptions.__annotations__.keys()
+        ):
+            parts: Any = asked
             texts = inputs.text_as_it_comes(text, file)
             answers = list(session.append_stream(texts, gather_bytes=_SEND_AT_ONCE, **parts))
         else:
             whole = inputs.whole_text(text, file)
-            answers = [session.append(whole, **options)] if whole else []
+            answers = [session.append(whole, **asked)] if whole else []
     if not answers:
         raise CommandError("the text is empty")
     return combine(answers)
@@ -108,7 +100,7 @@ def stream(
     *,
     file: inputs.TextFile = None,
     in_unit: inputs.UnitOption = "bits",
-    **given: Unpack[StreamAppendOptions],
+    **given: Unpack[options.StreamAppendOptions],
 ) -> None:
     """Append lines as they come, over one connection, and print what each costs: adapted, static, the line.
 
@@ -129,8 +121,8 @@ def stream(
     lasting = Client(server["url"], api_key=server["api_key"], retries=_LASTING)
     with lasting, interruption_told():
         same = lasting.sessions.get(session.id)
-        options: StreamAppendOptions = {**given, "scores": "totals", "unit": in_unit}
-        for answer in same.stream(pieces(), **options):
+        asked: options.StreamAppendOptions = {**given, "scores": "totals", "unit": in_unit}
+        for answer in same.stream(pieces(), **asked):
             output.print_line(answer, under_way.popleft(), as_json=server["as_json"])
 
 
@@ -153,7 +145,7 @@ def score(
 
 @command(app)
 def generate(
-    session: Session, server: Server, **given: Unpack[SessionGenerateOptions]
+    session: Session, server: Server, **given: Unpack[options.SessionGenerateOptions]
 ) -> Generation | EventStream:
     """Continue the session's text with what it has learned.
 
@@ -163,7 +155,7 @@ def generate(
 
 
 @command(app)
-def reset(session: Session, **given: Unpack[ResetOptions]) -> SessionInfo:
+def reset(session: Session, **given: Unpack[options.ResetOptions]) -> SessionInfo:
     """Forget what was learned, what was read, or both; totals and position go on.
 
     Example: rlstm session reset "$SESSION" --what fast_weights
@@ -172,7 +164,7 @@ def reset(session: Session, **given: Unpack[ResetOptions]) -> SessionInfo:
 
 
 @command(app, "set")
-def update(session: Session, **given: Unpack[UpdateOptions]) -> SessionInfo:
+def update(session: Session, **given: Unpack[options.UpdateOptions]) -> SessionInfo:
     """Change how long a session lives unused, its notes, or whether it learns.
 
     Example: rlstm session set "$SESSION" --no-learning
@@ -186,7 +178,7 @@ def snapshot(
     name: inputs.SnapshotName,
     *,
     drop: Annotated[bool, typer.Option("--drop", help="Remove the snapshot of this name instead.")] = False,
-    **given: Unpack[ChangeOptions],
+    **given: Unpack[options.ChangeOptions],
 ) -> SnapshotList | str:
     """Give the present version a name to go back to.
 
@@ -208,7 +200,9 @@ def snapshots(session: Session) -> SnapshotList:
 
 
 @command(app)
-def restore(session: Session, name: inputs.SnapshotName, **given: Unpack[ChangeOptions]) -> SessionInfo:
+def restore(
+    session: Session, name: inputs.SnapshotName, **given: Unpack[options.ChangeOptions]
+) -> SessionInfo:
     """Go back to a named snapshot: all is as it was then, under a new version.
 
     Example: rlstm session restore "$SESSION" before-the-storm
@@ -217,7 +211,7 @@ def restore(session: Session, name: inputs.SnapshotName, **given: Unpack[ChangeO
 
 
 @command(app)
-def fork(session: Session, **given: Unpack[ForkOptions]) -> Session:
+def fork(session: Session, **given: Unpack[options.ForkOptions]) -> Session:
     """Make an independent copy of a session and print its id.
 
     Example: rlstm session fork "$SESSION" --name twin
@@ -242,7 +236,7 @@ def export(
 def import_session(
     client: Client,
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="What `export` wrote.")],
-    **given: Unpack[ImportOptions],
+    **given: Unpack[options.ImportOptions],
 ) -> Session:
     """Make a session of an exported file and print its id.
 

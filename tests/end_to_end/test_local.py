@@ -1,0 +1,56 @@
+"""A model in this process: what goes without a server goes without torch, installed or not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLOCKED = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoTorch())
+"""
+COMMAND = """
+import sys
+from rlstm_client.cli import main
+sys.argv = ["rlstm", *sys.argv[1:]]
+try:
+    main()
+finally:
+    assert "torch" not in sys.modules
+"""
+LIBRARY = """
+import sys
+import rlstm_model
+model = rlstm_model.load("bytes-small")
+print(model.score("It was the best of times.").bits_per_byte < 3, model.stream().observe("a" * 60).updates)
+print(len("".join(model.generate("It was", 8))))
+assert "torch" not in sys.modules
+"""
+
+
+def run(code: str, *arguments: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="a GPU is here, which torch is asked for")
+@pytest.mark.parametrize("torch", [BLOCKED, ""], ids=["without torch", "with torch"])
+def test_nothing_local_imports_torch(torch: str) -> None:
+    """Scoring, learning and generating by the shipped model, by the command and by the library."""
+    assert '"updates": 2' in run(
+        torch + COMMAND, "score", "--local", "bytes-small", "--adapt", "--json", "ab" * 20
+    )
+    assert run(
+        torch + COMMAND, "generate", "--local", "bytes-small", "It was", "-n", "4", "--seed", "1"
+    ).strip()
+    assert run(torch + LIBRARY) == "True 3\n8\n"
