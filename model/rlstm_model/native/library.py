@@ -1,6 +1,7 @@
-"""The built library, found beside this file."""
+"""The built library, found beside this file; RLSTM_NATIVE names another one, such as one with sanitizers."""
 
 import ctypes
+import os
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,8 @@ class NativeUnavailable(ImportError):
 def library() -> ctypes.CDLL:
     """The built library. Raises NativeUnavailable."""
     folder = Path(__file__).parent
-    paths = [folder / name for name in NAMES if (folder / name).exists()]
+    asked = os.environ.get("RLSTM_NATIVE")
+    paths = [Path(asked)] if asked else [folder / name for name in NAMES if (folder / name).exists()]
     if not paths:
         raise NativeUnavailable(
             "the native core was not built: install a C compiler (or `pip install ziglang`), then "
