@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused(statistics):
         with pytest.raises(ValueError, match=f"1 to {most} fast weights, not {count}"):
             measured._greatest(count, 0)
     for kind, size, of, says in (
-        ("subspace", 8, bare, "subspace was not measured"),
+        ("subspace", 8, bare, "subspace needs was not measured"),
         ("output_bias", 18, measured, "19 fast weights of that kind, not 18"),
         ("full", 7, measured, "not 7"),
     ):
