@@ -50,15 +50,7 @@ class Changes:
 
         Raises NotFound, Gone, VersionMismatch, Conflict, IdempotencyMismatch, InFlight.
         """
-        digest = partial(
-            requests.request_digest,
-            "append",
-            session=request.session,
-            passage=request.passage,
-            learn=request.learn,
-            final=request.final,
-            scores=request.scores,
-        )
+        digest = partial(requests.append_digest, request)
         body_hash = await requests.off_loop(requests.size_of(request.passage), digest)
         change = _change(request, body_hash)
 

@@ -10,7 +10,7 @@ import orjson
 from rlstm_server.engine.text import Piece
 from rlstm_server.errors import InvalidField, InvalidText, NotFound, TooLarge
 from rlstm_server.schemas.generation import CompletionRequest, GenerationSettings
-from rlstm_server.schemas.sessions import CandidatesRequest, CreateSession
+from rlstm_server.schemas.sessions import AppendRequest, CandidatesRequest, CreateSession
 from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, Passage, ScoreRequest
 from rlstm_server.store.base import MAX_NAME_BYTES, MAX_TTL_MS, SessionKey
 
@@ -32,6 +32,16 @@ def request_digest(operation: str, **fields: Any) -> bytes:
     try:
         return hashlib.sha256(orjson.dumps([operation, fields], option=orjson.OPT_SORT_KEYS)).digest()
     except TypeError as error:
+        raise InvalidText("a string holds a lone surrogate") from error
+
+
+def append_digest(request: AppendRequest) -> bytes:
+    """Give that of an append, whose text may be long: it is hashed as it is. Raises InvalidText."""
+    said = (request.session, request.learn, request.final, request.scores, request.text is None)
+    given = str(request.tokens) if request.text is None else request.text
+    try:
+        return hashlib.sha256(f"append {said}\n{given}".encode()).digest()
+    except UnicodeEncodeError as error:
         raise InvalidText("a string holds a lone surrogate") from error
 
 

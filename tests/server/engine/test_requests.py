@@ -4,26 +4,45 @@ import threading
 
 import pytest
 
+from rlstm_server.caller import Caller
 from rlstm_server.engine import requests
 from rlstm_server.errors import InvalidField, InvalidText, NotFound, TooLarge
 from rlstm_server.schemas.generation import GenerationSettings
+from rlstm_server.schemas.sessions import AppendRequest
 from rlstm_server.schemas.text import EngineLimits, Passage
+from rlstm_server.schemas.wire import Call
 
 LIMITS = EngineLimits()
 
 
 def test_equal_requests_have_equal_digests_and_others_do_not():
     """Every field counts, text and the same text as tokens differ, the order of fields does not matter."""
-    one = requests.request_digest("append", passage=Passage(text="a"), learn=True)
+    one = requests.request_digest("create", passage=Passage(text="a"), learn=True)
 
-    assert one == requests.request_digest("append", learn=True, passage=Passage(text="a"))
+    assert one == requests.request_digest("create", learn=True, passage=Passage(text="a"))
     others = [
-        requests.request_digest("append", passage=Passage(text="b"), learn=True),
-        requests.request_digest("append", passage=Passage(tokens=(97,)), learn=True),
-        requests.request_digest("append", passage=Passage(text="a"), learn=False),
-        requests.request_digest("reset", passage=Passage(text="a"), learn=True),
+        requests.request_digest("create", passage=Passage(text="b"), learn=True),
+        requests.request_digest("create", passage=Passage(tokens=(97,)), learn=True),
+        requests.request_digest("fork", passage=Passage(text="a"), learn=True),
     ]
-    assert len({one, *others}) == 5
+    assert len({one, *others}) == 4
+
+
+def test_equal_appends_have_equal_digests_and_others_do_not():
+    """Session, text and every field count; a text that looks like ids is none."""
+
+    def digest(session="s", **fields):
+        return requests.append_digest(
+            AppendRequest(**fields).by(Call(caller=Caller(tenant="a", request_id="r"), session=session))
+        )
+
+    asked = [{"text": "a"}, {"text": "b"}, {"tokens": [97]}, {"text": "[97]"}, {"text": "a", "learn": False}]
+    asked += [{"text": "a", "final": True}, {"text": "a", "scores": "none"}, {"text": "a", "session": "t"}]
+    found = [digest(**fields) for fields in asked]
+    assert found == [digest(**fields) for fields in asked]
+    assert len({*found}) == len(asked)
+    with pytest.raises(InvalidText):
+        digest(text="\ud800")
 
 
 def test_a_lone_surrogate_anywhere_is_refused():
