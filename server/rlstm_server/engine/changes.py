@@ -78,7 +78,7 @@ class Changes:
         ttl_seconds, metadata, learning = request.ttl_seconds, request.metadata, request.learning
         if ttl_seconds is None and metadata is None and learning is None:
             raise InvalidField("body", "give at least one of ttl_seconds, metadata and learning")
-        requests.check_facts(ttl_seconds=ttl_seconds, metadata=metadata)
+        requests.check_metadata(metadata or {})
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             facts = copy.facts
