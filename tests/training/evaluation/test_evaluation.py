@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -158,19 +157,6 @@ def test_without_the_static_reference(evaluator, ids):
     result = DynamicReading(evaluator, static=False).read(_passage(ids))
     assert result.static_nats is None
     assert result.adapted_nats == DynamicReading(evaluator).read(_passage(ids)).adapted_nats
-
-
-def test_measures_of_a_known_loss(model):
-    """Bits and perplexity of a fair coin: one bit a token; bytes count as bytes."""
-    coin = Passage(name="coin", ids=[0] * 8, bytes=16)
-    result = static_loss(model, coin, bos_id=BOS)
-    nats = 8 * math.log(2)
-    assert result.bits_per_token(nats) == pytest.approx(1)
-    assert result.bits_per_byte(nats) == pytest.approx(0.5)
-    assert result.perplexity(nats) == pytest.approx(2)
-    measures = result.to_json()["static"]
-    assert measures["perplexity"] == pytest.approx(math.exp(result.static_nats / 8))
-    assert result.to_json()["adapted"] is None
 
 
 def test_pitfall_22_totals_weigh_by_tokens(model, ids):
