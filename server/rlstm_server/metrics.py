@@ -53,27 +53,10 @@ STORE_OPERATIONS = (
 STORE_FAULTS = ("unavailable", "full", "timeout", "corrupt", "other")
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-QUEUE_SECONDS = (
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2.5,
-    5,
-    10,
-)
-FIRST_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+STEP_SECONDS = SECONDS[:12]
+QUEUE_SECONDS = (0.0001, 0.00025, 0.0005, *SECONDS[:13])
+FIRST_TOKEN_SECONDS = SECONDS[:15]
 TOKEN_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
-STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 NORMS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 RATIOS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 2, 5)
 SHARES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.999, 1)
@@ -121,11 +104,6 @@ class Metrics:
                 self.batch_tokens.labels(phase).observe(tokens[phase])
         if rows.get("update"):
             self.update_seconds.observe(seconds)
-
-    def padded(self, tokens: Mapping[Phase, int]) -> None:
-        """Count what was computed in batches for rows that are none."""
-        for phase, count in tokens.items():
-            self.batch_padding.labels(phase).inc(count)
 
     def watch_device(self, jobs: Callable[[], int], rows: Callable[[], int], max_rows: int) -> None:
         """Publish what the queue of the device holds, as it is when somebody asks."""
@@ -180,11 +158,6 @@ class Metrics:
             "batch_size", "Rows of a batch, by what they are for", ROWS, phase=PHASES
         )
         self.batch_tokens = self._histogram("batch_tokens", "Tokens of a batch", BATCH_TOKENS, phase=PHASES)
-        self.batch_padding = self._counter(
-            "batch_padding_tokens",
-            "Tokens computed for rows that are none, by the kind of pass",
-            phase=PHASES,
-        )
 
     def _adaptation_metrics(self) -> None:
         self.updates = self._counter("adapt_updates", "Gradient steps", outcome=UPDATE_OUTCOMES)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rlstm_server.errors import ServerError
@@ -42,12 +43,8 @@ async def watch_lag(metrics: Metrics) -> None:
 async def watch_store(store: SessionStore, metrics: Metrics) -> None:
     """Ask the store how many sessions it has and how full it is."""
     while True:
-        try:
+        with _logged("the store's figures are not known", metrics.store_unknown):
             usage, sessions = await store.usage(), await store.total()
-        except Exception as error:  # counted where the store is called
-            _log("the store's figures are not known", error)
-            metrics.store_unknown()
-        else:
             metrics.store_measured(
                 sessions=sessions, used=usage.used_bytes, most=usage.max_bytes, evicted=usage.evicted_keys
             )
@@ -58,16 +55,19 @@ async def sweep(store: SessionStore, metrics: Metrics) -> None:
     """Bury expired sessions now and then; one that is not buried yet is refused all the same."""
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
-        try:
+        with _logged("the sweep failed"):
             metrics.sessions_ended.labels("idle_ttl").inc(await store.sweep())
-        except Exception as error:  # counted where the store is called
-            _log("the sweep failed", error)
 
 
-def _log(message: str, error: Exception) -> None:
-    """Say what went wrong; of what nobody expected, also where."""
+@contextmanager
+def _logged(message: str, failed: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Log what goes wrong, of what nobody expected also where; it is counted where the store is called."""
     log = logging.getLogger(LOGGER)
-    if isinstance(error, ServerError):
+    try:
+        yield
+    except ServerError as error:
         log.warning(message, extra={"code": error.code})
-    else:
+        failed()
+    except Exception as error:
         log.error(message, exc_info=error)
+        failed()

@@ -1,5 +1,8 @@
 """A whole server around a small random model, talked to without a port."""
 
+import hashlib
+import json
+import logging
 from contextlib import asynccontextmanager
 
 import httpx
@@ -7,6 +10,7 @@ import pytest
 from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
+from rlstm_server.logs import AUDIT, LOGGER
 from rlstm_server.settings import Settings
 
 from .documented import checks
@@ -40,3 +44,30 @@ async def client(serve):
     """A client of a server with default settings."""
     async with serve() as client:
         yield client
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    """Write a file of keys, with what the record of each says beside its digest; of tenant `a` if unsaid."""
+
+    def write(keys):
+        path = tmp_path / "keys.json"
+        digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in keys}
+        path.write_text(json.dumps([{"sha256": digests[name], "tenant": "a", **keys[name]} for name in keys]))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def restored_logs():
+    """Leave logging as it was."""
+    loggers = [logging.getLogger(name) for name in (LOGGER, "uvicorn", AUDIT, None)]
+    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        for handler in logger.handlers:
+            if handler not in handlers:
+                handler.close()
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)

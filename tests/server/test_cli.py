@@ -1,4 +1,3 @@
-import logging
 import os
 import socket
 
@@ -10,12 +9,10 @@ from rlstm_server.cli import serve
 
 
 @pytest.fixture
-def refusal(tiny_checkpoint, monkeypatch):
+def refusal(tiny_checkpoint, monkeypatch, restored_logs):
     """Run `serve`, which must refuse, and give its one sentence."""
     for name in [name for name in os.environ if name.startswith("RLSTM_")]:
         monkeypatch.delenv(name)
-    loggers = [logging.getLogger(name) for name in ("rlstm_server", "uvicorn", None)]
-    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
     app = typer.Typer()
     app.command()(serve)
 
@@ -27,10 +24,7 @@ def refusal(tiny_checkpoint, monkeypatch):
         assert result.stderr.startswith("rlstm serve: ")
         return result.stderr
 
-    yield run
-    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
+    return run
 
 
 def test_a_port_in_use_is_named(refusal):
@@ -47,15 +41,11 @@ def test_a_port_in_use_is_named(refusal):
 @pytest.mark.parametrize(
     ("arguments", "variables", "named"),
     [
-        (["--host", "0.0.0.0"], {}, "RLSTM_API_KEYS"),
         (["--device", "tpu"], {}, "RLSTM_DEVICE"),
-        (["--durability", "hope"], {}, "RLSTM_DURABILITY"),
         (["--api-keys-file", "/nowhere.json"], {}, "/nowhere.json"),
         (["--redis-url", "redis://127.0.0.1:1"], {}, "store"),
         (["--host", "no.such.host.invalid"], {"RLSTM_API_KEYS": "the-right-key"}, "RLSTM_HOST"),
-        ([], {"RLSTM_LIMITS__BODY_BYTES": "many"}, "RLSTM_LIMITS__BODY_BYTES"),
         ([], {"RLSTM_DATA_DIR": "/dev/null/here"}, "/dev/null/here"),
-        (["--workers", "2"], {}, "RLSTM_WORKERS"),
         ([], {"WEB_CONCURRENCY": "4"}, "RLSTM_WORKERS"),
         ([], {"RLSTM_LIMITS__CONNECTIONS": "1048576"}, "RLSTM_LIMITS__CONNECTIONS"),
         (["--audit-file", "/nowhere/at/all"], {}, "RLSTM_AUDIT_FILE"),

@@ -12,18 +12,7 @@ from rlstm_server.logs import LOGGER, catch_stray_faults, configure_logs
 
 
 @pytest.fixture
-def restored():
-    """Leave logging as it was."""
-    loggers = [logging.getLogger(name) for name in (LOGGER, "uvicorn", None)]
-    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
-    yield
-    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
-
-
-@pytest.fixture
-def lines(restored):
+def lines(restored_logs):
     """Collect the server's log lines."""
     stream = io.StringIO()
     configure_logs("info", stream=stream)
@@ -61,7 +50,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_lines_to_read(restored):
+def test_a_terminal_gets_lines_to_read(restored_logs):
     """One a record, whatever is in it: time, level, message, and the known fields alone."""
     stream = Terminal()
     logger = logging.getLogger(LOGGER)

@@ -1,10 +1,8 @@
 import inspect
-import math
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rlstm_server.metrics import OTHER, PHASES, STORE_OPERATIONS, Metrics
+from rlstm_server.metrics import PHASES, STORE_OPERATIONS, Metrics
 from rlstm_server.store.base import SessionStore
 
 
@@ -20,28 +18,6 @@ def samples(metrics):
 
 def value(metrics, name, **labels):
     return samples(metrics)[name, tuple(sorted(labels.items()))]
-
-
-def test_two_servers_in_one_process_count_apart():
-    """Each object has its own registry: there is no global one."""
-    first, second = Metrics(), Metrics()
-    first.tokens.labels("scored").inc(3)
-    assert value(first, "rlstm_tokens_total", kind="scored") == 3
-    assert value(second, "rlstm_tokens_total", kind="scored") == 0
-
-
-def test_every_series_exists_from_the_start_and_none_is_added():
-    """Requests to known and unknown places leave the set of series as it was."""
-    metrics = Metrics(endpoints=["POST /score"])
-    before = samples(metrics).keys()
-    metrics.request_finished("POST /score", "ok", 0.1)
-    for number in range(50):
-        metrics.request_finished(f"GET /{number}", "client_error", 0.1)
-    metrics.request_finished(None, "client_error", 0.1)
-    after = samples(metrics)
-    assert after.keys() == before
-    counted = {"endpoint": OTHER, "outcome": "client_error"}
-    assert after["rlstm_requests_total", tuple(sorted(counted.items()))] == 51
 
 
 def test_static_and_adapted_loss_are_sums_of_their_own():
@@ -81,37 +57,9 @@ def test_a_batch_is_counted_by_what_its_rows_were_for():
     assert [value(metrics, "rlstm_batch_tokens_sum", phase=phase) for phase in PHASES] == [60, 1, 160]
 
 
-def test_a_store_that_does_not_answer_leaves_no_figures():
-    """What was true a while ago would look like what is true now."""
-    metrics = Metrics()
-    metrics.store_measured(sessions=3, used=100, most=200, evicted=1)
-    names = ("rlstm_store_bytes", "rlstm_store_max_bytes", "rlstm_store_evicted_keys")
-    assert [value(metrics, name) for name in names] == [100, 200, 1]
-    assert value(metrics, "rlstm_sessions", tier="store") == 3
-    metrics.store_unknown()
-    assert all(math.isnan(value(metrics, name)) for name in names)
-    assert math.isnan(value(metrics, "rlstm_sessions", tier="store"))
-
-
 def test_every_operation_of_the_store_has_its_series():
     """One that is not in the closed set would add series when it is first called."""
     given = vars(SessionStore)
     calls = {name for name, made in given.items() if inspect.iscoroutinefunction(made)} - {"check", "close"}
     assert len(calls) == len(STORE_OPERATIONS) > 15
     assert calls - {"load_head"} == set(STORE_OPERATIONS) - {"load"}
-
-
-def test_the_build_is_described():
-    """One series of value 1 carries the facts."""
-    metrics = Metrics()
-    metrics.describe_build(version="1", model="m", model_fingerprint="f", dtype="float32", device="cpu")
-    facts = {"version": "1", "model": "m", "model_fingerprint": "f", "dtype": "float32", "device": "cpu"}
-    assert value(metrics, "rlstm_build_info", **facts) == 1
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.0009, 400.0, math.inf])
-def test_a_duration_of_any_size_is_counted_once(seconds):
-    """The last bucket holds everything."""
-    metrics = Metrics(endpoints=["POST /score"])
-    metrics.request_finished("POST /score", "ok", seconds)
-    assert value(metrics, "rlstm_request_duration_seconds_bucket", endpoint="POST /score", le="+Inf") == 1

@@ -1,8 +1,6 @@
 """Every route that there is, by everybody who may or may not use it. New routes are covered as they come."""
 
-import hashlib
 import inspect
-import json
 from urllib.parse import unquote
 
 import httpx
@@ -73,19 +71,10 @@ class SpiedStore(MemoryStore):
 
 
 @pytest.fixture
-def keys(tmp_path):
+def keys(key_file):
     """A file with a key of each of two tenants."""
-    records = [
-        {
-            "sha256": hashlib.sha256(f"{name}-key".encode()).hexdigest(),
-            "tenant": name,
-            "scopes": ["score", "generate", "sessions", "admin"],
-        }
-        for name in ("alice", "bob")
-    ]
-    path = tmp_path / "keys.json"
-    path.write_text(json.dumps(records))
-    return path
+    scopes = ["score", "generate", "sessions", "admin"]
+    return key_file({f"{name}-key": {"tenant": name, "scopes": scopes} for name in ("alice", "bob")})
 
 
 def filled(template, session):

@@ -70,12 +70,7 @@ def test_without_keys_only_loopback_is_bound(host):
     with pytest.raises(StartupError, match="RLSTM_API_KEYS"):
         load_settings(host=host)
     assert load_settings(host=host, api_keys="a-long-key").host == host
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_needs_no_key(host):
-    """The machine's own addresses are served without keys."""
-    assert load_settings(host=host).has_keys is False
+    assert not any(load_settings(host=own).has_keys for own in ("127.8.8.8", "::1", "localhost"))
 
 
 @pytest.mark.parametrize(
@@ -108,12 +103,6 @@ def test_secrets_do_not_show_in_a_printout():
     """Neither keys nor the store's URL, which may hold a password."""
     settings = load_settings(api_keys="canary-key", redis_url="redis://:canary@host")
     assert "canary" not in repr(settings)
-
-
-def test_settings_cannot_be_changed():
-    """They are a value: every part of the server sees the same ones."""
-    with pytest.raises(ValueError, match="frozen"):
-        Settings().port = 1  # type: ignore[misc]
 
 
 def test_a_server_has_the_engines_own_defaults():

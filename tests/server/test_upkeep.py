@@ -81,31 +81,6 @@ async def test_expired_sessions_are_buried_again_and_again(monkeypatch):
     )
 
 
-async def test_what_nobody_expected_ends_no_upkeep(monkeypatch, caplog):
-    """It is logged and counted like any fault, and tried again."""
-    monkeypatch.setattr(upkeep, "SWEEP_SECONDS", 0.0)
-    store, metrics = Store(), Metrics()
-    store.odd = True
-    await run_until(upkeep.sweep(measured(store, metrics), metrics), lambda: store.swept >= 2)
-    assert value(metrics, "store_errors_total", op="sweep", reason="other") >= 1
-    (kinds,) = {(record.message, record.exc_info[0]) for record in caplog.records}
-    assert kinds == ("the sweep failed", LookupError)
-
-
-async def test_the_figures_are_asked_for_again_whatever_went_wrong(monkeypatch):
-    """What is not known is not published."""
-    monkeypatch.setattr(upkeep, "STORE_SECONDS", 0.0)
-    store, metrics, asked = Store(), Metrics(), []
-
-    async def usage():
-        asked.append(True)
-        raise LookupError
-
-    monkeypatch.setattr(store, "usage", usage)
-    await run_until(upkeep.watch_store(measured(store, metrics), metrics), lambda: len(asked) >= 2)
-    assert math.isnan(value(metrics, "store_bytes"))
-
-
 async def test_a_server_sweeps_while_it_runs(serve, monkeypatch):
     """Also after a sweep that failed, for whatever reason; and no longer than it runs."""
     monkeypatch.setattr(upkeep, "SWEEP_SECONDS", 0.01)

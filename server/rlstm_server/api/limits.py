@@ -149,18 +149,19 @@ class Held:
 
     def expect(self, numbers: int) -> None:
         """Take memory for an answer of so many numbers. Raises Overloaded."""
-        self.expect_bytes(numbers * NUMBER_BYTES)
+        self.take(numbers * NUMBER_BYTES)
 
-    def expect_bytes(self, size: int) -> None:
-        """Take memory for an answer of so many bytes. Raises Overloaded."""
-        self._take(size)
+    def take(self, size: int) -> None:
+        """Take memory of so many bytes. Raises Overloaded."""
+        self._memory.take(self._tenant, size)
+        self._taken_bytes += size
 
     def expect_file(self, size: int) -> None:
         """Take memory for a file that is read from memory, at most all that one tenant may have.
 
         Raises Overloaded.
         """
-        self._take(min(size, int(MEMORY_SHARE * self._limits.requests_bytes) - self._taken_bytes))
+        self.take(min(size, int(MEMORY_SHARE * self._limits.requests_bytes) - self._taken_bytes))
 
     def release(self) -> None:
         """Give everything back: nobody reads the body any more, and the answer is sent."""
@@ -177,14 +178,10 @@ class Held:
             part = message.get("body", b"")
             self._check_size(len(parts) + len(part))
             if part:
-                self._take(len(part))
+                self.take(len(part))
                 parts += part
             if not message.get("more_body", False):
                 return bytes(parts)
-
-    def _take(self, count: int) -> None:
-        self._memory.take(self._tenant, count)
-        self._taken_bytes += count
 
     def _check_size(self, size: int) -> None:
         if size > self._largest_bytes:

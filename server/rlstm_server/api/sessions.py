@@ -85,7 +85,7 @@ async def listing(
     """List your sessions, oldest first, a page at a time; or find the one of a name."""
     if name is not None and cursor is not None:
         raise InvalidField("cursor", "cursor: there is one page of a name")
-    context.held.expect_bytes(limit * SESSION_BYTES)
+    context.held.take(limit * SESSION_BYTES)
     page = await context.engine.list_sessions(context.caller.tenant, limit, cursor, name)
     return await respond(page, tokens=len(page.sessions))
 

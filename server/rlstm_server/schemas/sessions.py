@@ -167,11 +167,16 @@ class SessionPage(Answer):
 # ---- appending --------------------------------------------------------------------------------------------
 
 
-class AppendRequest(Given, Request):
-    """The next piece of the session's stream: scored with the weights as they are, then learned from."""
+class Continued(Given):
+    """The next piece of the session's stream."""
 
     learn: bool = Field(default=True, description="Learn from it after scoring it.")
     final: bool = Field(default=False, description="The text ends here: score the word in progress too.")
+
+
+class AppendRequest(Continued, Request):
+    """The next piece of the session's stream: scored with the weights as they are, then learned from."""
+
     scores: ScoresField = "tokens"
     unit: UnitField = "nats"
 
@@ -208,12 +213,10 @@ class AppendAnswer(Answer):
         return 0 if self.columns is None else len(self.columns.ids)
 
 
-class Frame(Given):
+class Frame(Continued):
     """The next piece of the session's stream."""
 
     seq: int = Field(ge=1, lt=2**53, description="One more than the frame before.")
-    learn: bool = Field(default=True, description="Learn from it after scoring it.")
-    final: bool = Field(default=False, description="The text ends here: score the word in progress too.")
 
 
 # ---- making and changing sessions -------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_server.api.answers import INLINE_TOKENS, respond, server_timing
-from rlstm_server.schemas.text import Timings, Totals
-from rlstm_server.schemas.wire import FACTORS, PIECE, column, laid_out
+from rlstm_server.schemas.text import Timings
+from rlstm_server.schemas.wire import FACTORS, PIECE, column
 
 
 def decoded(fragment):
@@ -31,17 +31,6 @@ def test_a_factor_multiplies_every_number():
     """Bits from nats: one over ln 2 each."""
     assert decoded(column([-math.log(2), -math.log(4)], FACTORS["bits"])) == pytest.approx([-1.0, -2.0])
     assert decoded(column([math.log(10)], FACTORS["log10"])) == pytest.approx([1.0])
-
-
-def test_units_change_logarithms_and_leave_ratios():
-    """Perplexity and bits per byte are what their names say in every unit."""
-    totals = Totals(logprob=-8.0, static_logprob=-10.0, tokens=4, bytes=4, words=1, unknown=0)
-    nats, bits = laid_out(totals, "nats"), laid_out(totals, "bits")
-    assert nats["gain"] == pytest.approx(2.0)
-    assert bits["gain"] == pytest.approx(2.0 / math.log(2))
-    assert bits["logprob"] == pytest.approx(-8.0 / math.log(2))
-    assert nats["bits_per_byte"] == bits["bits_per_byte"] == pytest.approx(2.0 / math.log(2))
-    assert nats["perplexity"] == bits["perplexity"] == pytest.approx(math.exp(2.0))
 
 
 async def test_large_and_small_answers_are_the_same_bytes():

@@ -17,16 +17,14 @@ CANARY = "canary-7f3a"
 
 
 @pytest.fixture
-def lines():
+def lines(restored_logs):
     """The audit lines so far, as they are written."""
     logger, stream = logging.getLogger(AUDIT), io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())
-    before = logger.level, logger.handlers
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
-    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
-    logger.level, logger.handlers = before
+    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 @pytest.fixture
@@ -90,20 +88,11 @@ async def test_what_was_tried_in_vain_is_written_down(keyed, lines):
     assert (missing["status"], missing["code"]) == (404, "not_found")
 
 
-@pytest.fixture
-def key_file(tmp_path):
-    """Keys that may not, or not so often."""
-    records = [
-        {"sha256": hashlib.sha256(name.encode()).hexdigest(), "tenant": "a"} | fields
-        for name, fields in {
-            "scores-only": {"scopes": ["score"]},
-            "once": {"quotas": {"requests_per_second": 0.001}},
-            "often": {},
-        }.items()
-    ]
-    path = tmp_path / "keys.json"
-    path.write_text(json.dumps(records))
-    return path
+KEYS = {
+    "scores-only": {"scopes": ["score"]},
+    "once": {"quotas": {"requests_per_second": 0.001}},
+    "often": {},
+}
 
 
 async def test_what_is_refused_at_the_door_is_written_down(serve, lines, key_file):
@@ -114,7 +103,8 @@ async def test_what_is_refused_at_the_door_is_written_down(serve, lines, key_fil
         yield b"x"
         await asyncio.sleep(60)
 
-    async with serve(api_keys_file=key_file, limits={"body_bytes": 2_000, "receive_seconds": 0.1}) as client:
+    limits = {"body_bytes": 2_000, "receive_seconds": 0.1}
+    async with serve(api_keys_file=key_file(KEYS), limits=limits) as client:
 
         async def ask(key, method, path, **body):
             headers = {"authorization": f"Bearer {key}"}
@@ -137,7 +127,7 @@ async def test_what_is_refused_at_the_door_is_written_down(serve, lines, key_fil
     told = [
         (line["status"], line["endpoint"], line.get("session_id"), line.get("key_id")) for line in lines()
     ]
-    named = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in ("scores-only", "once", "often")}
+    named = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in KEYS}
     assert told == [
         (401, "DELETE /sessions/{session_id}", session, None),
         (403, "POST /sessions/{session_id}/append", session, None),
@@ -165,20 +155,7 @@ async def test_reading_is_no_change(keyed, lines):
     assert len(lines()) == 1
 
 
-@pytest.fixture
-def _logs_as_they_were():
-    loggers = [logging.getLogger(name) for name in ("rlstm_server", "uvicorn", AUDIT, None)]
-    before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
-    yield
-    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
-        for handler in logger.handlers:
-            if handler not in handlers:
-                handler.close()
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
-
-
-@pytest.mark.usefixtures("_logs_as_they_were")
+@pytest.mark.usefixtures("restored_logs")
 def test_the_audit_log_may_have_a_file_of_its_own(tmp_path):
     """For its owner's eyes, whatever the level of the other log; a file that is moved away is made anew."""
     path, stream = tmp_path / "audit.log", io.StringIO()
@@ -193,7 +170,7 @@ def test_the_audit_log_may_have_a_file_of_its_own(tmp_path):
     assert stream.getvalue() == ""
 
 
-@pytest.mark.usefixtures("_logs_as_they_were")
+@pytest.mark.usefixtures("restored_logs")
 def test_without_a_file_it_is_part_of_the_log():
     """Under its own name, whatever the level."""
     stream = io.StringIO()
@@ -202,14 +179,14 @@ def test_without_a_file_it_is_part_of_the_log():
     assert json.loads(stream.getvalue())["logger"] == AUDIT
 
 
-@pytest.mark.usefixtures("_logs_as_they_were")
+@pytest.mark.usefixtures("restored_logs")
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
     """A server that is to be audited does not serve unaudited."""
     with pytest.raises(StartupError, match="RLSTM_AUDIT_FILE"):
         configure_logs("info", audit_file=tmp_path / "nowhere" / "audit.log")
 
 
-@pytest.mark.usefixtures("_logs_as_they_were")
+@pytest.mark.usefixtures("restored_logs")
 def test_a_file_that_is_lost_takes_no_line_along(tmp_path):
     """Lines go beside the others, which say what is wrong, until the folder is there again."""
     folder, stream = tmp_path / "folder", io.StringIO()

@@ -169,15 +169,6 @@ async def test_a_stream_left_early_closes_its_source():
     assert source.closed
 
 
-async def test_the_first_token_and_the_gaps_are_measured():
-    """One time to the first token, one gap for each further one."""
-    metrics = Metrics()
-    await frames(Source(token(0), token(1), token(2), END), metrics=metrics)
-    text = metrics.exposition()[0].decode()
-    assert "rlstm_time_to_first_token_seconds_count 1.0" in text
-    assert "rlstm_inter_token_seconds_count 2.0" in text
-
-
 async def test_a_gap_is_between_two_tokens_of_one_choice():
     """Two choices that take turns: how fast each is read, and not how they happen to be mixed."""
     metrics = Metrics()

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from tests.memory_store import MemoryStore
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.config import ModelConfig
@@ -82,25 +81,6 @@ async def test_a_session_says_whose_it_is(both):
     assert made["numerics"] == written["numerics"] == info["numerics"]
 
 
-async def test_a_model_that_cannot_learn_makes_no_session(both):
-    """The sentence says which one."""
-    refused = await both.post("/sessions", json={"model": "words"})
-
-    assert refused.status_code == 422
-    assert "words has no calibration" in refused.json()["detail"]
-
-
-@pytest.mark.parametrize("path", ["/score", "/generate", "/sessions"])
-async def test_an_unknown_model_is_not_found(both, path):
-    """404, and those that are there are named; what was asked for is not repeated."""
-    body = {"text": "a"} if path == "/score" else {}
-    refused = await both.post(path, json={**body, "model": "canary"})
-
-    assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (404, "model_not_found")
-    assert "tiny, words" in refused.json()["detail"]
-    assert "canary" not in refused.text
-
-
 async def test_the_compatible_face_knows_both(both):
     """Each by its name; with `:adapt` those that learn."""
     models = (await both.get("/v1/models")).json()["data"]
@@ -113,29 +93,6 @@ async def test_the_compatible_face_knows_both(both):
         echoed = (await both.post("/v1/completions", json={**asked, "add_special_tokens": True})).json()
         logprobs = echoed["choices"][0]["logprobs"]["token_logprobs"]
         assert logprobs[-len(native["logprobs"]) :] == pytest.approx(native["logprobs"], abs=1e-5)
-
-
-async def test_what_was_done_is_told_by_a_server_without_the_model(serve, worded):
-    """A repeat has the session and the whole text; only what must say whose numbers they are is refused."""
-    store, key = MemoryStore(), {"idempotency-key": "k"}
-    asked, text = {"text": "the cat"}, {"max_tokens": 4, "seed": 1, "commit": True}
-    async with serve(store=store) as one, serve(store=store, model=f"{worded}") as other:
-        made = (await one.post("/sessions", json=asked, headers=key)).json()
-        again = (await other.post("/sessions", json=asked, headers=key)).json()
-        path = f"/sessions/{made['id']}/generate"
-        written = (await one.post(path, json=text, headers=key)).json()
-        refused = (await other.post(path, json=text, headers=key)).json()
-        streams = [
-            (await client.post(path, json={**text, "stream": True}, headers=key)).text
-            for client in (one, other)
-        ]
-
-    assert again["append"] == made["append"] | {"replayed": True}
-    assert again == made | {"append": again["append"], "numerics": None, "replayed": True}
-    assert (refused["type"].rpartition(":")[2], refused["applied"]) == ("model_mismatch", "yes")
-    assert refused["version"] == written["version"]
-    assert streams[0] == streams[1]
-    assert "event: end" in streams[1]
 
 
 async def test_each_has_a_series_of_its_build(both):

@@ -79,32 +79,6 @@ async def test_the_number_of_series_does_not_depend_on_what_is_asked(client):
     assert sum(count for (name, _), count in after.items() if name == "rlstm_requests_total") >= 340
 
 
-class Recorded(MemoryStore):
-    """A store that remembers how the last session was made."""
-
-    async def create(self, creation):
-        """Remember, and make it."""
-        self.creation = creation
-        return await super().create(creation)
-
-
-async def ask(app, method, path):
-    """Ask an application without a client in between, which would take most of the time."""
-    sent, given = [], [{"type": "http.request", "body": b"", "more_body": False}]
-
-    async def receive():
-        return given.pop() if given else await asyncio.sleep(60)
-
-    async def send(message):
-        sent.append(message)
-
-    headers = [(b"host", b"localhost")]
-    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "headers": headers}
-    scope |= {"query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1", "asgi": {}}
-    await app(scope, receive, send)
-    return sent[0]["status"]
-
-
 async def test_sessions_are_counted_where_they_are(serve):
     """Copies in this server's memory, which is the host's without an accelerator, and all in the store."""
     async with serve() as client:

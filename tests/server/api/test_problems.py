@@ -1,5 +1,4 @@
 import json
-import math
 
 import pytest
 
@@ -59,24 +58,6 @@ def test_an_error_is_a_document_and_an_envelope(kind):
     assert (native.status_code, openai.status_code) in {(kind.status,) * 2, (422, 400), (413, 400)}
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "slug", "applied"),
-    [
-        (errors.Gone("deleted"), 410, "session_deleted", "no"),
-        (errors.Gone("expired"), 410, "session_expired", "no"),
-        (errors.VersionMismatch(3, 5), 412, "version_mismatch", "no"),
-        (errors.DurabilityNotReached("x"), 503, "durability_not_reached", "yes"),
-        (errors.OutcomeUnknown("x"), 504, "outcome_unknown", "unknown"),
-        (errors.InvalidToken("x"), 400, "invalid_token", "no"),
-        (errors.RateLimited("x", retry_after=2.5), 429, "rate_limited", "no"),
-    ],
-)
-def test_the_word_tells_apart_what_the_status_does_not(error, status, slug, applied):
-    """Programs read the word; it says more than the number."""
-    body = document(error, "r")
-    assert (body["status"], body["type"], body["applied"]) == (status, TYPE_PREFIX + slug, applied)
-
-
 def test_facts_are_members():
     """A version, a limit or a field can be read without parsing the sentence."""
     assert document(errors.VersionMismatch(3, 5), "r")["version"] == 5
@@ -97,13 +78,6 @@ def test_a_fault_of_ours_tells_nothing_but_its_request(kind):
     body = document(kind("canary at 0x7f00"), "r")
     assert "canary" not in json.dumps(body)
     assert body["status"] == 500
-
-
-def test_a_named_wait_is_rounded_up():
-    """Coming back early would be refused again."""
-    assert respond(errors.RateLimited("x", retry_after=2.2), "r").headers["retry-after"] == str(
-        math.ceil(2.2)
-    )
 
 
 def test_a_fault_is_kept_for_the_log_and_an_error_is_not():

@@ -1,8 +1,6 @@
 """Quotas of keys, as their holders meet them."""
 
 import asyncio
-import hashlib
-import json
 
 import pytest
 
@@ -12,20 +10,12 @@ def bearer(number):
 
 
 @pytest.fixture
-def limited(serve, tmp_path):
+def limited(serve, key_file):
     """Run a server with a key of a tenant of its own for each of these quotas; its client has the first."""
 
     def running(*quotas):
-        records = [
-            {
-                "sha256": hashlib.sha256(f"key-{number}".encode()).hexdigest(),
-                "tenant": f"t{number}",
-                "quotas": own,
-            }
-            for number, own in enumerate(quotas)
-        ]
-        (tmp_path / "keys.json").write_text(json.dumps(records))
-        return serve(api_keys_file=tmp_path / "keys.json", headers=bearer(0))
+        keys = {f"key-{number}": {"tenant": f"t{number}", "quotas": own} for number, own in enumerate(quotas)}
+        return serve(api_keys_file=key_file(keys), headers=bearer(0))
 
     return running
 

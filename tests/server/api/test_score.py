@@ -51,16 +51,6 @@ async def test_a_text_its_ids_and_the_short_form_score_alike(client):
     assert by_text["logprobs"] == by_ids["logprobs"] == short["logprobs"]
 
 
-async def test_a_context_is_scored_against_and_not_reported(client):
-    """Scoring `ab` after `x` is the end of scoring `xab`."""
-    whole = await one(client, text="xab")
-    part = await one(client, text="ab", context="x")
-    assert part["first_token"] == "context"
-    assert whole["first_token"] == "bos"
-    assert part["ids"] == [97, 98]
-    assert part["logprobs"] == pytest.approx(whole["logprobs"][1:], abs=1e-5)
-
-
 @pytest.mark.parametrize(
     ("unit", "factor"), [("nats", 1.0), ("bits", 1 / math.log(2)), ("log10", 1 / math.log(10))]
 )
@@ -79,16 +69,6 @@ async def test_the_unit_applies_to_every_logarithm(client, unit, factor):
         [value * factor for value in nats["top"]["logprobs"][0]]
     )
     assert item["totals"]["bits_per_byte"] == pytest.approx(nats["totals"]["bits_per_byte"])
-
-
-async def test_alternatives_are_the_best_and_agree_with_ranks(client):
-    """Where a token has rank 1 it is the first alternative, with the same log-probability."""
-    item = await one(client, text=TEXT, top=100)
-    for place, rank in enumerate(item["ranks"]):
-        best = item["top"]["logprobs"][place]
-        assert best == sorted(best, reverse=True)
-        if rank <= 100:
-            assert best[rank - 1] == pytest.approx(item["logprobs"][place], abs=1e-5)
 
 
 async def test_the_answer_says_what_its_numbers_depend_on(client):

@@ -1,6 +1,5 @@
 """A client of the OpenAI-compatible face, and the model behind it for brute force."""
 
-import hashlib
 import json
 import math
 from dataclasses import replace
@@ -71,17 +70,11 @@ def face(client):
 
 
 @pytest.fixture
-def key_records(tmp_path):
+def key_records(key_file):
     """A file of keys, each with one scope, and one whose quota is soon used up."""
-    scopes = {"scorer": "score", "writer": "generate", "keeper": "sessions", "slow": "score"}
-    records = [
-        {"sha256": hashlib.sha256(key.encode()).hexdigest(), "tenant": "a", "scopes": [scope]}
-        for key, scope in scopes.items()
-    ]
-    records[-1]["quotas"] = {"requests_per_second": 0.01}
-    path = tmp_path / "keys.json"
-    path.write_text(json.dumps(records))
-    return path
+    scopes = {"scorer": "score", "writer": "generate", "keeper": "sessions"}
+    slow = {"scopes": ["score"], "quotas": {"requests_per_second": 0.01}}
+    return key_file({**{key: {"scopes": [scope]} for key, scope in scopes.items()}, "slow": slow})
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlstm_server.api.openai import completions as chunking
-from rlstm_server.errors import Draining, StoreUnavailable
+from rlstm_server.errors import Draining
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -87,23 +87,3 @@ async def test_what_fails_later_is_an_error_and_then_the_end(face, monkeypatch, 
     assert last["error"]["type"] == "server_error"
     assert "canary" not in json.dumps(last)
     assert not any(chunk["choices"][0]["finish_reason"] for chunk in chunks)
-
-
-async def test_what_fails_at_once_has_a_status(face, monkeypatch):
-    """Nothing has been sent yet."""
-
-    async def broken(request):
-        raise StoreUnavailable("down")
-        yield
-
-    monkeypatch.setattr(face.client.app.state.services.engine, "complete", broken)
-    assert (await face.ask(prompt="a", stream=True)).status_code == 503
-
-
-async def test_a_silence_is_filled_with_comments(serve):
-    """A long prompt is read before there is anything to say."""
-    async with serve(limits={"ping_seconds": 0.001}) as client:
-        body = {"model": "tiny:adapt", "prompt": "a long prompt " * 10, "max_tokens": 1, "stream": True}
-        answer = await client.post("/v1/completions", json=body)
-    assert answer.text.startswith(": ")
-    assert answer.text.endswith("data: [DONE]\n\n")
