@@ -312,7 +312,7 @@ def native(
         "many": many_part,
         "training": lambda: training_findings(hidden, 30 * share),
         "start": lambda: start_findings(model, base, max(1, round(9 * share))),
-        "follow": lambda: follow_findings(model, max(8.0, FOLLOWED_SECONDS * share)),
+        "follow": lambda: follow_findings(model, max(5.0, FOLLOWED_SECONDS * share)),
     }
     found = [finding for name in part or PARTS for finding in parts[name]()]
     if as_json:

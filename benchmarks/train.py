@@ -117,7 +117,7 @@ def row(case: Case, rates: Sequence[dict[str, float]]) -> Row:
         sgemm=median(lambda each: each[case.name] * case.flops_per_token / each[""]),
         torch_lstm=median(lambda each: each[case.name] / each[TORCH]),
         our_lstm=median(lambda each: each[case.name] / each[case.beside])
-        if case.beside in rates[0]
+        if case.beside and case.beside in rates[0]
         else None,
     )
 

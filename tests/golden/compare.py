@@ -2,7 +2,8 @@
 
 Numbers must be equal to the last bit where both were recorded on one numeric identity, and near elsewhere
 (or with --near): within READ of what was only read, within LEARNED of what a stream learned before. Fast
-weights are kept in half precision, so a last bit of float32 moves one by a thousandth of itself. A compact recording is compared by digests and sums of its long lists.
+weights are kept in half precision, so a last bit of float32 moves one by a thousandth of itself. A compact
+recording is compared by digests and sums of its long lists.
 """
 
 import argparse

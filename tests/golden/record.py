@@ -22,7 +22,7 @@ SERVED = ("tiny", "words-small", "subwords")
 
 
 def identity() -> dict[str, str]:
-    """What two recordings must share to be equal to the last bit: training is torch's, the rest the core's."""
+    """What two recordings must share to be equal to the last bit: torch trains, the core does the rest."""
     import torch
 
     try:
