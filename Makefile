@@ -103,6 +103,7 @@ demo: install
 	$(BIN)/python clients/python/examples/demo.py $(FILE)
 
 bench: install
+	$(BIN)/python -m benchmarks.native
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.train
 	$(BIN)/python -m benchmarks.adapt

@@ -9,27 +9,29 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import torch
 import typer
 from matplotlib.figure import Figure
 
-from rlstm_model.adaptation.state import EXPERT_RATES, NonFiniteState
-from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
+from benchmarks.cases import backend_on, evaluator_of
+from benchmarks.models import Subject
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.thread_pool import ThreadPool
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, reader_of
+from rlstm_model.adaptation.state import EXPERT_RATES, NonFiniteState
 from rlstm_model.checkpoint import Checkpoint, load
-from rlstm_training.commands.choosing import calibrated_of, rule_named
+from rlstm_training.commands.choosing import rule_named
 from rlstm_training.commands.console import (
     AsJson,
     Device,
     Model,
     Threads,
     command,
-    prepare_compute,
+    prepare_device,
     progress_bar,
     show_json,
     show_table,
@@ -84,36 +86,38 @@ class Outcome:
 class Reader:
     """Texts, each with a name of its own, and the checkpoint by whose rules they are read."""
 
-    calibrated: CalibrationSet
+    subject: Subject
     passages: Sequence[Passage]
-    bos_id: int
-    thread_pool: ThreadPool | None = None
+    device: torch.device
 
     def frozen(self) -> Bits:
-        """With the weights as loaded: by a rule of rate zero, whose sessions share all weights."""
-        vocabulary = self.calibrated.model.config.vocab_size
-        idle = replace(self.calibrated.default, kind="output_bias", num_fast_weights=vocabulary, rank=0)
-        evaluator = self._evaluator(self._rule(replace(idle, rule="sgd", rate=0.0, decay=0.0)))
-        streams = self._streams(evaluator, Method(rule=idle))
+        """With the weights as loaded."""
+        reader = reader_of(backend_on(self.device, self.subject), self.subject.bos_id, logprobs_only=True)
+        found = []
         with self._progress("frozen", 1) as advance:
-            return _bits(read_each(evaluator, streams, advance, self.thread_pool))
+            for passage in self.passages:
+                scores, _ = reader.score(reader.cursor, passage.ids)
+                found.append(Evaluation.of(passage, adapted=-scores.total))
+                advance(len(passage.ids))
+        return _bits(found)
 
     def learning(self, methods: Iterable[Method]) -> dict[Method, Outcome]:
         """By methods of one rule."""
         wanted, outcomes = list(dict.fromkeys(methods)), {}
         if not wanted:
             return {}
-        rule = self._rule(wanted[0].rule)
-        evaluator, zero = self._evaluator(rule), rule.fast_weights(self.calibrated.model).zero(1)
+        rule = self.subject.calibrated.statistics.calibration(wanted[0].rule)
+        evaluator = evaluator_of(backend_on(self.device, self.subject, rule), self.subject, rule)
+        weights = rule.config.num_fast_weights
         with self._progress(name_of(rule.config), len(wanted)) as advance:
-            for batch in batches(wanted, len(self.passages) * rule.config.num_fast_weights):
+            for batch in batches(wanted, len(self.passages) * weights):
                 streams = [stream for method in batch for stream in self._streams(evaluator, method)]
-                read = read_each(evaluator, streams, advance, self.thread_pool)
+                read = read_each(evaluator, streams, advance)
                 for place, method in enumerate(batch):
                     own = read[place * len(self.passages) :][: len(self.passages)]
                     outcomes[method] = Outcome(
                         method=method,
-                        bytes=method.learning * zero.nbytes,
+                        bytes=method.learning * weights * np.dtype(rule.space.dtype).itemsize,
                         bits=_bits(own),
                         guards=sum(each.guards for each in own),
                     )
@@ -121,12 +125,6 @@ class Reader:
 
     def _progress(self, label: str, readings: int) -> Any:
         return progress_bar(label, readings * sum(len(passage.ids) for passage in self.passages))
-
-    def _rule(self, rule: AdaptationConfig) -> Calibration:
-        return self.calibrated.statistics.calibration(self.calibrated.model, rule)
-
-    def _evaluator(self, rule: Calibration) -> DynamicEvaluator:
-        return DynamicEvaluator(self.calibrated.model, rule, bos_id=self.bos_id, logprobs_only=True)
 
     def _streams(self, evaluator: DynamicEvaluator, method: Method) -> list[Stream]:
         k = method.experts
@@ -138,11 +136,10 @@ def read_each(
     evaluator: DynamicEvaluator,
     streams: Sequence[Stream],
     advance: Callable[[int], None],
-    thread_pool: ThreadPool | None = None,
 ) -> list[Evaluation]:
     """All together; a stream whose state cannot be used costs NaN, and changes no other."""
     try:
-        return read_together(evaluator, streams, advance, thread_pool)
+        return read_together(evaluator, streams, advance)
     except NonFiniteState:
         if len(streams) > 1:
             return [result for each in streams for result in read_each(evaluator, [each], advance)]
@@ -386,18 +383,16 @@ def passages_chosen(
     ]
 
 
-def texts_read(
-    checkpoint: Checkpoint, calibrated: CalibrationSet, passages: Sequence[Passage]
-) -> dict[str, Any]:
+def texts_read(fingerprint: str, subject: Subject, passages: Sequence[Passage]) -> dict[str, Any]:
     """What was read by which model and rule of full fast weights: nothing else can be compared."""
-    full = _full(calibrated)
-    rule = None if full is None else calibrated.choose("full", full.num_fast_weights).fingerprint
+    full = _full(subject)
+    rule = None if full is None else subject.calibrated.statistics.calibration(full).fingerprint
     digests = {each.name: hashlib.sha256(json.dumps(each.ids).encode()).hexdigest() for each in passages}
-    return {"model": checkpoint.fingerprint, "rule": rule, "digests": digests}
+    return {"model": fingerprint, "rule": rule, "digests": digests}
 
 
-def _full(calibrated: CalibrationSet) -> AdaptationConfig | None:
-    return next((choice for choice in calibrated.choices if choice.kind == "full"), None)
+def _full(subject: Subject) -> AdaptationConfig | None:
+    return next((choice for choice in subject.calibrated.choices if choice.kind == "full"), None)
 
 
 def _read(
@@ -408,7 +403,7 @@ def _read(
     known: Full | None,
 ) -> tuple[dict[Method, Outcome], Full | None]:
     """All methods of all rules, and full fast weights unless they are ``known``."""
-    full = None if known else _full(reader.calibrated)
+    full = None if known else _full(reader.subject)
     outcomes: dict[Method, Outcome] = {}
     hindsight = [Method(rule=full, rate_scale=scale) for scale in HINDSIGHT] if full else []
     for rule in dict.fromkeys((*rules, *(method.rule for method in hindsight))):
@@ -455,24 +450,18 @@ def adapt(
         raise typer.BadParameter(f"{plot}: must end in .svg or .png, in a folder that is there")
     if not set(experts or EXPERT_RATES) <= set(EXPERT_RATES):
         raise typer.BadParameter(f"must be of {', '.join(map(str, EXPERT_RATES))}", param_hint="--experts")
-    with prepare_compute(device, threads) as compute:
-        checkpoint = load(model, compute.device)
-        calibrated = calibrated_of(checkpoint)
-        usual = [choice for choice in calibrated.choices if choice.kind != "full"]
-        rules = list(dict.fromkeys(rule_named(calibrated, name) for name in rule or ())) or usual
-        counts = list(dict.fromkeys(experts or EXPERT_RATES))
-        shown = None if whole else prefix or PREFIX
-        passages = passages_chosen(checkpoint, stream or (), corpus or (), shown)
-        texts = texts_read(checkpoint, calibrated, passages)
-        known = None if full_from is None else load_full(full_from, texts)
-        reader = Reader(
-            calibrated=calibrated,
-            passages=passages,
-            bos_id=checkpoint.vocab.bos_id,
-            thread_pool=compute.thread_pool,
-        )
-        frozen = reader.frozen()
-        outcomes, full = _read(reader, rules, counts, mixture, known)
+    place = prepare_device(device, threads)
+    checkpoint, subject = load(model), Subject.load(model)
+    usual = [choice for choice in subject.calibrated.choices if choice.kind != "full"]
+    rules = list(dict.fromkeys(rule_named(subject.calibrated, name) for name in rule or ())) or usual
+    counts = list(dict.fromkeys(experts or EXPERT_RATES))
+    shown = None if whole else prefix or PREFIX
+    passages = passages_chosen(checkpoint, stream or (), corpus or (), shown)
+    texts = texts_read(checkpoint.fingerprint, subject, passages)
+    known = None if full_from is None else load_full(full_from, texts)
+    reader = Reader(subject=subject, passages=passages, device=place)
+    frozen = reader.frozen()
+    outcomes, full = _read(reader, rules, counts, mixture, known)
     results = Results(
         model=checkpoint.name,
         prefix=shown,

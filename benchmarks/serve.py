@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final, ParamSpec
 
-import torch
 import typer
 from rich.console import Console
 
@@ -25,8 +24,8 @@ from benchmarks.serving.measure import Conditions, Figures, run, through_engine,
 from benchmarks.serving.process import NoServer, running
 from benchmarks.serving.results import Results
 from benchmarks.serving.targets import RequestFailed
-from rlstm_model.adaptation.calibration import CalibrationError
-from rlstm_model.adaptation.thread_pool import single_threaded_products
+from rlstm_model import native
+from rlstm_model.adaptation.calibration_file import CalibrationError
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.worker import ROWS
@@ -53,7 +52,7 @@ Static = Annotated[bool, typer.Option(help="Whether sessions carry the static ro
 Scores = Annotated[str, typer.Option(help="What answers hold: tokens, totals.")]
 Rows = Annotated[int, typer.Option(min=1, max=65_536, help="Rows of a round.")]
 Seconds = Annotated[float, typer.Option(min=0, help="Each is measured for so long at least.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own choice).")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: one for each core).")]
 Http = Annotated[bool, typer.Option(help="Whether to measure through HTTP too.")]
 ResidentCount = Annotated[
     int,
@@ -109,16 +108,15 @@ def serve(
     """
     check_plot(plot)
     counts = sessions or ([] if resident else SESSIONS)
-    with single_threaded_products() as usual_threads:
-        served = ServedModel.of(load(model, torch.device("cpu")))
-        room = _Room(rows=rows, threads=threads or usual_threads)
-        under = _conditions(served, asked_of(served, rule, experts, static=static), counts, scores, room)
-        check_memory(served, under.asked, max([*counts, resident]))
-        settings = {"model": model, "device": "cpu", **asdict(room)}
-        with Console(stderr=True).status("measuring"):
-            plans = [Plan(sessions=count, text_bytes=text_bytes, seconds=seconds) for count in counts]
-            found = _figures(served, under, plans, settings if http else None)
-            kept = _resident(served, under, resident, settings) if resident else None
+    served = ServedModel.of(load(model))
+    room = _Room(rows=rows, threads=threads or native.pool().threads)
+    under = _conditions(served, asked_of(served, rule, experts, static=static), counts, scores, room)
+    check_memory(served, under.asked, max([*counts, resident]))
+    settings = {"model": model, "device": "cpu", **asdict(room)}
+    with Console(stderr=True).status("measuring"):
+        plans = [Plan(sessions=count, text_bytes=text_bytes, seconds=seconds) for count in counts]
+        found = _figures(served, under, plans, settings if http else None)
+        kept = _resident(served, under, resident, settings) if resident else None
     results = Results.of(served, under, text_bytes=text_bytes, found=found, resident=kept)
     results.show(as_json=as_json)
     if plot is not None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 import httpx
+import numpy as np
 
 from benchmarks.serving.load import AT_ONCE, each
 from benchmarks.serving.process import Server
@@ -68,7 +69,7 @@ def session_bytes(
         kind=rule.kind, num_fast_weights=rule.num_fast_weights, experts=experts, static=static
     )
     choice = served.choose(asked)
-    element = served.evaluator(rule.kind, rule.num_fast_weights).fast_weights.zero(0).element_size()
+    element = np.dtype(served.evaluator(rule.kind, rule.num_fast_weights).backend.dtype).itemsize
     deltas = len(choice.expert_config.rates) * rule.num_fast_weights * element
     return SessionBytes(
         deltas=deltas,
@@ -109,7 +110,7 @@ async def measure_resident(
     The server must have room for copies of them all. Some more are made before: what they leave behind for
     others is no session's. Still some 10 MB of the heap come and go, so take thousands of sessions.
     """
-    rule = served.evaluator(asked.kind, asked.num_fast_weights).config
+    rule = served.evaluator(asked.kind, asked.num_fast_weights).calibration.config
     predicted = session_bytes(served, rule, asked.expert_config.experts, static=asked.static)
     limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
     async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=None) as client:  # noqa: S113

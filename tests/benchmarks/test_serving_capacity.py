@@ -4,9 +4,9 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from rlstm_model.adaptation.batch_step import run_batch
 
 from benchmarks.serving.capacity import OBJECTS, Resident, session_bytes
+from rlstm_model.adaptation.batch import run_batch
 from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import InvalidField
 from rlstm_server.schemas.text import AdaptationRequest
@@ -17,7 +17,7 @@ def read(served, asked, tokens, neighbours=3):
     choice = served.choose(asked)
     evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
     states = [SessionState.before_text(served, choice).adapted for _ in range(1 + neighbours)]
-    segment = evaluator.config.segment
+    segment = evaluator.segment
     for start in range(0, tokens, segment):
         ids = tuple(itertools.islice(itertools.cycle(b"a text"), min(segment, tokens - start)))
         states = [done.state for done in run_batch([evaluator.chunk(state, ids) for state in states])]
@@ -25,14 +25,12 @@ def read(served, asked, tokens, neighbours=3):
 
 
 def memory(state):
-    """Bytes that the state's tensors keep alive, mixture included, each storage once."""
-    tensors = [*state.now.state, *state.start.state]
-    if state.delta_KP is not None:
-        tensors.append(state.delta_KP)
-    if state.mixture is not None:
-        tensors += state.mixture
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors}
-    return sum(storage.nbytes() for storage in storages.values())
+    """Bytes that the state's arrays keep alive, mixture included, each array once."""
+    arrays = [state.now.states_R2U, state.start.states_R2U]
+    arrays += [] if state.delta_KP is None else [state.delta_KP]
+    whole = {id(array): array for array in (one if one.base is None else one.base for one in arrays)}
+    mixture = 0 if state.mixture is None else 8 * (len(state.mixture.weights) + 1)
+    return sum(array.nbytes for array in whole.values()) + mixture
 
 
 @pytest.mark.parametrize("kind", ["full", "output_bias"])
@@ -40,7 +38,7 @@ def memory(state):
 def test_a_session_in_the_middle_of_a_segment_takes_what_is_said(served, kind, experts, static):
     """To the byte, whatever it shared its rounds with: nothing of its neighbours stays alive."""
     asked = AdaptationRequest(kind=kind, experts=experts, static=static)
-    rule = served.evaluator(kind).config
+    rule = served.evaluator(kind).calibration.config
     state = read(served, asked, rule.segment + rule.segment // 2)
     assert memory(state) == session_bytes(served, rule, experts, static=static).tensors
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 NAMES: Final = ("librlstm.so", "librlstm.dylib", "rlstm.dll")
-AGAIN: Final = "`pip install --force-reinstall --no-deps --no-cache-dir mogrifier-rlstm`, or `make install` in a checkout"
+_INSTALL: Final = "pip install --force-reinstall --no-deps --no-cache-dir mogrifier-rlstm"
+AGAIN: Final = f"run `{_INSTALL}`, or in a checkout `make install`"
 
 
 class NativeUnavailable(ImportError):
