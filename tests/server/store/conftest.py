@@ -88,6 +88,13 @@ def debian_url() -> Iterator[str]:
     yield from _serve(Path(binary))
 
 
+@pytest.fixture
+def admin(embedded_url: str) -> Iterator[Redis]:
+    """A direct connection to the shared server."""
+    with Redis.from_url(embedded_url, protocol=2) as client:
+        yield client
+
+
 def _serve(binary: Path | None) -> Iterator[str]:
     # in memory where that can be: these tests are about what is stored, and a disk takes its time
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -167,6 +174,10 @@ class Builder:
             "details": f"details {number}".encode(),
         }
         return Commit(**(values | changes))  # type: ignore[arg-type]
+
+    def of_another_tenant(self) -> "Builder":
+        """Return requests of somebody else."""
+        return Builder(f"{self.tenant[:31]}x")
 
     async def session(self, store: SessionStore, **changes: object) -> tuple[SessionKey, Position]:
         """Make a session, and say where it stands."""
