@@ -92,6 +92,7 @@ demo: $(INSTALLED)
 	$(BIN)/python clients/python/examples/demo.py $(FILE)
 
 bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks.native
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.train
 	$(BIN)/python -m benchmarks.adapt
