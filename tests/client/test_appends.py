@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_client._appends import PIECE_BYTES, AppendPlan, PieceBuffer, combine, cut
-from rlstm_client.errors import RequestError, ScoresNotStoredError, UnreadableAnswerError
+from rlstm_client.errors import RequestError, UnreadableAnswerError
 from rlstm_client.models import AppendResult, Totals
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -102,21 +102,6 @@ def test_no_totals_without_all_of_them() -> None:
 
 
 NOT_STORED = AppendResult(version=2, position=4, replayed=True, scores_stored=False)
-
-
-def test_no_number_stands_for_another_token() -> None:
-    """Where the scores of a piece are not stored there are none of the text, and the plan says so."""
-    whole = combine([answer_of(3), NOT_STORED, answer_of(2, 3)])
-    plan = AppendPlan("s", "x" * 9000, {})
-    for answer, _ in zip([answer_of(3), NOT_STORED, answer_of(2, 3)], plan, strict=False):
-        plan.add(answer)
-
-    assert (whole.scores_stored, whole.totals, whole.ids, whole.logprobs) == (False, None, (), ())
-    assert (whole.version, whole.updates) == (3, 2)
-    with pytest.raises(ScoresNotStoredError) as caught:
-        _ = plan.result
-    assert (caught.value.applied, caught.value.facts) == ("yes", {"version": 3, "position": 2})
-    assert plan.progress().characters == 9000
 
 
 @pytest.mark.parametrize("columns", [{"logprobs": ()}, {"ids": (1,)}, {"static_logprobs": (-3.0,)}])

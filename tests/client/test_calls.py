@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rlstm_client import _calls, errors
 from rlstm_client._calls import Call, Reply, Retries, answer, encode, repeatable, still_open
-from rlstm_client.errors import NotFoundError, RequestError, UnreadableAnswerError
-from rlstm_client.models import Health, ServerInfo
+from rlstm_client.errors import RequestError, UnreadableAnswerError
+from rlstm_client.models import ServerInfo
 
 JSON_TYPE = {"content-type": "application/json"}
 READ = _calls.get("/info", ServerInfo)
@@ -80,40 +80,6 @@ def test_answers_that_cannot_be_read(bad: Reply) -> None:
     assert (caught.value.status, caught.value.request_id) == (bad.status, made.request_id)
 
 
-def test_a_refusal_is_raised() -> None:
-    """A status of 400 or more is the typed error of its document."""
-    with pytest.raises(NotFoundError):
-        answer(call(), reply(404, b'{"type": "urn:rlstm:problem:not_found"}'))
-
-
-@pytest.mark.parametrize(
-    ("made", "method", "path", "body"),
-    [
-        (_calls.score("a", {"unit": "bits"}), "POST", "/score", {"text": "a", "unit": "bits"}),
-        (_calls.score(None, {"items": ({"text": "a"},)}), "POST", "/score", {"items": [{"text": "a"}]}),
-        (
-            _calls.generate("", {"seed": 0}, stream=True),
-            "POST",
-            "/generate",
-            {"prompt": "", "stream": True, "seed": 0},
-        ),
-        (_calls.get("/health/live", Health), "GET", "/health/live", None),
-        (CHANGE, "POST", "/sessions/s/append", {"text": "a"}),
-        (
-            _calls.score_candidates("s", ["a", {"id": "x", "text": "b"}], {"unit": None}),
-            "POST",
-            "/sessions/s/score",
-            {"candidates": [{"text": "a"}, {"id": "x", "text": "b"}]},
-        ),
-        (KEPT, "POST", "/sessions/s/generate", {"commit": True}),
-        (_calls.delete(_calls.snapshot_path("s", "n")), "DELETE", "/sessions/s/snapshots/n", None),
-    ],
-)
-def test_what_is_sent(made: Call[Any], method: str, path: str, body: Any) -> None:
-    """Method, path and body of each kind of call; headers are in none of the bodies."""
-    assert (made.method, made.path, json.loads(made.content or b"null")) == (method, path, body)
-
-
 def test_what_changes_a_session_carries_a_key_and_the_version_expected() -> None:
     """Each call has a key of its own, or the caller's; If-Match is the version in quotes."""
     own = _calls.append("s", {"text": "a"}, {"idempotency_key": "mine", "if_match": 0})
@@ -130,14 +96,6 @@ def test_what_changes_a_session_carries_a_key_and_the_version_expected() -> None
         True,
     ]
     assert [made.changes for made in (READ, _calls.delete("/x"), CHANGE)] == [False, True, True]
-
-
-@pytest.mark.parametrize("option", [{"if_match": 0}, {"idempotency_key": "k"}])
-def test_what_is_of_a_kept_text_only_is_not_dropped(option: dict[str, Any]) -> None:
-    """Who asks for a version, or for once, of a text that is not kept is told that neither holds."""
-    with pytest.raises(RequestError, match="commit"):
-        _calls.generate_in_session("s", option)
-    assert _calls.generate_in_session("s", {"commit": True, **option}).keyed
 
 
 @pytest.mark.parametrize("session_id", ["", "..", "a/b", "a b", "é", "a" * 129, "a\n"])
@@ -158,11 +116,6 @@ def test_a_misspelt_option_is_refused() -> None:
     """An option that does not exist is an error here, not a field that the server has to refuse."""
     with pytest.raises(TypeError, match=r"'tempreature'; there are .*temperature"):
         _calls.generate("a", {"tempreature": 1})
-
-
-def test_a_stream_of_several_choices() -> None:
-    """The reader of a stream knows how many ends to wait for."""
-    assert (_calls.generate("a", {"n": 3}).choices, _calls.generate("a", {}).choices) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -236,11 +189,6 @@ def test_the_wait_is_bounded(attempt: int, chance: float, retry_after: float | N
     else:
         assert wait is not None
         assert retry_after <= wait <= 1.5 * retries.longest_wait_s
-
-
-def test_one_attempt_is_one_attempt() -> None:
-    """``attempts=1`` sends everything once."""
-    assert Retries(attempts=1).wait(READ, errors.CannotConnectError("x"), 1, 0.0) is None
 
 
 def test_a_lost_answer_is_not_forgotten_over_attempts_that_reach_no_server() -> None:

@@ -214,20 +214,6 @@ def test_the_method_leads_there(operations: dict[str, Any], kind: type[Any], nam
     assert ("idempotency-key" in request.headers) == keyed
 
 
-@pytest.mark.parametrize("kind", CLIENTS)
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_says_what_it_does(kind: type[Any], name: str) -> None:
-    """In words, and in types for every argument and for the answer; none of them is another library's."""
-    method, _ = METHODS[name][0](kind())
-    signature = inspect.signature(method)
-    annotations = [one.annotation for one in signature.parameters.values()]
-
-    assert inspect.getdoc(method)
-    assert signature.return_annotation is not signature.empty
-    assert inspect.Parameter.empty not in annotations
-    assert "httpx" not in str(signature) + str(inspect.signature(kind))
-
-
 def test_an_error_has_one_name() -> None:
     """Every error of the server's table is a class here, by name, type and status; and none else is."""
     theirs = {

@@ -16,15 +16,6 @@ def read(status: int, body: Any, headers: dict[str, str] | None = None) -> error
     return errors.from_answer(status, headers or {}, content, "mine")
 
 
-def test_every_class_of_the_server_has_a_status() -> None:
-    """No class without a status, and no type twice."""
-    classes = [each for each in error_classes() if each is not APIError]
-    types = [each.type for each in classes if each.type]
-
-    assert [each for each in classes if each.status is None] == []
-    assert len(types) == len(set(types))
-
-
 def test_what_an_error_says() -> None:
     """The sentence of the server, then what a person needs to look it up."""
     error = APIError("it broke", status=500, applied="unknown", request_id="r1")

@@ -1,7 +1,5 @@
 """What the HTTP library is told, and what its failures become."""
 
-from pathlib import Path
-
 import httpx
 import pytest
 
@@ -65,13 +63,3 @@ def test_failures(error: httpx.HTTPError, error_class: type[NoAnswerError], appl
     assert "http://host:8000" in str(made)
     assert "secret" not in str(made)
     assert _http.no_answer(error, _calls.score("a", {}), client).applied == "no"
-
-
-def test_no_other_module_names_the_library() -> None:
-    """Its successor is one import away."""
-    package = Path(_http.__file__).parent
-    named = [
-        path.name for path in package.rglob("*.py") if "import httpx" in path.read_text(encoding="utf-8")
-    ]
-
-    assert named == ["_http.py"]

@@ -25,56 +25,6 @@ JSON = st.recursive(
 )
 
 
-def test_a_whole_score() -> None:
-    """Nested members become values, arrays tuples, and null is what is not there."""
-    result = models.decode(
-        models.ScoreResult,
-        {
-            "model": "m",
-            "adaptation_fingerprint": None,
-            "unit": "bits",
-            "items": [
-                {
-                    "id": "a",
-                    "first_token": "bos",
-                    "ids": [1, 2],
-                    "bytes": [None, [195]],
-                    "top": {"ids": [[1], [2]], "logprobs": [[-1.0], [-2.0]]},
-                    "words": [{"start": 0, "end": 2, "tokens": 2, "logprob": -3.0}],
-                    "totals": {"logprob": -3.0, "tokens": 2, "bytes": 2, "perplexity": None},
-                }
-            ],
-        },
-    )
-    item = result.items[0]
-
-    assert (result.model, result.unit, result.adaptation_fingerprint) == ("m", "bits", None)
-    assert (item.ids, item.bytes) == ((1, 2), (None, [195]))
-    assert item.totals == models.Totals(logprob=-3.0, tokens=2, bytes=2)
-    assert item.words == (models.WordScore(start=0, end=2, tokens=2, logprob=-3.0),)
-    assert item.top is not None
-    assert item.top.ids == ([1], [2])
-
-
-def test_how_a_session_learns() -> None:
-    """Kind, size and experts are values, and there is one weight an expert."""
-    asked = {"kind": "subspace", "num_fast_weights": 9, "experts": 2, "rate_scale": 0.5, "static": True}
-    info = models.decode(
-        models.SessionInfo,
-        {
-            "id": "s",
-            "version": 1,
-            "position": 2,
-            "adaptation": {**asked, "rates": [0, 0.1]},
-            "weights": [0.4, 0.6],
-            "norm_ratio": 0.1,
-        },
-    )
-
-    assert info.adaptation == models.Adaptation(**asked, rates=(0, 0.1))
-    assert (info.weights, info.norm_ratio) == ((0.4, 0.6), 0.1)
-
-
 def test_members_of_a_newer_server_are_kept() -> None:
     """What this release does not know goes to ``extra``, at every level."""
     info = models.decode(

@@ -1,4 +1,4 @@
-"""The machines that the suite compares the native core with: a GPU, and what stands for it where there is none.
+"""The machines that are compared with the native core: a GPU, and what stands for it where there is none.
 
 In miniature a smaller model is read by recordings in place of graphs.
 """

@@ -182,24 +182,6 @@ class _Scripted:
         return header["short"][0], header["long"][0]
 
 
-def test_pitfall_16_the_first_evaluation_switches():
-    """Both means are one then: the short one takes over at once, and begins anew."""
-    run = _Scripted()
-    found = run.evaluate(5.0, 1.0, math.nan)
-    assert (found.reported, found.loss, found.length) == ("long", 1.0, 2)
-    assert run.lengths == (0, 2)
-
-
-def test_pitfall_16_equality_switches():
-    """The shorter of two means that are equally good is the one to keep."""
-    run = _Scripted()
-    run.evaluate(5.0, 1.0, math.nan)
-    assert run.evaluate(5.0, 2.0, 1.0).length == 4
-    assert run.lengths == (2, 4)
-    found = run.evaluate(5.0, 1.0, 1.0)
-    assert (found.length, run.lengths) == (4, (0, 4))
-
-
 def test_a_period_without_iterates_changes_no_mean():
     """Evaluated more often than iterates come, an empty average is never reported."""
     run = _Scripted(every=4)
@@ -259,25 +241,6 @@ def test_a_tail_begins_at_the_latest_and_may_skip_steps():
     found, average = _tail([float(-n) for n in range(6)], latest=5, every=3)
     assert [one.long_length for one in found] == [0, 0, 1, 1, 2, 3]
     assert average.long()[0].item() == pytest.approx(np.mean([6, 9, 12]))
-
-
-@given(losses=st.lists(st.integers(0, 3).map(float), min_size=1, max_size=12), cut=st.integers(0, 11))
-def test_a_restored_tail_goes_on_exactly(losses, cut):
-    """Wherever the run is cut, the same evaluations and the same bits follow."""
-    config = Averaging(kind="tail", patience=2, latest=15)
-    x = torch.zeros(3)
-    whole = parts = make_average(config, [x])
-    draw = torch.Generator().manual_seed(0)
-    for step, raw in enumerate(losses, 1):
-        x.normal_(generator=draw)
-        for average in {id(one): one for one in (whole, parts)}.values():
-            average.update([x], step)
-        if step == cut:
-            parts = _restored(whole, config, [x])
-        found = [average.evaluate(lambda _, raw=raw: raw, [x], step) for average in (whole, parts)]
-        if parts is not whole:
-            assert found[0] == found[1]
-            assert torch.equal(whole.long()[0], parts.long()[0])
 
 
 def test_without_an_average_the_raw_weights_count():

@@ -30,15 +30,6 @@ def test_rows_run_on_through_the_whole_source(length, rows, window):
         assert set(column) == set(range(length))
 
 
-def test_targets_follow_inputs():
-    """A target is the token after its input, within a window and over its end."""
-    batches = Batches([(np.arange(50), 2)], 7)
-    for _ in range(10):
-        inputs_TB, targets_TB = batches.next()
-        assert inputs_TB.shape == targets_TB.shape == (7, 2)
-        assert torch.equal((inputs_TB + 1) % 50, targets_TB)
-
-
 def test_sources_keep_to_their_rows():
     """Rows of one source never read from another, also of another length and type."""
     few, many = np.arange(10, dtype=np.uint8), np.arange(100, 140)

@@ -32,23 +32,6 @@ def _case(draw, samples):
     return logits, torch.randint(V, (T, B), generator=draw)
 
 
-def test_oracle_d_one_sample_is_cross_entropy(draw):
-    """D = 1 is the plain loss."""
-    logits, targets_TB = _case(draw, 1)
-    expected = cross_entropy(logits.flatten(0, 1), targets_TB.flatten())
-    torch.testing.assert_close(multi_sample_loss(logits, targets_TB, 1), expected)
-
-
-@pytest.mark.parametrize("samples", [2, 5])
-def test_oracle_d_equal_samples_are_cross_entropy(draw, samples):
-    """With the same masks in all D copies nothing is gained: the plain loss."""
-    logits, targets_TB = _case(draw, 1)
-    repeated = logits.repeat_interleave(samples, 1)
-    torch.testing.assert_close(
-        multi_sample_loss(repeated, targets_TB, samples), multi_sample_loss(logits, targets_TB, 1)
-    )
-
-
 def test_pitfall_11_probabilities_are_averaged_token_by_token(draw):
     """The loss is -ln of the mean probability of each token: loops over every row, step and copy."""
     samples = 3

@@ -1,6 +1,5 @@
 """A run in progress: its steps against the objective read off the text, its evaluations, and going back."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -43,14 +42,6 @@ GOLDEN = [
 ]
 
 
-def test_the_loss_falls_on_a_text_of_few_words(toy_recipe, toy_texts):
-    """From near ln 256 to little more than half of it within a hundred steps."""
-    trainer = Trainer(toy_recipe(**PLAIN, learning_rate=3e-2, decay="constant"), toy_texts)
-    losses = [trainer.advance() for _ in range(100)]
-    assert losses[0] > 5.3
-    assert sum(losses[-10:]) / 10 < 3.0
-
-
 def test_golden_losses(toy_texts):
     """The first steps of a recipe give the same numbers as on the day they were written down."""
     texts = replace(toy_texts, train=[(ids, 4 * rows) for ids, rows in toy_texts.train])
@@ -78,15 +69,6 @@ def test_the_state_is_carried_and_cut_from_its_history(toy_recipe, toy_texts):
     trainer.advance()
     assert trainer.state.h.abs().sum() > 0
     assert not trainer.state.h.requires_grad
-
-
-@pytest.mark.parametrize("probability", [0.0, 1.0])
-def test_state_reset_is_all_or_nothing_at_its_ends(toy_recipe, toy_texts, probability):
-    """Probability one zeroes every row before each window, zero none."""
-    trainer = Trainer(toy_recipe(**{**PLAIN, "reset_probability": probability}), toy_texts)
-    trainer.advance()
-    trainer._reset_some_states()
-    assert bool((trainer.state.c == 0).all()) == (probability == 1.0)
 
 
 def test_pitfall_18_a_row_is_reset_with_all_its_copies(toy_recipe, toy_texts):
@@ -174,16 +156,6 @@ def test_pitfall_12_loss_scales_are_converted(toy_recipe, mean_over_tokens, toy_
     assert (norm == pytest.approx(clip_norm, rel=1e-3)) == (clip_norm < 1)
 
 
-def test_pitfall_12_with_adam_both_loss_scales_learn_the_same(toy_recipe, mean_over_tokens, toy_texts):
-    """Its steps know no scale where epsilon is negligible: the same curve, clipping and L2 included."""
-    recipe = toy_recipe(
-        loss_scale="sum_over_time", optimizer="adam", epsilon=1e-20, clip_norm=0.5, l2=1e-2, beta1=0.0
-    )
-    summed, mean = (Trainer(one, toy_texts) for one in (recipe, mean_over_tokens(recipe)))
-    for _ in range(20):
-        assert summed.advance() == pytest.approx(mean.advance(), abs=1e-3)
-
-
 def test_pitfall_13_l2_is_clipped_with_the_rest(toy_recipe, toy_texts):
     """The clipped gradient points where the gradient of loss and penalty together does."""
     clipped, whole, plain = (
@@ -233,32 +205,6 @@ def test_an_evaluation_gives_the_loss_of_the_weights_that_count(toy_recipe, toy_
             assert list(bits.values()) == pytest.approx([n / math.log(2) for n in nats])
 
 
-def test_pitfall_17_going_back_takes_back_all_but_the_text(toy_recipe, toy_texts):
-    """Weights, moments, step count and averages are those of the checkpoint, and the state is empty.
-
-    The position in the text, the dice and the number of steps done are not taken back.
-    """
-    trainer = _averaged_trainer(toy_recipe, toy_texts)
-    trainer.evaluate()
-    tensors = {name: tensor.clone() for name, tensor in trainer.tensors().items()}
-    header = json.loads(json.dumps(trainer.average.header()))
-    for _ in range(7):
-        trainer.advance()
-    positions, dice = trainer.batches.positions.copy(), trainer.generator.get_state()
-    trainer.go_back(tensors, header)
-    now = trainer.tensors()
-    for name in (name for name in now if name.startswith(("model.", "optimizer.", "average."))):
-        assert torch.equal(now[name], tensors[name])
-    assert now["optimizer.embedding.bias.step"].item() == 30
-    assert trainer.average.header() == header
-    assert not trainer.state.h.any()
-    assert not trainer.state.c.any()
-    assert trainer.step == 37
-    assert (trainer.batches.positions == positions).all()
-    assert (trainer.batches.positions != tensors["positions"].numpy()).any()
-    assert torch.equal(trainer.generator.get_state(), dice)
-
-
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_nothing_changes_when_a_step_is_not_finite(toy_recipe, toy_texts, monkeypatch, what):
     """Loss or gradient: the error names the step; weights, moments, average and state are as before it."""
@@ -292,16 +238,6 @@ def test_a_step_goes_at_the_recipes_rate_times_the_scale(toy_recipe, toy_texts, 
         torch.testing.assert_close(
             moved, torch.full_like(moved, recipe.learning_rate * rate_scale), rtol=1e-3, atol=1e-6
         )
-
-
-@pytest.mark.parametrize("kind", ["none", "tail", "two_tailed"])
-def test_averages_do_not_steer_the_run(toy_recipe, toy_texts, kind):
-    """Training goes on from the raw weights, whichever are reported."""
-    averaged = _averaged_trainer(toy_recipe, toy_texts, kind)
-    averaged.evaluate()
-    plain = _averaged_trainer(toy_recipe, toy_texts, "none")
-    assert averaged.advance() == plain.advance()
-    assert all(torch.equal(*pair) for pair in zip(averaged.parameters, plain.parameters, strict=True))
 
 
 def test_a_mixture_of_softmaxes_is_trained(toy_recipe, toy_texts):

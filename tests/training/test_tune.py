@@ -388,16 +388,6 @@ def test_kills_leave_no_trace(corpora, opened, search, kills):
     assert [_curve(killed, n) for n in range(3)] == [_curve(plain, n) for n in range(3)]
 
 
-@pytest.mark.timeout(300)
-def test_two_processes_share_a_search(corpora, opened):
-    """Every draw is trained once, by one of them."""
-    plain, shared = opened("plain"), opened("shared")
-    run_search(plain, prepare(plain.search.recipe)[0], draws=3, prune=False)
-    with _start(shared) as first, _start(shared) as second:
-        assert [first.wait(200), second.wait(200)] == [0, 0]
-    assert _results(shared) == _results(plain)
-
-
 @pytest.fixture
 def rlstm():
     """Types a command; the answer has exit_code, stdout and stderr."""

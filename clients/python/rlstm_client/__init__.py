@@ -30,28 +30,7 @@ if TYPE_CHECKING:
     from rlstm_client._sync.connection import EventStream as EventStream
     from rlstm_client._sync.streaming import TextStream as TextStream
     from rlstm_client.errors import RLSTMError as RLSTMError
-    from rlstm_client.models import Adaptation as Adaptation
-    from rlstm_client.models import Alternatives as Alternatives
-    from rlstm_client.models import Ancestor as Ancestor
-    from rlstm_client.models import AppendResult as AppendResult
-    from rlstm_client.models import Candidate as Candidate
-    from rlstm_client.models import Choice as Choice
-    from rlstm_client.models import EndEvent as EndEvent
-    from rlstm_client.models import Event as Event
-    from rlstm_client.models import Generation as Generation
-    from rlstm_client.models import Health as Health
-    from rlstm_client.models import Ranking as Ranking
-    from rlstm_client.models import ScoredItem as ScoredItem
-    from rlstm_client.models import ScoreResult as ScoreResult
-    from rlstm_client.models import ServerInfo as ServerInfo
-    from rlstm_client.models import SessionInfo as SessionInfo
-    from rlstm_client.models import SessionPage as SessionPage
-    from rlstm_client.models import SessionTotals as SessionTotals
-    from rlstm_client.models import Snapshot as Snapshot
-    from rlstm_client.models import TokenEvent as TokenEvent
-    from rlstm_client.models import TokenizerInfo as TokenizerInfo
-    from rlstm_client.models import Totals as Totals
-    from rlstm_client.models import WordScore as WordScore
+    from rlstm_client.models import *  # noqa: F403
 
 _HOMES = {
     "_async.client": ("AsyncClient", "AsyncSession", "AsyncSessions"),

@@ -1,13 +1,13 @@
 """WebSockets, by one library: what it is told, what its failures are called here, and what runs beside them.
 
-`AsyncSocket` and `AsyncFeeder` are of the asyncio client, `Socket` and `Feeder` of the blocking one.
+What begins or ends with "async" is of the asyncio client; its other half is of the blocking one.
 """
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from websockets.asyncio import client as websockets_asyncio
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
@@ -17,6 +17,9 @@ from websockets.sync import client as websockets_sync
 from rlstm_client import errors
 from rlstm_client._calls import Call
 from rlstm_client.errors import Applied, ConnectionLostError, RLSTMError, UnreadableAnswerError
+
+AsyncSocket = websockets_asyncio.ClientConnection
+Socket = websockets_sync.ClientConnection
 
 PROTOCOL: Final = "rlstm.v1"
 FAILURES: Final = (WebSocketException, OSError, TimeoutError)
@@ -48,53 +51,26 @@ _connect_asyncio = _direct(websockets_asyncio.connect)
 _connect_sync = _direct(getattr(websockets_sync, "reconnect", websockets_sync.connect))
 
 
-class AsyncSocket:
-    """A connection of the asyncio client."""
-
-    def __init__(self, connection: websockets_asyncio.ClientConnection) -> None:
-        self._connection = connection
-
-    @classmethod
-    async def open(cls, arguments: Mapping[str, Any]) -> Self:
-        """Connect."""
-        return cls(await _connect_asyncio(**_OPTIONS, **arguments))
-
-    async def send(self, frame: str) -> None:
-        """Send a frame."""
-        await self._connection.send(frame)
-
-    async def receive(self, seconds: float | None) -> str | bytes:
-        """Wait for a frame. Raises TimeoutError."""
-        async with asyncio.timeout(seconds):
-            return await self._connection.recv()
-
-    async def close(self) -> None:
-        """Say goodbye, and close the connection."""
-        await self._connection.close()
+async def connect_async(arguments: Mapping[str, Any]) -> AsyncSocket:
+    """Connect, of the asyncio client."""
+    return await _connect_asyncio(**_OPTIONS, **arguments)
 
 
-class Socket:
-    """A connection of the blocking client."""
+async def receive_async(socket: AsyncSocket, seconds: float | None) -> str | bytes:
+    """Wait for a frame. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        return await socket.recv()
 
-    def __init__(self, connection: websockets_sync.ClientConnection) -> None:
-        self._connection = connection
 
-    @classmethod
-    def open(cls, arguments: Mapping[str, Any]) -> Self:
-        """Connect."""
-        return cls(_connect_sync(**_OPTIONS, **arguments).__enter__())
+def connect_sync(arguments: Mapping[str, Any]) -> Socket:
+    """Connect, of the blocking client."""
+    socket: Socket = _connect_sync(**_OPTIONS, **arguments).__enter__()
+    return socket
 
-    def send(self, frame: str) -> None:
-        """Send a frame."""
-        self._connection.send(frame)
 
-    def receive(self, seconds: float | None) -> str | bytes:
-        """Wait for a frame. Raises TimeoutError."""
-        return self._connection.recv(seconds)
-
-    def close(self) -> None:
-        """Say goodbye, and close the connection."""
-        self._connection.close()
+def receive_sync(socket: Socket, seconds: float | None) -> str | bytes:
+    """Wait for a frame. Raises TimeoutError."""
+    return socket.recv(seconds)
 
 
 class AsyncFeeder:

@@ -130,6 +130,9 @@ class Principal:
             raise Forbidden(f"this key lacks the scope {' or '.join(scopes)}")
 
 
+LOCAL = Principal()
+"""Who asks a server without keys: the user of this machine."""
+
 NOBODY = Principal(tenant="", scopes=frozenset())
 """Who asks for what is open: no tenant of any key."""
 
@@ -306,7 +309,7 @@ class AuthLayer:
             raise Forbidden("without keys the server answers to this machine's own names only")
         if not _from_own_page(headers):
             raise Forbidden("without keys the server answers to no other web page")
-        return Principal()
+        return LOCAL
 
 
 def _check_path(path: str) -> None:

@@ -50,15 +50,7 @@ class Changes:
 
         Raises NotFound, Gone, VersionMismatch, Conflict, IdempotencyMismatch, InFlight.
         """
-        digest = partial(
-            requests.request_digest,
-            "append",
-            session=request.session,
-            passage=request.passage,
-            learn=request.learn,
-            final=request.final,
-            scores=request.scores,
-        )
+        digest = partial(requests.append_digest, request)
         body_hash = await requests.off_loop(requests.size_of(request.passage), digest)
         change = _change(request, body_hash)
 
@@ -86,7 +78,7 @@ class Changes:
         ttl_seconds, metadata, learning = request.ttl_seconds, request.metadata, request.learning
         if ttl_seconds is None and metadata is None and learning is None:
             raise InvalidField("body", "give at least one of ttl_seconds, metadata and learning")
-        requests.check_facts(ttl_seconds=ttl_seconds, metadata=metadata)
+        requests.check_metadata(metadata or {})
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             facts = copy.facts

@@ -22,6 +22,7 @@ from rlstm_server.schemas.sessions import (
     ForkRequest,
     ImportRequest,
 )
+from rlstm_server.schemas.text import MAX_RATE_SCALE
 from rlstm_server.store.base import SessionKey, new_operation_id, new_session_id
 
 _ROUNDING = 1.001
@@ -47,7 +48,7 @@ class Copies:
 
     async def fork(self, request: ForkRequest) -> CreatedSession:
         """Copy a session. See Engine.fork."""
-        requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds, metadata=request.metadata)
+        requests.check_metadata(request.metadata or {})
         source = requests.session_key(request.caller.tenant, request.session)
         body_hash = requests.request_digest(
             "fork",
@@ -76,7 +77,6 @@ class Copies:
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
         """Make a session of a file. See Engine.import_session."""
-        requests.check_facts(name=request.name, ttl_seconds=request.ttl_seconds)
         size = len(request.data)
         digest = await requests.off_loop(size, lambda: hashlib.sha256(request.data).hexdigest())
         body_hash = requests.request_digest(
@@ -155,7 +155,7 @@ def read_file(data: bytes, models: Models) -> Imported:
 def _check_bounds(state: SessionState) -> None:
     """Raise ImportRejected for what no session comes to by reading."""
     most = state.evaluator.calibration.config.max_norm_ratio * _ROUNDING
-    if state.adapted.rate_scale > requests.MAX_RATE_SCALE or not state.norm_ratio <= most:
+    if state.adapted.rate_scale > MAX_RATE_SCALE or not state.norm_ratio <= most:
         raise ImportRejected("the state is out of bounds")
     if len(state.place.pending) > requests.MAX_PENDING:
         raise ImportRejected("the state holds back more text than a session may")

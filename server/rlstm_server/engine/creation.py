@@ -79,7 +79,7 @@ class Creator:
 
     async def perform(self, request: CreateSession) -> CreatedSession:
         """Make a session. See Engine.create_session."""
-        requests.check_create(request)
+        requests.check_metadata(request.metadata)
         operation_id = request.key or new_operation_id()
         body_hash = creation_digest(request)
 

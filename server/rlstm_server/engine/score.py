@@ -85,7 +85,7 @@ class Scoring:
 
         Without adaptation they are those of :meth:`rlstm_model.local.LocalModel.score`, to the last bit.
         """
-        requests.check_score(request, self.limits)
+        requests.within("items", len(request.named_items), self.limits.score_items)
         served = self.models.named(request.model)
         given = request.named_items
         size = sum(requests.size_of(item.passage) + requests.size_of(item.before) for item in given)
@@ -116,7 +116,7 @@ class Scoring:
 
     async def rank(self, request: CandidatesRequest) -> CandidatesAnswer:
         """Rank continuations."""
-        requests.check_candidates(request, self.limits)
+        requests.within("candidates", len(request.candidates), self.limits.candidates)
         key = requests.session_key(request.caller.tenant, request.session)
         copy = await self.sessions.read(key, request.caller, request.min_version)
         size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)

@@ -29,6 +29,7 @@ FinishReason = Literal["stop", "length"]
 
 MAX_CHOICES: Final = 16
 MAX_STOPS: Final = 16
+MAX_STOP_CHARACTERS: Final = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class GenerationSettings:
     stop: tuple[str, ...] = ()
 
 
-StopString = Annotated[str, Field(min_length=1, max_length=256)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 StopStrings = Annotated[list[StopString], Field(fail_fast=True)]
 
 

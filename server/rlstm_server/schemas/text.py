@@ -41,6 +41,7 @@ DEFAULT_EXPERTS: Final = 2
 """Experts of a client that names no number and keeps the static one: that one, and one that learns."""
 
 MAX_TOP: Final = 100
+MAX_RATE_SCALE: Final = 10
 
 # ---- texts ------------------------------------------------------------------------------------------------
 
@@ -69,7 +70,7 @@ class Given(Strict):
             raise ValueError("give either text or tokens")
         return self
 
-    @property
+    @cached_property
     def passage(self) -> Passage:
         """The one of the two that was given."""
         return Passage(text=self.text, tokens=self.tokens)
@@ -174,14 +175,10 @@ class EngineLimits:
     append_tokens: int = 65_536
     score_items: int = 256
     score_tokens: int = 4_194_304
-    top: int = 100
     candidates: int = 256
     candidate_tokens: int = 65_536
     max_tokens: int = 65_536
     prompt_tokens: int = 65_536
-    choices: int = 16
-    stop_strings: int = 16
-    stop_characters: int = 256
     state_bytes: int = 2 * 2**20
     queued_jobs: int = 2_048
     queued_operations_per_session: int = 64
@@ -219,7 +216,7 @@ class AdaptationRequest(Strict):
         "`static` is false.",
     )
     rate_scale: float = Field(
-        default=1.0, ge=0, le=10, description="Multiplies the calibrated rate; 0 never learns."
+        default=1.0, ge=0, le=MAX_RATE_SCALE, description="Multiplies the calibrated rate; 0 never learns."
     )
     static: bool = Field(
         default=True, description="Carry the static reference, so that the gain is exact. Needed by experts."

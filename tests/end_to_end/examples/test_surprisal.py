@@ -67,17 +67,6 @@ def test_words_are_the_sums_of_their_tokens(example, tmp_path, server, client, s
         assert sum(float(word["adapted"]) for word in words) == pytest.approx(-item.totals.logprob)
 
 
-def test_a_space_counts_in_the_word_after_it_or_before_it(example, tmp_path, server, client):
-    """Leading: "cat" costs its space and itself; trailing: itself and the space after it."""
-    text = "The cat sat"
-    bits = [-value for value in client.score(text, unit="bits").items[0].logprobs]
-    (leading,) = table(example, tmp_path, server, [text], space="leading")
-    (trailing,) = table(example, tmp_path, server, [text], space="trailing")
-
-    assert float(leading[1]["static"]) == pytest.approx(sum(bits[3:7]))
-    assert float(trailing[1]["static"]) == pytest.approx(sum(bits[4:8]))
-
-
 def test_texts_read_together_are_one_session(example, tmp_path, server, client):
     """The second text costs what it costs after the first was learned."""
     texts = ["The quick brown fox. " * 6, "The quick brown fox."]

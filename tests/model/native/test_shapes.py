@@ -20,6 +20,7 @@ from tests.model import drawn, reference
 
 from rlstm_model import native
 from rlstm_model.config import ModelConfig
+from rlstm_model.native.library import digest
 from rlstm_model.native.packed import PackedModel, Rule, Space
 
 SOURCE = Path(native.__file__).parent / "src"
@@ -239,6 +240,7 @@ def checked_library(tmp_path_factory):
         *(("kernels.c", [f"-DRL_SET={s}", *f]) for s, f in sets.items()),
     ]
     flags = ["-std=c11", "-O1", "-g", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", *CHECKED]
+    flags.append(f'-DRL_SOURCES="{digest(SOURCE)}"')
     objects = [f"{folder}/{number}.o" for number in range(len(parts))]
     for (source, own), built in zip(parts, objects, strict=True):
         subprocess.run(["cc", *flags, *own, "-c", SOURCE / source, "-o", built], check=True)

@@ -220,9 +220,7 @@ async def test_a_session_does_not_begin_with_a_word_that_does_not_end(store, too
 
 async def test_every_limit_names_both_numbers(store, tools):
     """Over each limit: what was given and what is allowed; and the next good request works."""
-    limits = EngineLimits(
-        append_tokens=5, score_items=2, score_tokens=9, candidates=1, max_tokens=8, choices=2
-    )
+    limits = EngineLimits(append_tokens=5, score_items=2, score_tokens=9, candidates=1, max_tokens=8)
     async with tools.engine_on(store, limits=limits) as engine:
         talk = await tools.Talk.begin(engine)
         many = [Candidate(id="c", text="x")] * 2
@@ -242,7 +240,7 @@ async def test_every_limit_names_both_numbers(store, tools):
                 1,
             ),
             (tools.collect(engine.generate(tools.ask(max_tokens=9))), 9, 8),
-            (tools.collect(engine.generate(tools.ask(max_tokens=1, n=3))), 3, 2),
+            (tools.collect(engine.generate(tools.ask(max_tokens=3, n=3))), 9, 8),
         ]
         for call, given, limit in calls:
             with pytest.raises(TooLarge) as caught:

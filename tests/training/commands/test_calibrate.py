@@ -1,16 +1,10 @@
 """What ``rlstm calibrate`` is asked for, and with what it searches."""
 
-import json
-
 import numpy as np
 import pytest
 
 from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.checkpoint import ADAPTATION, load
-from rlstm_model.network.language_model import LanguageModel
-from rlstm_training.corpora.reading import held_out
-from rlstm_training.corpora.texts import excerpt
-from rlstm_training.evaluation.evaluation import DynamicReading, evaluator_of
 from rlstm_training.evaluation.measurements import Statistics, cores_of, most_fast_weights
 
 READING = ["--on", "three", "--length", 100, "--heads", 1, "--segments", 2]
@@ -53,39 +47,6 @@ def test_other_kinds_and_sizes_are_found_when_asked_for(calibrate, trained):
     words = ["--kind", "output_bias", "--kind", "subspace"]
     _, rules = calibrate(*words, "--fast-weights", 100, "--fast-weights", 50)
     assert rules == [("output_bias", 256), ("subspace", 100), ("subspace", 50)]
-
-
-@pytest.mark.parametrize(("words", "experts"), [((), 2), (("--experts", 1), 1), (("--experts", 4), 4)])
-def test_what_is_searched_is_what_is_served(calibrate, trained, words, experts):
-    """Sessions of so many experts; full fast weights, the yardstick, are a single one."""
-    done, _ = calibrate("--kind", "subspace", "--kind", "full", "--fast-weights", 60, *words, "--json")
-    rules = json.loads(done.stdout)["rules"]
-    assert [rule["experts"] for rule in rules] == [experts, 1]
-    checkpoint = load(trained)
-    calibrated = load_calibration(checkpoint.adaptation_file, checkpoint.parameters.config)
-    text = excerpt(checkpoint.vocab, held_out("three", "valid", 100), "three")
-    for rule in rules:
-        evaluator = evaluator_of(
-            LanguageModel.of(checkpoint.parameters), calibrated.choose(rule["rule"]["kind"]), bos_id=10
-        )
-        expected = DynamicReading(evaluator, experts=rule["experts"]).read(text)
-        bits = expected.bits_per_byte(expected.adapted_nats)
-        assert rule["chosen"]["bits_per_byte"]["three"] == pytest.approx(bits, abs=1e-6)
-
-
-def test_threads_change_no_figure(calibrate):
-    """What the threads read of the held-out texts, to the last bit."""
-    words = ["--kind", "subspace", "--kind", "full", "--fast-weights", 60, "--rate", 3e-3, "--json"]
-    one, _ = calibrate(*words, "--threads", 1)
-    two, _ = calibrate(*words, "--threads", 2)
-    assert two.stdout == one.stdout
-
-
-def test_what_is_asked_for_twice_is_calibrated_once(calibrate):
-    """A search is long, and two rules of one size could not be stored."""
-    words = ["--kind", "output_bias", "--kind", "subspace", "--kind", "output_bias"]
-    _, rules = calibrate(*words, "--fast-weights", 50, "--fast-weights", 50)
-    assert rules == [("output_bias", 256), ("subspace", 50)]
 
 
 @pytest.mark.parametrize(

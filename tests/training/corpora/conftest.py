@@ -17,8 +17,6 @@ def published():
         size=len(text),
         lines=0,
         tokens=3,
-        alphabet=b" begintruy",
-        distinct=10,
         checksums={"md5": hashlib.md5(text).hexdigest()},
     )
     return PublishedCorpus(

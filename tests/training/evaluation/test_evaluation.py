@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -49,9 +48,9 @@ def _passage(ids, name="text"):
     return Passage(name=name, ids=ids, bytes=len(ids))
 
 
-def _token_by_token(model, ids):
+def _token_by_token(model, ids, bos_id=BOS):
     """Nats of every token, one step of the model after the other, summed in Python's floats."""
-    state, last, nats = model.initial_state(1), BOS, 0.0
+    state, last, nats = model.initial_state(1), bos_id, 0.0
     for token in ids:
         features, state = model.step(torch.tensor([last]), state)
         nats -= model.log_probs(features)[0, token].item()
@@ -69,16 +68,11 @@ def test_static_loss_equals_single_steps(model, ids):
 def test_pitfall_20_first_tokens_and_ends_of_lines_count(model):
     """The first token is scored after bos, each line's end is a token, and the state goes on over it."""
     vocab = WordVocab.build("a b\nb a c\n" * 3)
-    encoded = vocab.encode("a b\nb a c\n")
-    assert encoded.ids.count(vocab.eos_id) == 2
-    assert len(encoded.ids) == 7
-    ids = encoded.ids
+    ids = vocab.encode("a b\nb a c\n").ids
+    assert (len(ids), ids.count(vocab.eos_id)) == (7, 2)
     result = StaticReading(model, bos_id=vocab.eos_id).read(_passage(ids))
-    state, last, nats = model.initial_state(1), vocab.eos_id, 0.0
-    for token in ids:
-        features, state = model.step(torch.tensor([last]), state)
-        nats, last = nats - model.log_probs(features)[0, token].item(), token
-    assert (result.tokens, result.static_nats) == (7, pytest.approx(nats, abs=1e-5))
+    expected = _token_by_token(model, ids, vocab.eos_id)
+    assert (result.tokens, result.static_nats) == (7, pytest.approx(expected, abs=1e-5))
 
 
 def test_pitfall_21_published_numbers_have_no_cold_starts(model, words):
@@ -88,14 +82,6 @@ def test_pitfall_21_published_numbers_have_no_cold_starts(model, words):
     assert striped_loss(model, ids, stripes=4, window=40) != pytest.approx(
         whole.static_nats / len(ids), abs=1e-4
     )
-
-
-def test_a_text_read_in_parts_is_one_text(model, ids):
-    """A reading goes on where it stopped: the parts' sum is the whole."""
-    reading = StaticReading(model, bos_id=BOS)
-    parts = [reading.read(_passage(part)) for part in (ids[:1], ids[1:50], ids[50:])]
-    whole = static_loss(model, _passage(ids), bos_id=BOS)
-    assert total("text", parts).static_nats == pytest.approx(whole.static_nats, abs=1e-4)
 
 
 def test_long_texts_are_read_in_slices(model, words, monkeypatch):
@@ -142,40 +128,19 @@ def streams(words):
 
 @pytest.mark.parametrize(("experts", "static"), [(1, True), (1, False), (2, True)])
 def test_texts_read_together_are_texts_read_alone(evaluator, streams, experts, static):
-    """Rows of one batch, whatever their lengths and rates: each costs what it costs in its own session."""
-    states = [evaluator.start(rate_scale=scale, static=static, experts=experts) for _, scale in streams]
-    together = read_together(
-        evaluator, [Stream(passage, state) for (passage, _), state in zip(streams, states, strict=True)]
-    )
-    for (passage, _), state, found in zip(streams, states, together, strict=True):
-        alone = list(evaluator.observe(state, passage.ids))
-        adapted = -sum(observed.scores.total for observed in alone)
-        assert found.adapted_nats == pytest.approx(adapted, abs=1e-5 * len(passage.ids))
-        assert found.updates == sum(observed.updates for observed in alone)
-        assert (found.text, found.tokens, found.bytes) == (passage.name, len(passage.ids), passage.bytes)
+    """Rows of one batch, whatever their lengths and rates: each costs, to the last bit, what it does alone.
 
-
-def test_reading_together_is_dynamic_reading(evaluator, streams):
-    """The same evaluations to the last bit, the static ones too."""
-    chosen = [stream for stream in streams if stream[0].ids]
-    together = read_together(
-        evaluator, [Stream(passage, evaluator.start(rate_scale=scale)) for passage, scale in chosen]
-    )
-    alone = [DynamicReading(evaluator, rate_scale=scale).read(passage) for passage, scale in chosen]
-    assert together == alone
+    Every token of every text is told once; no streams are no evaluations.
+    """
+    given, done = {"static": static, "experts": experts}, []
+    starts = [Stream(passage, evaluator.start(rate_scale=scale, **given)) for passage, scale in streams]
+    together = read_together(evaluator, starts, done.append)
+    assert together == [
+        DynamicReading(evaluator, rate_scale=scale, **given).read(passage) for passage, scale in streams
+    ]
     assert together[0].adapted_nats != together[0].static_nats
-
-
-def test_reading_together_tells_how_far_it_is(model, calibration, streams):
-    """Every token of every text is told once."""
-    evaluator, done = evaluator_of(model, calibration, bos_id=BOS), []
-    read_together(evaluator, [Stream(passage, evaluator.start()) for passage, _ in streams], done.append)
     assert sum(done) == sum(len(passage.ids) for passage, _ in streams)
-
-
-def test_nothing_is_read_together(model, calibration):
-    """No streams, no evaluations."""
-    assert read_together(evaluator_of(model, calibration, bos_id=BOS), []) == []
+    assert read_together(evaluator, []) == []
 
 
 def test_a_state_that_is_no_number_is_raised(model, calibration, streams):
@@ -192,19 +157,6 @@ def test_without_the_static_reference(evaluator, ids):
     result = DynamicReading(evaluator, static=False).read(_passage(ids))
     assert result.static_nats is None
     assert result.adapted_nats == DynamicReading(evaluator).read(_passage(ids)).adapted_nats
-
-
-def test_measures_of_a_known_loss(model):
-    """Bits and perplexity of a fair coin: one bit a token; bytes count as bytes."""
-    coin = Passage(name="coin", ids=[0] * 8, bytes=16)
-    result = static_loss(model, coin, bos_id=BOS)
-    nats = 8 * math.log(2)
-    assert result.bits_per_token(nats) == pytest.approx(1)
-    assert result.bits_per_byte(nats) == pytest.approx(0.5)
-    assert result.perplexity(nats) == pytest.approx(2)
-    measures = result.to_json()["static"]
-    assert measures["perplexity"] == pytest.approx(math.exp(result.static_nats / 8))
-    assert result.to_json()["adapted"] is None
 
 
 def test_pitfall_22_totals_weigh_by_tokens(model, ids):

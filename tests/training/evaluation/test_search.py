@@ -109,23 +109,6 @@ def test_regret_is_the_part_of_the_possible_gain_that_is_missed(data, texts, cou
     np.testing.assert_allclose(found, ((bits_TX - bits_TX.min(0)) / gain_X).mean(1), rtol=1e-12, atol=1e-12)
 
 
-def test_every_text_counts_by_what_it_may_gain():
-    """A text that gains three bits does not outweigh one that gains a tenth, as it would in mean bits."""
-    trials = _trials((2.0, 5.0), (1.9, 2.2), (1.98, 2.0), (2.1, 1.9))
-    assert min(trials.tried, key=lambda trial: trial.mean) is not trials.best
-    assert trials.best.setting.rate == 1.0
-    assert trials.regret(trials.static) == pytest.approx(1.0)
-
-
-@given(BITS, st.lists(BITS, min_size=1))
-def test_of_one_text_regret_orders_as_bits_do(static, bits):
-    """So a published number's search, on one validation text, chooses what has the least bits."""
-    trials = _trials((static,), *([each] for each in bits))
-    order = sorted(trials.tried, key=lambda trial: (trial.mean, trial.setting))
-    assert sorted(trials.tried, key=lambda t: (trials.regret(t.bits_per_byte), t.setting)) == order
-    assert trials.best is order[0]
-
-
 def test_the_gentlest_of_equals_and_never_a_nan():
     """Ties go to the smaller rate; a rate that broke the model on any text cannot win, nor be the least."""
     nan, inf = math.nan, math.inf

@@ -103,7 +103,7 @@ class _Exchange:
             raise RuntimeError("the stream has no connection")
         owed, seconds = bool(self._frames.unacknowledged), self._connection._timeout
         try:
-            return self._frames.take(await self._socket.receive(seconds))
+            return self._frames.take(await _sockets.receive_async(self._socket, seconds))
         except TimeoutError as error:
             if owed:
                 late = f"no answer in {seconds} seconds"
@@ -133,7 +133,8 @@ class _Exchange:
         async with self._lock:
             if self._socket is not None:
                 await self._socket.close()
-            self._socket = await AsyncSocket.open(_http.websocket(self._connection._http, self._frames.call))
+            where = _http.websocket(self._connection._http, self._frames.call)
+            self._socket = await _sockets.connect_async(where)
             for frame in self._frames.unacknowledged:
                 await self._socket.send(frame)
 

@@ -104,7 +104,7 @@ class _Exchange:
             raise RuntimeError("the stream has no connection")
         owed, seconds = bool(self._frames.unacknowledged), self._connection._timeout
         try:
-            return self._frames.take(self._socket.receive(seconds))
+            return self._frames.take(_sockets.receive_sync(self._socket, seconds))
         except TimeoutError as error:
             if owed:
                 late = f"no answer in {seconds} seconds"
@@ -134,7 +134,8 @@ class _Exchange:
         with self._lock:
             if self._socket is not None:
                 self._socket.close()
-            self._socket = Socket.open(_http.websocket(self._connection._http, self._frames.call))
+            where = _http.websocket(self._connection._http, self._frames.call)
+            self._socket = _sockets.connect_sync(where)
             for frame in self._frames.unacknowledged:
                 self._socket.send(frame)
 
