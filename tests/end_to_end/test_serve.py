@@ -47,15 +47,11 @@ def test_a_session_outlives_its_server(start, tmp_path):
 
 
 def test_a_session_goes_on_where_other_bits_are_computed(start, tmp_path):
-    """A build without fused multiply-adds has another identity: it takes up a stored state, and scores alike."""
-    first, rest, asked = (
-        "It was the best of times. " * 8,
-        "It was the worst of times. " * 8,
-        {"scores": "tokens"},
-    )
+    """A build without fused multiply-adds has another identity: it takes up a state, and scores alike."""
+    first, rest = "It was the best of times. " * 8, "It was the worst of times. " * 8
 
     def append(client, session, text):
-        answer = client.post(f"/sessions/{session}/append", json={"text": text, **asked})
+        answer = client.post(f"/sessions/{session}/append", json={"text": text, "scores": "tokens"})
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -70,9 +66,8 @@ def test_a_session_goes_on_where_other_bits_are_computed(start, tmp_path):
         assert server.end()[0] == 0
     if here == there:
         pytest.skip("this machine has the portable instructions alone")
-    assert (stayed["numerics"], went["numerics"]) == (here, there)
     assert (went["version"], went["position"]) == (stayed["version"], stayed["position"])
-    one, other = (answer["columns"]["logprobs"] for answer in (stayed, went))
+    one, other = (answer["logprobs"] for answer in (stayed, went))
     assert one != other
     assert other == pytest.approx(one, abs=1e-4)
     with start(data_dir=tmp_path) as server, server.client() as client:
