@@ -100,4 +100,5 @@ bench: $(INSTALLED)
 	$(BIN)/python -m pytest tests/end_to_end/examples -m bench --capture no
 
 bench-gpu: $(INSTALLED)
+	$(BIN)/python -m benchmarks.rows --device cuda
 	$(BIN)/python -m benchmarks.gpu
