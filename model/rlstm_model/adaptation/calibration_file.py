@@ -70,8 +70,7 @@ def load_calibration(path: Path, config: ModelConfig) -> CalibrationSet:
             choices=_rules(held.metadata),
             fingerprint=hashlib.sha256(data).hexdigest(),
         )
-        for choice in calibrated.choices:
-            _check_rule(calibrated, choice)
+        calibrated.check()
     except (OSError, SafetensorError) as error:
         raise CalibrationError(f"{path}: missing, damaged or no safetensors file ({error})") from error
     except (ValueError, RecursionError) as error:
@@ -116,12 +115,6 @@ def _rules(metadata: Mapping[str, str]) -> tuple[AdaptationConfig, ...]:
     if not isinstance(data.get("rules"), list) or set(data) != {"format_version", "rules"}:
         raise ValueError("its metadata must hold a list of rules, and nothing else")
     return tuple(AdaptationConfig.from_json(rule) for rule in data["rules"])
-
-
-def _check_rule(calibrated: CalibrationSet, choice: AdaptationConfig) -> None:
-    calibration = calibrated.statistics.calibration(choice)
-    if choice.rule == "rms" and not calibration.rms_P.any():
-        raise ValueError(f"the statistics of {choice.kind} of {choice.num_fast_weights:,} are all zero")
 
 
 def _statistics(held: stored.Stored, config: ModelConfig) -> GradientStatistics:

@@ -84,6 +84,12 @@ const char *rl_instructions(void) { return chosen()->name; }
 
 const char *rl_identity(void) { return chosen()->identity; }
 
+#if !defined(RL_SOURCES)
+#define RL_SOURCES ""
+#endif
+
+const char *rl_sources(void) { return RL_SOURCES; }
+
 /* ---- threads -------------------------------------------------------------------------------------------- */
 
 #if defined(_WIN32)

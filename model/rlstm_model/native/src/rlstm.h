@@ -167,4 +167,7 @@ RL_API const char *rl_identity(void);
 /* The instruction set that was chosen: "avx512", "avx2", "neon", "portable". */
 RL_API const char *rl_instructions(void);
 
+/* The digest of these sources, which the build gives; a library of others is refused. */
+RL_API const char *rl_sources(void);
+
 #endif
