@@ -78,6 +78,11 @@ class Request(Strict):
         return made
 
     @property
+    def call(self) -> Call:
+        """Who asks, and how."""
+        return self._call
+
+    @property
     def caller(self) -> Caller:
         """Who asks."""
         return self._call.caller
