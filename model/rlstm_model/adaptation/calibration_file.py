@@ -102,7 +102,7 @@ def _grouped(
 
 def _dtype(name: str, array: Floats) -> str:
     """What an array is stored as."""
-    small = name.startswith("rms.") and float(array.mean(dtype=np.float64)) < _SMALL
+    small = name.startswith("rms.") and array.size > 0 and float(array.mean(dtype=np.float64)) < _SMALL
     return "BF16" if small or name.endswith("bias") else _DTYPES[name.partition(".")[0]]
 
 

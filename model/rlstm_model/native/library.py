@@ -1,10 +1,12 @@
 """The built library, found beside this file, and whether it is that of the sources beside it.
 
-The build backend (`hatch_build.py`) runs this file alone, so it imports nothing of the package.
+RLSTM_NATIVE names another one, such as one with sanitizers. The build backend (`hatch_build.py`) runs this
+file alone, so it imports nothing of the package.
 """
 
 import ctypes
 import hashlib
+import os
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -30,7 +32,8 @@ def digest(sources: Path) -> str:
 def library() -> ctypes.CDLL:
     """The built library. Raises NativeUnavailable."""
     folder = Path(__file__).parent
-    paths = [folder / name for name in NAMES if (folder / name).exists()]
+    asked = os.environ.get("RLSTM_NATIVE")
+    paths = [Path(asked)] if asked else [folder / name for name in NAMES if (folder / name).exists()]
     if not paths:
         raise NativeUnavailable(f"the native core was not built: install a C compiler, then {AGAIN}")
     loaded = _loaded(paths[0])
