@@ -1,8 +1,13 @@
-"""A memory of the newest tokens, whose n-gram counts are interpolated into given distributions."""
+"""A memory of the newest tokens: n-gram counts that are mixed with what experts say (`src/memory.c`).
 
-from collections.abc import Iterable, Sequence
+A memory is a value: reading gives the one after. Its counts are an index that is derived from its tokens; the
+newest value has it at hand, and an older one counts again. Shape suffixes: T tokens, V vocabulary, K experts.
+"""
+
+from collections.abc import Sequence
 from ctypes import c_void_p
-from typing import NamedTuple
+from enum import IntEnum
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,95 +15,124 @@ from numpy.typing import NDArray
 from rlstm_model.native.library import library
 from rlstm_model.native.packed import Floats, padded
 
+ORDERS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 20)
+"""Tokens of the contexts whose successors are counted."""
 
-class Order(NamedTuple):
-    """Contexts of one length, and what is taken from counts after them.
-
-    length     tokens of a context
-    discounts  d_1, d_2, d_3: from a count of one, two, or more; 0 to 1, 2 and 3
-    theta      at least 0: how much the order below counts, in occurrences
-    """
-
-    length: int
-    discounts: tuple[float, float, float] = (0.75, 0.75, 0.75)
-    theta: float = 1.0
+CAPACITY: Final = 8_192
+"""Tokens that are remembered."""
 
 
-class Memory:
-    """Exact counts of what followed contexts among the newest ``capacity`` tokens.
+class Mode(IntEnum):
+    """What becomes of the tokens that are read."""
 
-    ``tokens`` are all that it is made of: another memory that counts them is the same, to the last bit.
-    """
+    LOOK = 0  # nothing
+    CONTEXT = 1  # they are what the next ones follow
+    LEARN = 2  # and they are counted, and the mixing follows them
 
-    def __init__(self, vocab_size: int, orders: Sequence[Order], capacity: int = 8192) -> None:
+
+class Index:
+    """Counts of what followed contexts among the newest tokens. Not thread-safe."""
+
+    def __init__(self, vocab_size: int, capacity: int, orders: Sequence[int]) -> None:
         """Raises ValueError for orders that do not ascend, MemoryError where there is no room."""
-        lengths = [order.length for order in orders]
-        if lengths != sorted(set(lengths)) or not lengths or lengths[0] < 1:
-            raise ValueError(f"orders must ascend from 1, not {lengths}")
-        for order in orders:
-            inside = all(0 <= d <= count for count, d in enumerate(order.discounts, 1))
-            if not inside or not order.theta >= 0 or order.theta + order.discounts[0] <= 0:
-                raise ValueError(f"discounts must lie between 0 and their count, theta above 0: {order}")
-        self._vocab_size, self._stride, self.capacity = vocab_size, padded(vocab_size), capacity
-        numbers = np.array([(*order.discounts, order.theta) for order in orders], np.float32)
+        if list(orders) != sorted(set(orders)) or not orders or orders[0] < 1:
+            raise ValueError(f"orders must ascend from 1, not {list(orders)}")
+        self.vocab_size, self.capacity, self.orders = vocab_size, capacity, tuple(orders)
+        self.read = 0
+        """Tokens so far: a value whose number is another is not of this moment."""
         self._library = library()
-        self._memory: int | None = self._library.rl_memory_new(
-            capacity,
-            vocab_size,
-            len(orders),
-            np.array(lengths, np.int32).ctypes.data,
-            numbers.ctypes.data,
+        lengths = np.array(orders, np.int32)
+        self.pointer: int | None = self._library.rl_memory_new(
+            capacity, vocab_size, len(orders), lengths.ctypes.data
         )
-        if not self._memory:
+        if not self.pointer:
             raise MemoryError(f"a memory of {capacity} tokens does not fit")
-        self._kept = lengths[-1]
-        self._tokens = np.empty(0, np.int32)
 
     def __del__(self) -> None:
-        if memory := getattr(self, "_memory", None):
-            self._library.rl_memory_free(memory)
+        if pointer := getattr(self, "pointer", None):
+            self._library.rl_memory_free(pointer)
 
     @property
-    def tokens(self) -> NDArray[np.int32]:
-        """What is remembered, and the context before it, oldest first."""
-        return self._tokens
+    def kept(self) -> int:
+        """Tokens that it is made of, at most: those that are counted, and the context of the oldest."""
+        return self.capacity + self.orders[-1]
 
-    def add(self, tokens: Iterable[int]) -> None:
-        """Count tokens. Raises ValueError for one outside the vocabulary."""
-        added = np.fromiter(tokens, np.int32)
-        if added.size and not 0 <= added.min() <= added.max() < self._vocab_size:
+    def add(self, marked: NDArray[np.int32]) -> None:
+        """Count the tokens of a value again."""
+        ids, counted = np.ascontiguousarray(marked >> 1), np.ascontiguousarray(marked & 1, np.uint8)
+        if self._library.rl_memory_add(self.pointer, ids.ctypes.data, len(ids), counted.ctypes.data):
             raise ValueError("a token lies outside the vocabulary")
-        self._library.rl_memory_add(self._memory, added.ctypes.data, added.size)
-        self._keep(added)
 
-    def read(
-        self, experts: Sequence[Floats], tokens: Sequence[int], *, count: bool = True
-    ) -> tuple[list[Floats], NDArray[np.int32]]:
-        """Experts' log-probabilities ``[T, V]`` of the next tokens, with the memory.
 
-        They are rows with room for padding, as :meth:`Pool.window` gives them. Also how many orders had seen
-        each token's context. Each token is counted right after it is read, unless ``count`` is false. Raises
-        ValueError for one outside the vocabulary.
+class Memory(NamedTuple):
+    """A memory at one moment: never written to.
+
+    marked  the newest tokens, oldest first: twice the token, plus 1 where it is counted
+    values  float32, what was learned beside the counts: shares of orders, and weights of the mixing
+    read    tokens so far
+    index   of the newest value that came of this one
+    """
+
+    marked: NDArray[np.int32]
+    values: Floats
+    read: int
+    index: Index
+
+    @classmethod
+    def start(
+        cls, vocab_size: int, experts: int, capacity: int = CAPACITY, orders: Sequence[int] = ORDERS
+    ) -> "Memory":
+        """Before any token. Raises ValueError for orders that do not ascend."""
+        values = np.empty(size_of(experts, orders), np.float32)
+        library().rl_memory_begin(len(orders), experts, values.ctypes.data)
+        return cls(np.empty(0, np.int32), values, 0, Index(vocab_size, capacity, orders))
+
+    def mix(
+        self, experts: Sequence[Floats], tokens: Sequence[int], mode: Mode, context: Sequence[int] = ()
+    ) -> tuple[Floats, "Memory"]:
+        """Log-probabilities ``[T, V]`` of the next tokens, of experts' and the memory, and the memory after.
+
+        ``experts`` are ``[T, V]``, with room for padding (:meth:`Pool.window`). ``context``: tokens that were
+        read since, and are not in the memory; with them tokens can only be looked at. Each token is counted
+        right after it is read: a text may be cut anywhere. Raises ValueError for a token outside the vocabulary.
         """
-        given = np.array(tokens, np.int32)
-        mixed = [np.empty((len(given), self._stride), np.float32) for _ in experts]
-        matches = np.empty(len(given), np.int32)
-        code = self._library.rl_memory_read(
-            self._memory,
+        index = self._opened()
+        newest = [*(self.marked[-index.orders[-1] :] >> 1), *context][-index.orders[-1] :]
+        line = np.array([*newest, *tokens], np.int32)
+        values, stride = self.values.copy(), padded(index.vocab_size)
+        mixed = np.empty((len(tokens), stride), np.float32)
+        code = library().rl_memory_read(
+            index.pointer,
             len(experts),
-            self._stride,
+            stride,
             (c_void_p * len(experts))(*(rows.ctypes.data for rows in experts)),
-            len(given),
-            given.ctypes.data,
-            (c_void_p * len(experts))(*(rows.ctypes.data for rows in mixed)),
-            matches.ctypes.data,
-            int(count),
+            len(tokens),
+            line.ctypes.data,
+            len(newest),
+            values.ctypes.data,
+            mixed.ctypes.data,
+            mode,
         )
         if code != 0:
             raise ValueError("a token lies outside the vocabulary")
-        if count:
-            self._keep(given)
-        return [rows[:, : self._vocab_size] for rows in mixed], matches
+        rows = mixed[:, : index.vocab_size]
+        if mode is Mode.LOOK:
+            return rows, self
+        index.read += len(tokens)
+        added = np.array(tokens, np.int32) << 1 | (mode is Mode.LEARN)
+        marked = np.concatenate((self.marked, added))[-index.kept :]
+        return rows, Memory(marked, values, index.read, index)
 
-    def _keep(self, added: NDArray[np.int32]) -> None:
-        self._tokens = np.concatenate((self._tokens, added))[-(self.capacity + self._kept) :]
+    def _opened(self) -> Index:
+        """The index of this very moment."""
+        if self.index.read == self.read:
+            return self.index
+        index = Index(self.index.vocab_size, self.index.capacity, self.index.orders)
+        index.add(self.marked)
+        index.read = self.read
+        return index
+
+
+def size_of(experts: int, orders: Sequence[int] = ORDERS) -> int:
+    """How many numbers a memory learns beside its counts."""
+    return int(library().rl_memory_learned(len(orders), experts))
