@@ -1,14 +1,14 @@
 """What learning saves, by each rule of a checkpoint, beside full fast weights: `python -m benchmarks.adapt`.
 
-Every text is a session of its own, and all sessions of a rule are rows of the same batches. Nothing is chosen
-here: rules come as they were calibrated. Full fast weights of one expert are read at 1/3, 1 and 3 times their
-rate; of these the best for each text counts, in hindsight.
+Every text is a session of its own, and all sessions of a method are rows of the same batches. Nothing is
+chosen here: rules come as they were calibrated. Full fast weights of one expert are read at 1/3, 1 and 3
+times their rate; of these the best for each text counts, in hindsight.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
-from matplotlib.figure import Figure
 
 from benchmarks.cases import backend_on, evaluator_of
 from benchmarks.models import Subject
@@ -43,13 +42,9 @@ from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Evaluation, Stream, read_together
 
 CORPUS, PREFIX, SEGMENTS_OF_CORPUS = "wikitext-2", 5_000, 10
-SUFFIXES = (".svg", ".png")
 HINDSIGHT = (1 / 3, 1.0, 3.0)
 SINGLES = tuple(sorted(rate * factor for rate in EXPERT_RATES[4] for factor in (0.1, 1.0, 10.0)))
 """The single rates that a mixture of four is held against: its own, and 1/10 and 10 times those."""
-
-# Fast weights of all sessions that are read at once: some five times this many numbers are in memory.
-WEIGHTS_AT_ONCE = 2**26
 
 Bits = Mapping[str, float]
 """Bits per byte by text; NaN where a session could compute nothing."""
@@ -108,28 +103,24 @@ class Reader:
             return {}
         rule = self.subject.calibrated.statistics.calibration(wanted[0].rule)
         evaluator = evaluator_of(backend_on(self.device, self.subject, rule), self.subject, rule)
-        weights = rule.config.num_fast_weights
         with self._progress(name_of(rule.config), len(wanted)) as advance:
-            for batch in batches(wanted, len(self.passages) * weights):
-                streams = [stream for method in batch for stream in self._streams(evaluator, method)]
+            for method in wanted:
+                k = method.experts
+                start = evaluator.start(rate_scale=method.rate_scale, experts=k, static=k > 1)
+                streams = [Stream(passage, start) for passage in self.passages]
                 read = read_each(evaluator, streams, advance)
-                for place, method in enumerate(batch):
-                    own = read[place * len(self.passages) :][: len(self.passages)]
-                    outcomes[method] = Outcome(
-                        method=method,
-                        bytes=method.learning * weights * np.dtype(rule.space.dtype).itemsize,
-                        bits=_bits(own),
-                        guards=sum(each.guards for each in own),
-                    )
+                outcomes[method] = Outcome(
+                    method=method,
+                    bytes=method.learning
+                    * rule.config.num_fast_weights
+                    * np.dtype(rule.space.dtype).itemsize,
+                    bits=_bits(read),
+                    guards=sum(each.guards for each in read),
+                )
         return outcomes
 
     def _progress(self, label: str, readings: int) -> Any:
         return progress_bar(label, readings * sum(len(passage.ids) for passage in self.passages))
-
-    def _streams(self, evaluator: DynamicEvaluator, method: Method) -> list[Stream]:
-        k = method.experts
-        start = evaluator.start(rate_scale=method.rate_scale, experts=k, static=k > 1)
-        return [Stream(passage, start) for passage in self.passages]
 
 
 def read_each(
@@ -144,18 +135,6 @@ def read_each(
         if len(streams) > 1:
             return [result for each in streams for result in read_each(evaluator, [each], advance)]
         return [Evaluation.of(streams[0].passage, adapted=math.nan)]
-
-
-def batches(methods: Sequence[Method], weights: int) -> Iterator[list[Method]]:
-    """As many methods at once as memory allows, at least one; an expert of all texts has ``weights``."""
-    batch: list[Method] = []
-    for method in methods:
-        if batch and sum(each.learning for each in (*batch, method)) * weights > WEIGHTS_AT_ONCE:
-            yield batch
-            batch = []
-        batch.append(method)
-    if batch:
-        yield batch
 
 
 def _bits(results: Sequence[Evaluation]) -> Bits:
@@ -339,29 +318,6 @@ class Results:
         better, count = self.better(mixtures), len(self.streams)
         typer.echo(f"better than the best single rate in hindsight on {better} of {count} streams")
 
-    def plot(self, path: Path) -> None:
-        """Shares of all texts against the bytes of a session's fast weights."""
-        figure = Figure(figsize=(7.0, 3.6))
-        axes = figure.add_subplot(
-            xlabel="bytes of a session's fast weights",
-            ylabel="% of what full fast weights save",
-            title=f"{self.model}: what learning saves",
-            xscale="log",
-        )
-        lines: dict[str, list[tuple[int, float]]] = {}
-        for outcome in sorted(self.outcomes, key=lambda outcome: outcome.bytes):
-            part, method = self.shares(outcome)["all"], outcome.method
-            if part is not None:
-                points = lines.setdefault(f"{method.rule.kind}, {method.experts} experts", [])
-                points.append((outcome.bytes, 100 * part))
-        for label, points in lines.items():
-            axes.plot(*zip(*points, strict=True), marker=".", label=label)
-        if self.full is not None:
-            axes.plot(self.full.bytes, 100.0, ".", label="full, best rate in hindsight")
-        axes.grid(visible=True, alpha=0.3)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
-        figure.savefig(path, bbox_inches="tight", dpi=150)
-
 
 def _figure(bits: float | None) -> str:
     return "not finite" if bits is None or not math.isfinite(bits) else f"{bits:.4f}"
@@ -434,7 +390,6 @@ def adapt(
     experts: Annotated[list[int] | None, typer.Option(help="How many experts (1, 2 and 4).")] = None,
     mixture: Annotated[bool, typer.Option("--mixture", help="Mixtures of four beside single rates.")] = False,
     full_from: Annotated[Path | None, typer.Option(help="Full's figures, from an earlier --json.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw shares against bytes, .svg or .png.")] = None,
     threads: Threads = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -446,8 +401,6 @@ def adapt(
     """
     if whole and prefix is not None:
         raise typer.BadParameter("--whole reads all bytes", param_hint="--prefix")
-    if plot is not None and (plot.suffix not in SUFFIXES or not plot.parent.is_dir()):
-        raise typer.BadParameter(f"{plot}: must end in .svg or .png, in a folder that is there")
     if not set(experts or EXPERT_RATES) <= set(EXPERT_RATES):
         raise typer.BadParameter(f"must be of {', '.join(map(str, EXPERT_RATES))}", param_hint="--experts")
     place = prepare_device(device, threads)
@@ -472,16 +425,10 @@ def adapt(
         outcomes=[outcomes[Method(rule=each, experts=count)] for each in rules for count in counts],
         mixtures={each: mixed(each, frozen, outcomes) for each in rules if mixture},
     )
-    _tell(results, plot, as_json)
-
-
-def _tell(results: Results, plot: Path | None, as_json: bool) -> None:
     if as_json:
         show_json(results.to_json())
     else:
         results.show()
-    if plot is not None:
-        results.plot(plot)
 
 
 if __name__ == "__main__":

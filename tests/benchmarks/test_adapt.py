@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import adapt as module
-from benchmarks.adapt import SINGLES, Method, Reader, adapt, batches, mean, mixed, mixture_methods, share
+from benchmarks.adapt import SINGLES, Method, Reader, adapt, mean, mixed, mixture_methods, share
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import DynamicReading, Stream, evaluator_of, static_loss
 
@@ -22,10 +22,8 @@ def passages():
     return [Passage(name=name, ids=list(raw), bytes=len(raw)) for name, raw in texts.items()]
 
 
-@pytest.mark.parametrize("limit", [0, 2**26])
-def test_each_number_is_that_of_its_session_alone(subject, network, passages, monkeypatch, limit):
-    """All experts, rates and texts are read together, as memory allows, and none changes another."""
-    monkeypatch.setattr(module, "WEIGHTS_AT_ONCE", limit)
+def test_each_number_is_that_of_its_session_alone(subject, network, passages):
+    """All texts are read together, and none changes another."""
     reader = Reader(subject=subject, passages=passages, device=torch.device("cpu"))
     for rule in subject.calibrated.choices:
         methods = [Method(rule=rule, experts=k) for k in (1, 2, 4)] + [Method(rule=rule, rate_scale=30.0)]
@@ -40,14 +38,6 @@ def test_each_number_is_that_of_its_session_alone(subject, network, passages, mo
     for passage in passages:
         told = static_loss(network, passage, bos_id=BOS)
         assert frozen[passage.name] == pytest.approx(told.bits_per_byte(told.static_nats), abs=1e-6)
-
-
-def test_memory_limits_what_is_read_at_once(subject, monkeypatch):
-    """At least one method; one of several experts has as many weights as learn."""
-    monkeypatch.setattr(module, "WEIGHTS_AT_ONCE", 4)
-    methods = [Method(rule=subject.calibrated.default, experts=k) for k in (1, 2, 4)]
-    assert [len(batch) for batch in batches(methods, 1)] == [2, 1]
-    assert [len(batch) for batch in batches(methods, 9)] == [1, 1, 1]
 
 
 def test_a_state_that_cannot_be_used_costs_no_number(subject, network, passages):
@@ -112,10 +102,9 @@ def test_the_command(figures, checkpoint, own_folder, type_command, tmp_path):
     for row in told["rows"]:
         expected = share(told["static"][name], full, row["bits_per_byte"][name])
         assert row["share"] == {name: expected, "streams": None, "all": expected}
-    earlier, plot = tmp_path / "earlier.json", tmp_path / "shares.svg"
+    earlier = tmp_path / "earlier.json"
     earlier.write_text(json.dumps(told))
-    assert figures("--mixture", "--full-from", earlier, "--plot", plot) == told
-    assert "<svg" in plot.read_text()
+    assert figures("--mixture", "--full-from", earlier) == told
     words = ["--corpus", own_folder, "--prefix", 2, "--threads", 1]
     other = type_command(adapt, checkpoint, *words, "--full-from", earlier)
     assert "another model, calibration or text" in " ".join(other.stderr.replace("│", " ").split())
