@@ -19,7 +19,8 @@ from rlstm_model import native
 from rlstm_model.adaptation.backend import Backend, Read, Row
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.adaptation.state import AdaptedState, Cursor, NonFiniteState
+from rlstm_model.adaptation.state import AdaptedState, Cursor, ExpertConfig, NonFiniteState
+from rlstm_model.native.memory import ORDERS, Memory, Mode
 from rlstm_model.scores import Floats, TokenScores, alternatives, at_least_the_floor
 from rlstm_model.vocab import InvalidToken, check_ids
 
@@ -79,7 +80,7 @@ class ObserveChunk:
     def learns(self) -> bool:
         """Whether a step is taken after these tokens."""
         idle = self.learner.calibration.idle or self.state.rate_scale == 0
-        return self.ends and any(self.flags) and not idle
+        return self.ends and any(self.flags) and not idle and bool(self.state.expert_config.rates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +98,20 @@ class FrozenExperts:
     cursor: Cursor
     static: bool = False
     logprobs_only: bool = False
+    memory: Memory | None = None
+
+    def mixed(self, reads: "Sequence[Read]", cursor: Cursor, ids: Sequence[int]) -> list[Floats]:
+        """The log-probabilities that are mixed of the tokens: of the last rows, and of the memory."""
+        experts = [
+            read.log_probs_TV for read in reads[len(reads) - cursor.experts + (self.memory is not None) :]
+        ]
+        if self.memory is not None:
+            experts.append(self.memory.mix(experts, ids, Mode.LOOK, cursor.context)[0])
+        return experts
+
+    def context_after(self, cursor: Cursor, ids: Sequence[int]) -> tuple[int, ...]:
+        """What a memory will see before the next token, beside its own."""
+        return () if self.memory is None else (*cursor.context, *ids)[-ORDERS[-1] :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,13 +185,14 @@ class NextToken:
     experts: Sequence[Floats]
     states_R2U: Floats
     before: Cursor
+    reader: FrozenExperts
 
     def after(self, token: int) -> Cursor:
         """The place after ``token``; the mixture's weights follow it as they follow text."""
         mixture = self.before.mixture
         if mixture is not None:
             mixture = _follow(mixture, self.experts, (token,)).mixture
-        return Cursor(self.states_R2U, token, mixture)
+        return Cursor(self.states_R2U, token, mixture, self.reader.context_after(self.before, (token,)))
 
 
 BatchResult: TypeAlias = ObservedChunk | ScoredChunk | NextToken | Exception
@@ -356,19 +372,24 @@ def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
 
 
 def _scored(item: ScoreChunk, reads: Sequence[Read]) -> ScoredChunk | ArithmeticError:
-    experts = [read.log_probs_TV for read in reads[-item.cursor.experts :]]
+    experts = item.reader.mixed(reads, item.cursor, item.ids)
     scores = not item.reader.logprobs_only
     followed = _follow(item.cursor.mixture, experts, item.ids, top=item.top, scores=scores)
     static = _of_targets(reads[0].log_probs_TV, item.ids) if item.reader.static else None
     if not followed.whole or (static is not None and bool(np.isnan(static).any())):
         return ArithmeticError("the model's output is not finite")
-    after = Cursor(np.stack([read.states_2U for read in reads]), item.ids[-1], followed.mixture)
+    after = Cursor(
+        np.stack([read.states_2U for read in reads]),
+        item.ids[-1],
+        followed.mixture,
+        item.reader.context_after(item.cursor, item.ids),
+    )
     baseline = None if static is None else at_least_the_floor(static)
     return ScoredChunk(_columns(followed.mixed, item.top), after, baseline)
 
 
 def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
-    experts = [read.log_probs_TV for read in reads[-item.cursor.experts :]]
+    experts = item.reader.mixed(reads, item.cursor, (0,))  # before any: which it is plays no part
     log_probs_V = experts[0][0]
     if item.cursor.mixture is not None:
         # The target is any: only the distribution is wanted, and the weights are as they were.
@@ -377,7 +398,7 @@ def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
         if mixed.read and mixed.log_probs_TV is not None:
             log_probs_V = mixed.log_probs_TV[0]
     states = np.stack([read.states_2U for read in reads])
-    return NextToken(log_probs_V, experts, states, item.cursor)
+    return NextToken(log_probs_V, experts, states, item.cursor, item.reader)
 
 
 # ---- learning ---------------------------------------------------------------------------------------------
@@ -393,8 +414,12 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
         return _observe_again(chunk, broken)
     experts = chunk.state.expert_config
     scores = not chunk.learner.logprobs_only
-    followed = _follow(chunk.state.mixture, read_TV[experts.mixed], chunk.ids, top=chunk.top, scores=scores)
-    state = _after(chunk, reads, followed.mixture)
+    mixed, memory = read_TV[experts.mixed], chunk.state.memory
+    if memory is not None:
+        own, memory = memory.mix(mixed, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
+        mixed = [*mixed, own]
+    followed = _follow(chunk.state.mixture, mixed, chunk.ids, top=chunk.top, scores=scores)
+    state = replace(_after(chunk, reads, followed.mixture), memory=memory)
     observed = ObservedChunk(
         state=state,
         scores=_columns(followed.mixed, chunk.top),
@@ -489,9 +514,14 @@ def restart(
         state,
         delta_KP=delta_KP if delta_KP is not None and delta_KP.any() else None,
         now=_reread(learner, state, chosen) if state.pending else state.now,
-        mixture=None if state.mixture is None else state.mixture.drop([False, *chosen.tolist()]),
+        mixture=None if state.mixture is None else state.mixture.drop(_dropped(state.expert_config, chosen)),
         bad_steps=tuple(0 if row else bad for row, bad in zip(rows, state.bad_steps, strict=True)),
     )
+
+
+def _dropped(experts: ExpertConfig, chosen: NDArray[np.bool_]) -> list[bool]:
+    """Of all that are mixed: the frozen baseline first, the memory last."""
+    return [False, *chosen.tolist(), *([False] * experts.remembers)]
 
 
 def _reread(learner: Learner, state: AdaptedState, chosen: NDArray[np.bool_]) -> Cursor:

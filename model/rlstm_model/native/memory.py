@@ -1,13 +1,13 @@
 """A memory of the newest tokens: n-gram counts that are mixed with what experts say (`src/memory.c`).
 
-A memory is a value: reading gives the one after. Its counts are an index that is derived from its tokens; the
+A memory is a value: reading gives the one after. Its counts are derived from its tokens; the
 newest value has it at hand, and an older one counts again. Shape suffixes: T tokens, V vocabulary, K experts.
 """
 
 from collections.abc import Sequence
 from ctypes import c_void_p
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class Mode(IntEnum):
     LEARN = 2  # and they are counted, and the mixing follows them
 
 
-class Index:
+class Counts:
     """Counts of what followed contexts among the newest tokens. Not thread-safe."""
 
     def __init__(self, vocab_size: int, capacity: int, orders: Sequence[int]) -> None:
@@ -70,13 +70,13 @@ class Memory(NamedTuple):
     marked  the newest tokens, oldest first: twice the token, plus 1 where it is counted
     values  float32, what was learned beside the counts: shares of orders, and weights of the mixing
     read    tokens so far
-    index   of the newest value that came of this one
+    counts  of the newest value that came of this one
     """
 
     marked: NDArray[np.int32]
     values: Floats
     read: int
-    index: Index
+    counts: Counts
 
     @classmethod
     def start(
@@ -85,7 +85,7 @@ class Memory(NamedTuple):
         """Before any token. Raises ValueError for orders that do not ascend."""
         values = np.empty(size_of(experts, orders), np.float32)
         library().rl_memory_begin(len(orders), experts, values.ctypes.data)
-        return cls(np.empty(0, np.int32), values, 0, Index(vocab_size, capacity, orders))
+        return cls(np.empty(0, np.int32), values, 0, Counts(vocab_size, capacity, orders))
 
     def mix(
         self, experts: Sequence[Floats], tokens: Sequence[int], mode: Mode, context: Sequence[int] = ()
@@ -94,15 +94,16 @@ class Memory(NamedTuple):
 
         ``experts`` are ``[T, V]``, with room for padding (:meth:`Pool.window`). ``context``: tokens that were
         read since, and are not in the memory; with them tokens can only be looked at. Each token is counted
-        right after it is read: a text may be cut anywhere. Raises ValueError for a token outside the vocabulary.
+        right after it is read, so a text may be cut anywhere. Raises ValueError for a token outside the
+        vocabulary.
         """
-        index = self._opened()
-        newest = [*(self.marked[-index.orders[-1] :] >> 1), *context][-index.orders[-1] :]
+        counts = self._opened()
+        newest = [*(self.marked[-counts.orders[-1] :] >> 1), *context][-counts.orders[-1] :]
         line = np.array([*newest, *tokens], np.int32)
-        values, stride = self.values.copy(), padded(index.vocab_size)
+        values, stride = self.values.copy(), padded(counts.vocab_size)
         mixed = np.empty((len(tokens), stride), np.float32)
         code = library().rl_memory_read(
-            index.pointer,
+            counts.pointer,
             len(experts),
             stride,
             (c_void_p * len(experts))(*(rows.ctypes.data for rows in experts)),
@@ -115,22 +116,65 @@ class Memory(NamedTuple):
         )
         if code != 0:
             raise ValueError("a token lies outside the vocabulary")
-        rows = mixed[:, : index.vocab_size]
+        rows = mixed[:, : counts.vocab_size]
         if mode is Mode.LOOK:
             return rows, self
-        index.read += len(tokens)
+        counts.read += len(tokens)
         added = np.array(tokens, np.int32) << 1 | (mode is Mode.LEARN)
-        marked = np.concatenate((self.marked, added))[-index.kept :]
-        return rows, Memory(marked, values, index.read, index)
+        marked = np.concatenate((self.marked, added))[-counts.kept :]
+        return rows, Memory(marked, values, counts.read, counts)
 
-    def _opened(self) -> Index:
-        """The index of this very moment."""
-        if self.index.read == self.read:
-            return self.index
-        index = Index(self.index.vocab_size, self.index.capacity, self.index.orders)
-        index.add(self.marked)
-        index.read = self.read
-        return index
+    def follow(self, token: int) -> "Memory":
+        """After a token that is context alone, such as the beginning of all text: no expert is asked."""
+        counts = self._opened()
+        marked = np.array([token << 1], np.int32)
+        counts.add(marked)
+        counts.read += 1
+        whole = np.concatenate((self.marked, marked))[-counts.kept :]
+        return Memory(whole, self.values, counts.read, counts)
+
+    def stored(self) -> NDArray[Any]:
+        """``marked`` in the type and the length of all memories: zeros stand before the oldest token."""
+        whole: NDArray[Any] = np.zeros(self.counts.kept, stored_type(self.counts.vocab_size))
+        whole[len(whole) - len(self.marked) :] = self.marked
+        return whole
+
+    @classmethod
+    def restore(
+        cls,
+        vocab_size: int,
+        experts: int,
+        stored: NDArray[Any],
+        values: Floats,
+        *,
+        remembered: int,
+        read: int,
+    ) -> "Memory":
+        """What was stored. Raises ValueError for what no reading leads to."""
+        empty = cls.start(vocab_size, experts)
+        if remembered != min(read, empty.counts.kept):
+            raise ValueError(f"{remembered} tokens are not what is left of {read}")
+        marked = stored[len(stored) - remembered :].astype(np.int32)
+        if marked.size and marked.max() >> 1 >= vocab_size:
+            raise ValueError("a token lies outside the vocabulary")
+        if not np.isfinite(values).all():
+            raise ValueError("a number is not finite")
+        # Counted when it is first read: the counts have read nothing yet, and this value has.
+        return cls(marked, values, read, empty.counts) if read else empty
+
+    def _opened(self) -> Counts:
+        """The counts of this very moment."""
+        if self.counts.read == self.read:
+            return self.counts
+        counts = Counts(self.counts.vocab_size, self.counts.capacity, self.counts.orders)
+        counts.add(self.marked)
+        counts.read = self.read
+        return counts
+
+
+def stored_type(vocab_size: int) -> type:
+    """What holds marked tokens."""
+    return np.uint16 if vocab_size <= 1 << 15 else np.uint32
 
 
 def size_of(experts: int, orders: Sequence[int] = ORDERS) -> int:

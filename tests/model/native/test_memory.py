@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstm_model.native.memory import Index, Memory, Mode
+from rlstm_model.native.memory import Counts, Memory, Mode
 
 V, K, ORDERS = 7, 2, (1, 2, 4)
 BOUNDS = (1, 2, 3, 5, 9, 19, 49), (1, 2, 5)
@@ -146,14 +146,14 @@ def test_hostile_texts_stay_bounded(text):
         mixed, memory = memory.mix([rows], text[start : start + 1_000], Mode.LEARN)
         np.testing.assert_allclose(np.exp(mixed.astype(np.float64)).sum(1), 1, atol=1e-6)
     assert time.perf_counter() - began < 40
-    assert len(memory.marked) == memory.index.kept == 8192 + 20
+    assert len(memory.marked) == memory.counts.kept == 8192 + 20
     assert np.isfinite(memory.values).all()
 
 
 def test_what_is_wrong_is_refused():
     for orders in ((), (0,), (2, 2), (3, 1)):
         with pytest.raises(ValueError, match="orders must ascend"):
-            Index(V, 100, orders)
+            Counts(V, 100, orders)
     memory = Memory.start(V, 1, orders=ORDERS)
     for tokens in ([V], [-1]):
         with pytest.raises(ValueError, match="outside the vocabulary"):
