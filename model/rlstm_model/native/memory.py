@@ -1,9 +1,12 @@
 """A memory of the newest tokens: n-gram counts that are mixed with what experts say (`src/memory.c`).
 
-A memory is a value: reading gives the one after. Its counts are derived from its tokens; the
-newest value has it at hand, and an older one counts again. Shape suffixes: T tokens, V vocabulary, K experts.
+A memory is a value: reading gives the one after. Its counts are derived from its tokens; the newest value has
+them at hand, and an older one counts again. Shape suffixes: T tokens, V vocabulary, K experts.
 """
 
+import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Sequence
 from ctypes import c_void_p
 from enum import IntEnum
@@ -31,37 +34,86 @@ class Mode(IntEnum):
 
 
 class Counts:
-    """Counts of what followed contexts among the newest tokens. Not thread-safe."""
+    """Where contexts occurred among the newest tokens: some 700 kB, made when they are first asked for.
+
+    Those that were used last are held, `HELD` in a process; others are made again, in milliseconds.
+    """
 
     def __init__(self, vocab_size: int, capacity: int, orders: Sequence[int]) -> None:
-        """Raises ValueError for orders that do not ascend, MemoryError where there is no room."""
+        """Raises ValueError for orders that do not ascend, or that do not fit."""
         if list(orders) != sorted(set(orders)) or not orders or orders[0] < 1:
             raise ValueError(f"orders must ascend from 1, not {list(orders)}")
+        if not 1 <= capacity < (1 << 15) - orders[-1]:
+            raise ValueError(f"a memory has 1 to {(1 << 15) - 1 - orders[-1]} tokens, not {capacity}")
         self.vocab_size, self.capacity, self.orders = vocab_size, capacity, tuple(orders)
+        self.lock = threading.Lock()
         self.read = 0
         """Tokens so far: a value whose number is another is not of this moment."""
-        self._library = library()
-        lengths = np.array(orders, np.int32)
-        self.pointer: int | None = self._library.rl_memory_new(
-            capacity, vocab_size, len(orders), lengths.ctypes.data
-        )
-        if not self.pointer:
-            raise MemoryError(f"a memory of {capacity} tokens does not fit")
+        self._pointer: int | None = None
 
     def __del__(self) -> None:
-        if pointer := getattr(self, "pointer", None):
-            self._library.rl_memory_free(pointer)
+        self._free()
 
     @property
     def kept(self) -> int:
         """Tokens that it is made of, at most: those that are counted, and the context of the oldest."""
         return self.capacity + self.orders[-1]
 
-    def add(self, marked: NDArray[np.int32]) -> None:
-        """Count the tokens of a value again."""
-        ids, counted = np.ascontiguousarray(marked >> 1), np.ascontiguousarray(marked & 1, np.uint8)
-        if self._library.rl_memory_add(self.pointer, ids.ctypes.data, len(ids), counted.ctypes.data):
+    def opened(self, memory: "Memory") -> int:
+        """What the core knows them by, at the moment of a value. Raises MemoryError. With the lock held."""
+        if self._pointer is None or self.read != memory.read:
+            self._free()
+            lengths = np.array(self.orders, np.int32)
+            self._pointer = library().rl_memory_new(
+                self.capacity, self.vocab_size, len(self.orders), lengths.ctypes.data
+            )
+            if not self._pointer:
+                raise MemoryError(f"a memory of {self.capacity} tokens does not fit")
+            self.add(memory.marked)
+            self.read = memory.read
+        _hold(self)
+        return self._pointer
+
+    def add(self, marked: NDArray[np.int32], context: Sequence[int] = ()) -> None:
+        """Read on, after a context, and count what is marked so. Raises ValueError."""
+        line = np.array([*context, *(marked >> 1)], np.int32)
+        counted = np.ascontiguousarray(marked & 1, np.uint8)
+        code = library().rl_memory_add(
+            self._pointer, line.ctypes.data, len(context), len(marked), counted.ctypes.data
+        )
+        if code != 0:
             raise ValueError("a token lies outside the vocabulary")
+
+    def let_go(self) -> bool:
+        """Free what it takes, unless it is in use."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        self._free()
+        self.lock.release()
+        return True
+
+    def _free(self) -> None:
+        pointer, self._pointer = getattr(self, "_pointer", None), None
+        if pointer:
+            library().rl_memory_free(pointer)
+
+
+HELD: Final = 256
+"""Counts that a process holds."""
+
+_held: "OrderedDict[int, weakref.ref[Counts]]" = OrderedDict()
+_holding = threading.Lock()
+
+
+def _hold(counts: Counts) -> None:
+    """These were used last; of too many those go that were not used for longest."""
+    with _holding:
+        _held[id(counts)] = weakref.ref(counts)
+        _held.move_to_end(id(counts))
+        for key in [*_held][: max(0, len(_held) - HELD)]:
+            old = _held.pop(key)()
+            if old is not None and not old.let_go():
+                _held[key] = weakref.ref(old)
 
 
 class Memory(NamedTuple):
@@ -97,41 +149,40 @@ class Memory(NamedTuple):
         right after it is read, so a text may be cut anywhere. Raises ValueError for a token outside the
         vocabulary.
         """
-        counts = self._opened()
+        counts = self.counts
         newest = [*(self.marked[-counts.orders[-1] :] >> 1), *context][-counts.orders[-1] :]
         line = np.array([*newest, *tokens], np.int32)
         values, stride = self.values.copy(), padded(counts.vocab_size)
         mixed = np.empty((len(tokens), stride), np.float32)
-        code = library().rl_memory_read(
-            counts.pointer,
-            len(experts),
-            stride,
-            (c_void_p * len(experts))(*(rows.ctypes.data for rows in experts)),
-            len(tokens),
-            line.ctypes.data,
-            len(newest),
-            values.ctypes.data,
-            mixed.ctypes.data,
-            mode,
-        )
+        with counts.lock:
+            code = library().rl_memory_read(
+                counts.opened(self),
+                len(experts),
+                stride,
+                (c_void_p * len(experts))(*(rows.ctypes.data for rows in experts)),
+                len(tokens),
+                line.ctypes.data,
+                len(newest),
+                values.ctypes.data,
+                mixed.ctypes.data,
+                mode,
+            )
+            counts.read += len(tokens) if code == 0 and mode is not Mode.LOOK else 0
         if code != 0:
             raise ValueError("a token lies outside the vocabulary")
         rows = mixed[:, : counts.vocab_size]
         if mode is Mode.LOOK:
             return rows, self
-        counts.read += len(tokens)
         added = np.array(tokens, np.int32) << 1 | (mode is Mode.LEARN)
-        marked = np.concatenate((self.marked, added))[-counts.kept :]
-        return rows, Memory(marked, values, counts.read, counts)
+        return rows, self._after(added, values)
 
     def follow(self, token: int) -> "Memory":
         """After a token that is context alone, such as the beginning of all text: no expert is asked."""
-        counts = self._opened()
-        marked = np.array([token << 1], np.int32)
-        counts.add(marked)
-        counts.read += 1
-        whole = np.concatenate((self.marked, marked))[-counts.kept :]
-        return Memory(whole, self.values, counts.read, counts)
+        return self._after(np.array([token << 1], np.int32), self.values)
+
+    def _after(self, added: NDArray[np.int32], values: Floats) -> "Memory":
+        marked = np.concatenate((self.marked, added))[-self.counts.kept :]
+        return Memory(marked, values, self.read + len(added), self.counts)
 
     def stored(self) -> NDArray[Any]:
         """``marked`` in the type and the length of all memories: zeros stand before the oldest token."""
@@ -159,17 +210,7 @@ class Memory(NamedTuple):
             raise ValueError("a token lies outside the vocabulary")
         if not np.isfinite(values).all():
             raise ValueError("a number is not finite")
-        # Counted when it is first read: the counts have read nothing yet, and this value has.
-        return cls(marked, values, read, empty.counts) if read else empty
-
-    def _opened(self) -> Counts:
-        """The counts of this very moment."""
-        if self.counts.read == self.read:
-            return self.counts
-        counts = Counts(self.counts.vocab_size, self.counts.capacity, self.counts.orders)
-        counts.add(self.marked)
-        counts.read = self.read
-        return counts
+        return cls(marked, values, read, empty.counts)
 
 
 def stored_type(vocab_size: int) -> type:

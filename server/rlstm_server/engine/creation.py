@@ -179,7 +179,7 @@ class Creator:
     async def _choose(self, request: CreateSession) -> tuple[ServedModel, AdaptationChoice]:
         """The model and how it learns, where all that is asked for can be done with them."""
         served = self.models.named(request.model)
-        choice = served.choose(request.adaptation)
+        choice = served.choose(request.learning)
         self.check_size(served, choice)
         await requests.off_loop(requests.size_of(request.first), partial(self._check_first, served, request))
         return served, choice
@@ -276,7 +276,7 @@ def creation_digest(request: CreateSession) -> bytes:
         "create",
         **({} if request.model is None else {"model": request.model}),
         name=request.name,
-        adaptation=request.adaptation.model_dump(),
+        adaptation=request.learning.model_dump(),
         ttl_seconds=request.ttl_seconds,
         metadata=request.metadata,
         first=request.first,

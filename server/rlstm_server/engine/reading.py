@@ -141,7 +141,7 @@ async def read_piece(
             ids = piece.ids[done : done + evaluator.segment]
             part = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
             observed = await compute(part)
-            if observed.static_logprobs is not None and observed.state.expert_config.experts == 1:
+            if observed.state.expert_config.guarded:
                 observed, watch = _watched(evaluator, watch, observed, learn=learn)
             usage = usage.and_observed(observed)
             scores.append(observed.scores)
@@ -168,7 +168,7 @@ def _watched(
     evaluator: DynamicEvaluator, watch: LossGuard, part: ObservedChunk, *, learn: bool
 ) -> tuple[ObservedChunk, LossGuard]:
     """A part under the watch over a single expert, where the frozen baseline reads beside one."""
-    if part.static_logprobs is None or part.state.expert_config.experts > 1:
+    if part.static_logprobs is None:
         return part, watch
     ends = part.state.position % evaluator.segment == 0
     seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends)

@@ -270,7 +270,7 @@ class Sessions(SessionQueues):
         self.metrics.commit_seconds.observe(timings.store)
         self.metrics.state_bytes.observe(staged.state.nbytes)
         adapted = staged.state.adapted
-        if adapted.expert_config.experts > 1:
+        if adapted.mixture is not None:
             self.metrics.static_weight.observe(adapted.weights[0])
         return Changed(staged.answer, copy, outcome.expires_at_ms, None, timings)
 

@@ -2,12 +2,14 @@
 
 import math
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlstm_model.native import memory as memories
 from rlstm_model.native.memory import Counts, Memory, Mode
 
 V, K, ORDERS = 7, 2, (1, 2, 4)
@@ -34,8 +36,8 @@ class Reference:
         """How often each token followed the newest ``order`` tokens."""
         tokens = [token for token, _ in self.read]
         context, counts = tokens[len(tokens) - order :], np.zeros(V)
-        for place in range(max(order, len(tokens) - self.capacity), len(tokens)):
-            if self.read[place][1] and tokens[place - order : place] == context:
+        for place in reversed(range(max(order, len(tokens) - self.capacity), len(tokens))):
+            if self.read[place][1] and tokens[place - order : place] == context and counts.sum() < 255:
                 counts[tokens[place]] += 1
         return counts
 
@@ -91,11 +93,11 @@ texts = st.lists(st.integers(0, 2), max_size=60) | st.lists(st.integers(0, V - 1
 @settings(max_examples=60, deadline=None)
 @given(texts, st.sampled_from([1, 3, 8, 20, 100]), st.lists(st.integers(0, 60), max_size=3), st.randoms())
 def test_distributions_are_those_of_the_reference(text, capacity, cuts, draw):
-    """They sum to one, forget what is old, and a text may be cut anywhere, also where it is not learned from."""
+    """They sum to one, forget what is old, and a text may be cut anywhere, learned from or not."""
     experts = [rows_of(np.random.default_rng(0), len(text)) for _ in range(K)]
     memory, reference = Memory.start(V, K, capacity, ORDERS), Reference(capacity)
     ends = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
-    for start, stop in zip(ends, ends[1:], strict=False):
+    for start, stop in pairwise(ends):
         mode = draw.choice([Mode.LEARN, Mode.LEARN, Mode.CONTEXT])
         part = text[start:stop]
         mixed, memory = memory.mix([rows[start:stop] for rows in experts], part, mode)
@@ -105,10 +107,34 @@ def test_distributions_are_those_of_the_reference(text, capacity, cuts, draw):
             np.testing.assert_allclose(mixed[t - start], expected, atol=2e-4)
 
 
+def test_of_a_context_the_newest_occurrences_count():
+    """Two tokens, most of them the same: beyond 255 occurrences, and beyond the capacity."""
+    text = np.random.default_rng(2).binomial(1, 0.1, 700).tolist()
+    rows, memory, reference = (
+        rows_of(np.random.default_rng(0), 700),
+        Memory.start(V, 1, 400, ORDERS),
+        Reference(400, 1),
+    )
+    mixed, _ = memory.mix([rows], text, Mode.LEARN)
+    expected = [reference.step(rows[t][None], text[t], Mode.LEARN) for t in range(700)]
+    np.testing.assert_allclose(mixed, expected, atol=5e-4)
+
+
+def test_counts_that_were_let_go_are_made_again(monkeypatch):
+    """Three memories in turn, of which one is held: the same bits."""
+    monkeypatch.setattr(memories, "HELD", 1)
+    rows, text = rows_of(np.random.default_rng(1), 12), [1, 2, 3, 4] * 3
+    several = [Memory.start(V, 1, orders=ORDERS) for _ in range(3)]
+    for _ in range(4):
+        done = [memory.mix([rows], text, Mode.LEARN) for memory in several]
+        several = [memory for _, memory in done]
+        assert len({mixed.tobytes() for mixed, _ in done}) == 1
+
+
 @settings(max_examples=30, deadline=None)
 @given(texts, texts, st.sampled_from([3, 20, 100]), st.integers(1, 60))
 def test_a_memory_is_a_value(before, after, capacity, cut):
-    """An older one reads as it did, by counting again; the way a text was cut leaves no trace, to the last bit."""
+    """An older one reads as it did, by counting again; how a text was cut leaves no trace, to the last bit."""
     generator = np.random.default_rng(1)
     one, two = rows_of(generator, len(before)), rows_of(generator, len(after))
     _, then = Memory.start(V, 1, capacity, ORDERS).mix([one], before, Mode.LEARN)

@@ -11,7 +11,7 @@ from rlstm_server.schemas.text import AdaptationChoice
 from rlstm_server.store.base import Position, SessionKey
 
 CHOICE = AdaptationChoice(
-    kind="full", num_fast_weights=1, experts=1, rate_scale=1.0, static=True, rates=(0.1,)
+    kind="full", num_fast_weights=1, experts=1, rate_scale=1.0, static=True, adapt="weights", rates=(0.1,)
 )
 
 

@@ -150,9 +150,10 @@ typedef struct rl_memory rl_memory;
 RL_API rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const int32_t *order);
 RL_API void rl_memory_free(rl_memory *memory);
 
-/* Read on, and count those that are `counted`; what is older than the capacity is forgotten. 0, or -1, with nothing
- * done, for a token outside the vocabulary. */
-RL_API int32_t rl_memory_add(rl_memory *memory, const int32_t *tokens, int64_t length, const uint8_t *counted);
+/* Read on, after `known` tokens of a line, and count those that are `counted`. 0, or -1, with nothing done, for a token
+ * outside the vocabulary. */
+RL_API int32_t rl_memory_add(rl_memory *memory, const int32_t *line, int32_t known, int64_t length,
+                             const uint8_t *counted);
 
 /* How many floats a memory learns beside its counts, and what they are at the beginning. */
 RL_API int64_t rl_memory_learned(int32_t orders, int32_t experts);
