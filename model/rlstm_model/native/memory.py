@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.native.library import library
-from rlstm_model.native.packed import Floats, padded
+from rlstm_model.native.packed import Floats, padded, with_room
 
 ORDERS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 20)
 """Tokens of the contexts whose successors are counted."""
@@ -144,22 +144,25 @@ class Memory(NamedTuple):
     ) -> tuple[Floats, "Memory"]:
         """Log-probabilities ``[T, V]`` of the next tokens, of experts' and the memory, and the memory after.
 
-        ``experts`` are ``[T, V]``, with room for padding (:meth:`Pool.window`). ``context``: tokens that were
+        ``experts`` are ``[T, V]``. ``context``: tokens that were
         read since, and are not in the memory; with them tokens can only be looked at. Each token is counted
         right after it is read, so a text may be cut anywhere. Raises ValueError for a token outside the
-        vocabulary.
+        vocabulary, and for other shapes.
         """
         counts = self.counts
+        if any(log_probs_TV.shape != (len(tokens), counts.vocab_size) for log_probs_TV in experts):
+            raise ValueError("log-probabilities must be of as many tokens, and of the vocabulary")
         newest = [*(self.marked[-counts.orders[-1] :] >> 1), *context][-counts.orders[-1] :]
         line = np.array([*newest, *tokens], np.int32)
         values, stride = self.values.copy(), padded(counts.vocab_size)
+        given = [with_room(log_probs_TV, stride) for log_probs_TV in experts]
         mixed = np.empty((len(tokens), stride), np.float32)
         with counts.lock:
             code = library().rl_memory_read(
                 counts.opened(self),
                 len(experts),
                 stride,
-                (c_void_p * len(experts))(*(rows.ctypes.data for rows in experts)),
+                (c_void_p * len(given))(*(rows.ctypes.data for rows in given)),
                 len(tokens),
                 line.ctypes.data,
                 len(newest),

@@ -37,7 +37,7 @@ from rlstm_server.schemas.wire import (
 FirstToken = Literal["bos", "context", "session", "unscored"]
 ScoreDetail = Literal["none", "totals", "tokens"]
 
-DEFAULT_ADAPT: Final[Adapt] = "both"
+DEFAULT_ADAPT: Final[Adapt] = "weights"
 """What adapts unless something else is asked for: what saves most."""
 
 AdaptField = StrictBool | Adapt
@@ -75,7 +75,7 @@ class Given(Strict):
             raise ValueError("give either text or tokens")
         return self
 
-    @property
+    @cached_property
     def passage(self) -> Passage:
         """The one of the two that was given."""
         return Passage(text=self.text, tokens=self.tokens)

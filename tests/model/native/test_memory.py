@@ -134,7 +134,7 @@ def test_counts_that_were_let_go_are_made_again(monkeypatch):
 @settings(max_examples=30, deadline=None)
 @given(texts, texts, st.sampled_from([3, 20, 100]), st.integers(1, 60))
 def test_a_memory_is_a_value(before, after, capacity, cut):
-    """An older one reads as it did, by counting again; how a text was cut leaves no trace, to the last bit."""
+    """An older one reads as it did, by counting again; how a text was cut leaves no trace in any bit."""
     generator = np.random.default_rng(1)
     one, two = rows_of(generator, len(before)), rows_of(generator, len(after))
     _, then = Memory.start(V, 1, capacity, ORDERS).mix([one], before, Mode.LEARN)

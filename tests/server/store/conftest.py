@@ -222,22 +222,33 @@ class FaultyProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        up_reader, up_writer = await asyncio.open_unix_connection(self._upstream)
         try:
-            while request := await _message(reader):
-                self.requests += 1
-                fault = self.faults.pop(0) if self.faults else "none"
-                up_writer.write(request)
-                reply = await _message(up_reader)
-                if fault == "vanish":
-                    self._server.close()
-                if fault in ("cut", "vanish"):
-                    return
-                if fault != "swallow":
-                    writer.write(reply)
+            up_reader, up_writer = await asyncio.open_unix_connection(self._upstream)
+            try:
+                await self._pass_on(reader, writer, up_reader, up_writer)
+            finally:
+                up_writer.close()
         finally:
-            up_writer.close()
             writer.close()
+
+    async def _pass_on(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        up_reader: asyncio.StreamReader,
+        up_writer: asyncio.StreamWriter,
+    ) -> None:
+        while request := await _message(reader):
+            self.requests += 1
+            fault = self.faults.pop(0) if self.faults else "none"
+            up_writer.write(request)
+            reply = await _message(up_reader)
+            if fault == "vanish":
+                self._server.close()
+            if fault in ("cut", "vanish"):
+                return
+            if fault != "swallow":
+                writer.write(reply)
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:

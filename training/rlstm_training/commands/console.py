@@ -1,7 +1,8 @@
 """What the commands share: options, clear errors with exit codes, progress, tables.
 
 Exit codes, as all of ``rlstm`` has them: 0 done; 1 the work itself failed (a run that cannot go on, a model
-that computes no numbers); 2 wrong usage or input; 130 interrupted. Errors are one line on standard error.
+that computes no numbers); 2 wrong usage or input; 4 not installed; 130 interrupted. Errors are one line on
+standard error.
 """
 
 import functools
@@ -31,7 +32,7 @@ from rlstm_training.run import RunError
 
 P = ParamSpec("P")
 
-FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
+FAILED, WRONG_INPUT, MISSING, INTERRUPTED = 1, 2, 4, 130
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, or the name of a shipped model.")]
 OwnCorpus = Annotated[
@@ -57,6 +58,8 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
             _leave(str(error), WRONG_INPUT, error)
         except (RunError, RankError, NonFiniteState) as error:
             _leave(str(error), FAILED, error)
+        except native.NativeUnavailable as error:
+            _leave(str(error), MISSING, error)
         except KeyboardInterrupt as error:
             _leave("interrupted", INTERRUPTED, error)
 

@@ -279,6 +279,8 @@ rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const 
   if (orders < 1 || orders > MOST_ORDERS || capacity < 1 || vocab < 1) return NULL;
   const int32_t longest = order[orders - 1];
   if (longest < 1 || longest >= 1 << 15 || capacity > (1 << 15) - 1 - longest) return NULL;
+  for (int o = 0; o < orders; o++)
+    if (order[o] < 1 || (o > 0 && order[o] <= order[o - 1])) return NULL;
   rl_memory *m = calloc(1, sizeof *m);
   if (m == NULL) return NULL;
   m->capacity = capacity, m->vocab = vocab, m->orders = orders, m->longest = longest;
