@@ -111,4 +111,5 @@ bench: install
 	$(BIN)/python -m pytest tests/end_to_end/examples -m bench --capture no
 
 bench-gpu: install
+	$(BIN)/python -m benchmarks.rows --device cuda
 	$(BIN)/python -m benchmarks.gpu

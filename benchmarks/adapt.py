@@ -28,15 +28,17 @@ from rlstm_training.commands.console import (
     AsJson,
     Device,
     Model,
+    SplitName,
     Threads,
     command,
-    prepare_device,
     progress_bar,
     show_json,
     show_table,
     warn,
 )
-from rlstm_training.commands.evaluate import Corpora, SplitName, Streams, texts_given
+from rlstm_training.commands.evaluate import Corpora, Streams
+from rlstm_training.commands.evaluating import texts_given
+from rlstm_training.commands.given import prepare_device
 from rlstm_training.corpora.reading import stream_names
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Evaluation, Stream, read_together

@@ -20,17 +20,8 @@ from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.averaging import Evaluated
 from rlstm_training.batches import Texts
-from rlstm_training.commands.console import (
-    AsJson,
-    Device,
-    OwnCorpus,
-    Threads,
-    command,
-    prepare_device,
-    recipe_named,
-    show_json,
-    show_table,
-)
+from rlstm_training.commands.console import AsJson, Device, OwnCorpus, Threads, command, show_json, show_table
+from rlstm_training.commands.given import prepare_device, recipe_named
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import load_corpus
 from rlstm_training.corpora.texts import Passage, in_form, passage, prepare, validation_passages

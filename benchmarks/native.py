@@ -36,7 +36,7 @@ SIZES = {"learn": 2_000, "score": 6_000, "generate": 800}
 """Tokens of a task; another commit's library gets a quarter."""
 
 MIN, MAX = "at least", "at most"
-KILOBYTE, FOLLOWED_SECONDS = 1_000, 40.0
+KILOBYTE, FOLLOWED_SECONDS = 1_000, 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +254,7 @@ def start_findings(model: str, base: Path | None, starts: int) -> list[Finding]:
     for name, seconds_of, target in tasks:
         absolute = {"seconds": statistics.median(seconds_of(model) for _ in range(starts))}
         if base is not None:
-            python, fewer = base / ".venv/bin/python", range(1 + starts // 3)
+            python, fewer = base / ".venv/bin/python", range(1 + starts // 9)
             absolute["seconds before"] = statistics.median(seconds_of(model, python) for _ in fewer)
         found.append(
             Finding(name=name, value=absolute["seconds"], bound=MAX, target=target, absolute=absolute)

@@ -38,11 +38,11 @@ from rlstm_training.commands.console import (
     Model,
     Threads,
     command,
-    prepare_device,
     show_json,
     show_table,
     warn,
 )
+from rlstm_training.commands.given import prepare_device
 
 ONE_AT_A_TIME = "full weights, one session at a time"
 EAGER = f"eager autograd: {ONE_AT_A_TIME}"

@@ -22,15 +22,8 @@ from benchmarks.models import TorchLSTM, lstm_of_equal_size
 from rlstm_model.config import CellKind, ConfigError, ModelConfig
 from rlstm_model.network.initialisation import initialise
 from rlstm_model.network.language_model import LanguageModel
-from rlstm_training.commands.console import (
-    AsJson,
-    Device,
-    Threads,
-    command,
-    prepare_device,
-    show_json,
-    show_table,
-)
+from rlstm_training.commands.console import AsJson, Device, Threads, command, show_json, show_table
+from rlstm_training.commands.given import prepare_device
 from rlstm_training.config import Precision
 from rlstm_training.objective import language_model_loss
 

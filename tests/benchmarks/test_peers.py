@@ -24,6 +24,7 @@ from benchmarks.cases import (
 )
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
 from benchmarks.peers import Conditions, lstm_scoring, main, peers, ratios
+from benchmarks.rows import rows
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 
 BOS, SEGMENT, CPU = 10, 6, torch.device("cpu")
@@ -168,3 +169,15 @@ def test_the_command(checkpoint, type_command):
     shown = type_command(main, *quick, "--hidden", 8)
     assert "eager autograd: full weights, one session at a time" in shown.stdout
     assert "static/sgemm" in shown.stdout
+
+
+@pytest.mark.parametrize("backend", [[], ["--torch"]])
+def test_rows_of_either_backend(checkpoint, type_command, backend):
+    """Frozen texts and sessions, so many at once, on the CPU's backend and a rehearsal of the GPU's."""
+    quick = ["--count", 1, "--count", 3, "--rounds", 1, "--seconds", 0, "--threads", 1]
+    done = type_command(rows, checkpoint, *quick, *backend, "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)["rows"]
+    each = ["frozen", *(f"sessions, experts: {experts}" for experts in (1, 2, 4))]
+    assert [row["name"] for row in told[1:]] == [f"{count} {what}" for count in (1, 3) for what in each]
+    assert all(row["tokens_per_second"] > 0 for row in told)

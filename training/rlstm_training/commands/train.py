@@ -19,11 +19,10 @@ from rlstm_training.commands.console import (
     RecipeFile,
     Threads,
     command,
-    prepare_device,
-    recipe_chosen,
     show_json,
     show_table,
 )
+from rlstm_training.commands.given import prepare_device, recipe_chosen
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import missing_files
 from rlstm_training.corpora.texts import prepare

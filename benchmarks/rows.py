@@ -1,0 +1,88 @@
+"""How much of a device's matrix-product rate so many rows get: ``python -m benchmarks.rows --device cuda``.
+
+Frozen texts and sessions of one, two and four experts, by the backend of that device; ``--torch`` rehearses
+the GPU's on a CPU.
+"""
+
+from typing import Annotated
+
+import torch
+import typer
+
+from benchmarks.cases import (
+    Case,
+    backend_on,
+    evaluator_of,
+    measure,
+    multiply_adds,
+    product_case,
+    scoring,
+    sessions,
+)
+from benchmarks.models import Subject
+from benchmarks.peers import learning_operations
+from rlstm_model.adaptation.backend import Backend
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.state import EXPERT_RATES
+from rlstm_model.torch_backend.backend import TorchBackend
+from rlstm_training.commands.console import (
+    AsJson,
+    Device,
+    Model,
+    Threads,
+    command,
+    prepare_device,
+    show_json,
+    show_table,
+)
+
+COUNTS = (256, 1_024, 4_096)
+
+
+def cases(subject: Subject, counts: list[int], device: torch.device, *, by_torch: bool) -> list[Case]:
+    """One large product, and each task with so many texts or sessions."""
+    config, rule = subject.parameters.config, subject.calibrated.choose()
+
+    def backend(chosen: Calibration | None = None) -> Backend:
+        if by_torch:
+            return TorchBackend.of(subject.parameters, chosen, device=str(device))
+        return backend_on(device, subject, chosen)
+
+    frozen, evaluator = backend(), evaluator_of(backend(rule), subject, rule)
+    threads = (torch.get_num_threads(),)
+    found = [product_case(threads[0], device)]
+    for count in counts:
+        read = scoring(frozen, bos_id=subject.bos_id, length=rule.config.segment, count=count)
+        name, operations = f"{count:,} frozen", multiply_adds(config)
+        found.append(Case(name=name, task="static", work=read, operations=operations, threads=threads))
+        for experts in EXPERT_RATES:
+            learn = sessions(evaluator, count=count, experts=experts)
+            name, operations = f"{count:,} sessions, experts: {experts}", learning_operations(config, experts)
+            found.append(Case(name=name, task="learning", work=learn, operations=operations, threads=threads))
+    return found
+
+
+@command
+def rows(
+    model: Model = "bytes-small",
+    count: Annotated[list[int] | None, typer.Option(min=1, help="Rows at once (256, 1,024, 4,096).")] = None,
+    by_torch: Annotated[bool, typer.Option("--torch", help="The GPU's backend, on a CPU too.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Each measures all once; medians count.")] = 3,
+    seconds: Annotated[float, typer.Option(min=0, help="For each of them in a round, at least.")] = 0.5,
+    threads: Threads = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Measure tokens a second of many rows, and their share of one large matrix product's rate."""
+    place, subject = prepare_device(device, threads), Subject.load(model)
+    found = cases(subject, count or [*COUNTS], place, by_torch=by_torch)
+    figures = measure(found, rounds=rounds, seconds=seconds, device=place).figures()
+    if as_json:
+        show_json({"model": subject.name, "device": device, "rows": figures})
+        return
+    cells = [(row["name"], f"{row['tokens_per_second']:,.0f}", f"{row['of_sgemm']:.2f}") for row in figures]
+    show_table(("", "tokens/s", "of sgemm"), cells)
+
+
+if __name__ == "__main__":
+    typer.run(rows)
