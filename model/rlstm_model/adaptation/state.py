@@ -253,6 +253,7 @@ class StateSchema:
     def _memory(
         self, arrays: Mapping[str, NDArray[Any]], expert_config: ExpertConfig, fields: "_Fields"
     ) -> Memory | None:
+        remembered, read = fields.count("remembered"), fields.count("read")
         if not expert_config.remembers:
             return None
         try:
@@ -261,8 +262,8 @@ class StateSchema:
                 expert_config.experts,
                 arrays["memory"],
                 arrays["mixing"],
-                remembered=fields.count("remembered"),
-                read=fields.count("read"),
+                remembered=remembered,
+                read=read,
             )
         except ValueError as error:
             raise StateMismatch(f"memory: {error}") from error

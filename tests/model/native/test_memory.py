@@ -169,7 +169,8 @@ def test_hostile_texts_stay_bounded(text):
     memory, rows = Memory.start(256, 1), rows_of(np.random.default_rng(0), 1_000, 256)
     began = time.perf_counter()
     for start in range(0, len(text), 1_000):
-        mixed, memory = memory.mix([rows], text[start : start + 1_000], Mode.LEARN)
+        part = text[start : start + 1_000]
+        mixed, memory = memory.mix([rows[: len(part)]], part, Mode.LEARN)
         np.testing.assert_allclose(np.exp(mixed.astype(np.float64)).sum(1), 1, atol=1e-6)
     assert time.perf_counter() - began < 40
     assert len(memory.marked) == memory.counts.kept == 8192 + 20
