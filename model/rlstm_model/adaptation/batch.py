@@ -504,7 +504,7 @@ def restart(
     return replace(
         state,
         delta_KP=delta_KP if delta_KP is not None and delta_KP.any() else None,
-        now=_reread(learner, state, chosen) if state.pending else state.now,
+        now=_reread(learner, state, chosen) if state.pending and chosen.any() else state.now,
         mixture=None if state.mixture is None else state.mixture.drop(_dropped(state.expert_config, chosen)),
         bad_steps=tuple(0 if row else bad for row, bad in zip(rows, state.bad_steps, strict=True)),
     )
