@@ -55,9 +55,9 @@ def test_a_reader_counts_nothing_and_follows_its_own_text(evaluator, observe, bi
     """A token's probability is what the distribution before it says; the stream stays as it is."""
     state = observe(evaluator, MOTIF * 3, **kind).state
     before, reader = bits_of(state), evaluator.reader(state)
-    scores, _ = reader.score(reader.cursor, MOTIF + [7, 7])
+    scores, _ = reader.score(reader.cursor, [*MOTIF, 7, 7])
     cursor = reader.cursor
-    for token, logprob in zip(MOTIF + [7, 7], scores.logprobs, strict=True):
+    for token, logprob in zip([*MOTIF, 7, 7], scores.logprobs, strict=True):
         following = reader.next(cursor)
         assert np.exp(following.log_probs_V.astype(np.float64)).sum() == pytest.approx(1, abs=1e-6)
         assert following.log_probs_V[token] == pytest.approx(logprob, abs=2e-5)
