@@ -243,6 +243,7 @@ class CreateSession(Request):
     def _check(self) -> CreateSession:
         if self.text is not None and self.tokens is not None:
             raise ValueError("give either text or tokens")
+        _ = self.learning
         return self
 
     @property

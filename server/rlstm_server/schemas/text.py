@@ -241,7 +241,10 @@ class AdaptationRequest(Strict):
         return experts
 
     @model_validator(mode="after")
-    def _check_static(self) -> AdaptationRequest:
+    def _check(self) -> AdaptationRequest:
+        return self._fitting()
+
+    def _fitting(self) -> AdaptationRequest:
         if self.experts is not None and self.experts > 1 and not self.static:
             raise ValueError(f"experts: {self.experts} of them include the static one: static must be true")
         try:
@@ -260,10 +263,13 @@ class AdaptationRequest(Strict):
 
     @classmethod
     def of(cls, adapt: bool | Adapt, adaptation: AdaptationRequest | None) -> AdaptationRequest | None:
-        """What the short form and the long one ask for together; None for nothing that adapts."""
+        """What the short form and the long one ask for together; None for nothing that adapts.
+
+        Raises ValueError where they do not fit.
+        """
         if isinstance(adapt, bool):
             return adaptation or (cls() if adapt else None)
-        return cls.model_validate({**(adaptation.model_dump() if adaptation else {}), "adapt": adapt})
+        return (adaptation or cls()).model_copy(update={"adapt": adapt})._fitting()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,6 +382,7 @@ class ScoreRequest(Request):
             _ = self.named_items  # checked here, beside the event loop
         elif self.text is not None or self.tokens is not None or self.context or self.context_tokens:
             raise ValueError("give either items, or text or tokens")
+        _ = self.learning
         return self
 
     @cached_property
