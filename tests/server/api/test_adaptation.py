@@ -59,7 +59,7 @@ async def test_a_session_learns_as_it_asked_to(client, asked, weights):
 
 @pytest.mark.parametrize(("adapt", "mixed"), [("weights", 2), ("memory", 2), ("both", 3)])
 async def test_a_session_adapts_by_what_it_asks_for(client, adapt, mixed):
-    """By the short form and the long one; `/score` gives the same numbers, and so does a session elsewhere."""
+    """By the short form and the long one; `/score` gives the same numbers, and a session elsewhere."""
     made = (await client.post("/sessions", json={"adapt": adapt})).json()
     long = await created(client, adapt=adapt)
     assert made["adaptation"] == long["adaptation"]
