@@ -2,16 +2,10 @@
 
 import pytest
 
-from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import (
-    Draining,
     Gone,
-    IdempotencyMismatch,
-    InvalidField,
     InvalidToken,
     ModelNotFound,
-    NotFound,
     TooLarge,
 )
 from rlstm_server.metrics import Metrics
@@ -77,17 +71,6 @@ async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
     assert page.sessions == ()
 
 
-async def test_a_repeated_create_makes_one_session(engine, tools):
-    """The same key gives the same session and the same first answer; another body is a mismatch."""
-    request = CreateSession(text=TEXT).by(Call(caller=tools.caller(), key="c1"))
-    made, again = await engine.create_session(request), await engine.create_session(request)
-
-    assert (again.info.id, again.replayed, again.append.replayed) == (made.info.id, True, True)
-    assert again.append.columns == made.append.columns
-    with pytest.raises(IdempotencyMismatch):
-        await engine.create_session(CreateSession().by(Call(caller=tools.caller(), key="c1")))
-
-
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
@@ -145,30 +128,6 @@ async def test_delete_is_final_and_idempotent(store, tools):
             await talk.info()
 
         assert tools.value(metrics, "sessions_ended_total", reason="closed") == 1
-
-
-@pytest.mark.parametrize("session", ["unknown", "../../etc", "", "ABC"])
-async def test_an_unknown_session_is_not_found(engine, tools, session):
-    """Whatever stands in the place of an id, it is a session or it is not found."""
-    with pytest.raises(NotFound):
-        await tools.Talk(engine, session).append("x")
-
-
-async def test_another_tenants_session_is_not_found(engine, tools):
-    """Whose session it is decides whether it exists."""
-    talk = await tools.Talk.begin(engine)
-    stranger = tools.Talk(engine, talk.session, "other")
-    for call in (stranger.append("x"), stranger.info(), engine.delete("other", talk.session)):
-        with pytest.raises(NotFound):
-            await call
-
-
-@pytest.mark.parametrize("scores", ["none", "totals", "tokens"])
-async def test_scores_come_in_the_detail_asked_for(engine, tools, scores):
-    """`none` gives neither sums nor columns, `totals` sums, `tokens` both."""
-    answer = await (await tools.Talk.begin(engine)).append("abc", scores=scores)
-
-    assert (answer.totals is not None, answer.columns is not None) == (scores != "none", scores == "tokens")
 
 
 async def test_learn_false_reads_without_a_step(engine, tools):
@@ -273,33 +232,3 @@ async def test_metrics_are_the_sums_of_the_answers(store, tools):
     assert tools.value(metrics, "sessions_created_total") == 3
     assert tools.value(metrics, "idempotent_replays_total", result="replayed") == 1
     assert tools.value(metrics, "gradient_norm_count") == sum(a.updates for a in answers)
-
-
-async def test_without_calibration_there_are_no_sessions(store, tools):
-    """A model that was never calibrated scores and generates; a session is refused by name."""
-    async with tools.engine_on(store, served=tools.serve(ByteVocab(), calibrated=False)) as engine:
-        scored = await engine.score(ScoreRequest(items=[tools.item("x")]).by(Call(caller=tools.caller())))
-        with pytest.raises(InvalidField) as caught:
-            await tools.Talk.begin(engine)
-
-    assert scored.items[0].totals.tokens == 1
-    assert caught.value.field == "adaptation"
-
-
-async def test_a_draining_engine_is_not_ready(store, tools):
-    """Readiness fails first; new work is refused."""
-    async with tools.engine_on(store) as engine:
-        await engine.ready()
-        await engine.drain(0)
-        with pytest.raises(Draining):
-            await engine.ready()
-        with pytest.raises(Draining):
-            await engine.score(ScoreRequest(items=[tools.item("x")]).by(Call(caller=tools.caller())))
-
-
-async def test_the_engine_is_the_interface(engine):
-    """Everything that the HTTP layer may ask for is there."""
-    names = {name for name in vars(Engine) if not name.startswith("_")}
-
-    assert names <= {name for name in dir(engine) if not name.startswith("_")}
-    assert engine.models.default.identity.numerics.startswith("native-")
