@@ -3,17 +3,28 @@ PYTHON ?= python3
 BIN := .venv/bin
 ADD := $(BIN)/pip install --quiet --disable-pip-version-check --editable
 INSTALLED := .venv/.installed
+CORE := model/rlstm_model/native/librlstm.$(if $(filter Darwin,$(shell uname)),dylib,so)
 
-.PHONY: all install check format test slow fuzz faults soak gpu harness node page jobs docs stack golden serve demo bench bench-gpu
+.PHONY: all install wheels check format test slow fuzz faults soak gpu harness node page jobs docs stack golden serve demo bench bench-gpu
 
 all: check test
 
-install: $(INSTALLED)
+install: $(INSTALLED) $(CORE)
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(ADD) '.[all,dev]'
 	@touch $(INSTALLED)
+
+# An installation builds it too; here it is built again of sources that have changed.
+$(CORE): hatch_build.py $(wildcard model/rlstm_model/native/src/*) | $(INSTALLED)
+	$(ADD) . --no-deps
+
+# What goes to the package index. Each core is compiled by Zig; only that for this machine has been run.
+WHEELS := x86_64-linux-gnu.2.17 aarch64-linux-gnu.2.17 x86_64-macos aarch64-macos x86_64-windows-gnu
+wheels: $(INSTALLED)
+	for target in $(WHEELS); do RLSTM_TARGET=$$target $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . || exit; done
+	ls -l dist
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .
@@ -27,76 +38,78 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 # A process for each core, of one thread: the models of the tests are too small to share.
-test: $(INSTALLED)
+test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
-slow: $(INSTALLED)
+slow: install
 	$(BIN)/python -m pytest -m slow --timeout 3600
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m hypothesis --hypothesis-profile long --timeout 3600
 
 # Requests made from the OpenAPI document, of the extra `fuzz`.
-fuzz: $(INSTALLED)
+fuzz: install
 	$(ADD) '.[fuzz]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'fuzz and not faults'
 
 # All of it takes hours; RLSTM_FAULTS=short makes few faults of those kinds that need processes, in minutes.
-faults: $(INSTALLED)
+faults: install
 	$(ADD) '.[fuzz]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(if $(filter short,$(RLSTM_FAULTS)),tests/faults tests/mutation) \
 	  -m faults --timeout 3600 --capture no
 
 # RLSTM_SOAK_MINUTES says for how long.
-soak: $(INSTALLED)
+soak: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak --capture no
 
-gpu: $(INSTALLED)
+gpu: install
 	$(BIN)/python -m pytest -m gpu --timeout 300
 
 # The deployment as real processes, by the files that compose mounts. Needs nginx and prometheus.
-stack: $(INSTALLED)
+stack: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m stack --capture no
 
 # The TypeScript client. Needs Node 20 and npm's registry.
-node: $(INSTALLED)
+node: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m node --timeout 300
 
 # The page, in a browser, by the extra `browser`. Needs chromium, and npm's registry for axe-core.
-page: $(INSTALLED)
+page: install
 	$(ADD) '.[browser]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m page --timeout 300 --capture no
 
 # Others' clients, of the extra `harness` (550 MB), against a server.
-harness: $(INSTALLED)
+harness: install
 	$(ADD) '.[harness]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m harness --timeout 600
 
 # The site, into site/; then what its pages tell people to type is typed.
-docs: $(INSTALLED)
+docs: install
 	$(ADD) '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m docs --timeout 1800 --capture no
 
 # The examples of clients/python/examples, with the shipped model.
-jobs: $(INSTALLED)
+jobs: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m jobs --capture no
 
 # What this commit answers and computes, held against what was recorded.
-golden: $(INSTALLED)
+golden: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden.record .golden
 	$(BIN)/python -m tests.golden.compare tests/golden/recorded.json.xz .golden
 
-serve: $(INSTALLED)
+serve: install
 	$(BIN)/rlstm serve
 
-demo: $(INSTALLED)
+demo: install
 	$(BIN)/python clients/python/examples/demo.py $(FILE)
 
-bench: $(INSTALLED)
+bench: install
+	$(BIN)/python -m benchmarks.native
 	$(BIN)/python -m benchmarks.peers
 	$(BIN)/python -m benchmarks.train
 	$(BIN)/python -m benchmarks.adapt
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m pytest tests/end_to_end/examples -m bench --capture no
 
-bench-gpu: $(INSTALLED)
+bench-gpu: install
+	$(BIN)/python -m benchmarks.rows --device cuda
 	$(BIN)/python -m benchmarks.gpu

@@ -1,11 +1,13 @@
 """Builds the native core with the machine's C compiler, or with that of the `ziglang` wheel.
 
 RLSTM_TARGET names another machine to build for, as Zig writes it: aarch64-linux-gnu.2.17, x86_64-macos,
-x86_64-windows-gnu. Without any compiler the distribution is built without the core.
+x86_64-windows-gnu. Where nothing can compile, the distribution is built without the core: its client works,
+and what needs the core says what to do.
 """
 
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("model/rlstm_model/native")
+NATIVE = Path("model/rlstm_model/native")
 FLAGS = [
     "-std=c11",
     "-O3",
@@ -32,7 +34,11 @@ SETS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "portable": [],
 }
+NAMES = {"linux": "librlstm.so", "macos": "librlstm.dylib", "windows": "rlstm.dll"}
 WHEELS = {"linux": "manylinux_2_17_{}.manylinux2014_{}", "macos": "macosx_11_0_{}", "windows": "win_amd64"}
+ZIG = "ziglang>=0.13,<1"
+ZIG_MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
+SMALLEST = "#include <pthread.h>\n#include <stdlib.h>\nint main(void) { return abs(0); }\n"
 
 
 class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
@@ -40,35 +46,86 @@ class NativeCore(BuildHookInterface):  # type: ignore[type-arg]
 
     def dependencies(self) -> list[str]:
         """Zig, where there is no compiler or it is to build for another machine."""
-        return ["ziglang>=0.13"] if os.environ.get("RLSTM_TARGET") or _machine_compiler() is None else []
+        wanted = os.environ.get("RLSTM_TARGET") or machine_compiler() is None
+        return [ZIG] if wanted and platform.machine().lower() in ZIG_MACHINES else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the core into the package, and mark the wheel as one of this platform."""
-        del version
-        if self.target_name != "wheel":
-            return
+        """Build the core, into the checkout for an editable installation, and mark the wheel as a platform's.
+
+        A core for another machine that cannot be built is an error; one for this machine is left out.
+        """
+        self.scratch = tempfile.TemporaryDirectory(prefix="rlstm-core-")
         target = os.environ.get("RLSTM_TARGET", "")
-        compiler = _machine_compiler() if not target else None
-        command = compiler or [
-            sys.executable,
-            "-m",
-            "ziglang",
-            "cc",
-            *(["-target", target] if target else []),
-        ]
+        compiler = None if target else machine_compiler()
+        zig = [sys.executable, "-m", "ziglang", "cc", *(["-target", target] if target else [])]
         try:
-            name = _build(Path(self.root) / SOURCE, command, target or _here())
+            built = build(
+                Path(self.root) / NATIVE, compiler or zig, target or _here(), Path(self.scratch.name)
+            )
         except (OSError, subprocess.CalledProcessError) as error:
+            if target:
+                raise
             self.app.display_warning(f"the native core was not built, so nothing can be served here: {error}")
             return
-        build_data["artifacts"].append(str(SOURCE / name))
+        if version == "editable":
+            _replace(Path(self.root) / NATIVE / built.name, built)
+        else:
+            build_data["force_include"][str(built)] = f"rlstm_model/native/{built.name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_wheel(target)}"
 
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Forget what was compiled: it is in the wheel."""
+        del version, build_data, artifact_path
+        self.scratch.cleanup()
 
-def _machine_compiler() -> list[str] | None:
-    name = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-    return name.split() if name else None
+
+def machine_compiler() -> list[str] | None:
+    """The command of the machine's C compiler: `CC`, else what is usual; None where none makes a program."""
+    named = os.environ.get("CC")
+    for command in [named.split()] if named else [["cc"], ["gcc"], ["clang"]]:
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = [*command, "-x", "c", "-", "-o", f"{folder}/smallest"]
+            try:
+                subprocess.run(  # noqa: S603 - the compiler that was named
+                    arguments, input=SMALLEST.encode(), check=True, capture_output=True
+                )
+            except (OSError, subprocess.CalledProcessError):
+                continue
+        return command
+    return None
+
+
+def build(folder: Path, compiler: list[str], target: str, into: Path) -> Path:
+    """Compile and link the core whose sources are `folder`/src; the library's path."""
+    machine, system = target.split("-")[:2]
+    digest = runpy.run_path(str(folder / "library.py"))["digest"](folder / "src")
+    flags = [*FLAGS, f'-DRL_SOURCES="{digest}"', *([] if system == "windows" else ["-pthread"])]
+    sets = SETS if machine == "x86_64" else {"portable": []}
+    units = [
+        ("core.c", []),
+        ("memory.c", []),
+        *(("kernels.c", [f"-DRL_SET={s}", *f]) for s, f in sets.items()),
+    ]
+    jobs, objects = [], [str(into / f"{number}.o") for number in range(len(units))]
+    for (source, own), made in zip(units, objects, strict=True):
+        command = [*compiler, *flags, *own, "-c", str(folder / "src" / source), "-o", made]
+        jobs.append((command, subprocess.Popen(command)))  # noqa: S603 - the compiler that was found
+    for command, job in jobs:
+        if job.wait() != 0:
+            raise subprocess.CalledProcessError(job.returncode, command)
+    library = into / NAMES[system]
+    threads = [] if system == "windows" else ["-pthread"]
+    link = [*compiler, "-shared", "-s", *threads, *objects, "-o", str(library)]
+    subprocess.run(link, check=True)  # noqa: S603 - the same
+    return library
+
+
+def _replace(path: Path, built: Path) -> None:
+    """Put a new library in an old one's place at once: processes may have the old one loaded."""
+    fresh = path.with_name(f".{path.name}")
+    shutil.copyfile(built, fresh)
+    fresh.replace(path)
 
 
 def _here() -> str:
@@ -82,38 +139,3 @@ def _wheel(target: str) -> str:
     machine, system = target.split("-")[:2]
     machine = "arm64" if system == "macos" and machine == "aarch64" else machine
     return WHEELS[system].format(machine, machine)
-
-
-def _build(folder: Path, compiler: list[str], target: str) -> str:
-    """Compile and link; the library's name."""
-    machine, system = target.split("-")[:2]
-    sets = SETS if machine == "x86_64" else {"portable": []}
-    threads = [] if system == "windows" else ["-pthread"]
-    name = {"macos": "librlstm.dylib", "windows": "rlstm.dll"}.get(system, "librlstm.so")
-    with tempfile.TemporaryDirectory() as scratch:
-        jobs, objects = [], []
-        for source, flags in [
-            ("core.c", []),
-            ("memory.c", []),
-            *(("kernels.c", [f"-DRL_SET={s}", *f]) for s, f in sets.items()),
-        ]:
-            objects.append(f"{scratch}/{len(objects)}.o")
-            command = [
-                *compiler,
-                *FLAGS,
-                *threads,
-                *flags,
-                "-c",
-                str(folder / "src" / source),
-                "-o",
-                objects[-1],
-            ]
-            jobs.append((command, subprocess.Popen(command)))  # noqa: S603 - the compiler that was found
-        for command, job in jobs:
-            if job.wait() != 0:
-                raise subprocess.CalledProcessError(job.returncode, command)
-        link = [*compiler, "-shared", "-s", *threads, *objects, "-o", f"{scratch}/{name}"]
-        subprocess.run(link, check=True)  # noqa: S603 - the same
-        shutil.copyfile(f"{scratch}/{name}", folder / f".{name}")
-    (folder / f".{name}").replace(folder / name)
-    return name

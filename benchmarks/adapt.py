@@ -1,53 +1,52 @@
 """What learning saves, by each rule of a checkpoint, beside full fast weights: `python -m benchmarks.adapt`.
 
-Every text is a session of its own, and all sessions of a rule are rows of the same batches. Nothing is chosen
-here: rules come as they were calibrated. Full fast weights of one expert are read at 1/3, 1 and 3 times their
-rate; of these the best for each text counts, in hindsight.
+Every text is a session of its own, and all sessions of a method are rows of the same batches. Nothing is
+chosen here: rules come as they were calibrated. Full fast weights of one expert are read at 1/3, 1 and 3
+times their rate; of these the best for each text counts, in hindsight.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import torch
 import typer
-from matplotlib.figure import Figure
 
-from rlstm_model.adaptation.state import EXPERT_RATES, NonFiniteState
-from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
+from benchmarks.cases import backend_on, evaluator_of
+from benchmarks.models import Subject
 from rlstm_model.adaptation.config import AdaptationConfig
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.adaptation.thread_pool import ThreadPool
+from rlstm_model.adaptation.evaluator import DynamicEvaluator, reader_of
+from rlstm_model.adaptation.state import EXPERT_RATES, NonFiniteState
 from rlstm_model.checkpoint import Checkpoint, load
-from rlstm_training.commands.choosing import calibrated_of, rule_named
+from rlstm_training.commands.choosing import rule_named
 from rlstm_training.commands.console import (
     AsJson,
     Device,
     Model,
+    SplitName,
     Threads,
     command,
-    prepare_compute,
     progress_bar,
     show_json,
     show_table,
     warn,
 )
-from rlstm_training.commands.evaluate import Corpora, SplitName, Streams, texts_given
+from rlstm_training.commands.evaluate import Corpora, Streams
+from rlstm_training.commands.evaluating import texts_given
+from rlstm_training.commands.given import prepare_device
 from rlstm_training.corpora.reading import stream_names
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Evaluation, Stream, read_together
 
 CORPUS, PREFIX, SEGMENTS_OF_CORPUS = "wikitext-2", 5_000, 10
-SUFFIXES = (".svg", ".png")
 HINDSIGHT = (1 / 3, 1.0, 3.0)
 SINGLES = tuple(sorted(rate * factor for rate in EXPERT_RATES[4] for factor in (0.1, 1.0, 10.0)))
 """The single rates that a mixture of four is held against: its own, and 1/10 and 10 times those."""
-
-# Fast weights of all sessions that are read at once: some five times this many numbers are in memory.
-WEIGHTS_AT_ONCE = 2**26
 
 Bits = Mapping[str, float]
 """Bits per byte by text; NaN where a session could compute nothing."""
@@ -84,81 +83,60 @@ class Outcome:
 class Reader:
     """Texts, each with a name of its own, and the checkpoint by whose rules they are read."""
 
-    calibrated: CalibrationSet
+    subject: Subject
     passages: Sequence[Passage]
-    bos_id: int
-    thread_pool: ThreadPool | None = None
+    device: torch.device
 
     def frozen(self) -> Bits:
-        """With the weights as loaded: by a rule of rate zero, whose sessions share all weights."""
-        vocabulary = self.calibrated.model.config.vocab_size
-        idle = replace(self.calibrated.default, kind="output_bias", num_fast_weights=vocabulary, rank=0)
-        evaluator = self._evaluator(self._rule(replace(idle, rule="sgd", rate=0.0, decay=0.0)))
-        streams = self._streams(evaluator, Method(rule=idle))
+        """With the weights as loaded."""
+        reader = reader_of(backend_on(self.device, self.subject), self.subject.bos_id, logprobs_only=True)
+        found = []
         with self._progress("frozen", 1) as advance:
-            return _bits(read_each(evaluator, streams, advance, self.thread_pool))
+            for passage in self.passages:
+                scores, _ = reader.score(reader.cursor, passage.ids)
+                found.append(Evaluation.of(passage, adapted=-scores.total))
+                advance(len(passage.ids))
+        return _bits(found)
 
     def learning(self, methods: Iterable[Method]) -> dict[Method, Outcome]:
         """By methods of one rule."""
         wanted, outcomes = list(dict.fromkeys(methods)), {}
         if not wanted:
             return {}
-        rule = self._rule(wanted[0].rule)
-        evaluator, zero = self._evaluator(rule), rule.fast_weights(self.calibrated.model).zero(1)
+        rule = self.subject.calibrated.statistics.calibration(wanted[0].rule)
+        evaluator = evaluator_of(backend_on(self.device, self.subject, rule), self.subject, rule)
         with self._progress(name_of(rule.config), len(wanted)) as advance:
-            for batch in batches(wanted, len(self.passages) * rule.config.num_fast_weights):
-                streams = [stream for method in batch for stream in self._streams(evaluator, method)]
-                read = read_each(evaluator, streams, advance, self.thread_pool)
-                for place, method in enumerate(batch):
-                    own = read[place * len(self.passages) :][: len(self.passages)]
-                    outcomes[method] = Outcome(
-                        method=method,
-                        bytes=method.learning * zero.nbytes,
-                        bits=_bits(own),
-                        guards=sum(each.guards for each in own),
-                    )
+            for method in wanted:
+                k = method.experts
+                start = evaluator.start(rate_scale=method.rate_scale, experts=k, static=k > 1)
+                streams = [Stream(passage, start) for passage in self.passages]
+                read = read_each(evaluator, streams, advance)
+                outcomes[method] = Outcome(
+                    method=method,
+                    bytes=method.learning
+                    * rule.config.num_fast_weights
+                    * np.dtype(rule.space.dtype).itemsize,
+                    bits=_bits(read),
+                    guards=sum(each.guards for each in read),
+                )
         return outcomes
 
     def _progress(self, label: str, readings: int) -> Any:
         return progress_bar(label, readings * sum(len(passage.ids) for passage in self.passages))
-
-    def _rule(self, rule: AdaptationConfig) -> Calibration:
-        return self.calibrated.statistics.calibration(self.calibrated.model, rule)
-
-    def _evaluator(self, rule: Calibration) -> DynamicEvaluator:
-        return DynamicEvaluator(self.calibrated.model, rule, bos_id=self.bos_id, logprobs_only=True)
-
-    def _streams(self, evaluator: DynamicEvaluator, method: Method) -> list[Stream]:
-        k = method.experts
-        start = evaluator.start(rate_scale=method.rate_scale, experts=k, static=k > 1)
-        return [Stream(passage, start) for passage in self.passages]
 
 
 def read_each(
     evaluator: DynamicEvaluator,
     streams: Sequence[Stream],
     advance: Callable[[int], None],
-    thread_pool: ThreadPool | None = None,
 ) -> list[Evaluation]:
     """All together; a stream whose state cannot be used costs NaN, and changes no other."""
     try:
-        return read_together(evaluator, streams, advance, thread_pool)
+        return read_together(evaluator, streams, advance)
     except NonFiniteState:
         if len(streams) > 1:
             return [result for each in streams for result in read_each(evaluator, [each], advance)]
         return [Evaluation.of(streams[0].passage, adapted=math.nan)]
-
-
-def batches(methods: Sequence[Method], weights: int) -> Iterator[list[Method]]:
-    """As many methods at once as memory allows, at least one; an expert of all texts has ``weights``."""
-    batch: list[Method] = []
-    for method in methods:
-        if batch and sum(each.learning for each in (*batch, method)) * weights > WEIGHTS_AT_ONCE:
-            yield batch
-            batch = []
-        batch.append(method)
-    if batch:
-        yield batch
 
 
 def _bits(results: Sequence[Evaluation]) -> Bits:
@@ -342,29 +320,6 @@ class Results:
         better, count = self.better(mixtures), len(self.streams)
         typer.echo(f"better than the best single rate in hindsight on {better} of {count} streams")
 
-    def plot(self, path: Path) -> None:
-        """Shares of all texts against the bytes of a session's fast weights."""
-        figure = Figure(figsize=(7.0, 3.6))
-        axes = figure.add_subplot(
-            xlabel="bytes of a session's fast weights",
-            ylabel="% of what full fast weights save",
-            title=f"{self.model}: what learning saves",
-            xscale="log",
-        )
-        lines: dict[str, list[tuple[int, float]]] = {}
-        for outcome in sorted(self.outcomes, key=lambda outcome: outcome.bytes):
-            part, method = self.shares(outcome)["all"], outcome.method
-            if part is not None:
-                points = lines.setdefault(f"{method.rule.kind}, {method.experts} experts", [])
-                points.append((outcome.bytes, 100 * part))
-        for label, points in lines.items():
-            axes.plot(*zip(*points, strict=True), marker=".", label=label)
-        if self.full is not None:
-            axes.plot(self.full.bytes, 100.0, ".", label="full, best rate in hindsight")
-        axes.grid(visible=True, alpha=0.3)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
-        figure.savefig(path, bbox_inches="tight", dpi=150)
-
 
 def _figure(bits: float | None) -> str:
     return "not finite" if bits is None or not math.isfinite(bits) else f"{bits:.4f}"
@@ -386,18 +341,16 @@ def passages_chosen(
     ]
 
 
-def texts_read(
-    checkpoint: Checkpoint, calibrated: CalibrationSet, passages: Sequence[Passage]
-) -> dict[str, Any]:
+def texts_read(fingerprint: str, subject: Subject, passages: Sequence[Passage]) -> dict[str, Any]:
     """What was read by which model and rule of full fast weights: nothing else can be compared."""
-    full = _full(calibrated)
-    rule = None if full is None else calibrated.choose("full", full.num_fast_weights).fingerprint
+    full = _full(subject)
+    rule = None if full is None else subject.calibrated.statistics.calibration(full).fingerprint
     digests = {each.name: hashlib.sha256(json.dumps(each.ids).encode()).hexdigest() for each in passages}
-    return {"model": checkpoint.fingerprint, "rule": rule, "digests": digests}
+    return {"model": fingerprint, "rule": rule, "digests": digests}
 
 
-def _full(calibrated: CalibrationSet) -> AdaptationConfig | None:
-    return next((choice for choice in calibrated.choices if choice.kind == "full"), None)
+def _full(subject: Subject) -> AdaptationConfig | None:
+    return next((choice for choice in subject.calibrated.choices if choice.kind == "full"), None)
 
 
 def _read(
@@ -408,7 +361,7 @@ def _read(
     known: Full | None,
 ) -> tuple[dict[Method, Outcome], Full | None]:
     """All methods of all rules, and full fast weights unless they are ``known``."""
-    full = None if known else _full(reader.calibrated)
+    full = None if known else _full(reader.subject)
     outcomes: dict[Method, Outcome] = {}
     hindsight = [Method(rule=full, rate_scale=scale) for scale in HINDSIGHT] if full else []
     for rule in dict.fromkeys((*rules, *(method.rule for method in hindsight))):
@@ -439,7 +392,6 @@ def adapt(
     experts: Annotated[list[int] | None, typer.Option(help="How many experts (1, 2 and 4).")] = None,
     mixture: Annotated[bool, typer.Option("--mixture", help="Mixtures of four beside single rates.")] = False,
     full_from: Annotated[Path | None, typer.Option(help="Full's figures, from an earlier --json.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw shares against bytes, .svg or .png.")] = None,
     threads: Threads = None,
     device: Device = "cpu",
     as_json: AsJson = False,
@@ -451,28 +403,20 @@ def adapt(
     """
     if whole and prefix is not None:
         raise typer.BadParameter("--whole reads all bytes", param_hint="--prefix")
-    if plot is not None and (plot.suffix not in SUFFIXES or not plot.parent.is_dir()):
-        raise typer.BadParameter(f"{plot}: must end in .svg or .png, in a folder that is there")
     if not set(experts or EXPERT_RATES) <= set(EXPERT_RATES):
         raise typer.BadParameter(f"must be of {', '.join(map(str, EXPERT_RATES))}", param_hint="--experts")
-    with prepare_compute(device, threads) as compute:
-        checkpoint = load(model, compute.device)
-        calibrated = calibrated_of(checkpoint)
-        usual = [choice for choice in calibrated.choices if choice.kind != "full"]
-        rules = list(dict.fromkeys(rule_named(calibrated, name) for name in rule or ())) or usual
-        counts = list(dict.fromkeys(experts or EXPERT_RATES))
-        shown = None if whole else prefix or PREFIX
-        passages = passages_chosen(checkpoint, stream or (), corpus or (), shown)
-        texts = texts_read(checkpoint, calibrated, passages)
-        known = None if full_from is None else load_full(full_from, texts)
-        reader = Reader(
-            calibrated=calibrated,
-            passages=passages,
-            bos_id=checkpoint.vocab.bos_id,
-            thread_pool=compute.thread_pool,
-        )
-        frozen = reader.frozen()
-        outcomes, full = _read(reader, rules, counts, mixture, known)
+    place = prepare_device(device, threads)
+    checkpoint, subject = load(model), Subject.load(model)
+    usual = [choice for choice in subject.calibrated.choices if choice.kind != "full"]
+    rules = list(dict.fromkeys(rule_named(subject.calibrated, name) for name in rule or ())) or usual
+    counts = list(dict.fromkeys(experts or EXPERT_RATES))
+    shown = None if whole else prefix or PREFIX
+    passages = passages_chosen(checkpoint, stream or (), corpus or (), shown)
+    texts = texts_read(checkpoint.fingerprint, subject, passages)
+    known = None if full_from is None else load_full(full_from, texts)
+    reader = Reader(subject=subject, passages=passages, device=place)
+    frozen = reader.frozen()
+    outcomes, full = _read(reader, rules, counts, mixture, known)
     results = Results(
         model=checkpoint.name,
         prefix=shown,
@@ -483,16 +427,10 @@ def adapt(
         outcomes=[outcomes[Method(rule=each, experts=count)] for each in rules for count in counts],
         mixtures={each: mixed(each, frozen, outcomes) for each in rules if mixture},
     )
-    _tell(results, plot, as_json)
-
-
-def _tell(results: Results, plot: Path | None, as_json: bool) -> None:
     if as_json:
         show_json(results.to_json())
     else:
         results.show()
-    if plot is not None:
-        results.plot(plot)
 
 
 if __name__ == "__main__":

@@ -17,25 +17,15 @@ import typer
 
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.averaging import Evaluated
 from rlstm_training.batches import Texts
-from rlstm_training.commands.console import (
-    AsJson,
-    Device,
-    OwnCorpus,
-    Threads,
-    command,
-    prepare_device,
-    recipe_named,
-    show_json,
-    show_table,
-)
+from rlstm_training.commands.console import AsJson, Device, OwnCorpus, Threads, command, show_json, show_table
+from rlstm_training.commands.given import prepare_device, recipe_named
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import load_corpus
 from rlstm_training.corpora.texts import Passage, in_form, passage, prepare, validation_passages
-from rlstm_training.evaluation.evaluation import static_loss, striped_loss
+from rlstm_training.evaluation.evaluation import evaluator_of, static_loss, striped_loss
 from rlstm_training.evaluation.measurements import Measurements, Statistics
 from rlstm_training.evaluation.monte_carlo import scaled
 from rlstm_training.evaluation.search import Grid, search, session_losses
@@ -240,13 +230,13 @@ def read(
     model: LanguageModel, calibration: Calibration, material: Material, deadline: Deadline
 ) -> tuple[float, float, int]:
     """Nats of the test text without and with learning, and the tokens that there was time for."""
-    evaluator = DynamicEvaluator(model, calibration, bos_id=material.bos_id, logprobs_only=True)
+    evaluator = evaluator_of(model, calibration, bos_id=material.bos_id)
     static: list[float] = []
     adapted: list[float] = []
     tokens = 0
     for observed in evaluator.observe(evaluator.start(static=True), material.test.ids):
         assert observed.static_logprobs is not None
-        static.append(-float(observed.static_logprobs.double().sum()))
+        static.append(-float(observed.static_logprobs.sum(dtype=np.float64)))
         adapted.append(-observed.scores.total)
         tokens += len(observed.scores)
         if deadline.passed:

@@ -7,20 +7,23 @@ import importlib
 import importlib.util
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlstm_model.adaptation.calibration import CalibrationSet
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet
+from rlstm_model.checkpoint import load
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.dropout import NO_DROPOUT, DropoutMasks
 from rlstm_model.network.initialisation import initialise
 from rlstm_model.network.language_model import Embedding, LanguageModel
 from rlstm_model.network.stack import Stack
 from rlstm_model.network.state import State
+from rlstm_model.parameters import Parameters
 from rlstm_model.vocab import ByteVocab
+from rlstm_training.commands.choosing import calibrated_of
 from rlstm_training.evaluation.measurements import (
     Form,
     Measurements,
@@ -151,25 +154,46 @@ def gpt2(config: ModelConfig, context: int) -> tuple[Any, int] | None:
     return model, layers * 12 * width * width + vocabulary * width
 
 
-def untrained(hidden: int, device: torch.device) -> CalibrationSet:
-    """Two layers of so many units, over bytes, with statistics of random text: no speed depends on either.
+class Subject(NamedTuple):
+    """A model that is measured, and what is known about how it learns."""
 
-    Its rules are as those of a served checkpoint: the embedding and the softmax within 128 axes, and all
-    biases, which is the default; and full weights.
-    """
-    config = ModelConfig(vocab_size=ByteVocab().size, hidden_size=hidden, num_layers=2, mogrifier_rank=RANK)
-    model = LanguageModel(config).to(device)
-    initialise(model, chrono_max=None, generator=torch.Generator(device).manual_seed(0))
-    model.requires_grad_(False)
-    text = np.random.default_rng(0).integers(config.vocab_size, size=10_000, dtype=np.uint8)
-    # Of a cell no axis is used, but one is measured: without any there would be no subspace.
-    statistics = Statistics(heads=8, segments=4, rank=1, embedding_rank=AXES)
-    setting = Setting(rate=1e-3, decay=1e-3, epsilon=1.0, segment=20)
-    measured = Measurements(model, [(text, 1)], bos_id=ByteVocab().bos_id, statistics=statistics)
-    num_fast_weights = most_fast_weights(cores_of(model, statistics), AXES, cells=False)
-    forms = Form("subspace", num_fast_weights, AXES), Form("full")
-    return CalibrationSet(
-        model=model,
-        statistics=measured.of(setting.segment),
-        choices=tuple(measured.config(setting, form) for form in forms),
-    )
+    name: str
+    parameters: Parameters
+    calibrated: CalibrationSet
+    bos_id: int
+
+    @classmethod
+    def load(cls, name: str) -> "Subject":
+        """A checkpoint. Raises CheckpointError, also where it cannot learn."""
+        checkpoint = load(name)
+        return cls(checkpoint.name, checkpoint.parameters, calibrated_of(checkpoint), checkpoint.vocab.bos_id)
+
+    @classmethod
+    def untrained(cls, hidden: int) -> "Subject":
+        """Two layers of so many units over bytes, with statistics of random text: speed depends on neither.
+
+        Its rules are as those of a served checkpoint: the embedding and the softmax within 128 axes, and all
+        biases, which is the default; and full weights.
+        """
+        vocab = ByteVocab()
+        config = ModelConfig(vocab_size=vocab.size, hidden_size=hidden, num_layers=2, mogrifier_rank=RANK)
+        model = LanguageModel(config)
+        initialise(model, chrono_max=None, generator=torch.Generator().manual_seed(0))
+        model.requires_grad_(False)
+        text = np.random.default_rng(0).integers(config.vocab_size, size=10_000, dtype=np.uint8)
+        # Of a cell no axis is used, but one is measured: without any there would be no subspace.
+        statistics = Statistics(heads=8, segments=4, rank=1, embedding_rank=AXES)
+        setting = Setting(rate=1e-3, decay=1e-3, epsilon=1.0, segment=20)
+        measured = Measurements(model, [(text, 1)], bos_id=vocab.bos_id, statistics=statistics)
+        num_fast_weights = most_fast_weights(cores_of(config, statistics), AXES, cells=False)
+        forms = Form("subspace", num_fast_weights, AXES), Form("full")
+        rules = tuple(measured.config(setting, form) for form in forms)
+        calibrated = CalibrationSet(statistics=measured.of(setting.segment), choices=rules)
+        return cls(f"untrained, {hidden} units", model.parameter_arrays, calibrated, vocab.bos_id)
+
+    def full_rule(self) -> Calibration:
+        """Full fast weights under their rule or, as speed depends on no rate, under the default's figures."""
+        known = next((choice for choice in self.calibrated.choices if choice.kind == "full"), None)
+        weights = self.parameters.config.num_parameters
+        rule = known or replace(self.calibrated.default, kind="full", num_fast_weights=weights, rank=0)
+        return self.calibrated.statistics.calibration(rule)

@@ -1,70 +1,88 @@
-"""Many rows on one device, plainly and by recorded graphs, as cases that are measured in turn.
+"""How much of a device's matrix-product rate so many rows get: ``python -m benchmarks.rows --device cuda``.
 
-Static: a segment of each row is read and its tokens are scored. Learning: a segment is read, gone back
-through and stepped on. A batch step: the same as sessions do it, with everything that belongs to a session.
+Frozen texts and sessions of one, two and four experts, by the backend of that device; ``--torch`` rehearses
+the GPU's on a CPU.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated
 
 import torch
+import typer
 
-from benchmarks.peers import Case, Work, scoring, sessions, sgemm
-from benchmarks.train import multiply_adds
+from benchmarks.cases import (
+    Case,
+    backend_on,
+    evaluator_of,
+    measure,
+    multiply_adds,
+    product_case,
+    scoring,
+    sessions,
+)
+from benchmarks.models import Subject
+from benchmarks.peers import learning_operations
+from rlstm_model.adaptation.backend import Backend
 from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.torch_backend.fast_weights import FrozenWeights
-from rlstm_model.torch_backend.graphs import graphed_reading
-from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.adaptation.state import EXPERT_RATES
+from rlstm_model.torch_backend.backend import TorchBackend
+from rlstm_training.commands.console import (
+    AsJson,
+    Device,
+    Model,
+    Threads,
+    command,
+    prepare_device,
+    show_json,
+    show_table,
+)
 
-Way = Literal["plain", "graphs"]
-
-
-def rows_cases(
-    model: LanguageModel,
-    rule: Calibration,
-    *,
-    bos_id: int,
-    rows: Sequence[int],
-    ways: Sequence[Way] = ("plain",),
-) -> list[Case]:
-    """A large matrix product, and each task with so many rows in each of the ways."""
-    product = Case(
-        name="matrix product", task="sgemm", work=sgemm(model.embedding.input.device), operations=1
-    )
-    forward, cases = multiply_adds(model), [product]
-    for count in rows:
-        for way in ways:
-            loaded, graphs = FrozenWeights(model), way == "graphs"
-            read = scoring(graphed_reading(loaded) if graphs else loaded, rule.config.segment, count)
-            name = f"{count} rows, {way}"
-            cases.append(Case(name=f"static, {name}", task="static", work=read, operations=forward))
-            evaluator = DynamicEvaluator(model, rule, bos_id=bos_id, graphs=graphs)
-            step = sessions(model, rule, bos_id=bos_id, count=count, graphs=graphs)
-            for task, work in (("learning", learning(evaluator, count)), ("batch step", step)):
-                more = {"work": work, "operations": 2 * forward}
-                cases.append(Case(name=f"{task}, {name}", task="learning", **more))  # type: ignore[arg-type]
-    return cases
+COUNTS = (256, 1_024, 4_096)
 
 
-def learning(evaluator: DynamicEvaluator, rows: int) -> Work:
-    """A segment of so many rows, learned from by a step of the rule."""
-    segment, state, fast = (
-        evaluator.config.segment,
-        evaluator.model.initial_state(rows),
-        evaluator.fast_weights,
-    )
-    vocabulary, device = evaluator.model.config.vocab_size, evaluator.model.embedding.input.device
-    ids, targets = torch.randint(vocabulary, (2, segment, rows), device=device)
-    weights_TN = torch.full(ids.shape, 1 / segment, dtype=state.h.dtype, device=device)
-    delta_NP = fast.zero(rows)
+def cases(subject: Subject, counts: list[int], device: torch.device, *, by_torch: bool) -> list[Case]:
+    """One large product, and each task with so many texts or sessions."""
+    config, rule = subject.parameters.config, subject.calibrated.choose()
 
-    @torch.no_grad()
-    def work() -> int:
-        nonlocal state, delta_NP
-        learned = fast.learn(delta_NP, ids, targets, weights_TN, state)
-        delta_NP = evaluator.rows.rule.step(delta_NP, learned.gradient_NP, [1.0] * rows).delta_NP
-        state = learned.state
-        return rows * segment
+    def backend(chosen: Calibration | None = None) -> Backend:
+        if by_torch:
+            return TorchBackend.of(subject.parameters, chosen, device=str(device))
+        return backend_on(device, subject, chosen)
 
-    return work
+    frozen, evaluator = backend(), evaluator_of(backend(rule), subject, rule)
+    threads = (torch.get_num_threads(),)
+    found = [product_case(threads[0], device)]
+    for count in counts:
+        read = scoring(frozen, bos_id=subject.bos_id, length=rule.config.segment, count=count)
+        name, operations = f"{count:,} frozen", multiply_adds(config)
+        found.append(Case(name=name, task="static", work=read, operations=operations, threads=threads))
+        for experts in EXPERT_RATES:
+            learn = sessions(evaluator, count=count, experts=experts)
+            name, operations = f"{count:,} sessions, experts: {experts}", learning_operations(config, experts)
+            found.append(Case(name=name, task="learning", work=learn, operations=operations, threads=threads))
+    return found
+
+
+@command
+def rows(
+    model: Model = "bytes-small",
+    count: Annotated[list[int] | None, typer.Option(min=1, help="Rows at once (256, 1,024, 4,096).")] = None,
+    by_torch: Annotated[bool, typer.Option("--torch", help="The GPU's backend, on a CPU too.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Each measures all once; medians count.")] = 3,
+    seconds: Annotated[float, typer.Option(min=0, help="For each of them in a round, at least.")] = 0.5,
+    threads: Threads = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Measure tokens a second of many rows, and their share of one large matrix product's rate."""
+    place, subject = prepare_device(device, threads), Subject.load(model)
+    found = cases(subject, count or [*COUNTS], place, by_torch=by_torch)
+    figures = measure(found, rounds=rounds, seconds=seconds, device=place).figures()
+    if as_json:
+        show_json({"model": subject.name, "device": device, "rows": figures})
+        return
+    cells = [(row["name"], f"{row['tokens_per_second']:,.0f}", f"{row['of_sgemm']:.2f}") for row in figures]
+    show_table(("", "tokens/s", "of sgemm"), cells)
+
+
+if __name__ == "__main__":
+    typer.run(rows)

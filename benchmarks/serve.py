@@ -1,66 +1,41 @@
 """`python -m benchmarks.serve`: what a server does for many sessions at once, and how long they wait."""
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Final, ParamSpec
+from dataclasses import asdict
+from typing import Annotated, Any, Final, ParamSpec
 
-import torch
 import typer
-from rich.console import Console
+from pydantic import ValidationError
 
 from benchmarks.serving.capacity import WARM, Resident, measure_resident
-from benchmarks.serving.choices import (
-    asked_of,
-    cache_bytes,
-    check_memory,
-    check_plot,
-    queued_jobs,
-    scores_named,
-)
 from benchmarks.serving.load import Plan
 from benchmarks.serving.measure import Conditions, Figures, run, through_engine, through_http
 from benchmarks.serving.process import NoServer, running
-from benchmarks.serving.results import Results
 from benchmarks.serving.targets import RequestFailed
-from rlstm_model.adaptation.calibration import CalibrationError
-from rlstm_model.adaptation.thread_pool import single_threaded_products
+from rlstm_model import native
+from rlstm_model.adaptation.calibration_file import CalibrationError
 from rlstm_model.checkpoint import CheckpointError, load
+from rlstm_server.engine.engine import CACHE_BYTES
 from rlstm_server.engine.models import ServedModel
+from rlstm_server.engine.scheduler import SHARE
 from rlstm_server.engine.worker import ROWS
-from rlstm_server.errors import ServerError
-from rlstm_server.schemas.text import AdaptationRequest
+from rlstm_server.errors import InvalidField, ServerError
+from rlstm_server.schemas.text import AdaptationRequest, EngineLimits, ScoreDetail
+from rlstm_training.commands.choosing import rule_named
+from rlstm_training.commands.console import AsJson, Model, Threads, show_json, show_table
 
 P = ParamSpec("P")
 
 FAILED, WRONG_INPUT = 1, 2
 SESSIONS: Final = (1, 16, 64, 256, 1_024)
 
-Model = Annotated[str, typer.Argument(help="A shipped model's name or a checkpoint folder.")]
-Sessions = Annotated[
-    list[int] | None,
-    typer.Option(min=1, max=100_000, help="Sessions at once; may be repeated (1, 16, 64, 256, 1,024)."),
-]
-TextBytes = Annotated[int, typer.Option("--bytes", min=1, max=65_536, help="Of each append.")]
-Rule = Annotated[
-    str | None,
-    typer.Option(metavar="KIND[:COORDINATES]", help="Sessions learn by this (the model's default)."),
-]
-Experts = Annotated[int | None, typer.Option(help="Learning rates of a session that are mixed.")]
-Static = Annotated[bool, typer.Option(help="Whether sessions carry the static row.")]
-Scores = Annotated[str, typer.Option(help="What answers hold: tokens, totals.")]
-Rows = Annotated[int, typer.Option(min=1, max=65_536, help="Rows of a round.")]
-Seconds = Annotated[float, typer.Option(min=0, help="Each is measured for so long at least.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: torch's own choice).")]
-Http = Annotated[bool, typer.Option(help="Whether to measure through HTTP too.")]
-ResidentCount = Annotated[
-    int,
-    typer.Option("--resident", min=0, help="So many sessions are made and kept: what each takes in memory."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
-PlotFile = Annotated[Path | None, typer.Option("--plot", help="Draw it, as .svg or .png.")]
+SPARE: Final = 2
+"""Room for sessions, in multiples of what they take: newer copies are made while older ones are there."""
+
+SCORES: Final[dict[str, ScoreDetail]] = {"tokens": "tokens", "totals": "totals"}
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
@@ -86,65 +61,97 @@ def _leave(error: Exception, code: int) -> None:
 @command
 def serve(
     model: Model = "bytes-small",
-    sessions: Sessions = None,
-    text_bytes: TextBytes = 2_000,
-    rule: Rule = None,
-    experts: Experts = None,
-    static: Static = True,
-    scores: Scores = "tokens",
-    rows: Rows = ROWS,
-    seconds: Seconds = 10.0,
+    sessions: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=100_000, help="Sessions at once; may be repeated (1, 16, 64, 256, 1,024)."),
+    ] = None,
+    text_bytes: Annotated[int, typer.Option("--bytes", min=1, max=65_536, help="Of each append.")] = 2_000,
+    rule: Annotated[
+        str | None, typer.Option(metavar="KIND[:SIZE]", help="Sessions learn by this (the default).")
+    ] = None,
+    experts: Annotated[int | None, typer.Option(help="Learning rates of a session that are mixed.")] = None,
+    static: Annotated[bool, typer.Option(help="Whether sessions carry the frozen baseline.")] = True,
+    scores: Annotated[str, typer.Option(help="What answers hold: tokens, totals.")] = "tokens",
+    rows: Annotated[int, typer.Option(min=1, max=65_536, help="Rows of a batch step.")] = ROWS,
+    seconds: Annotated[float, typer.Option(min=0, help="Each is measured for so long at least.")] = 10.0,
     threads: Threads = None,
-    http: Http = True,
-    resident: ResidentCount = 0,
+    http: Annotated[bool, typer.Option(help="Whether to measure through HTTP too.")] = True,
+    resident: Annotated[
+        int, typer.Option(min=0, help="So many sessions are made and kept: what each takes in memory.")
+    ] = 0,
     as_json: AsJson = False,
-    plot: PlotFile = None,
 ) -> None:
     """Measure throughput and latency of many sessions that append at once, through the engine and HTTP.
 
     Each session appends, waits for the answer, and appends again. Meanwhile another tenant appends 20 bytes
-    at a time: its wait is told in rounds of the device. All sessions stay in memory. The engine and its store
-    are in this process; the server is rlstm serve in a process of its own, and this one is its client.
-    With --resident alone nothing but memory is measured.
+    at a time: its wait is told in batch steps. All sessions stay in memory. The engine and its store are in
+    this process; the server is rlstm serve in a process of its own, and this one is its client. With
+    --resident alone nothing but memory is measured.
     """
-    check_plot(plot)
     counts = sessions or ([] if resident else SESSIONS)
-    with single_threaded_products() as usual_threads:
-        served = ServedModel.of(load(model, torch.device("cpu")))
-        room = _Room(rows=rows, threads=threads or usual_threads)
-        under = _conditions(served, asked_of(served, rule, experts, static=static), counts, scores, room)
-        check_memory(served, under.asked, max([*counts, resident]))
-        settings = {"model": model, "device": "cpu", **asdict(room)}
-        with Console(stderr=True).status("measuring"):
-            plans = [Plan(sessions=count, text_bytes=text_bytes, seconds=seconds) for count in counts]
-            found = _figures(served, under, plans, settings if http else None)
-            kept = _resident(served, under, resident, settings) if resident else None
-    results = Results.of(served, under, text_bytes=text_bytes, found=found, resident=kept)
-    results.show(as_json=as_json)
-    if plot is not None:
-        results.save_plot(plot)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Room:
-    """What a server is given to compute with."""
-
-    rows: int
-    threads: int
-
-
-def _conditions(
-    served: ServedModel, asked: AdaptationRequest, counts: Sequence[int], scores: str, room: _Room
-) -> Conditions:
+    served = ServedModel.of(load(model))
+    asked = _asked(served, rule, experts, static=static)
+    if scores not in SCORES:
+        raise typer.BadParameter(f"{scores!r} is none of {', '.join(SCORES)}", param_hint="--scores")
     most = max(counts, default=0)
-    return Conditions(
+    _check_memory(served, asked, max(most, resident))
+    under = Conditions(
         asked=asked,
-        scores=scores_named(scores),
-        rows=room.rows,
-        threads=room.threads,
-        queued_jobs=queued_jobs(most),
-        cache_bytes=cache_bytes(served, asked, most),
+        scores=SCORES[scores],
+        rows=rows,
+        threads=threads or native.pool().threads,
+        # One job of each session, all of them one tenant's.
+        queued_jobs=max(EngineLimits().queued_jobs, int(most / SHARE) + 1),
+        cache_bytes=_cache_bytes(served, asked, most),
     )
+    settings = {"model": model, "device": "cpu", "rows": rows, "threads": under.threads}
+    plans = [Plan(sessions=count, text_bytes=text_bytes, seconds=seconds) for count in counts]
+    found = _figures(served, under, plans, settings if http else None)
+    kept = _resident(served, under, resident, settings) if resident else None
+    conditions = {
+        "adaptation": asdict(served.choose(asked)),
+        "bytes": text_bytes,
+        **{name: getattr(under, name) for name in ("scores", "rows", "threads")},
+    }
+    if as_json:
+        figures = [asdict(one) for one in found]
+        memory = None if kept is None else kept.to_json()
+        show_json({"model": served.name, "conditions": conditions, "rows": figures, "resident": memory})
+    else:
+        _show(served, conditions, found, kept)
+
+
+def _asked(served: ServedModel, rule: str | None, experts: int | None, *, static: bool) -> AdaptationRequest:
+    """How sessions learn: by the rule that is named, or the model's default. Wrong usage else."""
+    named: dict[str, Any] = {}
+    if rule is not None and served.calibrated is not None:
+        chosen = rule_named(served.calibrated, rule)
+        named = {"kind": chosen.kind, "num_fast_weights": chosen.num_fast_weights}
+    try:
+        asked = AdaptationRequest(experts=experts, static=static, **named)
+        served.choose(asked)
+    except ValidationError as error:
+        raise typer.BadParameter(error.errors()[0]["msg"], param_hint="--experts") from error
+    except InvalidField as error:
+        raise typer.BadParameter(error.detail, param_hint="--experts") from error
+    return asked
+
+
+def _cache_bytes(served: ServedModel, asked: AdaptationRequest, sessions: int) -> int:
+    """Room for a copy of each session."""
+    return max(CACHE_BYTES, SPARE * sessions * served.state_bytes(served.choose(asked)))
+
+
+def _check_memory(served: ServedModel, asked: AdaptationRequest, sessions: int) -> None:
+    """Whether the machine has memory for the sessions, and as much again for what is stored of them."""
+    needed = 2 * sessions * served.state_bytes(served.choose(asked))
+    present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > present:
+        raise typer.BadParameter(
+            f"{sessions:,} sessions and what is stored of them take {needed / 2**30:.1f} GiB by this rule;"
+            f" this machine has {present / 2**30:.1f}: choose a smaller one with --rule, or fewer --sessions",
+            param_hint="--sessions",
+        )
 
 
 def _figures(
@@ -169,9 +176,49 @@ def _resident(
     served: ServedModel, under: Conditions, sessions: int, settings: Mapping[str, object]
 ) -> Resident:
     """Of a server whose store is a process of its own, as it usually is: its memory is no session's."""
-    room = cache_bytes(served, under.asked, sessions + WARM)
+    room = _cache_bytes(served, under.asked, sessions + WARM)
     with running({**settings, "cache_bytes": room, "durability": "fsync"}) as server:
         return run(measure_resident(server, served, under.asked, sessions))
+
+
+def _show(
+    served: ServedModel, conditions: Mapping[str, Any], found: Sequence[Figures], kept: Resident | None
+) -> None:
+    """The conditions, a line for each number of sessions and way, and what a session takes in memory."""
+    choice = conditions["adaptation"]
+    typer.echo(
+        f"{served.name}, {choice['kind']} of {choice['num_fast_weights']:,}, experts: {choice['experts']}; "
+        f"appends of {conditions['bytes']:,} bytes, batch steps of {conditions['rows']} rows, "
+        f"threads: {conditions['threads']}"
+    )
+    if found:
+        headers = ("sessions, through", "tokens/s", "of engine", "append p50", "p99", "batch step", "p99")
+        show_table((*headers, "apart", "rows", "20 bytes p99", "in steps"), [_cells(one) for one in found])
+    if kept is not None:
+        typer.echo(
+            f"{kept.sessions:,} sessions in memory: {kept.measured:,.0f} bytes each, "
+            f"{kept.ratio:.2f} of the predicted {kept.predicted:,}"
+        )
+
+
+def _cells(figures: Figures) -> list[str]:
+    return [
+        f"{figures.sessions:,} {figures.way}",
+        f"{figures.tokens_per_second:,.0f}",
+        "" if figures.of_engine is None else f"{100 * figures.of_engine:.1f} %",
+        _ms(figures.append_p50),
+        _ms(figures.append_p99),
+        _ms(figures.round_mean),
+        _ms(figures.round_p99),
+        _ms(figures.round_apart),
+        f"{figures.rows_a_round:.1f}",
+        _ms(figures.short_p99),
+        f"{figures.short_rounds:.2f}",
+    ]
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1000 * seconds:,.1f} ms"
 
 
 if __name__ == "__main__":

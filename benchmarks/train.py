@@ -17,23 +17,16 @@ from typing import Annotated
 import torch
 import typer
 
+from benchmarks.cases import SGEMM_SIZE, multiply_adds, wait_for
 from benchmarks.models import TorchLSTM, lstm_of_equal_size
 from rlstm_model.config import CellKind, ConfigError, ModelConfig
 from rlstm_model.network.initialisation import initialise
 from rlstm_model.network.language_model import LanguageModel
-from rlstm_training.commands.console import (
-    AsJson,
-    Device,
-    Threads,
-    command,
-    prepare_device,
-    show_json,
-    show_table,
-)
+from rlstm_training.commands.console import AsJson, Device, Threads, command, show_json, show_table
+from rlstm_training.commands.given import prepare_device
 from rlstm_training.config import Precision
 from rlstm_training.objective import language_model_loss
 
-SGEMM_SIZE = 2048
 LEAST_ROUNDS = 3
 TORCH = "torch.nn.LSTM"
 
@@ -59,7 +52,7 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One model. ``beside`` names our LSTM that it is compared with, "" for none."""
+    """One model. ``beside`` names our LSTM that it is compared with, where it is measured."""
 
     name: str
     beside: str
@@ -85,9 +78,10 @@ class Row:
     our_lstm: float | None
 
 
-def measure(workload: Workload, seconds: float, device: torch.device) -> list[Row]:
-    """Rounds for about ``seconds``, at least three."""
+def measure(workload: Workload, seconds: float, device: torch.device, *, beside: bool = True) -> list[Row]:
+    """Rounds for about ``seconds``, at least three; ``beside``: our LSTMs too."""
     found = cases(workload, device)
+    found = found if beside else [found[0], found[-1]]
     tokens = workload.batch * workload.window
     for case in found:
         case.turn()
@@ -115,7 +109,9 @@ def row(case: Case, rates: Sequence[dict[str, float]]) -> Row:
         fastest=max(own),
         sgemm=median(lambda each: each[case.name] * case.flops_per_token / each[""]),
         torch_lstm=median(lambda each: each[case.name] / each[TORCH]),
-        our_lstm=median(lambda each: each[case.name] / each[case.beside]) if case.beside else None,
+        our_lstm=median(lambda each: each[case.name] / each[case.beside])
+        if case.beside and case.beside in rates[0]
+        else None,
     )
 
 
@@ -138,19 +134,6 @@ def cases(workload: Workload, device: torch.device) -> list[Case]:
     return [_case(name, beside, shape, workload, device) for name, beside, shape in shapes]
 
 
-def multiply_adds(model: LanguageModel) -> int:
-    """What reading a token takes: one for every weight that is multiplied.
-
-    Biases are added, and a row of the input embedding is only looked up. Of a mixture of softmaxes each
-    multiplies with the whole output matrix.
-    """
-    matrices = {name: weight.numel() for name, weight in model.named_parameters() if "bias" not in name}
-    output = model.embedding.output_matrix.numel()
-    for name in ("embedding.input", "embedding.output"):
-        matrices.pop(name, None)
-    return sum(matrices.values()) + model.config.softmax_components * output
-
-
 def sgemm_rate(device: torch.device) -> float:
     """Operations a second of one large float32 matrix product."""
     square = torch.ones(SGEMM_SIZE, SGEMM_SIZE, device=device)
@@ -164,12 +147,6 @@ def seconds_of(act: Callable[[], object], device: torch.device) -> float:
     act()
     wait_for(device)
     return max(time.perf_counter() - began, 1e-9)
-
-
-def wait_for(device: torch.device) -> None:
-    """Until the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _case(name: str, beside: str, config: ModelConfig, workload: Workload, device: torch.device) -> Case:
@@ -194,7 +171,7 @@ def _case(name: str, beside: str, config: ModelConfig, workload: Workload, devic
         beside=beside,
         parameters=sum(weight.numel() for weight in model.parameters()),
         # Two operations for every multiplied weight forward, four back.
-        flops_per_token=6 * multiply_adds(model if name != TORCH else LanguageModel(config)),
+        flops_per_token=6 * multiply_adds(config),
         turn=turn,
     )
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
@@ -14,6 +15,11 @@ from rlstm_model.parameters import Parameters, shapes
 from rlstm_model.vocab import ByteVocab
 
 SEGMENT = 8
+
+# A first call can take longer than a deadline; examples are not kept between runs.
+settings.register_profile("quick", max_examples=25, deadline=None, database=None)
+settings.register_profile("long", max_examples=200, deadline=None, database=None)
+settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session")

@@ -12,14 +12,13 @@ import httpx
 from benchmarks.serving.load import AT_ONCE, each
 from benchmarks.serving.process import Server
 from benchmarks.serving.targets import HttpTarget
-from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.schemas.text import AdaptationRequest
 
 OBJECTS: Final = 11_000
-"""Bytes of a session beside its tensors' elements: Python's and torch's own, the cache's.
+"""Bytes of a session beside its arrays' elements: Python's own, the cache's.
 
-Measured as what a server grows by for each of 10,000 sessions whose tensors have next to no elements.
+Measured as what a server grows by for each of 10,000 sessions whose arrays have next to no elements.
 """
 
 SEGMENTS: Final = 1.5
@@ -31,50 +30,13 @@ WARM: Final = 256
 SETTLE_SECONDS: Final = 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionBytes:
-    """Memory of one session.
-
-    deltas   fast weights of each row that learns, in the precision they are kept in
-    states   the recurrent state of every row now, and at the start of the unfinished segment
-    mixture  weights and count, of several experts
-    objects  all that is in no tensor
-    """
-
-    deltas: int
-    states: int
-    mixture: int
-    objects: int = OBJECTS
-
-    @property
-    def tensors(self) -> int:
-        """All but objects."""
-        return self.deltas + self.states + self.mixture
-
-    @property
-    def total(self) -> int:
-        """All."""
-        return self.tensors + self.objects
-
-
-def session_bytes(
-    served: ServedModel, rule: AdaptationConfig, experts: int, *, static: bool = True
-) -> SessionBytes:
-    """What a session that learns by ``rule`` with so many experts takes in a server's memory, at most.
+def session_bytes(served: ServedModel, asked: AdaptationRequest) -> int:
+    """What a session's arrays take in a server's memory, at most: its state, and weights of a mixture.
 
     Raises InvalidField for a rule that the model does not have.
     """
-    asked = AdaptationRequest(
-        kind=rule.kind, num_fast_weights=rule.num_fast_weights, experts=experts, static=static
-    )
     choice = served.choose(asked)
-    element = served.evaluator(rule.kind, rule.num_fast_weights).fast_weights.zero(0).element_size()
-    deltas = len(choice.expert_config.rates) * rule.num_fast_weights * element
-    return SessionBytes(
-        deltas=deltas,
-        states=served.state_bytes(choice) - deltas,
-        mixture=8 * (experts + 1) if experts > 1 else 0,
-    )
+    return served.state_bytes(choice) + (8 * (choice.experts + 1) if choice.experts > 1 else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,20 +45,19 @@ class Resident:
 
     sessions: int
     measured: float
-    predicted: SessionBytes
+    predicted: int
 
     @property
     def ratio(self) -> float:
         """Measured over predicted."""
-        return self.measured / self.predicted.total
+        return self.measured / self.predicted
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
-        parts = {name: getattr(self.predicted, name) for name in ("deltas", "states", "mixture", "objects")}
         return {
             "sessions": self.sessions,
             "bytes_each": self.measured,
-            "predicted": parts | {"total": self.predicted.total},
+            "predicted": self.predicted,
             "ratio": self.ratio,
         }
 
@@ -109,12 +70,12 @@ async def measure_resident(
     The server must have room for copies of them all. Some more are made before: what they leave behind for
     others is no session's. Still some 10 MB of the heap come and go, so take thousands of sessions.
     """
-    rule = served.evaluator(asked.kind, asked.num_fast_weights).config
-    predicted = session_bytes(served, rule, asked.expert_config.experts, static=asked.static)
+    segment = served.evaluator(asked.kind, asked.num_fast_weights).segment
+    predicted = session_bytes(served, asked) + OBJECTS
     limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
     async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=None) as client:  # noqa: S113
         target = HttpTarget(client=client, key=server.keys[0], asked=asked, scores="none")
-        count = round(SEGMENTS * rule.segment)
+        count = round(SEGMENTS * segment)
         vocabulary = served.vocab.size
         await _make(target, [_tokens(count, vocabulary, seed) for seed in range(min(WARM, sessions))])
         before = await _settled(server)

@@ -7,33 +7,19 @@ begins when each has ended its first, and ends after some seconds, but not befor
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+from benchmarks.lone import prose
+
 SHORT_BYTES: Final = 20
 """Of the appends that are to be answered at once, whatever the others do."""
 
 AT_ONCE: Final = 64
 """Sessions that are made or ended at the same time."""
-
-WORDS: Final = (
-    "the",
-    "of",
-    "a",
-    "river",
-    "stone",
-    "was",
-    "carried",
-    "under",
-    "bright",
-    "seven",
-    "ships",
-    "slowly",
-)
 
 
 class Target(Protocol):
@@ -133,14 +119,6 @@ async def each(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
             return await call()
 
     return await asyncio.gather(*(one(call) for call in calls))
-
-
-def prose(size: int, seed: int = 0) -> str:
-    """Words without sense: so many characters, which are so many bytes."""
-    draw, text = random.Random(seed), ""
-    while len(text) < size:
-        text += draw.choice(WORDS) + " "
-    return text[:size]
 
 
 @dataclass(eq=False)

@@ -5,10 +5,8 @@ import json
 import os
 import re
 import secrets
-import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,17 +48,24 @@ class Server:
 
 
 @contextmanager
-def running(settings: Mapping[str, object]) -> Iterator[Server]:
-    """A server with these settings; nothing of this process's environment sets any. Raises NoServer."""
+def running(settings: Mapping[str, object], python: Path = Path(sys.executable)) -> Iterator[Server]:
+    """A server with these settings, of the environment of a Python; nothing of ours sets any.
+
+    Raises NoServer.
+    """
     with TemporaryDirectory(prefix="rlstm-bench-") as name:
         folder = Path(name)
         keys = (secrets.token_hex(16), secrets.token_hex(16))
         given = {"port": 0, "log_level": "warning", "data_dir": folder / "data", **settings}
-        environment = _environment(given | {"api_keys_file": _write_keys(folder, keys)})
+        environment = environment_of(given | {"api_keys_file": _write_keys(folder, keys)})
         with (
             (folder / "errors").open("w+") as errors,
             subprocess.Popen(  # noqa: S603
-                [_command(), "serve"], stdout=subprocess.PIPE, stderr=errors, env=environment, text=True
+                [command_of(python), "serve"],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                text=True,
             ) as process,
         ):
             try:
@@ -79,14 +84,16 @@ def rounds_of(metrics: str) -> Rounds:
     return Rounds(int(sums[f"{ROUNDS}_count"]), sums[f"{ROWS}_sum"], sums[f"{ROUNDS}_sum"])
 
 
-def _command() -> str:
-    command = shutil.which("rlstm", path=sysconfig.get_path("scripts")) or shutil.which("rlstm")
-    if command is None:
-        raise NoServer(f"the command rlstm is not installed beside {sys.executable}")
-    return command
+def command_of(python: Path = Path(sys.executable)) -> str:
+    """The command `rlstm` that is installed beside a Python. Raises NoServer."""
+    command = python.with_name("rlstm")
+    if not command.exists():
+        raise NoServer(f"the command rlstm is not installed beside {python}")
+    return str(command)
 
 
-def _environment(settings: Mapping[str, object]) -> dict[str, str]:
+def environment_of(settings: Mapping[str, object]) -> dict[str, str]:
+    """What this process has, with these settings of ours and no others."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     return kept | {PREFIX + name.upper(): str(value) for name, value in settings.items() if value is not None}
 
@@ -96,7 +103,7 @@ def _write_keys(folder: Path, keys: tuple[str, str]) -> Path:
         {
             "sha256": hashlib.sha256(key.encode()).hexdigest(),
             "tenant": tenant,
-            "scopes": ["sessions", "admin"] if tenant == TENANTS[0] else ["sessions"],
+            "scopes": ["score", "generate", "sessions", *(["admin"] if tenant == TENANTS[0] else [])],
         }
         for key, tenant in zip(keys, TENANTS, strict=True)
     ]

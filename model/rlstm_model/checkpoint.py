@@ -226,6 +226,7 @@ def _check_finite(weight: NDArray[Any], what: str) -> None:
 
 def _stored_weights(parameters: Parameters, dtype: StoredDtype) -> bytes:
     for name, weight in parameters.arrays.items():
+        _check_finite(weight, f"tensor {name}")
         _check_finite(stored.rounded(weight, dtype), f"tensor {name} as {dtype}")
     return stored.write(parameters.arrays, dict.fromkeys(parameters.arrays, dtype), {"format": "pt"})
 

@@ -93,4 +93,5 @@ def _narrowed(array: NDArray[Any], dtype: str) -> NDArray[Any]:
         odd = bits >> 8 & 1
         up = np.where(tie, np.where(exact == wide, odd, np.abs(wide) > np.abs(exact)), bits & 0xFF > 0x80)
         return ((bits >> 8) + up).astype(np.uint8)
-    return np.ascontiguousarray(array, _KNOWN[dtype])
+    with np.errstate(over="ignore"):  # what is too great becomes infinity, which no caller lets pass
+        return np.ascontiguousarray(array, _KNOWN[dtype])

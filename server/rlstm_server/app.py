@@ -124,11 +124,12 @@ async def _lifespan(
     async with AsyncExitStack() as stack:
         if tracer_provider is not None:
             stack.push_async_callback(asyncio.to_thread, tracer_provider.shutdown)
-        if models is None:
-            models = await asyncio.to_thread(load_models, settings)
+        loading = asyncio.ensure_future(_loaded(models, settings))  # an embedded store starts meanwhile
+        stack.push_async_callback(asyncio.wait, [loading])
         store, where = (store, "given") if store else await _open_store(settings, stack)
         stack.push_async_callback(store.close)
         await store.check()
+        models = await loading
         engine = Engine(
             models,
             store,
@@ -149,6 +150,10 @@ async def _lifespan(
         for work in upkeep.all_of(metered(store, metrics), metrics):
             _keep(stack, work)
         yield
+
+
+async def _loaded(models: Models | None, settings: Settings) -> Models:
+    return await asyncio.to_thread(load_models, settings) if models is None else models
 
 
 async def _open_store(settings: Settings, stack: AsyncExitStack) -> tuple[SessionStore, str]:

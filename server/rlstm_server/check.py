@@ -20,6 +20,7 @@ from typing import Final, Literal
 from rlstm_model import native
 from rlstm_model.native.library import NativeUnavailable
 from rlstm_server.api.auth import load_keys
+from rlstm_server.engine.models import numerics_id
 from rlstm_server.errors import ServerError, StartupError
 from rlstm_server.models_loading import find_device, load_models
 from rlstm_server.settings import Settings, load_settings
@@ -85,14 +86,14 @@ def _check_device(settings: Settings) -> Finding:
     try:
         device = find_device(settings)
         core = f"{native.identity()} by {native.instructions()}"
-    except (StartupError, NativeUnavailable) as error:
+    except NativeUnavailable as error:
+        return Finding("device", "fail", str(error))
+    except StartupError as error:
         return Finding(
             "device", "fail", str(error), "see nvidia-smi, install the extra gpu, or use --device cpu"
         )
     if device == "cuda":
-        import torch
-
-        return Finding("device", "ok", f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+        return Finding("device", "ok", numerics_id(device))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = settings.threads or cores
     said = f"cpu, {threads} threads of {cores} cores, native core {core}"

@@ -46,7 +46,6 @@ UNSENT_BYTES = 16_384
 FAREWELL_SECONDS = 1.5
 """What a stream that was ended by the drain gets to tell its reader so."""
 
-
 OPTIONS = (
     *("host", "port", "data_dir", "redis_url", "device", "durability", "api_keys_file", "log_level"),
     *("install_functions", "allow_weaker", "threads", "rows", "cache_bytes", "audit_file", "workers"),

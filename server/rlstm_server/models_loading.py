@@ -7,7 +7,7 @@ import ctypes
 from rlstm_model.adaptation.calibration_file import CalibrationError
 from rlstm_model.checkpoint import CheckpointError, load
 from rlstm_model.native.library import NativeUnavailable
-from rlstm_server.engine.models import Device, Models, ServedModel
+from rlstm_server.engine.models import Device, Models, ServedModel, finds_gpu
 from rlstm_server.errors import StartupError
 from rlstm_server.settings import Settings
 
@@ -30,7 +30,7 @@ def find_device(settings: Settings) -> Device:
 
     Raises StartupError.
     """
-    present = settings.device != "cpu" and _driver_is_here() and _torch_finds_one()
+    present = settings.device != "cpu" and _driver_is_here() and finds_gpu()
     if settings.device == "cuda" and not present:
         raise StartupError(
             "RLSTM_DEVICE: cuda was asked for, but there is no CUDA device, or no torch (the extra `gpu`)"
@@ -47,11 +47,3 @@ def _driver_is_here() -> bool:
             continue
         return True
     return False
-
-
-def _torch_finds_one() -> bool:
-    try:
-        import torch
-    except ImportError:
-        return False
-    return torch.cuda.is_available()

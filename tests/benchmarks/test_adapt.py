@@ -4,14 +4,14 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import adapt as module
-from benchmarks.adapt import SINGLES, Method, Reader, adapt, batches, mean, mixed, mixture_methods, share
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from benchmarks.adapt import SINGLES, Method, Reader, adapt, mean, mixed, mixture_methods, share
 from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import DynamicReading, Stream, static_loss
+from rlstm_training.evaluation.evaluation import DynamicReading, Stream, evaluator_of, static_loss
 
 BOS = 10
 
@@ -22,14 +22,12 @@ def passages():
     return [Passage(name=name, ids=list(raw), bytes=len(raw)) for name, raw in texts.items()]
 
 
-@pytest.mark.parametrize("limit", [0, 2**26])
-def test_each_number_is_that_of_its_session_alone(calibrated, passages, monkeypatch, limit):
-    """All experts, rates and texts are read together, as memory allows, and none changes another."""
-    monkeypatch.setattr(module, "WEIGHTS_AT_ONCE", limit)
-    reader = Reader(calibrated=calibrated, passages=passages, bos_id=BOS)
-    for rule in calibrated.choices:
+def test_each_number_is_that_of_its_session_alone(subject, network, passages):
+    """All texts are read together, and none changes another."""
+    reader = Reader(subject=subject, passages=passages, device=torch.device("cpu"))
+    for rule in subject.calibrated.choices:
         methods = [Method(rule=rule, experts=k) for k in (1, 2, 4)] + [Method(rule=rule, rate_scale=30.0)]
-        evaluator = DynamicEvaluator(calibrated.model, calibrated.choose(rule.kind), bos_id=BOS)
+        evaluator = evaluator_of(network, subject.calibrated.choose(rule.kind), bos_id=BOS)
         for method, outcome in reader.learning(methods).items():
             more = {"static": method.experts > 1, "experts": method.experts}
             for passage in passages:
@@ -38,23 +36,15 @@ def test_each_number_is_that_of_its_session_alone(calibrated, passages, monkeypa
                 assert outcome.bits[passage.name] == pytest.approx(bits, abs=1e-6)
     frozen = reader.frozen()
     for passage in passages:
-        told = static_loss(calibrated.model, passage, bos_id=BOS)
+        told = static_loss(network, passage, bos_id=BOS)
         assert frozen[passage.name] == pytest.approx(told.bits_per_byte(told.static_nats), abs=1e-6)
 
 
-def test_memory_limits_what_is_read_at_once(calibrated, monkeypatch):
-    """At least one method; one of several experts has as many weights as learn."""
-    monkeypatch.setattr(module, "WEIGHTS_AT_ONCE", 4)
-    methods = [Method(rule=calibrated.default, experts=k) for k in (1, 2, 4)]
-    assert [len(batch) for batch in batches(methods, 1)] == [2, 1]
-    assert [len(batch) for batch in batches(methods, 9)] == [1, 1, 1]
-
-
-def test_a_state_that_cannot_be_used_costs_no_number(calibrated, passages):
+def test_a_state_that_cannot_be_used_costs_no_number(subject, network, passages):
     """NaN in one session's state is that session's alone."""
-    evaluator = DynamicEvaluator(calibrated.model, calibrated.choose("subspace"), bos_id=BOS)
+    evaluator = evaluator_of(network, subject.calibrated.choose("subspace"), bos_id=BOS)
     good, start = [Stream(passage, evaluator.start()) for passage in passages], evaluator.start()
-    broken = start.now._replace(state=type(start.now.state)(start.now.state.h * torch.nan, start.now.state.c))
+    broken = start.now._replace(states_R2U=start.now.states_R2U * np.nan)
     bad = Stream(passages[0], replace(start, now=broken, start=broken))
     first, lost, second = module.read_each(evaluator, [good[0], bad, good[1]], lambda tokens: None)
     assert math.isnan(lost.adapted_nats)
@@ -69,11 +59,11 @@ def test_shares_and_means_lack_nothing():
     assert (mean([0.5, 1.0, 1.5]), mean([0.5, None]), mean([])) == (1.0, None, None)
 
 
-def test_a_mixture_is_held_against_the_best_single_rate(calibrated):
+def test_a_mixture_is_held_against_the_best_single_rate(subject):
     """Nine, the calibrated one among them, and the frozen model; the excess is relative."""
     assert len(set(SINGLES)) == 9
     assert 1.0 in SINGLES
-    rule = calibrated.default
+    rule = subject.calibrated.default
     costs = dict(zip(mixture_methods(rule), [1.8, *(2.0 + k for k in range(9))], strict=True))
     outcomes = {
         method: module.Outcome(
@@ -112,10 +102,9 @@ def test_the_command(figures, checkpoint, own_folder, type_command, tmp_path):
     for row in told["rows"]:
         expected = share(told["static"][name], full, row["bits_per_byte"][name])
         assert row["share"] == {name: expected, "streams": None, "all": expected}
-    earlier, plot = tmp_path / "earlier.json", tmp_path / "shares.svg"
+    earlier = tmp_path / "earlier.json"
     earlier.write_text(json.dumps(told))
-    assert figures("--mixture", "--full-from", earlier, "--plot", plot) == told
-    assert "<svg" in plot.read_text()
+    assert figures("--mixture", "--full-from", earlier) == told
     words = ["--corpus", own_folder, "--prefix", 2, "--threads", 1]
     other = type_command(adapt, checkpoint, *words, "--full-from", earlier)
     assert "another model, calibration or text" in " ".join(other.stderr.replace("│", " ").split())

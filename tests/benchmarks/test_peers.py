@@ -1,33 +1,31 @@
-"""Peers: what is measured is really done, on how many threads, and what the ratios are of."""
+"""Cases and peers: what is measured is really done, on how many threads, and what the ratios are of."""
 
 import json
 import time
 
+import numpy as np
 import pytest
 import torch
-from rlstm_model.adaptation.thread_pool import ThreadPool
 
+from benchmarks import cases as cases_module
 from benchmarks import peers as module
-from benchmarks.models import TorchLSTM, lstm_of_equal_size
-from benchmarks.peers import (
+from benchmarks.cases import (
     Case,
-    Conditions,
     EagerSession,
     Measured,
     Rate,
-    lstm_scoring,
-    main,
+    backend_on,
+    evaluator_of,
     measure,
+    multiply_adds,
     one_session,
-    peers,
-    ratios,
     scoring,
     sessions,
 )
-from benchmarks.rows import learning, rows_cases
-from benchmarks.train import multiply_adds
+from benchmarks.models import TorchLSTM, lstm_of_equal_size
+from benchmarks.peers import Conditions, lstm_scoring, main, peers, ratios
+from benchmarks.rows import rows
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
-from rlstm_model.torch_backend.fast_weights import FrozenWeights
 
 BOS, SEGMENT, CPU = 10, 6, torch.device("cpu")
 
@@ -35,54 +33,53 @@ BOS, SEGMENT, CPU = 10, 6, torch.device("cpu")
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """A matrix product of no size, and no GPT-2."""
-    monkeypatch.setattr(module, "SGEMM_SIZE", 8)
+    monkeypatch.setattr(cases_module, "SGEMM_SIZE", 8)
     monkeypatch.setattr(module, "gpt2", lambda config, context: None)
 
 
 @pytest.fixture
-def found(calibrated):
+def found(subject):
     """The cases for so many threads."""
 
-    def call(threads, thread_pool=None):
+    def call(threads):
         under = Conditions(sessions=24, context=4, threads=threads, device=CPU)
-        return peers(calibrated, calibrated.choose(), bos_id=BOS, under=under, thread_pool=thread_pool)
+        return peers(subject, subject.calibrated.choose(), under)
 
     return call
 
 
-def test_each_does_what_it_says(found, calibrated):
-    """All tokens of all sessions, once a call, counted by row: a learning one reads and goes back."""
-    cases, forward = found(1), multiply_adds(calibrated.model)
+@pytest.fixture
+def evaluator(subject):
+    """Dynamic evaluation by the default rule."""
+    rule = subject.calibrated.choose()
+    return evaluator_of(backend_on(CPU, subject, rule, 1), subject, rule)
+
+
+def test_each_does_what_it_says(found, subject):
+    """All tokens of all sessions, once a call, counted by row: a learning one reads and goes back.
+
+    Others may use one thread or all; ours and the yardstick have all.
+    """
+    cases, forward = found(2), multiply_adds(subject.parameters.config)
     assert len({case.name for case in cases}) == len(cases) == 8
-    tokens = [8**3, *3 * [24 * SEGMENT], SEGMENT, SEGMENT, *2 * [24 * SEGMENT]]
-    assert [case.work() for case in cases] == tokens
+    assert [case.work() for case in cases] == [8**3, *4 * [24 * SEGMENT], SEGMENT, SEGMENT, 24 * SEGMENT]
     assert [case.rows for case in cases[1:4]] == [1, 2, 4]
-    assert [case.operations / forward for case in cases[1:7]] == [2, 3, 7, 3, 3, 1]
-
-
-def test_ours_have_a_pool_and_nobody_is_held_back(found):
-    """Others may use one thread or all; ours split no product, and the yardstick is on all threads."""
-    with ThreadPool(3) as thread_pool:
-        cases = found(3, thread_pool)
-        assert cases[1].work() == cases[6].work() == 24 * SEGMENT
-    shared, alone, freely = ((1,), 3), ((1,), 1), ((1, 3), 1)
-    threads = [(case.threads, case.thread_pool) for case in cases]
-    assert threads == [((3,), 1), *3 * [shared], alone, freely, shared, freely]
+    assert [case.operations / forward for case in cases[1:7]] == [2, 3, 7, 1, 3, 3]
+    assert [case.threads for case in cases] == [*5 * [(2,)], (1, 2), (2,), (1, 2)]
 
 
 def test_ratios_are_taken_within_a_round(found):
     """A machine ten times slower in two of three rounds changes speeds and no ratio."""
     cases = found(1)
-    fast = dict(
-        zip((case.name for case in cases), (1e9, 60.0, 1.0, 1.0, 7.0, 2.0, 240.0, 480.0), strict=True)
-    )
+    speeds = (1e9, 60.0, 1.0, 1.0, 240.0, 2.0, 7.0, 480.0)
+    fast = dict(zip((case.name for case in cases), speeds, strict=True))
     rounds = [{name: Rate(value / by, 1) for name, value in fast.items()} for by in (1, 10, 10)]
     measured = Measured(cases=cases, rounds=rounds)
-    static = 240.0 * cases[6].operations / 1e9
+    static = 240.0 * cases[4].operations / 1e9
     expected = {"learning/peer": 30.0, "learning/static": 0.25, "static/sgemm": static}
     assert ratios(measured) == pytest.approx(expected)
     told = measured.figures()
-    assert [row["ours"] for row in told[-2:]] == pytest.approx([1.0, 0.5])
+    assert [told[place]["ours"] for place in (4, 7)] == pytest.approx([1.0, 0.5])
     assert (told[1]["slowest"], told[1]["tokens_per_second"], told[1]["fastest"]) == (6.0, 6.0, 60.0)
 
 
@@ -94,101 +91,93 @@ def test_the_fastest_number_of_threads_counts(monkeypatch):
         clocks.append(clock)
         return speeds[torch.get_num_threads()]
 
-    monkeypatch.setattr(module, "rate", rate)
+    monkeypatch.setattr(cases_module, "rate", rate)
     before, case = torch.get_num_threads(), {"task": "learning", "work": lambda: 1, "operations": 1}
-    cases = [Case(name="ours", thread_pool=4, **case), Case(name="eager", threads=(1, 2, 3), **case)]
+    cases = [Case(name="ours", threads=(3,), **case), Case(name="eager", threads=(1, 2, 3), **case)]
     measured = measure(cases, rounds=2, seconds=0, device=CPU)
-    assert measured.rounds == [{"ours": Rate(5.0, 4), "eager": Rate(9.0, 2)}] * 2
+    assert measured.rounds == [{"ours": Rate(7.0, 3), "eager": Rate(9.0, 2)}] * 2
     assert torch.get_num_threads() == before
     measure([Case(name="alone", **case)], rounds=1, seconds=0, device=CPU)
     # One thread's time is the processor's, which other work counts less to.
     assert (clocks[0], clocks[-1]) == (time.perf_counter, time.process_time)
 
 
-def test_an_eager_session_learns_what_ours_learns(calibrated):
+def test_an_eager_session_learns_what_ours_learns(subject, network):
     """After a segment its weights are the slow ones plus the fast ones, decay and all."""
-    model, full = calibrated.model, calibrated.choose("full")
+    full = subject.full_rule()
+    assert full.config in subject.calibrated.choices
     ids = torch.tensor([BOS, *b"the sea"])
-    eager, evaluator = (
-        EagerSession(model, full, ids[: SEGMENT + 1]),
-        DynamicEvaluator(model, full, bos_id=BOS),
+    evaluator = DynamicEvaluator.of(subject.parameters, full, bos_id=BOS)
+    (observed,) = evaluator.observe(evaluator.start(static=False), ids[1 : SEGMENT + 1].tolist())
+    once, twice = (EagerSession(network, full, ids[: SEGMENT + 1]) for _ in range(2))
+    assert once() == twice() == twice() == SEGMENT
+    own, other, slow = (
+        torch.cat([weight.detach().flatten() for weight in each.parameters()])
+        for each in (once.model, twice.model, network)
     )
-    for _ in range(2):
-        eager()
-    for observed in evaluator.observe(evaluator.start(static=False), ids[1 : SEGMENT + 1].tolist()):
-        state = observed.state
-    once = EagerSession(model, full, ids[: SEGMENT + 1])
-    assert once() == SEGMENT
-    own, twice = (
-        torch.cat([weight.detach().flatten() for weight in each.model.parameters()]) for each in (once, eager)
-    )
-    slow = torch.cat([weight.flatten() for weight in model.parameters()])
-    torch.testing.assert_close(own - slow, state.delta_KP[0], atol=1e-6, rtol=1e-3)
-    assert not torch.equal(own, twice)
+    delta = torch.from_numpy(observed.state.delta_KP[0])
+    torch.testing.assert_close(own - slow, delta, atol=1e-6, rtol=1e-3)
+    assert not torch.equal(own, other)
 
 
-def test_sessions_have_learned_before_and_go_on(calibrated, monkeypatch):
+def test_sessions_have_learned_before_and_go_on(evaluator, monkeypatch):
     """A row an expert, of which one is frozen; one session alone begins where its last segment ended."""
-    asked, seen, observe = [], [], DynamicEvaluator.observe
-    monkeypatch.setattr(
-        module, "read_together", lambda evaluator, streams, thread_pool: asked.extend(streams)
-    )
+    asked, run = [], cases_module.run_batch
+    monkeypatch.setattr(cases_module, "run_batch", lambda items: asked.extend(items) or run(items))
     for experts in (1, 2, 4):
         asked.clear()
-        work = sessions(calibrated.model, calibrated.choose(), bos_id=BOS, count=3, experts=experts)
-        assert work() == 3 * SEGMENT
-        assert len({tuple(stream.passage.ids) for stream in asked}) == 3
-        assert all(bool(stream.state.delta_KP.any(1).all()) for stream in asked)
-        assert {stream.state.expert_config.rows for stream in asked} == {experts}
+        assert sessions(evaluator, count=3, experts=experts)() == 3 * SEGMENT
+        assert len({chunk.ids for chunk in asked}) == 3
+        assert all(chunk.learns and chunk.state.delta_KP.any(1).all() for chunk in asked)
+        assert {chunk.state.expert_config.rows for chunk in asked} == {experts}
+    seen, observe = [], DynamicEvaluator.observe
     monkeypatch.setattr(
         DynamicEvaluator, "observe", lambda self, state, ids: seen.append(state) or observe(self, state, ids)
     )
-    alone = one_session(calibrated.model, calibrated.choose(), bos_id=BOS)
+    alone = one_session(evaluator)
     assert [alone(), alone()] == [SEGMENT, SEGMENT]
     assert [state.position for state in seen] == [0, SEGMENT]
 
 
-def test_scoring_scores_every_token(calibrated, monkeypatch):
-    """Ours, and torch.nn.LSTM's: distributions over the vocabulary for all rows, which sum to 1."""
+def test_scoring_goes_on_and_scores_every_token(subject, monkeypatch):
+    """Ours, and torch.nn.LSTM's: distributions over the vocabulary for all rows."""
+    done, run = [], cases_module.run_batch
+    monkeypatch.setattr(cases_module, "run_batch", lambda items: done.append(run(items)) or done[-1])
+    ours = scoring(backend_on(CPU, subject), bos_id=BOS, length=SEGMENT, count=5)
+    assert [ours(), ours()] == [5 * SEGMENT] * 2
+    first, second = ([each.scores.logprobs for each in one] for one in done)
+    assert not np.array_equal(first, second)
     scored, score = [], module._score
     monkeypatch.setattr(
         module, "_score", lambda logits, targets: scored.append(logits) or score(logits, targets)
     )
-    lstm = TorchLSTM(lstm_of_equal_size(calibrated.model.config)).requires_grad_(False)
-    for work in (scoring(FrozenWeights(calibrated.model), SEGMENT, 5), lstm_scoring(lstm, SEGMENT, 5)):
-        assert [work(), work()] == [5 * SEGMENT] * 2
+    lstm = TorchLSTM(lstm_of_equal_size(subject.parameters.config)).requires_grad_(False)
+    work = lstm_scoring(lstm, SEGMENT, 5)
+    assert [work(), work()] == [5 * SEGMENT] * 2
     assert all(logits.shape == (SEGMENT, 5, 256) for logits in scored)
-    assert not torch.equal(scored[0], scored[1])
 
 
-def test_rows_are_measured_in_every_way(calibrated):
-    """In the plain way, which every device has; learning takes a step from what the last one left."""
-    cases = rows_cases(calibrated.model, calibrated.choose(), bos_id=BOS, rows=(1, 2))
-    names = [
-        f"{task}, {count} rows, plain" for count in (1, 2) for task in ("static", "learning", "batch step")
-    ]
-    assert [case.name for case in cases] == ["matrix product", *names]
-    assert all(case.work() > 0 for case in cases[1:])
-    evaluator = DynamicEvaluator(calibrated.model, calibrated.choose("full"), bos_id=BOS)
-    fast, given = evaluator.fast_weights, []
-    learn = fast.learn
-    object.__setattr__(fast, "learn", lambda *args: given.append(args[0].clone()) or learn(*args))
-    work = learning(evaluator, 2)
-    assert [work(), work()] == [2 * SEGMENT] * 2
-    assert not given[0].any()
-    assert given[1].any()
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_command(checkpoint, type_command, threads):
+def test_the_command(checkpoint, type_command):
     """Every peer by name, how fast, on which threads; an untrained model needs no checkpoint."""
-    quick = ["--sessions", 2, "--rounds", 1, "--seconds", 0, "--threads", threads]
+    quick = ["--sessions", 2, "--rounds", 1, "--seconds", 0, "--threads", 2]
     done = type_command(main, checkpoint, *quick, "--rule", "subspace", "--json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
-    assert [row["threads"] for row in told["rows"][:5]] == [threads] * 4 + [1]
+    assert [row["threads"] for row in told["rows"][:5]] == [2] * 5
     assert all(row["tokens_per_second"] > 0 and row["of_sgemm"] > 0 for row in told["rows"])
     assert told["ratios"]["learning/peer"] == pytest.approx(told["rows"][5]["ours"])
     shown = type_command(main, *quick, "--hidden", 8)
     assert "eager autograd: full weights, one session at a time" in shown.stdout
     assert "static/sgemm" in shown.stdout
+
+
+@pytest.mark.parametrize("backend", [[], ["--torch"]])
+def test_rows_of_either_backend(checkpoint, type_command, backend):
+    """Frozen texts and sessions, so many at once, on the CPU's backend and a rehearsal of the GPU's."""
+    quick = ["--count", 1, "--count", 3, "--rounds", 1, "--seconds", 0, "--threads", 1]
+    done = type_command(rows, checkpoint, *quick, *backend, "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)["rows"]
+    each = ["frozen", *(f"sessions, experts: {experts}" for experts in (1, 2, 4))]
+    assert [row["name"] for row in told[1:]] == [f"{count} {what}" for count in (1, 3) for what in each]
+    assert all(row["tokens_per_second"] > 0 for row in told)

@@ -5,7 +5,8 @@ import itertools
 
 import pytest
 
-from benchmarks.serving.load import SHORT_BYTES, Plan, Rounds, measure, prose
+from benchmarks.lone import prose
+from benchmarks.serving.load import SHORT_BYTES, Plan, Rounds, measure
 
 
 class Clockwork:

@@ -9,13 +9,14 @@ import torch
 
 from benchmarks import gpu as gpu_module
 from benchmarks import train as train_module
+from benchmarks.cases import multiply_adds
 from benchmarks.gpu import STATISTICS, Deadline, Material, calibrate, compare, gpu, read, recipe_for_minutes
-from benchmarks.train import TORCH, Case, Workload, cases, multiply_adds, row, train
-from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from benchmarks.train import TORCH, Case, Workload, cases, row, train
+from rlstm_model.checkpoint import load
 from rlstm_model.config import ModelConfig
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.config import Averaging, Recipe
-from rlstm_training.evaluation.evaluation import DynamicReading
+from rlstm_training.evaluation.evaluation import DynamicReading, evaluator_of
 from rlstm_training.evaluation.measurements import Measurements, Setting
 from rlstm_training.recipes import RECIPES
 
@@ -39,9 +40,10 @@ def test_operations_are_those_of_weights_in_products():
     rounds, softmax = 3 * 2 * 8 * 2, 11 * 8
     for cell, matrices in (("rlstm", 7), ("lstm", 8)):
         config = ModelConfig(**shape, cell=cell)
-        assert multiply_adds(LanguageModel(config)) == 2 * (matrices * 64 + rounds) + softmax
+        assert multiply_adds(config) == 2 * (matrices * 64 + rounds) + softmax
     mixed = ModelConfig(**shape, softmax_components=3, tie_embeddings=True)
-    assert multiply_adds(LanguageModel(mixed)) == 2 * (7 * 64 + rounds) + 3 * (softmax + 8 * 8 + 8)
+    assert multiply_adds(mixed) == 2 * (7 * 64 + rounds) + 3 * (softmax + 8 * 8 + 8)
+    assert multiply_adds(load("bytes-small").parameters.config) == 1_902_264
 
 
 @pytest.mark.parametrize("rounds", [0, 4])
@@ -116,7 +118,7 @@ def test_the_rate_is_of_those_tried_and_dynamic_is_the_library_s(recipe):
     assert tokens == len(material.test.ids)
     again = Measurements(trainer.model, material.texts.train, bos_id=10, statistics=STATISTICS)
     rule = again.under(Setting(rate=calibration.config.rate, segment=calibration.config.segment))
-    expected = DynamicReading(DynamicEvaluator(trainer.model, rule, bos_id=10)).read(material.test)
+    expected = DynamicReading(evaluator_of(trainer.model, rule, bos_id=10)).read(material.test)
     assert (static, adapted) == pytest.approx((expected.static_nats, expected.adapted_nats), rel=1e-5)
 
 

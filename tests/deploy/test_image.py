@@ -5,7 +5,6 @@ import re
 import shlex
 
 import pytest
-from packaging.requirements import Requirement
 from tests.deploy.monitoring import DEPLOY
 
 from rlstm_server.settings import PREFIX, Settings
@@ -107,8 +106,11 @@ def test_nothing_secret_is_in_a_layer():
     assert "copy . " not in text
 
 
-def test_torch_is_the_one_that_the_package_takes():
-    """It is installed first, by the same bounds as in pyproject.toml."""
+def test_an_image_has_what_its_device_needs():
+    """Torch is in that for a GPU alone: first, within the bounds of pyproject.toml."""
     wanted = re.search(r'"(torch[^"]+)"', (ROOT / "pyproject.toml").read_text())[1]
-    asked = {Requirement(found).specifier for found in re.findall(r'"(torch[^"]+)"', FILE.read_text())}
-    assert asked == {Requirement(wanted).specifier}
+    installed = {target: " ".join(values(f"packages-{target}", "RUN")) for target in TARGETS}
+    extras = {target: re.findall(r"\[([a-z,]+)\]\"", runs) for target, runs in installed.items()}
+    assert extras == {"cpu": ["server,otel"], "cuda": ["gpu,otel"]}
+    torch = {target: re.findall(r'"(torch[^"]+)"', runs) for target, runs in installed.items()}
+    assert torch == {"cpu": [], "cuda": [wanted]}

@@ -76,13 +76,6 @@ def test_every_object_is_valid(built):
     assert len(known) >= 18
 
 
-def test_a_field_that_is_none_would_be_found(built):
-    """The check can fail: a misspelt field is refused."""
-    broken = {**built.all("Service")["rlstm"], "spec": {"selectors": {}}}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(broken, OVERLAYS["cpu"], strict=True)
-
-
 def test_everything_lies_in_one_namespace(built):
     """Which admits restricted pods only."""
     (namespace,) = built.all("Namespace").values()
@@ -169,7 +162,8 @@ def test_selectors_select(built):
     for policy in built.all("NetworkPolicy").values():
         assert selected(policy["spec"]["podSelector"].get("matchLabels", {}), pods)
     for monitor in built.all("ServiceMonitor").values():
-        assert len(selected(monitor["spec"]["selector"]["matchLabels"], services)) == 1
+        (labels,) = selected(monitor["spec"]["selector"]["matchLabels"], services)
+        assert monitor["spec"]["jobLabel"] in labels
 
 
 def test_ports_are_where_services_send(built):
@@ -260,22 +254,6 @@ def test_servers_are_scaled_by_what_they_expose(built, tiny_checkpoint):
     assert promql_parser.parse(rule["seriesQuery"]).name == "rlstm_rows_wanted"
     down = scaler["behavior"]["scaleDown"]
     assert down["stabilizationWindowSeconds"] > scaler["behavior"]["scaleUp"]["stabilizationWindowSeconds"]
-
-
-def test_what_is_scraped_has_the_names_that_rules_have(built):
-    """The job of the servers is `rlstm`, as in alerts; the path and ports are theirs."""
-    monitors, services = built.all("ServiceMonitor"), built.all("Service")
-    for monitor in monitors.values():
-        (endpoint,) = monitor["spec"]["endpoints"]
-        (service,) = [
-            each
-            for each in services.values()
-            if monitor["spec"]["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
-        ]
-        assert endpoint["port"] in {port["name"] for port in service["spec"]["ports"]}
-        assert endpoint.get("path", "/metrics") == "/metrics"
-        assert monitor["spec"]["jobLabel"] in service["metadata"]["labels"]
-    assert services["rlstm-servers"]["metadata"]["labels"]["app.kubernetes.io/name"] == "rlstm"
 
 
 def test_the_dashboard_comes_along(built):

@@ -10,17 +10,6 @@ from tests.deploy.monitoring import DEPLOY, OF_PROMETHEUS, OF_TARGETS, PROMETHEU
 
 ALERTS = {rule["alert"]: rule for rule in monitoring.rules("prometheus/alerts.yaml")}
 RECORDED = {rule["record"]: rule["expr"] for rule in monitoring.rules("prometheus/rules.yaml")}
-FROM_THE_DESIGN = {
-    "RlstmLearningHurts",
-    "RlstmUpdatesNotFinite",
-    "RlstmStoreEvicted",
-    "RlstmStoreFilling",
-    "RlstmConflicts",
-    "RlstmErrors",
-    "RlstmDown",
-    "RlstmSlow",
-    "RlstmProxyBuffers",
-}
 
 
 @pytest.fixture(scope="module")
@@ -52,24 +41,8 @@ def test_every_alert_fires_when_it_should_and_not_otherwise(promtool):
     assert said.returncode == 0, said.stdout + said.stderr
 
 
-def test_each_alert_is_tested_both_ways():
-    """An alert without a test that it fires may never do so, and one without the other may always."""
-    tests = [
-        case
-        for test in monitoring.load("prometheus/tests.yaml")["tests"]
-        for case in test.get("alert_rule_test", [])
-    ]
-    fires = {case["alertname"] for case in tests if case.get("exp_alerts")}
-    silent = {case["alertname"] for case in tests if not case.get("exp_alerts")}
-    assert fires == set(ALERTS)
-    assert set(ALERTS) - silent <= {"RlstmEventLoopBlocked", "RlstmStoreDown", "RlstmStateDamaged"}, (
-        "tested beside a series that must not fire, in the same case"
-    )
-
-
-def test_the_alerts_of_the_design_are_there():
-    """And each says what it means, and where an operator reads what to do."""
-    assert set(ALERTS) >= FROM_THE_DESIGN
+def test_each_alert_says_what_to_do():
+    """What it means, how urgent it is, and where an operator reads on."""
     text = (DEPLOY / "README.md").read_text()
     for name, rule in ALERTS.items():
         assert rule["labels"]["severity"] in ("page", "ticket")

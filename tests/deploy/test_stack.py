@@ -38,35 +38,12 @@ def test_a_caller_is_served_by_key_and_through_the_proxy(deployed):
     assert httpx.post(f"{deployed.url}/score", json={"text": TEXT}, trust_env=False).status_code == 401
 
 
-def test_events_are_not_held_back(deployed):
-    """They come in many reads, spread over the time in which the text is made."""
-    body = {"prompt": TEXT, "max_tokens": 2_000, "stream": True, "seed": 1}
-    with deployed.client() as client, client.stream("POST", "/generate", json=body) as answer:
-        began = time.monotonic()
-        times = [time.monotonic() - began for _ in answer.iter_raw()]
-    thirds = {int(2.999 * at / times[-1]) for at in times}
-    print(f"{len(times)} reads over {times[-1]:.2f} s through nginx, the first after {1e3 * times[0]:.1f} ms")
-    assert len(times) >= 3
-    assert thirds == {0, 1, 2}
-
-
 def test_prometheus_sees_everybody(deployed):
     """Both servers by their own addresses, with the key that is theirs, and the probe."""
     up = dict.fromkeys(deployed.addresses.values(), 1.0) | {f"127.0.0.1:{deployed.probe_port}": 1.0}
     stack.until(lambda: {each["instance"]: value for each, value in deployed.query("up")} == up, within=30)
     with deployed.client("api_key", f"http://{next(iter(deployed.addresses.values()))}") as client:
         assert client.get("/metrics").status_code == 403
-
-
-def test_what_is_asked_is_counted_over_all_servers(deployed):
-    """Requests that the proxy spread are all there in the sum."""
-    expression = 'sum(rlstm_requests_total{endpoint="POST /score", outcome="ok"})'
-    before = total(deployed, expression)
-    with deployed.client() as client:
-        for _ in range(20):
-            assert client.post("/score", json={"text": TEXT}).status_code == 200
-    stack.until(lambda: total(deployed, expression) == before + 20, within=30)
-    assert len(deployed.query('rlstm_requests_total{endpoint="POST /score", outcome="ok"} > 0')) == 2
 
 
 def test_every_rule_and_every_panel_is_answered(deployed):
@@ -143,14 +120,3 @@ def test_a_server_that_drains_is_away_for_prometheus_too(deployed):
     print(f"drained in {drained:.1f} s")
     assert drained <= 10
     assert alert[0]["alertstate"] == "pending"
-
-
-def test_a_killed_server_takes_no_session_along(deployed):
-    """Kill -9: what was acknowledged goes on at the other, at once."""
-    with deployed.client() as client:
-        made = [client.post("/sessions", json={"text": TEXT}).json()["id"] for _ in range(6)]
-        name = next(iter(deployed.addresses))
-        deployed.servers[name].close()
-        for session in made:
-            answer = client.post(f"/sessions/{session}/append", json={"text": TEXT})
-            assert (answer.status_code, answer.json()["version"]) == (200, 2)

@@ -90,7 +90,7 @@ def test_health_answers_beside_a_megabyte(server):
 
 def test_a_silence_is_filled_with_comments(server):
     """A continuation that waits behind a long prompt keeps its connection alive."""
-    prompt = "x" * 10_000
+    prompt = "x" * 60_000
     with (
         server.client() as client,
         client.stream(

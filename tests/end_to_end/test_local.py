@@ -54,3 +54,13 @@ def test_nothing_local_imports_torch(torch: str) -> None:
         torch + COMMAND, "generate", "--local", "bytes-small", "It was", "-n", "4", "--seed", "1"
     ).strip()
     assert run(torch + LIBRARY) == "True 3\n8\n"
+
+
+def test_nothing_that_asks_for_no_network_imports_torch() -> None:
+    """Help of a command that may need it, the list of corpora, and all that a start of the server does."""
+    for arguments in (
+        ["evaluate", "--help"],
+        ["corpora"],
+        ["serve", "--check", "--device", "cpu", "--port", "0", "--durability", "memory"],
+    ):
+        assert run(BLOCKED + COMMAND, *arguments)

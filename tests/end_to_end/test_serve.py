@@ -46,6 +46,34 @@ def test_a_session_outlives_its_server(start, tmp_path):
         assert probed(client, made.json()["id"])["candidates"] == before["candidates"]
 
 
+def test_a_session_goes_on_where_other_bits_are_computed(start, tmp_path):
+    """A build without fused multiply-adds has another identity: it takes up a state, and scores alike."""
+    first, rest = "It was the best of times. " * 8, "It was the worst of times. " * 8
+
+    def append(client, session, text):
+        answer = client.post(f"/sessions/{session}/append", json={"text": text, "scores": "tokens"})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    with start(data_dir=tmp_path) as server, server.client() as client:
+        here = client.get("/info").json()["numerics"]
+        stays, goes = (client.post("/sessions", json={"text": first}).json()["id"] for _ in range(2))
+        stayed = append(client, stays, rest)
+        assert server.end()[0] == 0
+    with start(data_dir=tmp_path, RLSTM_INSTRUCTIONS="portable") as server, server.client() as client:
+        there = client.get("/info").json()["numerics"]
+        went = append(client, goes, rest)
+        assert server.end()[0] == 0
+    if here == there:
+        pytest.skip("this machine has the portable instructions alone")
+    assert (went["version"], went["position"]) == (stayed["version"], stayed["position"])
+    one, other = (answer["logprobs"] for answer in (stayed, went))
+    assert one != other
+    assert other == pytest.approx(one, abs=1e-4)
+    with start(data_dir=tmp_path) as server, server.client() as client:
+        assert append(client, goes, first)["version"] == went["version"] + 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_everything(start, tmp_path, number):
     """Exit code 0, within seconds when idle, no process and no socket left behind."""

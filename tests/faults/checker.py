@@ -221,12 +221,16 @@ class _Judging:
             if version in reads and reads[version] != {await probe(self.fresh, again.session)}:
                 self.verdict.wrong.append(f"a read of {told.id} at {version} has other scores than again")
         try:
-            left = await state_bytes(self.left, told.id), await probe(self.left, told.id)
+            left = await parts_of(self.left, told.id)
         except StateCorrupt as damage:
             self.verdict.states.append(f"{told.id} cannot be read: {damage}")
             return
-        if left != (await state_bytes(self.fresh, again.session), await probe(self.fresh, again.session)):
-            self.verdict.states.append(f"{told.id} at version {len(applied)} is not what its history makes")
+        made = await parts_of(self.fresh, again.session)
+        if different := sorted(name for name in left | made if left.get(name) != made.get(name)):
+            self.verdict.states.append(
+                f"{told.id} is not what its history makes: {different} after"
+                f" {[one.id for one in applied]}, made as {told.creation}"
+            )
 
     async def _begin_again(self, told, applied):
         """A session that stands where `told` began: of a fork, after its parent's first operations."""
@@ -299,13 +303,13 @@ async def probe(client, session):
     return answer["candidates"][0]["logprob"]
 
 
-async def state_bytes(client, session):
-    """Everything that a session's scores depend on, whichever session it is, as bytes."""
+async def parts_of(client, session):
+    """Everything that a session's scores depend on, whichever session it is, by name; and the probe's."""
     caller = Caller(tenant=TENANT, request_id="", endpoint="")
     copy = await client.engine.sessions.read(SessionKey(TENANT, session), caller)
     adapted = copy.state.adapted
-    arrays = [(name, array.tobytes()) for name, array in adapted.arrays().items()]
-    return json.dumps(adapted.header(), sort_keys=True), sorted(arrays)
+    arrays = {name: array.tobytes() for name, array in adapted.arrays().items()}
+    return {**adapted.header(), **arrays, "probe": await probe(client, session)}
 
 
 def _tokens(operation):

@@ -24,7 +24,6 @@ class Sizes:
     network_faults: int
     stalls: int
     stall_seconds: float
-    canaries: int
 
     @property
     def store_kills(self):
@@ -37,10 +36,8 @@ class Sizes:
         return max(1, self.other_kills // 10)
 
 
-FULL = Sizes(
-    kills=200, other_kills=50, pauses=70, network_faults=500, stalls=12, stall_seconds=8.0, canaries=64
-)
-SHORT = Sizes(kills=10, other_kills=5, pauses=4, network_faults=24, stalls=2, stall_seconds=2.0, canaries=8)
+FULL = Sizes(kills=200, other_kills=50, pauses=70, network_faults=500, stalls=12, stall_seconds=8.0)
+SHORT = Sizes(kills=10, other_kills=5, pauses=4, network_faults=24, stalls=2, stall_seconds=2.0)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Replicas as real processes: each runs what `rlstm serve` runs, forked from one that imported all of it.
 
-The fork server imports torch and the server and starts no thread, so a replica is there in a fraction of a
-second and a kill costs as little. A replica dies with the fork server, and that with the tests.
+The fork server imports the server and starts no thread, so a replica is there in a fraction of a second and a
+kill costs as little. A replica dies with the fork server, and that with the tests.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ COUNT_SECONDS = 30
 def fork_server():
     """Give the context that forks replicas; its first process waits until everything is imported."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "orjson", "rlstm_server.cli", __name__])
+    context.set_forkserver_preload(["orjson", "rlstm_server.cli", __name__])
     return context
 
 
@@ -75,7 +75,7 @@ class Replica:
         return self._process.exitcode
 
     async def counts(self, folder):
-        """Have it count its objects and tensors (see `_count_on_signal`)."""
+        """Have it count its objects and states (see `_count_on_signal`)."""
         path = Path(folder) / f"counts-{self.pid}.json"
         path.unlink(missing_ok=True)
         os.kill(self.pid, signal.SIGUSR1)
@@ -204,17 +204,13 @@ def _serve(settings, greetings, log, folder):
 
 def _count_on_signal(folder):
     """On SIGUSR1 write what is alive in this process to a file: a hook of the tests, not of the product."""
-    import torch
+    from rlstm_model.adaptation.state import AdaptedState
 
     def count(*_):
         gc.collect()
         alive = gc.get_objects()
-        tensors = [one for one in alive if isinstance(one, torch.Tensor)]
-        counts = {
-            "objects": len(alive),
-            "tensors": len(tensors),
-            "tensor_bytes": sum(one.nbytes for one in tensors),
-        }
+        states = sum(isinstance(one, AdaptedState) for one in alive)
+        counts = {"objects": len(alive), "states": states}
         path = Path(folder) / f"counts-{os.getpid()}.json"
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(counts))

@@ -139,28 +139,6 @@ async def test_a_store_that_is_full_now_and_then_loses_nothing(serve, sizes, tin
     assert refused > 0
 
 
-async def test_live_sessions_keep_the_last_of_the_memory(serve):
-    """Over 80 % no new sessions, over 90 % no copies, appends until nothing fits; deletes always."""
-    async with (
-        serve(seats=1) as service,
-        httpx.AsyncClient(base_url=service.replicas.seats[0].url, timeout=30) as client,
-    ):
-        session = await session_of(client)
-        for share, may in ((0.7, (201, 201, 200)), (0.85, (503, 201, 200)), (0.97, (503, 503, 200))):
-            with service.store.admin() as admin:
-                set_room(service.store, int(admin.info("memory")["used_memory"] / share))
-            tried = [
-                await client.post("/sessions", json={}),
-                await client.post(f"/sessions/{session}/fork", json={}),
-                await client.post(f"/sessions/{session}/append", json={"text": TEXT}),
-            ]
-            assert tuple(answer.status_code for answer in tried) == may, share
-        set_room(service.store, 1)
-        full = await client.post(f"/sessions/{session}/append", json={"text": TEXT})
-        assert (full.status_code, full.json()["applied"]) == (503, "no")
-        assert (await client.delete(f"/sessions/{session}")).status_code == 204
-
-
 async def test_a_full_disk_loses_nothing(serve, tiny_checkpoint, tmp_path, free_port):
     """The store dies of a disk without room, under load; with more room it has all that was acknowledged."""
     async with serve(port=free_port, limit_bytes=DISK) as service:

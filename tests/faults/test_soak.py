@@ -1,4 +1,4 @@
-"""Half an hour at 60 % of what a server can do: it holds no more memory, descriptors or tensors at its end.
+"""Half an hour at 60 % of what a server can do: it holds no more memory, descriptors or states at its end.
 
 RLSTM_SOAK_MINUTES sets how long (30); the first third is warm-up. Every few minutes all sessions are ended:
 what is left then is what the server keeps for itself.
@@ -22,7 +22,7 @@ LOAD = 0.6
 MEASURE_SECONDS = 20.0
 CYCLE_SECONDS = min(120.0, 6 * MINUTES)
 SETTLE_SECONDS = 31.0
-"""A copy that somebody's last word brought back is dropped and zeroed within half a minute."""
+"""A copy that somebody's last word brought back is dropped within half a minute."""
 MAX_GROWTH_MB = 8.0
 MAX_MORE_OBJECTS = 0.01
 
@@ -32,9 +32,8 @@ class Sample(NamedTuple):
 
     resident_mb: float
     descriptors: int
-    tensors: int
-    tensor_bytes: int
     objects: int
+    states: int
 
 
 async def sample(replica, folder):
@@ -52,7 +51,7 @@ def stored(store):
 
 
 async def test_a_server_does_not_grow(serve, tmp_path):
-    """Memory +< 8 MB after warm-up; descriptors and tensors constant; the store has the live sessions."""
+    """Memory +< 8 MB after warm-up; descriptors and states constant; the store has the live sessions."""
     samples = []
     async with serve(seats=1) as service:
         [replica] = service.replicas.seats
@@ -79,12 +78,12 @@ async def test_a_server_does_not_grow(serve, tmp_path):
     )
     print(
         f"soak {MINUTES:g} min: memory {growth:+.1f} MB after warm-up,"
-        f" descriptors {last.descriptors - warm.descriptors:+d}, tensors {last.tensors - warm.tensors:+d},"
+        f" descriptors {last.descriptors - warm.descriptors:+d}, states {last.states - warm.states:+d},"
         f" keys = live sessions ({requests:,} requests, {LOAD:.0%} of {capacity:.0f} a second,"
         f" objects {last.objects - warm.objects:+d} of {warm.objects:,})"
     )
     assert wrong == []
     assert growth < MAX_GROWTH_MB
     assert last.descriptors <= warm.descriptors
-    assert (last.tensors, last.tensor_bytes) == (warm.tensors, warm.tensor_bytes)
+    assert last.states == warm.states
     assert last.objects <= warm.objects * (1 + MAX_MORE_OBJECTS)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-import torch
+import numpy as np
 
 from rlstm_model.adaptation.calibration import CalibrationSet, GradientStatistics
 from rlstm_model.adaptation.config import AdaptationConfig
 from rlstm_model.config import ModelConfig
-from rlstm_model.network.language_model import LanguageModel
+from rlstm_model.parameters import Parameters, shapes
 from rlstm_model.vocab import ByteVocab, WordVocab
 from rlstm_server.engine.copies import write_file
 from rlstm_server.engine.models import Models, ServedModel
@@ -36,15 +36,14 @@ class World:
 
 def served_model(vocab):
     """A model of a few weights, all of which may be fast, or those of the output's biases."""
-    model = LanguageModel(ModelConfig(vocab_size=vocab.size, hidden_size=2, num_layers=1))
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.normal_(0.0, 0.5, generator=generator)
-    size = model.config.num_parameters
+    config = ModelConfig(vocab_size=vocab.size, hidden_size=2, num_layers=1)
+    generator = np.random.default_rng(1)
+    arrays = {
+        name: generator.normal(0.0, 0.5, shape).astype(np.float32) for name, shape in shapes(config).items()
+    }
     full = AdaptationConfig(
         kind="full",
-        num_fast_weights=size,
+        num_fast_weights=config.num_parameters,
         rule="sgd",
         rate=0.01,
         segment=SEGMENT,
@@ -53,12 +52,19 @@ def served_model(vocab):
         statistics_segments=1,
     )
     calibrated = CalibrationSet(
-        model=model.eval().requires_grad_(False),
-        statistics=GradientStatistics(full_P=torch.ones(size)),
+        statistics=GradientStatistics(
+            rms={name: np.ones_like(array) for name, array in arrays.items()}, axes={}, cores={}
+        ),
         choices=(full, replace(full, kind="output_bias", num_fast_weights=vocab.size)),
         fingerprint="c",
     )
-    return ServedModel(name="tiny", fingerprint="f", model=model, vocab=vocab, calibrated=calibrated)
+    return ServedModel(
+        name="tiny",
+        fingerprint="f",
+        parameters=Parameters(config, arrays),
+        vocab=vocab,
+        calibrated=calibrated,
+    )
 
 
 def make_worlds():

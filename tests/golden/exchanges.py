@@ -49,7 +49,8 @@ def record(models: dict[str, str], work: Path) -> list[dict[str, Any]]:
         _scores(ask, list(models))
         _generations(ask)
         _openai(ask)
-        _sessions(ask, work)
+        _sessions(ask)
+        _learners(ask)
         _copies(ask)
         _stream(server, ask, kept)
         _wrong(ask)
@@ -158,7 +159,7 @@ def _openai(ask: Recorder) -> None:
     ask("no such route under v1", "GET", "/v1/nothing")
 
 
-def _sessions(ask: Recorder, work: Path) -> None:
+def _sessions(ask: Recorder) -> None:
     body: dict[str, Any] = {"model": "tiny", "name": "first", "metadata": {"a": 1, "b": None, "c": "x"}}
     made = ask("create", "POST", "/sessions", body, idempotency_key="k-create")
     ask("create again", "POST", "/sessions", body, idempotency_key="k-create")
@@ -184,6 +185,18 @@ def _sessions(ask: Recorder, work: Path) -> None:
         f"{path}/score",
         {"candidates": candidates, "weights": weights, "unit": "log10"},
     )
+    _continuations(ask, path)
+    _versions(ask, path)
+    ask("delete", "DELETE", path)
+    ask("delete again", "DELETE", path)
+    ask("append to the deleted", "POST", f"{path}/append", {"text": "a"})
+    ask("unknown session", "GET", f"/sessions/{'0' * 32}")
+    short = ask("create for a second", "POST", "/sessions", {"model": "tiny", "ttl_seconds": 1})
+    time.sleep(2.5)
+    ask("append to the expired", "POST", f"/sessions/{short['id']}/append", {"text": "a"})
+
+
+def _continuations(ask: Recorder, path: str) -> None:
     for name, body in {
         "plain": {"max_tokens": 12, "seed": 2},
         "streamed": {"max_tokens": 5, "seed": 2, "stream": True},
@@ -202,6 +215,9 @@ def _sessions(ask: Recorder, work: Path) -> None:
     ask("continue again", "POST", f"{path}/generate", body, idempotency_key="k-kept")
     body = {"max_tokens": 12, "seed": 4, "commit": True, "stream": True}
     ask("continue, streamed again", "POST", f"{path}/generate", body, idempotency_key="k-kept,-streamed")
+
+
+def _versions(ask: Recorder, path: str) -> None:
     ask("snapshot", "POST", f"{path}/snapshots", {"name": "one"})
     ask("append after it", "POST", f"{path}/append", {"text": SEA})
     ask("snapshot of the same name", "POST", f"{path}/snapshots", {"name": "one"})
@@ -222,13 +238,9 @@ def _sessions(ask: Recorder, work: Path) -> None:
     ask("list nothing", "GET", "/sessions?name=none")
     ask("drop a snapshot", "DELETE", f"{path}/snapshots/one")
     ask("drop it again", "DELETE", f"{path}/snapshots/one")
-    ask("delete", "DELETE", path)
-    ask("delete again", "DELETE", path)
-    ask("append to the deleted", "POST", f"{path}/append", {"text": "a"})
-    ask("unknown session", "GET", f"/sessions/{'0' * 32}")
-    short = ask("create for a second", "POST", "/sessions", {"model": "tiny", "ttl_seconds": 1})
-    time.sleep(2.5)
-    ask("append to the expired", "POST", f"/sessions/{short['id']}/append", {"text": "a"})
+
+
+def _learners(ask: Recorder) -> None:
     for index, learner in enumerate(
         [*LEARNERS, {"kind": "sparse"}, {"kind": "subspace", "num_fast_weights": 5}]
     ):

@@ -29,22 +29,22 @@ def mogrify(config, layer, x, h):
 
 
 def cell_step(config, layer, x, h, c, state_mask):
-    n = config.hidden_size
+    n = len(c)
     b_i, b_j, b_f, b_o = layer["bias"].reshape(4, n)
-    w_ix, w_jx = layer["x"].reshape(-1, n, n)[:2]
+    w_ix, w_jx = layer["x"].reshape(-1, n, len(x))[:2]
     w_ih, w_jh, w_fh = layer["h"].reshape(-1, n, n)[:3]
     i = sigmoid(w_ix @ x + w_ih @ h + b_i)
     j = np.tanh(w_jx @ x + w_jh @ h + b_j)
     if config.cell == "rlstm":
         f = sigmoid(layer["u"] @ (i * j) + w_fh @ h + b_f)
     else:
-        f = sigmoid(layer["x"].reshape(4, n, n)[2] @ x + w_fh @ h + b_f)
+        f = sigmoid(layer["x"].reshape(4, n, len(x))[2] @ x + w_fh @ h + b_f)
     write = np.minimum(i, 1 - f) if config.cap_input_gate else i
     c = f * c + write * j
     if config.cell == "rlstm":
         o = sigmoid(layer["c"] @ (c * state_mask) + b_o)
     else:
-        o = sigmoid(layer["x"].reshape(4, n, n)[3] @ x + layer["h"].reshape(4, n, n)[3] @ h + b_o)
+        o = sigmoid(layer["x"].reshape(4, n, len(x))[3] @ x + layer["h"].reshape(4, n, n)[3] @ h + b_o)
     return o * np.tanh(c), c
 
 

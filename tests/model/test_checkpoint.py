@@ -5,16 +5,16 @@ import math
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file, save_file
+from tests.model import drawn
 
-from rlstm_model import checkpoint
+from rlstm_model import checkpoint, local, stored
+from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.checkpoint import CheckpointError, fingerprint, load, save
-from rlstm_model.config import ModelConfig
-from rlstm_model.network.language_model import LanguageModel
 from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
 
 WEIGHTS, CONFIG, VOCAB = "model.safetensors", "config.json", "vocab.json"
@@ -22,9 +22,16 @@ TENSOR = "stack.layers.1.u"
 CHARS = CharVocab("\nabcdefghi")
 
 
+def small(seed=0, **shape):
+    """A model of a few hundred weights."""
+    return drawn.parameters_of(
+        seed, **{"vocab_size": CHARS.size, "hidden_size": 5, "mogrifier_rank": 0, **shape}
+    )
+
+
 @pytest.fixture
-def model(random_model):
-    return random_model(dtype=torch.float32, vocab_size=CHARS.size)
+def model():
+    return small()
 
 
 @pytest.fixture
@@ -37,24 +44,25 @@ def _rewrite(folder, change):
     """The weights file again, after ``change`` on its tensors."""
     weights = load_file(folder / WEIGHTS)
     change(weights)
-    save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / WEIGHTS)
+    save_file({name: np.ascontiguousarray(weight) for name, weight in weights.items()}, folder / WEIGHTS)
 
 
 def _rewrite_json(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_a_checkpoint_comes_back(tmp_path, model, dtype):
-    """Config, vocabulary, card and name; every weight rounded to the stored precision, float32 in memory."""
+    """Config, vocabulary, card and name; every weight rounded to the stored precision."""
     save(tmp_path / "some-name", model, CHARS, dtype=dtype, card="# ein Kärtchen\n")
     loaded = load(tmp_path / "some-name")
-    assert loaded.model.config == model.config
+    assert loaded.parameters.config == model.config
     assert loaded.vocab == CHARS
     assert (loaded.name, loaded.card) == ("some-name", "# ein Kärtchen\n")
-    for name, weight in loaded.model.state_dict().items():
-        assert weight.dtype == torch.float32
-        assert torch.equal(weight, model.state_dict()[name].to(dtype).float())
+    assert [*loaded.parameters.arrays] == [*model.arrays]
+    for name, weight in loaded.parameters.arrays.items():
+        assert weight.dtype == (np.float16 if dtype == "F16" else np.float32)
+        assert (weight == stored.rounded(model.arrays[name], dtype)).all()
 
 
 @pytest.mark.parametrize(
@@ -64,32 +72,22 @@ def test_a_checkpoint_comes_back(tmp_path, model, dtype):
         {"tie_embeddings": True},
         {"mogrifier_rounds": 0},
         {"mogrifier_rank": 2, "mogrifier_bias": False},
+        {"softmax_components": 2},
     ],
     ids=str,
 )
-def test_every_shape_of_model_comes_back(tmp_path, random_model, shape):
-    """Absent and empty tensors too."""
-    model = random_model(dtype=torch.float32, vocab_size=256, **shape)
+def test_every_shape_of_model_comes_back(tmp_path, shape):
+    """Absent and empty tensors too; and it scores as before."""
+    model = small(vocab_size=256, **shape)
     save(tmp_path / "m", model, ByteVocab())
-    ids = torch.tensor([[1], [2], [3]])
-    expected, _ = model(ids, model.initial_state(1))
-    actual, _ = load(tmp_path / "m").model(ids, model.initial_state(1))
-    assert torch.equal(actual, expected)
-
-
-def test_loaded_weights_need_no_gradient(folder):
-    """Nobody trains the weights that a server shares."""
-    assert not any(weight.requires_grad for weight in load(folder).model.parameters())
-
-
-def test_memory_may_have_another_precision(folder):
-    """float64 for reference work."""
-    assert load(folder, dtype=torch.float64).model.embedding.input.dtype == torch.float64
+    readers = [frozen_reader(each, 10) for each in (model, load(tmp_path / "m").parameters)]
+    before, after = (reader.score(reader.cursor, [1, 2, 3])[0].logprobs for reader in readers)
+    assert before.tobytes() == after.tobytes()
 
 
 def test_a_checkpoint_scores_a_text(folder):
     """Three lines in a notebook: load, score, read the total."""
-    scores = load(folder).score("abba", top=2)
+    scores = local.load(folder).score("abba", top=2)
     assert scores.bits_per_byte == pytest.approx(-scores.logprob / math.log(2) / 4)
     assert scores.tokens.top_ids.shape == (4, 2)
 
@@ -113,37 +111,35 @@ def test_the_card_is_optional_and_the_calibration_is_found(folder):
 
 
 def test_the_fingerprint_depends_on_values_only(folder, model):
-    """Neither a file's order, nor a stored precision that rounds nothing, nor memory precision matters."""
+    """Neither a file's order, nor a stored precision that rounds nothing, matters."""
     original = load(folder).fingerprint
     _rewrite(folder, lambda weights: weights.update(dict(reversed(list(weights.items())))))
     assert load(folder).fingerprint == original == fingerprint(model, CHARS)
-    assert load(folder, dtype=torch.float64).fingerprint == original
-    save(folder, model, CHARS, dtype=torch.float16)
+    save(folder, model, CHARS, dtype="F16")
     rounded = load(folder)
     assert rounded.fingerprint != original
-    save(folder, rounded.model, CHARS, dtype=torch.float32)
+    save(folder, rounded.parameters, CHARS, dtype="F32")
     assert load(folder).fingerprint == rounded.fingerprint
 
 
-def test_the_fingerprint_sees_one_bit_of_weights_vocabulary_and_config(model, random_model):
+def test_the_fingerprint_sees_one_bit_of_weights_vocabulary_and_config(model):
     """Whatever could change a score changes it."""
     before = fingerprint(model, CHARS)
     assert fingerprint(model, CharVocab("\nabcdefghj")) != before
-    with torch.no_grad():
-        model.embedding.bias[0] = model.embedding.bias[0].nextafter(torch.tensor(9.0))
+    bias = model.arrays["embedding.bias"]
+    bias[0] = np.nextafter(bias[0], np.float32(9.0))
     assert fingerprint(model, CHARS) != before
-    capped = random_model(cell="lstm", vocab_size=CHARS.size)
-    uncapped = random_model(cell="lstm", cap_input_gate=False, vocab_size=CHARS.size)
+    capped, uncapped = (small(cell="lstm", cap_input_gate=capped) for capped in (True, False))
     assert fingerprint(capped, CHARS) != fingerprint(uncapped, CHARS)
 
 
 # ------------------------------------------------------------------------------------------------ saving
 
 
-def test_saving_replaces_the_whole_checkpoint(folder, random_model):
+def test_saving_replaces_the_whole_checkpoint(folder):
     """The old calibration belongs to the old weights and goes with them; nothing is left beside."""
     (folder / "adaptation.safetensors").write_bytes(b"old")
-    other = random_model(seed=1, dtype=torch.float32, vocab_size=CHARS.size)
+    other = small(seed=1)
     save(folder, other, CHARS)
     assert load(folder).fingerprint == fingerprint(other, CHARS)
     assert load(folder).adaptation_file is None
@@ -153,12 +149,10 @@ def test_saving_replaces_the_whole_checkpoint(folder, random_model):
 def test_a_weight_that_overflows_or_is_nan_is_not_saved(folder, model):
     """The error names the tensor, and the old checkpoint stays."""
     original = load(folder).fingerprint
-    with torch.no_grad():
-        model.stack.layers[1].u[0, 0] = 1e5
-    with pytest.raises(CheckpointError, match=rf"{TENSOR} as torch.float16"):
-        save(folder, model, CHARS, dtype=torch.float16)
-    with torch.no_grad():
-        model.stack.layers[1].u[0, 0] = math.nan
+    model.arrays[TENSOR][0, 0] = 1e5
+    with pytest.raises(CheckpointError, match=rf"{TENSOR} as F16"):
+        save(folder, model, CHARS, dtype="F16")
+    model.arrays[TENSOR][0, 0] = math.nan
     with pytest.raises(CheckpointError, match=TENSOR):
         save(folder, model, CHARS)
     assert load(folder).fingerprint == original
@@ -184,8 +178,7 @@ def test_a_failed_rename_puts_the_old_checkpoint_back(folder, model, monkeypatch
             raise OSError("no space left")
         return rename(self, target)
 
-    with torch.no_grad():
-        model.embedding.bias += 1
+    model.arrays["embedding.bias"][:] += 1
     monkeypatch.setattr(Path, "rename", failing)
     with pytest.raises(CheckpointError, match="no space left"):
         save(folder, model, CHARS)
@@ -232,7 +225,7 @@ def test_an_unknown_name_lists_the_shipped_models(tmp_path, monkeypatch, folder)
 def test_every_shipped_model_loads():
     """Whatever lies in the package can be used by name."""
     for name in checkpoint.shipped_names():
-        assert load(name).score("The quick brown fox").bits_per_byte < 8
+        assert local.load(name).score("The quick brown fox").bits_per_byte < 8
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, CONFIG, VOCAB])
@@ -299,17 +292,17 @@ def test_a_config_of_another_model_is_refused(folder, changes, message):
     ("change", "message"),
     [
         (lambda w: w.pop(TENSOR), f"tensor {TENSOR} is missing"),
-        (lambda w: w.update(extra=torch.zeros(1)), "tensor extra is not part"),
+        (lambda w: w.update(extra=np.zeros(1)), "tensor extra is not part"),
         (lambda w: w.update({TENSOR: w[TENSOR][:4]}), rf"tensor {TENSOR} has shape \[4, 5\], not \[5, 5\]"),
         (lambda w: w.update({TENSOR: w[TENSOR].flatten()}), rf"tensor {TENSOR} has shape \[25\]"),
-        (lambda w: w.update({TENSOR: w[TENSOR].double()}), f"tensor {TENSOR} has dtype F64"),
-        (lambda w: w.update({TENSOR: w[TENSOR].long()}), f"tensor {TENSOR} has dtype I64"),
+        (lambda w: w.update({TENSOR: w[TENSOR].astype(np.float64)}), f"tensor {TENSOR} has dtype F64"),
+        (lambda w: w.update({TENSOR: w[TENSOR].astype(np.int64)}), f"tensor {TENSOR} has dtype I64"),
         (
-            lambda w: w[TENSOR].view(-1)[7].fill_(math.nan),
+            lambda w: w[TENSOR].put(7, math.nan),
             f"tensor {TENSOR} holds a value that is not finite",
         ),
         (
-            lambda w: w[TENSOR].view(-1)[7].fill_(-math.inf),
+            lambda w: w[TENSOR].put(7, -math.inf),
             f"tensor {TENSOR} holds a value that is not finite",
         ),
     ],
@@ -323,10 +316,10 @@ def test_a_wrong_tensor_is_named_with_its_file(folder, change, message):
 
 
 @given(st.floats(0, 1, exclude_max=True))
-def test_a_truncated_file_is_an_error_wherever_it_ends(tmp_path_factory, random_model, share):
+def test_a_truncated_file_is_an_error_wherever_it_ends(tmp_path_factory, share):
     """No cut gives a model."""
     folder = tmp_path_factory.mktemp("cut") / "m"
-    save(folder, random_model(dtype=torch.float32, vocab_size=CHARS.size), CHARS)
+    save(folder, small(), CHARS)
     data = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(data[: int(share * len(data))])
     with pytest.raises(CheckpointError, match=WEIGHTS):
@@ -352,7 +345,7 @@ def test_a_file_of_another_kind_is_an_error(folder, content):
 def test_word_vocabularies_travel_too(tmp_path):
     """Non-ASCII words are written as they are."""
     vocab = WordVocab.build("Straße straße 東京")
-    model = LanguageModel(ModelConfig(vocab_size=vocab.size, hidden_size=2))
+    model = small(vocab_size=vocab.size)
     save(tmp_path / "w", model, vocab)
     assert load(tmp_path / "w").vocab == vocab
     assert "東京" in (tmp_path / "w" / VOCAB).read_text("utf-8")

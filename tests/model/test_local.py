@@ -2,11 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
-import torch
 
 import rlstm_model
-from rlstm_model.adaptation.calibration import load_calibration
+from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.checkpoint import CheckpointError
 from rlstm_model.sampling import SamplingConfig
@@ -24,21 +24,22 @@ def test_a_text_is_scored_by_the_model_as_loaded(model):
     """Bits per byte are the sum of the tokens' log-probabilities in another unit."""
     scores = model.score(TEXT)
 
-    expected = -float(scores.tokens.logprobs.double().sum()) / math.log(2) / len(TEXT)
+    expected = -float(scores.tokens.logprobs.sum(dtype=np.float64)) / math.log(2) / len(TEXT)
     assert scores.bits_per_byte == pytest.approx(expected)
 
 
 def test_a_stream_is_the_evaluator(model):
     """Text in pieces gives the evaluator's own scores, and the gain is the difference of the two losses."""
-    calibration = load_calibration(model.checkpoint.adaptation_file, model.checkpoint.model).choose()
-    evaluator = DynamicEvaluator(model.checkpoint.model, calibration, bos_id=model.vocab.bos_id)
+    parameters = model.checkpoint.parameters
+    calibration = load_calibration(model.checkpoint.adaptation_file, parameters.config).choose()
+    evaluator = DynamicEvaluator.of(parameters, calibration, bos_id=model.vocab.bos_id)
     expected = [part.scores.logprobs for part in evaluator.observe(evaluator.start(), list(TEXT.encode()))]
 
     stream = model.stream()
     parts = [stream.observe(TEXT[start : start + 25]) for start in range(0, len(TEXT), 25)]
 
-    found = torch.cat([part.scores.logprobs for part in parts])
-    torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=1e-5)
+    found = np.concatenate([part.scores.logprobs for part in parts])
+    assert found.tobytes() == np.concatenate(expected).tobytes()
     assert sum(part.updates for part in parts) > 0
     for part in parts:
         assert part.gain_bits == pytest.approx(part.static_bits - part.bits)
@@ -92,7 +93,7 @@ def test_greedy_generation_takes_the_most_probable_token(model):
 
 def test_an_empty_text_is_refused(model):
     """There is nothing to score or to observe."""
-    with pytest.raises(ValueError, match="no tokens"):
+    with pytest.raises(ValueError, match="no scores"):
         model.score("")
     with pytest.raises(ValueError, match="no scores"):
         model.stream().observe("")
@@ -100,7 +101,7 @@ def test_an_empty_text_is_refused(model):
 
 def test_a_model_without_calibration_says_what_to_do(model, tmp_path):
     """Scoring works; a stream does not, and the message names the file."""
-    rlstm_model.local.checkpoints.save(tmp_path / "bare", model.checkpoint.model, model.vocab)
+    rlstm_model.local.checkpoints.save(tmp_path / "bare", model.checkpoint.parameters, model.vocab)
     bare = rlstm_model.load(tmp_path / "bare")
 
     assert bare.score(TEXT).bits_per_byte > 0

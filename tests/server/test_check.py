@@ -151,16 +151,6 @@ def test_how_full_the_disk_is(free, status, tmp_path, monkeypatch):
     assert check._check_folder(tmp_path / "new").status == status
 
 
-@pytest.mark.parametrize(
-    ("second", "why"), [("{}", "same name"), ("again={}", "same model"), ("again=nowhere", "nowhere")]
-)
-def test_models_that_cannot_be_served_together(examine, tiny_checkpoint, second, why):
-    """They are loaded as the server would load them."""
-    code, found = examine(second.format(tiny_checkpoint), *NO_STORE)
-    assert (code, found["model"].status) == (1, "fail")
-    assert why in found["model"].said
-
-
 def test_models_that_cannot_be_served(examine, tiny_checkpoint, tmp_path):
     """A damaged one fails with the file's name; one without calibration is served, but learns nothing."""
     copy = tmp_path / "copy"

@@ -1,23 +1,11 @@
 import inspect
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from rlstm_server.metrics import PHASES, STORE_OPERATIONS, Metrics
 from rlstm_server.store.base import SessionStore
 
 
-def samples(metrics):
-    """Read the exposition back as {(name, labels): value}."""
-    families = text_string_to_metric_families(metrics.exposition()[0].decode())
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in families
-        for sample in family.samples
-    }
-
-
 def value(metrics, name, **labels):
-    return samples(metrics)[name, tuple(sorted(labels.items()))]
+    return metrics.registry.get_sample_value(name, labels)
 
 
 def test_static_and_adapted_loss_are_sums_of_their_own():
@@ -34,8 +22,10 @@ def test_static_and_adapted_loss_are_sums_of_their_own():
 
 def test_every_metric_has_the_prefix_and_plain_labels():
     """No label is named after anything that clients can make up."""
-    names = {name for name, _ in samples(Metrics(endpoints=["POST /score"]))}
-    labels = {label for _, pairs in samples(Metrics(endpoints=["POST /score"])) for label, _ in pairs}
+    families = Metrics(endpoints=["POST /score"]).registry.collect()
+    samples = [sample for family in families for sample in family.samples]
+    names = {sample.name for sample in samples}
+    labels = {label for sample in samples for label in sample.labels}
     assert all(name.startswith(("rlstm_", "process_")) for name in names)
     assert labels <= {
         "endpoint", "outcome", "reason", "kind", "weights", "sign", "tier", "op", "result", "phase", "le",

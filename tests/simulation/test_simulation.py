@@ -20,6 +20,7 @@ def test_a_seed_is_one_run_and_no_other():
     assert first.trace != run(8, tell=True).trace
 
 
+@pytest.mark.timeout(900)  # a time-out in the middle of a world would be taken for a fault of the server
 def test_nothing_is_lost_applied_twice_or_stuck_whatever_breaks():
     total = live(chosen(QUICK))
     print(f"\n{total}")

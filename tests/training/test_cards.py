@@ -30,7 +30,6 @@ from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.procedure import Procedure, record
 from rlstm_training.evaluation.search import Trial, Trials
 from rlstm_training.loop import train
-from rlstm_training.reporting import Reporter
 from rlstm_training.run import RunDirectory, RunError
 from rlstm_training.trainer import Trainer
 
@@ -205,7 +204,7 @@ def test_the_exported_model_is_the_trained_one(corpora, toy_recipe, tmp_path, dt
     recipe = toy_recipe(steps=4)
     texts, vocab = prepare(recipe)
     with RunDirectory.open(tmp_path / "run", recipe) as run:
-        model = train(recipe, texts, run, Reporter())
+        model = train(recipe, texts, run)
         export(run, tmp_path / "model", vocab, dtype=dtype)
         valid = run.metrics()[-1]["valid"]
     checkpoint = load(tmp_path / "model")
@@ -246,7 +245,7 @@ def test_pitfall_30_the_averaged_weights_are_exported_where_they_are_the_best(
     )
     texts, vocab = prepare(recipe)
     with RunDirectory.open(tmp_path / "run", recipe) as run:
-        train(recipe, texts, run, Reporter())
+        train(recipe, texts, run)
         found = min((one for one in run.metrics() if "valid" in one), key=lambda one: one["nats"]["reported"])
         exported = export(run, tmp_path / "model", vocab).state_dict()
     assert found["lengths"]["reported"] > 1
@@ -269,7 +268,7 @@ def test_the_raw_weights_are_exported_where_they_are_the_best(corpora, toy_recip
     )
     texts, vocab = prepare(recipe)
     with RunDirectory.open(tmp_path / "run", recipe) as run:
-        model = train(recipe, texts, run, Reporter())
+        model = train(recipe, texts, run)
         (*_, last) = (record for record in run.metrics() if "valid" in record)
         assert last["lengths"]["reported"] == 1
         assert last["nats"]["long"] > last["nats"]["raw"]

@@ -105,7 +105,6 @@ import json, sys, torch
 from pathlib import Path
 from rlstm_training.config import Recipe
 from rlstm_training.loop import train
-from rlstm_training.reporting import Reporter
 from rlstm_training.run import RunDirectory
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.trainer import Trainer
@@ -114,7 +113,7 @@ recipe = Recipe.from_json(json.loads(sys.argv[2]))
 texts, _ = prepare(recipe)
 print("ready", flush=True)
 with RunDirectory.open(Path(sys.argv[1]), recipe) as run:
-    train(recipe, texts, run, Reporter())
+    train(recipe, texts, run)
 """
 
 
@@ -218,7 +217,7 @@ def diverging(toy_recipe):
 
 
 def _loop_until(run, recipe, texts, step):
-    loop = _Loop(Trainer(recipe, texts), run, Reporter())
+    loop = _Loop(Trainer(recipe, texts), run, [])
     loop.resume()
     while loop.trainer.step < step:
         loop.advance()

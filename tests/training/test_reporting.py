@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, Several, TensorBoard, measure_of
+from rlstm_training.reporting import JsonLines, ProgressBar, TensorBoard, measure_of
 
 LOSS = {"step": 50, "loss": 2.5, "rate": 0.1, "tokens_per_second": 1234.5, "seconds": 3.0}
 VALID = {"step": 50, "valid": {"novels/as_is": 2.25}, "lengths": {"reported": 1}, "seconds": 4.0}
@@ -42,30 +42,13 @@ def test_people_see_a_bar_and_log_files_a_line_a_record():
     assert all(part in shown for part in ("11/60", "loss 2.5000 nats", "bits a token on novels/as_is 2.2500"))
 
 
-def test_several_hear_the_same():
-    """Every reporter hears everything, in order; JSON lines hold every record."""
-    heard, file = [], io.StringIO()
-
-    class Listener(Reporter):
-        def started(self, step, steps):
-            heard.append(("started", step, steps))
-
-        def advanced(self, step, loss):
-            heard.append(("advanced", step, loss))
-
-        def recorded(self, record):
-            heard.append(record)
-
-        def noticed(self, message):
-            heard.append(message)
-
-    several = Several([Listener(), Reporter(), Listener(), JsonLines(file)])
-    several.started(0, 5)
-    several.advanced(1, 2.0)
-    several.recorded(LOSS)
-    several.noticed("said")
-    expected = [("started", 0, 5), ("advanced", 1, 2.0), LOSS, "said"]
-    assert heard == [event for event in expected for _ in range(2)]
+def test_json_lines_hold_every_record():
+    """One a line, and nothing else."""
+    file = io.StringIO()
+    reporter = JsonLines(file)
+    reporter.started(0, 5)
+    reporter.recorded(LOSS)
+    reporter.noticed("said")
     assert [json.loads(line) for line in file.getvalue().splitlines()] == [LOSS]
 
 

@@ -91,7 +91,14 @@ class RunningMean(Stagnation):
 
 
 class WeightAverage:
-    """What the training loop asks of an average; by itself, the raw weights alone."""
+    """What the training loop asks of an average; by itself, the raw weights alone.
+
+    All that changes are the named means, and what is noted beside them as JSON.
+    """
+
+    def __init__(self, **means: RunningMean) -> None:
+        self._means = means
+        self._noted: dict[str, Any] = {}
 
     def update(self, weights: Weights, step: int) -> None:
         """Take in the weights after optimiser step ``step`` (the first is 1)."""
@@ -103,18 +110,21 @@ class WeightAverage:
 
     def long(self) -> Weights:
         """The average that is reported as "long"."""
-        return ()
+        return self._means["long"].tensors
 
     def tensors(self) -> dict[str, Weights]:
         """All tensors, by the name of their average; empty averages have none."""
-        return {}
+        return {name: mean.tensors for name, mean in self._means.items() if mean.length}
 
     def header(self) -> dict[str, Any]:
         """All else, as JSON."""
-        return {}
+        return self._noted | {name: mean.header() for name, mean in self._means.items()}
 
     def restore(self, tensors: Mapping[str, Weights], header: Mapping[str, Any]) -> None:
         """Go on from what :meth:`tensors` and :meth:`header` said."""
+        for name, mean in self._means.items():
+            mean.restore(tensors.get(name), header[name])
+        self._noted = {name: header[name] for name in self._noted}
 
 
 def make_average(config: Averaging, weights: Weights) -> WeightAverage:
@@ -135,42 +145,25 @@ class TailAverage(WeightAverage):
     """
 
     def __init__(self, config: Averaging, weights: Weights) -> None:
+        super().__init__(long=RunningMean(weights, config.patience))
         self._config = config
-        self._mean = RunningMean(weights, config.patience)
-        self._started = False
+        self._noted = {"started": False}
 
     def update(self, weights: Weights, step: int) -> None:
         """See :class:`WeightAverage`."""
-        self._started = self._started or step >= self._config.latest
-        if self._started and step % self._config.every == 0:
-            self._mean.take(weights)
+        self._noted["started"] |= step >= self._config.latest
+        if self._noted["started"] and step % self._config.every == 0:
+            self._means["long"].take(weights)
 
     def evaluate(self, loss: Loss, weights: Weights, step: int) -> Evaluated:
         """See :class:`WeightAverage`. Once it has begun, the average is what is reported."""
-        raw, length = loss(weights), self._mean.length
-        long = self._mean.evaluated(loss)
-        self._mean.add(raw)
-        self._started = self._started or self._mean.stagnates
+        mean = self._means["long"]
+        raw, long, length = loss(weights), mean.evaluated(loss), mean.length
+        mean.add(raw)
+        self._noted["started"] |= mean.stagnates
         if not length:
             return Evaluated(reported="raw", loss=raw, length=1, raw=raw)
         return Evaluated(reported="long", loss=long, length=length, raw=raw, long=long, long_length=length)
-
-    def long(self) -> Weights:
-        """See :class:`WeightAverage`."""
-        return self._mean.tensors
-
-    def tensors(self) -> dict[str, Weights]:
-        """See :class:`WeightAverage`."""
-        return {"long": self._mean.tensors} if self._mean.length else {}
-
-    def header(self) -> dict[str, Any]:
-        """See :class:`WeightAverage`."""
-        return {"started": self._started, "long": self._mean.header()}
-
-    def restore(self, tensors: Mapping[str, Weights], header: Mapping[str, Any]) -> None:
-        """See :class:`WeightAverage`."""
-        self._started = header["started"]
-        self._mean.restore(tensors.get("long"), header["long"])
 
 
 class TwoTailedAverage(WeightAverage):
@@ -182,32 +175,32 @@ class TwoTailedAverage(WeightAverage):
     """
 
     def __init__(self, config: Averaging, weights: Weights) -> None:
+        super().__init__(**{name: RunningMean(weights, config.patience) for name in ("short", "long")})
         self._every = config.every
-        self._short, self._long = (RunningMean(weights, config.patience) for _ in range(2))
-        self._iterates = 0
+        self._noted = {"iterates": 0}
 
     def update(self, weights: Weights, step: int) -> None:
         """See :class:`WeightAverage`."""
         if step % self._every == 0:
-            self._iterates += 1
-            self._short.take(weights)
-            self._long.take(weights)
+            self._noted["iterates"] += 1
+            for mean in self._means.values():
+                mean.take(weights)
 
     def evaluate(self, loss: Loss, weights: Weights, step: int) -> Evaluated:
         """See :class:`WeightAverage`."""
-        raw, short = loss(weights), self._short.evaluated(loss)
+        raw, short = loss(weights), self._means["short"].evaluated(loss)
+        lengths = {f"{name}_length": mean.length for name, mean in self._means.items()}
         # Means of equal length began together, so they are one.
-        same = self._short.length == self._long.length
-        long = short if same else self._long.evaluated(loss)
-        lengths = {"short_length": self._short.length, "long_length": self._long.length}
+        same = lengths["short_length"] == lengths["long_length"]
+        long = short if same else self._means["long"].evaluated(loss)
         best_long = self._switch(short, long)
-        length = self._long.length
-        period, self._iterates = self._iterates, 0
+        length = self._means["long"].length
+        period, self._noted["iterates"] = self._noted["iterates"], 0
         averaged = length == 1 or best_long < raw
         if not averaged and length == period:
             # They have seen one period only, and it was no good.
-            self._short.emptied()
-            self._long.emptied()
+            for mean in self._means.values():
+                mean.emptied()
         return Evaluated(
             reported="long" if averaged else "raw",
             loss=best_long if averaged else raw,
@@ -218,36 +211,14 @@ class TwoTailedAverage(WeightAverage):
             **lengths,
         )
 
-    def _switch(self, short: float, long: float) -> float:
+    def _switch(self, short_loss: float, long_loss: float) -> float:
         """Let the short mean take over, or begin anew, where that is due. Returns the long one's loss."""
-        self._short.add(short)
-        self._long.add(long)
-        if self._short.length and (short <= long or self._long.stagnates):
-            self._short, self._long = self._long.emptied(), self._short
-            return short
-        if self._short.stagnates:
-            self._short.emptied()
-        return long
-
-    def long(self) -> Weights:
-        """See :class:`WeightAverage`."""
-        return self._long.tensors
-
-    def tensors(self) -> dict[str, Weights]:
-        """See :class:`WeightAverage`."""
-        means = {"short": self._short, "long": self._long}
-        return {name: mean.tensors for name, mean in means.items() if mean.length}
-
-    def header(self) -> dict[str, Any]:
-        """See :class:`WeightAverage`."""
-        return {
-            "short": self._short.header(),
-            "long": self._long.header(),
-            "iterates": self._iterates,
-        }
-
-    def restore(self, tensors: Mapping[str, Weights], header: Mapping[str, Any]) -> None:
-        """See :class:`WeightAverage`."""
-        for name, mean in (("short", self._short), ("long", self._long)):
-            mean.restore(tensors.get(name), header[name])
-        self._iterates = header["iterates"]
+        short, long = self._means["short"], self._means["long"]
+        short.add(short_loss)
+        long.add(long_loss)
+        if short.length and (short_loss <= long_loss or long.stagnates):
+            self._means = {"short": long.emptied(), "long": short}
+            return short_loss
+        if short.stagnates:
+            short.emptied()
+        return long_loss

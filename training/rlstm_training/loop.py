@@ -8,6 +8,7 @@ starts at zero (Melis 2022, §5; docs/mathematics.md §7).
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -82,11 +83,11 @@ class _Clock:
 class _Loop:
     """A trainer, its run directory, and what is known of its progress."""
 
-    def __init__(self, trainer: Trainer, run: RunDirectory, reporter: Reporter) -> None:
+    def __init__(self, trainer: Trainer, run: RunDirectory, reporters: Sequence[Reporter]) -> None:
         self.trainer = trainer
         self.recipe = trainer.recipe
         self._run = run
-        self._reporter = reporter
+        self._reporters = reporters
         self._progress = Progress()
         self._reported: dict[str, Any] = {"weights": "raw", "length": 1}
         self._losses: list[float] = []
@@ -100,14 +101,15 @@ class _Loop:
         self._agree_on(saved.step if saved else 0)
         if saved is not None:
             for damage in saved.damaged:
-                self._reporter.noticed(f"{damage}; going back to step {saved.step}")
+                self._notice(f"{damage}; going back to step {saved.step}")
             self.trainer.restore(saved.tensors, saved.header["average"], saved.step)
             self._progress = Progress(**saved.header["progress"])
             self._reported = saved.header["reported"]
             self._losses = saved.header["losses"]
             self._clock.before = saved.header["seconds"]
             self.finished = saved.header["finished"]
-        self._reporter.started(self.trainer.step, self.recipe.steps)
+        for reporter in self._reporters:
+            reporter.started(self.trainer.step, self.recipe.steps)
 
     def _agree_on(self, step: int) -> None:
         """All ranks go on after ``step``, and what is written of later ones is forgotten."""
@@ -132,7 +134,8 @@ class _Loop:
             return
         self._steps_timed += 1
         step, last = self.trainer.step, self.trainer.step == self.recipe.steps
-        self._reporter.advanced(step, self._losses[-1])
+        for reporter in self._reporters:
+            reporter.advanced(step, self._losses[-1])
         if step % LOG_EVERY == 0 or last:
             self._log_losses()
         improved = False
@@ -183,7 +186,7 @@ class _Loop:
         self._losses = []
         reset = {"to_step": progress.best_step, "rate_scale": self._progress.rate_scale, "why": why}
         self._record(step=step, reset=reset)
-        self._reporter.noticed(
+        self._notice(
             f"diverged ({why}); going on from the weights of step {progress.best_step} "
             f"at {self._progress.rate_scale:.2f} of the rate"
         )
@@ -199,7 +202,12 @@ class _Loop:
         record = {"step": self.trainer.step, **figures, "seconds": round(self._clock.seconds, 3)}
         if self.trainer.ranks.first:
             self._run.log(record)
-        self._reporter.recorded(record)
+        for reporter in self._reporters:
+            reporter.recorded(record)
+
+    def _notice(self, message: str) -> None:
+        for reporter in self._reporters:
+            reporter.noticed(message)
 
     def _save(self) -> None:
         tensors = self.trainer.tensors()
@@ -221,8 +229,7 @@ def train(
     recipe: Recipe,
     texts: Texts,
     run: RunDirectory,
-    reporter: Reporter,
-    *,
+    *reporters: Reporter,
     device: torch.device = CPU,
     ranks: Ranks = ALONE,
 ) -> LanguageModel:
@@ -232,7 +239,7 @@ def train(
     Raises RunError when all checkpoints are damaged or the disk refuses; Diverged, which is one, when the run
     diverges for good.
     """
-    loop = _Loop(Trainer(recipe, texts, device, ranks), run, reporter)
+    loop = _Loop(Trainer(recipe, texts, device, ranks), run, reporters)
     loop.resume()
     while not loop.finished:
         loop.advance()

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
@@ -30,33 +30,6 @@ class Reporter:
 
     def noticed(self, message: str) -> None:
         """Something happened that a person should know of."""
-
-
-class Several(Reporter):
-    """Tells several reporters, in order."""
-
-    def __init__(self, reporters: Sequence[Reporter]) -> None:
-        self._reporters = reporters
-
-    def started(self, step: int, steps: int) -> None:
-        """See :class:`Reporter`."""
-        for reporter in self._reporters:
-            reporter.started(step, steps)
-
-    def advanced(self, step: int, loss: float) -> None:
-        """See :class:`Reporter`."""
-        for reporter in self._reporters:
-            reporter.advanced(step, loss)
-
-    def recorded(self, record: Record) -> None:
-        """See :class:`Reporter`."""
-        for reporter in self._reporters:
-            reporter.recorded(record)
-
-    def noticed(self, message: str) -> None:
-        """See :class:`Reporter`."""
-        for reporter in self._reporters:
-            reporter.noticed(message)
 
 
 class JsonLines(Reporter):

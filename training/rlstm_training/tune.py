@@ -44,16 +44,15 @@ from rlstm_training.commands.console import (
     RecipeFile,
     Threads,
     command,
-    prepare_device,
-    recipe_chosen,
     show_json,
     show_table,
 )
+from rlstm_training.commands.given import prepare_device, recipe_chosen
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.loop import train
 from rlstm_training.recipes import RECIPES
-from rlstm_training.reporting import ProgressBar, Record, Reporter, Several, measure_of, scalars
+from rlstm_training.reporting import ProgressBar, Record, Reporter, measure_of, scalars
 from rlstm_training.run import Diverged, RunDirectory, RunError
 from rlstm_training.trainer import CPU
 
@@ -415,7 +414,7 @@ def _try(
     watch = PruningReporter(draw, prune=prune)
     outcome: End = "done"
     try:
-        train(draw.recipe, texts, draw.run, Several([reporter, watch]), device=device)
+        train(draw.recipe, texts, draw.run, reporter, watch, device=device)
     except optuna.TrialPruned:
         outcome = "pruned"
     except Diverged as error:

@@ -1142,11 +1142,6 @@ export interface components {
              */
             readonly tokens?: readonly number[] | null;
             /**
-             * Seq
-             * @description One more than the frame before.
-             */
-            readonly seq: number;
-            /**
              * Learn
              * @description Learn from it after scoring it.
              * @default true
@@ -1158,6 +1153,11 @@ export interface components {
              * @default false
              */
             readonly final?: boolean;
+            /**
+             * Seq
+             * @description One more than the frame before.
+             */
+            readonly seq: number;
         };
         /**
          * FrameAnswer

@@ -82,16 +82,20 @@ class NativeBackend:
         temperature: float = 1.0,
         threads: int | None = None,
     ) -> None:
+        """Raises ValueError where the statistics allow no rule, or the model cannot learn."""
+        if calibration is not None and parameters.config.softmax_components > 1:
+            raise ValueError("a model with a mixture of softmaxes is only scored: nothing in it can learn")
         self.vocab_size = parameters.config.vocab_size
         self.units = parameters.units
         self._parameters, self._calibration = parameters, calibration
+        self._rule = None if calibration is None else calibration.rule(parameters.norm)
         self._temperature, self._threads = temperature, threads
         self.fast_weights = 0 if calibration is None else calibration.config.num_fast_weights
         self.dtype: type = np.float32 if calibration is None else calibration.space.dtype
 
     def read(self, rows: Sequence[Row]) -> list[Read]:
         """See :class:`Backend`."""
-        if self._own is not None and self._own.space.whole:
+        if self._calibration is not None and self._calibration.space.whole:
             return [self._read_whole(row) for row in rows]
         learned = max((len(row.ids) for row in rows if row.targets), default=None)
         longer = [i for i, row in enumerate(rows) if learned is not None and len(row.ids) > learned]
@@ -103,16 +107,11 @@ class NativeBackend:
         done |= zip(rest, self._read(self._packed, [rows[i] for i in rest]), strict=True)
         return [done[i] for i in range(len(rows))]
 
-    @property
-    def _own(self) -> Calibration | None:
-        return self._calibration
-
     @cached_property
     def _packed(self) -> PackedModel:
         calibration = self._calibration
         space = None if calibration is None else calibration.space
-        rule = None if calibration is None else calibration.rule(self._parameters.norm)
-        return PackedModel(self._parameters.config, self._parameters.arrays, space, rule)
+        return PackedModel(self._parameters.config, self._parameters.arrays, space, self._rule)
 
     @cached_property
     def _plain(self) -> PackedModel:

@@ -14,7 +14,7 @@ biases only those elements that learn most are changed. Shape suffixes: P fast w
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -94,6 +94,7 @@ class GradientStatistics:
     rms: Mapping[str, Floats]
     axes: Mapping[str, Axes]
     cores: Mapping[str, Floats]
+    _orders: dict[int, NDArray[np.intp]] = field(default_factory=dict, init=False, repr=False)
 
     def calibration(self, config: AdaptationConfig) -> Calibration:
         """The statistics under a rule. Raises ValueError when they are not for that kind, or of its size."""
@@ -119,10 +120,13 @@ class GradientStatistics:
         flat = np.concatenate([part.ravel() for part in parts.values()])
         if not 1 <= count <= flat.size:
             raise ValueError(f"a subspace has 1 to {flat.size} fast weights, not {count}")
-        of_a_cell = np.concatenate([np.full(part.size, _is_of_a_cell(name)) for name, part in parts.items()])
-        order = np.lexsort((-flat, of_a_cell))  # stable: of equals the first is taken
+        if rank not in self._orders:
+            of_a_cell = np.concatenate(
+                [np.full(each.size, _is_of_a_cell(name)) for name, each in parts.items()]
+            )
+            self._orders[rank] = np.lexsort((-flat, of_a_cell))  # stable: of equals the first is taken
         chosen = np.zeros(flat.size, bool)
-        chosen[order[:count]] = True
+        chosen[self._orders[rank][:count]] = True
         ends = np.cumsum([part.size for part in parts.values()])[:-1]
         masks = {
             name: mask.reshape(part.shape)
@@ -205,8 +209,21 @@ class CalibrationSet:
         return self.choices[0]
 
     def choose(self, kind: Kind | None = None, num_fast_weights: int | None = None) -> Calibration:
-        """What :meth:`find` finds, with its statistics."""
-        return self.statistics.calibration(self.find(kind, num_fast_weights))
+        """What :meth:`find` finds, with its statistics; the same object each time."""
+        return self._calibrations[self.find(kind, num_fast_weights)]
+
+    @cached_property
+    def _calibrations(self) -> Mapping[AdaptationConfig, Calibration]:
+        """Every rule with its statistics. Raises ValueError where they are not for one, or of its size."""
+        return {choice: self.statistics.calibration(choice) for choice in self.choices}
+
+    def check(self) -> None:
+        """Raise ValueError where a rule cannot be followed with these statistics."""
+        for choice, calibration in self._calibrations.items():
+            if choice.rule == "rms" and not calibration.rms_P.any():
+                raise ValueError(
+                    f"the statistics of {choice.kind} of {choice.num_fast_weights:,} are all zero"
+                )
 
     def find(self, kind: Kind | None = None, num_fast_weights: int | None = None) -> AdaptationConfig:
         """The first rule of that kind and size; None stands for any. Raises NotCalibrated."""

@@ -70,8 +70,7 @@ def load_calibration(path: Path, config: ModelConfig) -> CalibrationSet:
             choices=_rules(held.metadata),
             fingerprint=hashlib.sha256(data).hexdigest(),
         )
-        for choice in calibrated.choices:
-            _check_rule(calibrated, choice)
+        calibrated.check()
     except (OSError, SafetensorError) as error:
         raise CalibrationError(f"{path}: missing, damaged or no safetensors file ({error})") from error
     except (ValueError, RecursionError) as error:
@@ -103,7 +102,7 @@ def _grouped(
 
 def _dtype(name: str, array: Floats) -> str:
     """What an array is stored as."""
-    small = name.startswith("rms.") and float(array.mean(dtype=np.float64)) < _SMALL
+    small = name.startswith("rms.") and array.size > 0 and float(array.mean(dtype=np.float64)) < _SMALL
     return "BF16" if small or name.endswith("bias") else _DTYPES[name.partition(".")[0]]
 
 
@@ -116,12 +115,6 @@ def _rules(metadata: Mapping[str, str]) -> tuple[AdaptationConfig, ...]:
     if not isinstance(data.get("rules"), list) or set(data) != {"format_version", "rules"}:
         raise ValueError("its metadata must hold a list of rules, and nothing else")
     return tuple(AdaptationConfig.from_json(rule) for rule in data["rules"])
-
-
-def _check_rule(calibrated: CalibrationSet, choice: AdaptationConfig) -> None:
-    calibration = calibrated.statistics.calibration(choice)
-    if choice.rule == "rms" and not calibration.rms_P.any():
-        raise ValueError(f"the statistics of {choice.kind} of {choice.num_fast_weights:,} are all zero")
 
 
 def _statistics(held: stored.Stored, config: ModelConfig) -> GradientStatistics:

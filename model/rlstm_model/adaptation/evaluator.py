@@ -1,10 +1,11 @@
 """Dynamic evaluation: score a segment with the weights as they are, then learn from it.
 
-This is the one home of that order. Evaluation on a test set and a live session call the same code, so a
-published number is the served number. Steps happen on the absolute token grid of the stream, at positions
-that are multiples of S, however the stream is cut: the tokens of an unfinished segment are kept together
-with the states at its start, and learning always reads the whole segment from there. A stream is read by
-several rows (:class:`~rlstm_model.adaptation.state.ExpertConfig`), and a batch
+The order has one home, :func:`rlstm_model.adaptation.batch.run_batch`: evaluation on a test set and a live
+session call it, so a published number is the served number, but for the guard of a single expert, which is
+the server's own (:mod:`rlstm_model.adaptation.loss_guard`). Steps happen on the absolute token grid of the
+stream, at positions that are multiples of S, however the stream is cut: the tokens of an unfinished segment
+are kept together with the states at its start, and learning always reads the whole segment from there. A
+stream is read by several rows (:class:`~rlstm_model.adaptation.state.ExpertConfig`), and a batch
 (:mod:`rlstm_model.adaptation.batch`) advances many streams.
 """
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.native.library import NativeUnavailable, library
-from rlstm_model.native.packed import Floats, PackedModel, RowStruct, StepStruct, padded
+from rlstm_model.native.packed import Floats, PackedModel, RowStruct, StepStruct, padded, with_room
 
 __all__ = [
     "Mixed",
@@ -117,8 +117,8 @@ class Pool:
     def window(self, model: PackedModel, rows: Sequence[Row], *, temperature: float = 1.0) -> list[Window]:
         """Read a window in every row, at least one, and learn where a row has targets.
 
-        ``temperature`` multiplies the logits. Rows that learn have one length, and no other is longer. Raises
-        ValueError for rows that do not fit, or for ids outside the vocabulary.
+        ``temperature``, between 1e-12 and 1e12, multiplies the logits. Rows that learn have one length, and
+        no other is longer. Raises ValueError for rows that do not fit, or for ids outside the vocabulary.
         """
         order = sorted(range(len(rows)), key=lambda i: _place(rows[i]))
         structs = (RowStruct * len(rows))()
@@ -132,7 +132,7 @@ class Pool:
         if code == -1:
             raise MemoryError("a window needs more memory than there is")
         if code != 0:
-            raise ValueError("rows do not fit the model, or each other")
+            raise ValueError("rows do not fit the model, or each other, or the temperature is none")
         return [buffers[i].window(model) for i in range(len(rows))]
 
 
@@ -168,6 +168,8 @@ def _fill(struct: RowStruct, model: PackedModel, row: Row) -> _Buffers:
         raise ValueError("a row without targets has no gradient, and takes no step")
     struct.length, struct.rate = len(row.ids), row.rate or 0.0
     struct.ids = _address(row.ids, np.int32, len(row.ids))
+    if not row.state.flags.writeable:
+        raise ValueError("an array must be one that can be written to: the state of a row")
     struct.state = _address(row.state, np.float32, model.state_size)
     struct.delta = _address(row.delta_P, model.dtype, model.fast_weights)
     struct.delta_after = _address(own.after, model.dtype, model.fast_weights)
@@ -262,11 +264,14 @@ def mix(
     """Mix experts' log-probabilities ``[T, V]`` of the next tokens, and let their weights follow the targets.
 
     ``experts`` as :meth:`Pool.window` gave them have room for padding, and others are copied. ``scores``:
-    ranks and entropies are wanted; ``whole``: distributions too.
+    ranks and entropies are wanted; ``whole``: distributions too. Raises ValueError for experts of different
+    shapes, more than 64 of them, or targets outside the vocabulary.
     """
     length, vocabulary = experts[0].shape
+    if any(log_probs_TV.shape != (length, vocabulary) for log_probs_TV in experts):
+        raise ValueError("experts' log-probabilities must have one shape")
     stride = padded(vocabulary)
-    rows = [_with_room(log_probs_TV, stride) for log_probs_TV in experts]
+    rows = [with_room(log_probs_TV, stride) for log_probs_TV in experts]
     logprobs, own = np.empty(length), np.empty((length, len(experts)), np.float32)
     weights, count = weights_K.astype(np.float64), c_int64(tokens)
     ranks = np.empty(length, np.int32) if scores or whole else None
@@ -289,17 +294,9 @@ def mix(
         None if mixed is None else mixed.ctypes.data,
         broken.ctypes.data,
     )
+    if read < 0:
+        raise ValueError("targets must be of the vocabulary, and experts 64 at most")
     distributions = None if mixed is None else mixed[:, :vocabulary]
     return Mixed(
         logprobs, own, ranks, entropies, distributions, weights, count.value, broken.astype(bool), read
     )
-
-
-def _with_room(log_probs_TV: Floats, stride: int) -> Floats:
-    """The same in rows of ``stride`` floats, of which the last are impossible tokens."""
-    if log_probs_TV.strides == (4 * stride, 4) and log_probs_TV.dtype == np.float32:
-        return log_probs_TV
-    length, vocabulary = log_probs_TV.shape
-    whole = np.full((length, stride), -1e30, np.float32)
-    whole[:, :vocabulary] = log_probs_TV
-    return whole[:, :vocabulary]

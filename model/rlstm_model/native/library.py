@@ -1,29 +1,44 @@
-"""The built library, found beside this file."""
+"""The built library, found beside this file, and whether it is that of the sources beside it.
+
+RLSTM_NATIVE names another one, such as one with sanitizers. The build backend (`hatch_build.py`) runs this
+file alone, so it imports nothing of the package.
+"""
 
 import ctypes
+import hashlib
+import os
 from ctypes import c_char_p, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 NAMES: Final = ("librlstm.so", "librlstm.dylib", "rlstm.dll")
+_INSTALL: Final = "pip install --force-reinstall --no-deps --no-cache-dir mogrifier-rlstm"
+AGAIN: Final = f"run `{_INSTALL}`, or in a checkout `make install`"
 
 
 class NativeUnavailable(ImportError):
-    """The native core was not built when the distribution was installed."""
+    """The native core was not built when the distribution was installed, or of other sources."""
+
+
+def digest(sources: Path) -> str:
+    """What tells builds of other sources apart: SHA-256 of a folder's C files, names and contents."""
+    files = sorted(path for path in sources.iterdir() if path.suffix in (".c", ".h"))
+    parts = (part for path in files for part in (path.name.encode(), path.read_bytes()))
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 @cache
 def library() -> ctypes.CDLL:
     """The built library. Raises NativeUnavailable."""
     folder = Path(__file__).parent
-    paths = [folder / name for name in NAMES if (folder / name).exists()]
+    asked = os.environ.get("RLSTM_NATIVE")
+    paths = [Path(asked)] if asked else [folder / name for name in NAMES if (folder / name).exists()]
     if not paths:
-        raise NativeUnavailable(
-            "the native core was not built: install a C compiler (or `pip install ziglang`), then "
-            "`pip install --force-reinstall --no-deps mogrifier-rlstm`"
-        )
-    loaded = ctypes.CDLL(str(paths[0]))
+        raise NativeUnavailable(f"the native core was not built: install a C compiler, then {AGAIN}")
+    loaded = _loaded(paths[0])
+    if _sources_of(loaded) != digest(folder / "src"):
+        raise NativeUnavailable(f"the native core was built of other sources than those here: {AGAIN}")
     loaded.rl_pool_new.restype, loaded.rl_pool_new.argtypes = c_void_p, [c_int32]
     loaded.rl_pool_free.restype, loaded.rl_pool_free.argtypes = None, [c_void_p]
     loaded.rl_window.restype = c_int32
@@ -47,3 +62,20 @@ def library() -> ctypes.CDLL:
     ]
     loaded.rl_identity.restype = loaded.rl_instructions.restype = c_char_p
     return loaded
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeUnavailable(f"the native core cannot be loaded ({error}): {AGAIN}") from error
+
+
+def _sources_of(loaded: ctypes.CDLL) -> str:
+    """The digest of the sources that a library was built of; none for what does not say."""
+    try:
+        of = loaded.rl_sources
+    except AttributeError:
+        return ""
+    of.restype = c_char_p
+    return bytes(of()).decode()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.native.library import library
-from rlstm_model.native.packed import Floats, padded
+from rlstm_model.native.packed import Floats, padded, with_room
 
 
 class Order(NamedTuple):
@@ -76,21 +76,23 @@ class Memory:
     ) -> tuple[list[Floats], NDArray[np.int32]]:
         """Experts' log-probabilities ``[T, V]`` of the next tokens, with the memory.
 
-        They are rows with room for padding, as :meth:`Pool.window` gives them. Also how many orders had seen
-        each token's context. Each token is counted right after it is read, unless ``count`` is false. Raises
-        ValueError for one outside the vocabulary.
+        Also how many orders had seen each token's context. Each token is counted right after it is read,
+        unless ``count`` is false. Raises ValueError for one outside the vocabulary, and for other shapes.
         """
         given = np.array(tokens, np.int32)
+        if any(log_probs_TV.shape != (len(given), self._vocab_size) for log_probs_TV in experts):
+            raise ValueError("log-probabilities must be of as many tokens, and of the vocabulary")
+        rows = [with_room(log_probs_TV, self._stride) for log_probs_TV in experts]
         mixed = [np.empty((len(given), self._stride), np.float32) for _ in experts]
         matches = np.empty(len(given), np.int32)
         code = self._library.rl_memory_read(
             self._memory,
             len(experts),
             self._stride,
-            (c_void_p * len(experts))(*(rows.ctypes.data for rows in experts)),
+            (c_void_p * len(experts))(*(log_probs_TV.ctypes.data for log_probs_TV in rows)),
             len(given),
             given.ctypes.data,
-            (c_void_p * len(experts))(*(rows.ctypes.data for rows in mixed)),
+            (c_void_p * len(experts))(*(log_probs_TV.ctypes.data for log_probs_TV in mixed)),
             matches.ctypes.data,
             int(count),
         )
@@ -98,7 +100,7 @@ class Memory:
             raise ValueError("a token lies outside the vocabulary")
         if count:
             self._keep(given)
-        return [rows[:, : self._vocab_size] for rows in mixed], matches
+        return [log_probs_TV[:, : self._vocab_size] for log_probs_TV in mixed], matches
 
     def _keep(self, added: NDArray[np.int32]) -> None:
         self._tokens = np.concatenate((self._tokens, added))[-(self.capacity + self._kept) :]

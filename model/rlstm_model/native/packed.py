@@ -137,6 +137,24 @@ def padded(size: int) -> int:
     return -(-size // LANES) * LANES
 
 
+def with_room(log_probs_TV: Floats, stride: int) -> Floats:
+    """The same log-probabilities in rows of ``stride`` floats, of which the last are impossible tokens."""
+    owner = log_probs_TV if log_probs_TV.base is None else log_probs_TV.base
+    if (
+        isinstance(owner, np.ndarray)
+        and owner.ndim == 2
+        and owner.shape[1] == stride
+        and owner.dtype == np.float32
+        and log_probs_TV.strides == (4 * stride, 4)
+        and (log_probs_TV.ctypes.data - owner.ctypes.data) % (4 * stride) == 0
+    ):
+        return log_probs_TV
+    length, vocabulary = log_probs_TV.shape
+    copy = np.full((length, stride), -1e30, np.float32)
+    copy[:, :vocabulary] = log_probs_TV
+    return copy[:, :vocabulary]
+
+
 class Axes(NamedTuple):
     """Fixed axes of a matrix ``[.., N, M]``: ``left`` ``[.., N, R]`` and ``right`` ``[.., Q, M]``."""
 
@@ -184,11 +202,16 @@ class PackedModel:
         space: Space | None = None,
         rule: Rule | None = None,
     ) -> None:
-        """``weights`` are float16 or float32 arrays by name; half precision stays so."""
+        """``weights`` are float16 or float32 arrays by name; half precision stays so.
+
+        Raises ValueError for weights that do not fit each other, and for rows that could change nothing.
+        """
         self.config = config
         self._kept: list[Any] = []
         self._weights = weights
         self._space = space or Space({}, ())
+        if config.softmax_components > 1 and (self._space.whole or self._space.axes or self._space.biases):
+            raise ValueError("rows can add nothing to a model with a mixture of softmaxes")
         self._laid: list[tuple[str, int, Callable[[Floats], None]]] = []
         self._offsets: dict[str, list[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]]] = {}
         self._size = 0
@@ -228,6 +251,8 @@ class PackedModel:
 
     def _add_rule(self, places_D: NDArray[np.int64], rule: Rule) -> None:
         chosen = self._space.chosen_P
+        if self._size >= 1 << 31:
+            raise ValueError(f"rows of {self._size} values are more than the native core can learn")
         places = places_D if chosen is None else places_D[chosen]
         self.fast_weights, self.dtype = len(places), self._space.dtype
         struct = self.struct
@@ -278,6 +303,7 @@ class PackedModel:
         if axes is None:
             return _Weight(shared, _Matrix(), _Matrix(), -1, 0, 0)
         left, right = axes if index is None else (axes.left[index], axes.right[index])
+        _check_axes(name, left, right, weight.shape)
         own = self._claim(name, (left.shape[1], right.shape[0]), (1, 1))
         left_matrix, right_matrix = (
             self._matrix(_single(left), rows, 1),
@@ -342,6 +368,7 @@ class PackedModel:
         if config.softmax_components > 1:
             self._mixture(model)
         layers = [self._layer(layer) for layer in range(config.num_layers)]
+        _check(model, layers)
         model.layer = (_Layer * len(layers))(*layers)
         self._kept.append(layers)
         return model
@@ -354,6 +381,7 @@ class PackedModel:
         axes = self._space.axes.get(name)
         if axes is None:
             return
+        _check_axes(name, *axes, embedding.shape)
         left = np.zeros((len(axes.left), padded(axes.left.shape[1])), np.float32)
         left[:, : axes.left.shape[1]] = axes.left
         model.input_left = self._keep(left)
@@ -409,6 +437,36 @@ class PackedModel:
         return np.concatenate(places) if places else np.empty(0, np.int64)
 
 
+def _check(model: _Model, layers: Sequence[_Layer]) -> None:
+    """Raise ValueError unless each vector is as wide as what reads it."""
+    width = model.embedding_width
+    for number, layer in enumerate(layers):
+        n, m, low = layer.hidden, layer.input, layer.low
+        pairs = [(m, width), (layer.x.shared.n, (2 if model.rlstm else 4) * n)]
+        pairs += [(layer.h.shared.n, (3 if model.rlstm else 4) * n), (layer.bias.n, 4 * n)]
+        if model.rlstm:
+            pairs += [(side, n) for w in (layer.u, layer.c) for side in (w.shared.n, w.shared.m)]
+        for k in range(model.rounds):
+            to, source = (m, n) if k % 2 == 0 else (n, m)
+            up, gate = layer.up[k].shared, layer.gate[k]
+            pairs += [(up.n, to), (up.m, low or source), (gate.n if gate.present else to, to)]
+            if low:
+                pairs += [(layer.down[k].shared.n, low), (layer.down[k].shared.m, source)]
+        if any(found != expected for found, expected in pairs):
+            raise ValueError(f"the weights of layer {number} do not fit each other, or the layer below")
+        width = n
+    alike = model.stacking == 2 or all(layer.hidden == width for layer in layers)
+    pairs = [(model.output.shared.m, width), (model.output.shared.n, model.padded_vocab)]
+    pairs += [(model.output_bias.n, model.padded_vocab)]
+    if not alike or any(found != expected for found, expected in pairs):
+        raise ValueError("the weights of the softmax do not fit the layers, or these each other")
+
+
+def _check_axes(name: str, left: Floats, right: Floats, shape: tuple[int, ...]) -> None:
+    if not left.size or not right.size or (len(left), right.shape[1]) != shape:
+        raise ValueError(f"axes of {left.shape} and {right.shape} are none of {name}, {shape}")
+
+
 def _pack(
     dense_NM: Floats, delta_NM: Floats | None, blocks: tuple[int, int], forward: Floats, backward: Floats
 ) -> None:
@@ -442,10 +500,3 @@ def _inside(size: int, blocks: int) -> NDArray[np.int64]:
 
 def _single(array: NDArray[Any]) -> Floats:
     return np.asarray(array, np.float32)
-
-
-def _pad_blocks(weight_NM: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
-    n, m = weight_NM.shape
-    whole = np.zeros((rows * padded(n // rows), columns * padded(m // columns)), weight_NM.dtype)
-    whole[np.ix_(_inside(n, rows), _inside(m, columns))] = weight_NM
-    return whole

@@ -139,6 +139,11 @@ class TorchBackend:
         return [Read(log_probs_NTV[n], np.stack((h[n], c[n])), steps[n]) for n in range(count)]
 
 
+def finds_gpu() -> bool:
+    """Whether there is a CUDA device that torch can use."""
+    return torch.cuda.is_available()
+
+
 def identity(device: str) -> str:
     """What tells machines apart whose bits differ: the GPU, the torch that computes, and the revision."""
     name = torch.cuda.get_device_name(device).replace(" ", "_")

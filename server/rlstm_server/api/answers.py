@@ -11,6 +11,7 @@ import orjson
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from rlstm_server.api.problems import MEDIA_TYPE
 from rlstm_server.schemas.text import Timings
 from rlstm_server.schemas.wire import Answer, Unit, laid_out
 
@@ -72,6 +73,8 @@ class Problem(BaseModel):
     request_id: str
 
 
+SCHEMAS: Final = "#/components/schemas/"
+
 PROBLEMS: Final[Mapping[int, str]] = {
     400: "Not strict JSON; text that is no text; ids outside the vocabulary.",
     401: "No key, or a wrong one.",
@@ -98,9 +101,13 @@ SESSION: Final = (404, 409, 410, 412, 422, 504)
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Document what a route refuses with: these statuses, and those that any request may get."""
-    listed = sorted({*ALWAYS, *statuses})
-    return {status: {"model": Problem, "description": PROBLEMS[status]} for status in listed}
+    """Document what a route refuses with: these statuses, and those that any request may get.
+
+    A reference, since FastAPI would make a validator of its own for each status of each route.
+    """
+    listed, schema = sorted({*ALWAYS, *statuses}), {"$ref": SCHEMAS + Problem.__name__}
+    content = {MEDIA_TYPE: {"schema": schema}}
+    return {status: {"content": content, "description": PROBLEMS[status]} for status in listed}
 
 
 def answers(status: int, model: Any, *refusals: int) -> dict[int | str, dict[str, Any]]:

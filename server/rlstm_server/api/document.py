@@ -10,16 +10,14 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import FastAPI
 from pydantic import Field, RootModel, TypeAdapter
 
-from rlstm_server.api.answers import Problem
+from rlstm_server.api.answers import SCHEMAS, Problem
 from rlstm_server.api.limits import OPEN_PATHS
-from rlstm_server.api.problems import MEDIA_TYPE
 from rlstm_server.api.tracing import face_of
 from rlstm_server.schemas.generation import EndEvent, TokenEvent
 from rlstm_server.schemas.sessions import AppendAnswer, Frame
 from rlstm_server.schemas.wire import FLAT, Answer
 
 JSON: Final = "application/json"
-SCHEMAS: Final = "#/components/schemas/"
 KEY: Final = {"type": "http", "scheme": "bearer", "description": "A key of this server."}
 EVENTS: Final[Mapping[str, type]] = {"token": TokenEvent, "end": EndEvent, "error": Problem}
 """The data of each kind of event of a stream of generated text."""
@@ -73,7 +71,8 @@ class Application(FastAPI):
             document["components"]["schemas"] |= _unanswered()
             _drop_unused(document)
             for path, operation in _operations(document):
-                _describe_errors(path, operation)
+                if face_of(path) == "openai":
+                    operation["responses"].pop("422", None)  # FastAPI's own: here it is a 400
                 _allow_no_body(operation)
                 if self._keyed:
                     operation["security"] = [{"key": []}, *([{}] if path in OPEN_PATHS else [])]
@@ -124,16 +123,6 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
     for path, methods in document["paths"].items():
         for operation in methods.values():
             yield path, operation
-
-
-def _describe_errors(path: str, operation: dict[str, Any]) -> None:
-    """Give problem documents the media type that they are sent with."""
-    if face_of(path) == "openai":
-        operation["responses"].pop("422", None)  # FastAPI's own: here it is a 400
-        return
-    for status, response in operation["responses"].items():
-        if status >= "4":
-            response["content"] = {MEDIA_TYPE: response["content"][JSON]}
 
 
 def _allow_no_body(operation: dict[str, Any]) -> None:

@@ -21,6 +21,9 @@ from rlstm_server.errors import InternalError, ServerError
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import CompletionEvent, EndEvent, PromptEvent, TokenEvent
 
+TOKEN_NUMBERS = 3
+"""So many numbers' memory a token takes, beside what is asked of it, while its text is taken in."""
+
 HEADERS = {"x-accel-buffering": "no"}  # keeps nginx from holding events back
 
 Events = AsyncGenerator[CompletionEvent, None]

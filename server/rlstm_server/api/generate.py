@@ -13,7 +13,7 @@ from rlstm_server.api.answers import respond as respond_whole
 from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.document import event_schema
-from rlstm_server.api.events import NamedEvents, Texts, open_stream, take_in
+from rlstm_server.api.events import TOKEN_NUMBERS, NamedEvents, Texts, open_stream, take_in
 from rlstm_server.errors import ModelMismatch, TooLarge
 from rlstm_server.schemas.generation import (
     Continuation,
@@ -34,7 +34,7 @@ async def generate(body: GenerateRequest, context: ContextDep) -> Response:
     if tokens > limit:
         raise TooLarge("n x max_tokens", tokens, limit)
     if not body.stream:
-        context.held.expect(tokens)
+        context.held.expect((1 + TOKEN_NUMBERS) * tokens)
     identity = context.engine.models.named(body.model).identity
     events = context.engine.generate(body.by(Call(caller=context.caller)))
     return await respond(events, body, context, identity)

@@ -20,6 +20,7 @@ from rlstm_server.api.dependencies import (
     SessionDep,
     SnapshotDep,
 )
+from rlstm_server.api.events import TOKEN_NUMBERS
 from rlstm_server.api.generate import respond as respond_events
 from rlstm_server.api.generate import streamed
 from rlstm_server.errors import InvalidField
@@ -121,7 +122,7 @@ async def generate(body: SessionGenerate, context: ContextDep, call: ResumingDep
         raise InvalidField("last-event-id", "last-event-id: needs stream")
     context.trace.changes = body.commit
     if not body.stream:
-        context.held.expect(body.max_tokens)
+        context.held.expect((1 + TOKEN_NUMBERS) * body.max_tokens)
     events = context.engine.generate_in_session(body.by(call))
     return await respond_events(events, body, context)
 

@@ -200,7 +200,16 @@ class Models:
         return self.default.device
 
 
-# ---- the identity of the numbers ---------------------------------------------------------------------------
+# ---- what computes, and the identity of its numbers -----------------------------------------------------
+
+
+def finds_gpu() -> bool:
+    """Whether torch is here (the extra `gpu`) and finds a CUDA device."""
+    try:
+        from rlstm_model.torch_backend.backend import finds_gpu
+    except ModuleNotFoundError:
+        return False
+    return finds_gpu()
 
 
 def numerics_id(device: Device) -> str:

@@ -70,7 +70,7 @@ class Given(Strict):
             raise ValueError("give either text or tokens")
         return self
 
-    @property
+    @cached_property
     def passage(self) -> Passage:
         """The one of the two that was given."""
         return Passage(text=self.text, tokens=self.tokens)

@@ -141,10 +141,13 @@ class EmbeddedValkey:
             await asyncio.sleep(every_s)
 
     async def stop(self, *, timeout_s: float = 10.0) -> None:
-        """End the server properly, then give the folder back. Does nothing when it is not running."""
+        """End the server properly, then give the folder back. Does nothing when it is not running.
+
+        One that keeps nothing is killed.
+        """
         process, self._process = self._process, None
         if process is not None:
-            await _terminate(process, timeout_s)
+            await _terminate(process, timeout_s if self._is_kept else 0.0)
         if self._socket is not None:
             shutil.rmtree(self._socket.parent, ignore_errors=True)
             self._socket = None
@@ -320,7 +323,7 @@ async def _terminate(process: subprocess.Popen[bytes], timeout_s: float) -> None
     process.send_signal(signal.SIGTERM)
     deadline = asyncio.get_running_loop().time() + timeout_s
     while process.poll() is None:
-        if asyncio.get_running_loop().time() > deadline:
+        if asyncio.get_running_loop().time() >= deadline:
             # nothing acknowledged is lost: each commit was flushed before its answer
             process.kill()
             process.wait()

@@ -1,80 +1,65 @@
 """A stream's state: stored and restored to the last bit, and everything else refused."""
 
+import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import save
+from tests.model import drawn
 
+from rlstm_model import stored
 from rlstm_model.adaptation.state import NonFiniteState, StateMismatch
+from rlstm_model.native.packed import Space
+
+NAN, INF = float("nan"), float("inf")
 
 
-def read(evaluator, state, ids, **options):
-    for part in evaluator.observe(state, ids, **options):
-        state = part.state
-    return state
+def through_bytes(state):
+    """Arrays and header, stored and read again."""
+    header = json.loads(json.dumps(state.header(), allow_nan=False))
+    return stored.read(stored.write(state.arrays())).arrays, header
 
 
 @pytest.fixture
-def middle(make_evaluator, text):
-    """An evaluator, and the state of a stream that has learned and stands in the middle of a segment."""
-    evaluator = make_evaluator()
-    return evaluator, read(evaluator, evaluator.start(), text(10))
+def middle(evaluator, observe, text):
+    """The state of a stream that has learned and stands in the middle of a segment."""
+    return observe(evaluator, text(10)).state
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("experts", [{"static": False}, {}, {"experts": 2}, {"experts": 4}], ids=str)
 @pytest.mark.parametrize("length", range(10))
-def test_round_trip_goes_on_to_the_last_bit(
-    make_evaluator, tiny_model, text, digest, stored, dtype, experts, length
-):
-    """Stored and restored at any place, also in mid-segment, a stream goes on as if nothing had been."""
-    evaluator = make_evaluator(tiny_model(dtype=dtype), decay=0.1)
-    state = read(evaluator, evaluator.start(**experts, rate_scale=1.5), text(length))
-    again = evaluator.restore(*stored(state))
-    assert again.header() == state.header()
-    assert again.tensors().keys() == state.tensors().keys()
-    assert digest(*again.tensors().values()) == digest(*state.tensors().values())
-    one, other = (read(evaluator, value, text(9, seed=4)) for value in (state, again))
-    assert one.header() == other.header()
-    assert digest(*one.tensors().values()) == digest(*other.tensors().values())
+def test_round_trip_goes_on_to_the_last_bit(make_evaluator, observe, text, bits_of, dtype, experts, length):
+    """Stored and restored at any place, also in mid-segment, by another evaluator of the same model."""
+    space = Space({}, ("embedding.bias", "stack.layers.0.bias"), None, dtype)
+    evaluator, other = (make_evaluator(space=space, decay=0.1) for _ in range(2))
+    state = observe(evaluator, text(length), rate_scale=1.5, **experts).state
+    again = other.restore(*through_bytes(state))
+    assert bits_of(again) == bits_of(state)
+    one, two = (observe(own, text(9, 4), state=s) for own, s in ((evaluator, state), (other, again)))
+    assert bits_of(one.state) == bits_of(two.state)
+    assert one.logprobs.tobytes() == two.logprobs.tobytes()
 
 
-def test_another_evaluator_restores_it(make_evaluator, middle, text, digest, stored):
-    """A state belongs to a model and a calibration, not to the evaluator that made it."""
-    evaluator, state = middle
-    other = make_evaluator()
-    read(other, other.start(), text(30, seed=8))
-    one, two = read(evaluator, state, text(9)), read(other, other.restore(*stored(state)), text(9))
-    assert digest(*one.tensors().values()) == digest(*two.tensors().values())
-
-
-def test_tensors_share_no_memory(make_evaluator, text):
-    """Safetensors refuses shared memory: it gets none before text, at a segment's end, nor after resets."""
-    evaluator = make_evaluator()
-    states = [
-        evaluator.start(),
-        read(evaluator, evaluator.start(), text(8)),
-        read(evaluator, evaluator.start(), text(6)),
+def test_arrays_share_no_memory_and_are_the_size(evaluator, middle):
+    """Before text, at a segment's end and after resets too: what is stored is a state and nothing else."""
+    resets = [
+        evaluator.reset(middle, fast_weights=a, recurrent=b) for a in (False, True) for b in (False, True)
     ]
-    states += [evaluator.reset(states[1], fast_weights=a, recurrent=b) for a in (0, 1) for b in (0, 1)]
-    for state in states:
-        assert len({tensor.data_ptr() for tensor in state.tensors().values()}) == len(state.tensors())
-        save(state.tensors())
-
-
-def test_nbytes(middle):
-    """The size of a state is that of its tensors: delta, and h and c of two rows at two places."""
-    evaluator, state = middle
-    assert state.nbytes == 4 * (evaluator.fast_weights.size + 2 * 2 * 2 * 2 * 5)
+    for state in (evaluator.start(), middle, *resets):
+        arrays = [*state.arrays().values()]
+        assert state.nbytes == sum(array.nbytes for array in arrays)
+        assert all(array.flags.c_contiguous for array in arrays)
+        assert not any(np.shares_memory(a, b) for i, a in enumerate(arrays) for b in arrays[:i])
+    assert middle.nbytes == 4 * (evaluator.backend.fast_weights + 2 * 2 * 2 * evaluator.backend.units)
 
 
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        ("last", [-1, 11, 2.0, True, None, "3", [1]]),
-        ("start_last", [-1, 11, 2.0, False, None]),
-        ("pending", [[1, 11], [1, -1], [1, 2.0], [True, 1], [None, 1], "ab", None, {"1": 2}, 3]),
+        ("last", [-1, 19, 2.0, True, None, "3", [1]]),
+        ("start_last", [-1, 19, 2.0, False, None]),
+        ("pending", [[1, 19], [1, -1], [1, 2.0], [True, 1], [None, 1], "ab", None, {"1": 2}, 3]),
         ("pending", [[1] * 3, [1] * 4, [1], []]),
         ("pending_learn", [[1, 0], [True], [True] * 3, ["true", True], None, "ab", [None, None], 2]),
         ("position", [-1, 10.0, True, None, "10", float("nan")]),
@@ -88,99 +73,104 @@ def test_nbytes(middle):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_wrong_header_values(middle, field, values):
+def test_wrong_header_values(evaluator, middle, field, values):
     """A field of a wrong type, range or length is refused, and the message names a field."""
-    evaluator, state = middle
     for value in values:
         with pytest.raises(StateMismatch, match="pending|last" if field.startswith("pending") else field):
-            evaluator.restore(state.tensors(), {**state.header(), field: value})
+            evaluator.restore(middle.arrays(), {**middle.header(), field: value})
 
 
-def test_fields_that_contradict_each_other(middle):
-    """More pending tokens than the segment has had, or a last token that is not the newest, are refused."""
-    evaluator, state = middle
-    header, tensors = state.header(), state.tensors()
-    with pytest.raises(StateMismatch, match="pending"):
-        evaluator.restore(tensors, {**header, "position": 9})
-    with pytest.raises(StateMismatch, match="pending"):
-        evaluator.restore(tensors, {**header, "pending": [1] * 5, "pending_learn": [True] * 5})
-    with pytest.raises(StateMismatch, match="last"):
-        evaluator.restore(tensors, {**header, "last": (header["last"] + 1) % 11})
-
-
-def test_missing_fields(middle):
-    """Every field of the header is needed."""
-    evaluator, state = middle
-    for field in state.header():
-        header = {name: value for name, value in state.header().items() if name != field}
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("weights", [[0.25] * 3, [0.25] * 5, [0.25, 0.25, 0.25, 0.2], [1.0, 0.0, 0.0, 0.0], [NAN] * 4]),
+        ("weights", [[0.5, 0.5, 0.5, -0.5], [1, 0, 0, 0], ["0.25"] * 4, [INF] * 4, None]),
+        ("weights_tokens", [-1, 11, 2**70, 10.0, None, True]),
+        ("experts", [3, 8, True, "4"]),
+        ("static", [False]),
+        ("bad_steps", [[0], [0, 0], [0] * 4, [0, 0, -1], [0, 0, 2**70], 0]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_header_values_of_a_mixture(evaluator, observe, text, field, values):
+    """Weights that no stream can have, and counts of experts that do not fit."""
+    state = observe(evaluator, text(10), experts=4).state
+    for value in values:
         with pytest.raises(StateMismatch, match=field):
-            evaluator.restore(state.tensors(), header)
+            evaluator.restore(state.arrays(), {**state.header(), field: value})
 
 
-@pytest.mark.parametrize("header", [None, [], "header", 3])
-def test_no_header(middle, header):
-    """A header that is no object is refused."""
-    evaluator, state = middle
-    with pytest.raises(StateMismatch, match="header"):
-        evaluator.restore(state.tensors(), header)
+def test_fields_that_contradict_each_other_or_lack(evaluator, middle):
+    """More pending tokens than the segment has had, a last token that is not the newest, or no header."""
+    header, arrays = middle.header(), middle.arrays()
+    contradictions = [
+        ({"position": 9}, "pending"),
+        ({"pending": [1] * 5, "pending_learn": [True] * 5}, "pending"),
+        ({"last": (header["last"] + 1) % 11}, "last"),
+    ]
+    for changes, says in contradictions:
+        with pytest.raises(StateMismatch, match=says):
+            evaluator.restore(arrays, {**header, **changes})
+    for field in header:
+        with pytest.raises(StateMismatch, match=field):
+            evaluator.restore(arrays, {name: value for name, value in header.items() if name != field})
+    for wrong in (None, [], "header", 3):
+        with pytest.raises(StateMismatch, match="header"):
+            evaluator.restore(arrays, wrong)
 
 
-@pytest.mark.parametrize("name", ["delta", "now.h", "now.c", "start.h", "start.c"])
-def test_wrong_tensors(middle, name):
-    """A tensor of a wrong shape or dtype, or with a number that is none, is named."""
-    evaluator, state = middle
-    tensors, header = state.tensors(), state.header()
-    good = tensors[name]
-    for wrong in (good[..., :-1], good[None], good.double(), good.half(), good.int()):
+@pytest.mark.parametrize("name", ["delta", "now", "start"])
+def test_wrong_arrays(evaluator, middle, name):
+    """One of a wrong shape or dtype, or with a number that is none, is named; so is one that is missing."""
+    arrays, header = middle.arrays(), middle.header()
+    good = arrays[name]
+    wrong = [good[..., :-1], good[None], good.astype(np.float64), good.astype(np.float16), good.astype(int)]
+    for array in wrong:
         with pytest.raises(StateMismatch, match=name):
-            evaluator.restore({**tensors, name: wrong}, header)
-    for bad in (float("nan"), float("inf"), -float("inf")):
-        broken = good.clone()
-        broken.view(-1)[-1] = bad
+            evaluator.restore({**arrays, name: array}, header)
+    for bad in (NAN, INF, -INF):
+        broken = good.copy()
+        broken.ravel()[-1] = bad
         with pytest.raises(NonFiniteState, match=name):
-            evaluator.restore({**tensors, name: broken}, header)
+            evaluator.restore({**arrays, name: broken}, header)
+    rest = {key: array for key, array in arrays.items() if key != name}
+    if name != "delta":  # without one nothing was learned yet
+        with pytest.raises(StateMismatch, match=name):
+            evaluator.restore(rest, header)
 
 
-@pytest.mark.parametrize("name", ["now.h", "now.c", "start.h", "start.c"])
-def test_missing_tensors(middle, name):
-    """Half a cursor is none (a state without delta is one)."""
-    evaluator, state = middle
-    tensors = {key: tensor for key, tensor in state.tensors().items() if key != name}
-    with pytest.raises(StateMismatch, match=name.partition(".")[0]):
-        evaluator.restore(tensors, state.header())
-
-
-def test_tensors_too_many(middle):
-    """A tensor that no state of this kind has is named; so is a start without a pending token."""
-    evaluator, state = middle
+def test_arrays_too_many_and_another_model(make_evaluator, evaluator, middle):
+    """An array that no state of this kind has is named; so is a start without a pending token."""
     with pytest.raises(StateMismatch, match="momentum"):
-        evaluator.restore({**state.tensors(), "momentum": torch.zeros(1)}, state.header())
-    header = {**state.header(), "pending": [], "pending_learn": [], "start_last": state.now.last}
-    with pytest.raises(StateMismatch, match=r"start\.c"):
-        evaluator.restore(state.tensors(), header)
-
-
-def test_a_state_of_another_model(make_evaluator, tiny_model, middle):
-    """A model of another size refuses it."""
-    _, state = middle
+        evaluator.restore({**middle.arrays(), "momentum": np.zeros(1)}, middle.header())
+    header = {**middle.header(), "pending": [], "pending_learn": [], "start_last": middle.now.last}
+    with pytest.raises(StateMismatch, match="start"):
+        evaluator.restore(middle.arrays(), header)
     with pytest.raises(StateMismatch):
-        make_evaluator(tiny_model(hidden_size=6)).restore(state.tensors(), state.header())
+        make_evaluator(drawn.parameters_of(hidden_size=6)).restore(middle.arrays(), middle.header())
 
 
-@pytest.mark.parametrize("rate_scale", [-1.0, float("nan"), float("inf"), True, "1", None])
-def test_start_refuses_a_bad_rate_scale(make_evaluator, rate_scale):
-    """What could not be restored cannot be made."""
-    with pytest.raises(ValueError, match="rate_scale"):
-        make_evaluator().start(rate_scale=rate_scale)
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        *(({"rate_scale": bad}, "rate_scale") for bad in (-1.0, NAN, INF, True, "1", None)),
+        *(({"experts": bad}, "experts must be one of") for bad in (3, 0, True, 2.0)),
+        ({"experts": 2, "static": False}, "static"),
+        ({"static": 1}, "static"),
+    ],
+    ids=str,
+)
+def test_start_refuses_what_could_not_be_restored(evaluator, options, says):
+    with pytest.raises(ValueError, match=says):
+        evaluator.start(**options)
 
 
-def test_a_state_is_a_value(middle, text, digest):
+def test_a_state_is_a_value(evaluator, middle, observe, text, bits_of):
     """Reading on from a state changes nothing in it: the same state gives the same bits again."""
-    evaluator, state = middle
-    before = digest(*state.tensors().values())
-    first, second = (read(evaluator, state, text(9)) for _ in range(2))
-    assert digest(*state.tensors().values()) == before
-    assert digest(*first.tensors().values()) == digest(*second.tensors().values())
+    before = bits_of(middle)
+    first, second = (observe(evaluator, text(9), state=middle).state for _ in range(2))
+    assert bits_of(middle) == before
+    assert bits_of(first) == bits_of(second)
     with pytest.raises(AttributeError):
-        state.position = 0
-    assert replace(state, position=12).position == 12
+        middle.position = 0
+    assert replace(middle, position=12).position == 12

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.model.drawn import config_of, draw, draw_space, draw_weights, expected, merged
 
 from rlstm_model import native
@@ -194,43 +192,6 @@ def test_half_precision_is_rounded_to_the_nearest():
         window.step.delta_P.view(np.uint16)
         == (wide - wide * np.float32(0.25)).astype(np.float16).view(np.uint16)
     ).all()
-
-
-@settings(max_examples=25)
-@given(
-    hidden=st.sampled_from([1, 5, 16, 31, 64, 130]),
-    vocabulary=st.integers(2, 70),
-    learners=st.integers(0, 9),
-    lengths=st.lists(st.tuples(st.integers(1, TIME), st.booleans()), max_size=30),
-    threads=st.sampled_from([1, 2, 3]),
-    half=st.booleans(),
-    order=st.randoms(use_true_random=False),
-)
-def test_a_row_has_the_bits_that_it_has_alone(hidden, vocabulary, learners, lengths, threads, half, order):
-    config = config_of(hidden_size=hidden, vocab_size=vocabulary, mogrifier_rank=min(hidden, 3))
-    count = learners + len(lengths)
-    if not count:
-        return
-    case = Case(config, rows=count, dtype=np.float16 if half else np.float32)
-
-    def rows():
-        own = [case.row(number) for number in range(learners)]
-        return own + [
-            case.row(learners + number, learn=False, length=length, own=adds)
-            for number, (length, adds) in enumerate(lengths)
-        ]
-
-    mixed = [*range(count)]
-    order.shuffle(mixed)
-    alone, together = native.Pool(1), native.Pool(threads)
-    company = rows()
-    windows = dict(zip(mixed, together.window(case.model, [company[i] for i in mixed]), strict=True))
-    for number, row in enumerate(rows()):
-        (window,) = alone.window(case.model, [row])
-        assert window.log_probs_TV.tobytes() == windows[number].log_probs_TV.tobytes()
-        assert row.state.tobytes() == company[number].state.tobytes()
-        if window.gradient_P is not None:
-            assert window.gradient_P.tobytes() == windows[number].gradient_P.tobytes()
 
 
 def test_a_text_may_be_cut_anywhere():

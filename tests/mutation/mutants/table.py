@@ -55,7 +55,7 @@ def functions_without(code: str) -> AbstractContextManager[Any]:
 # ---- one history ------------------------------------------------------------------------------------------
 
 
-@noticed_by("server/store/test_conformance_commits.py::test_a_commit_on_another_history_is_stale")
+@noticed_by("server/store/test_conformance.py::test_a_commit_on_another_history_is_stale")
 @contextmanager
 def no_chain_check() -> Iterator[None]:
     """Stores compare the version alone."""
@@ -63,7 +63,7 @@ def no_chain_check() -> Iterator[None]:
         yield
 
 
-@noticed_by("server/store/test_conformance_commits.py::test_a_repeat_gets_the_stored_answer")
+@noticed_by("server/store/test_conformance.py::test_a_repeat_gets_the_stored_answer")
 @contextmanager
 def no_operation_ids() -> Iterator[None]:
     """Stores forget which operations they have applied."""
@@ -71,7 +71,7 @@ def no_operation_ids() -> Iterator[None]:
         yield
 
 
-@noticed_by("server/store/test_conformance_commits.py::test_if_match_refuses_another_version")
+@noticed_by("server/store/test_conformance.py::test_if_match_refuses_another_version")
 @contextmanager
 def no_if_match() -> Iterator[None]:
     """Nobody looks at the version that a client insists on."""
@@ -90,7 +90,7 @@ def no_if_match() -> Iterator[None]:
         yield
 
 
-@noticed_by("server/store/test_conformance_snapshots.py::test_only_the_present_can_be_named")
+@noticed_by("server/store/test_conformance.py::test_only_the_present_can_be_named")
 @contextmanager
 def any_snapshot_named() -> Iterator[None]:
     """The present state gets a name, whatever state was meant."""
@@ -104,7 +104,7 @@ def any_snapshot_named() -> Iterator[None]:
         yield
 
 
-@noticed_by("server/store/test_conformance_commits.py::test_a_repeat_gets_the_stored_answer")
+@noticed_by("server/store/test_conformance.py::test_a_repeat_gets_the_stored_answer")
 @contextmanager
 def stale_details() -> Iterator[None]:
     """A repeat is given the details of the newest operation, whichever it repeats."""

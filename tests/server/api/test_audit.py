@@ -59,33 +59,42 @@ async def test_a_change_is_one_line_that_says_who_what_and_to_which_version(keye
     assert CANARY not in json.dumps(lines())
 
 
-async def test_making_and_ending_a_session_are_changes(keyed, lines):
-    """The new session is named; so is the one that a copy was made of."""
-    copied = await keyed.post(f"/sessions/{keyed.session}/fork", json={})
-    await keyed.delete(f"/sessions/{keyed.session}")
-    made, fork, ended = lines()
-    assert (made["session_id"], made["made"], made["version"]) == (keyed.session, keyed.session, 0)
-    assert (fork["session_id"], fork["made"]) == (keyed.session, copied.json()["id"])
-    assert (ended["endpoint"], ended["status"]) == ("DELETE /sessions/{session_id}", 204)
-
-
-async def test_a_text_that_is_kept_is_a_change(keyed, lines):
-    """Whole or as a stream, with the version that it led to; one that is only shown is none."""
+async def test_changes_and_what_was_tried_in_vain_are_written_down(keyed, lines):
+    """Which session was made, or copied; a text only where it is kept; of what failed the problem."""
+    path, kept = f"/sessions/{keyed.session}", {"max_tokens": 3, "commit": True}
+    copied = (await keyed.post(f"{path}/fork", json={})).json()["id"]
     for stream in (False, True):
-        body = {"max_tokens": 3, "stream": stream, "commit": True}
-        await keyed.post(f"/sessions/{keyed.session}/generate", json=body)
-        assert lines()[-1]["version"] == 1 + stream
-        await keyed.post(f"/sessions/{keyed.session}/generate", json=body | {"commit": False})
-    assert len(lines()) == 3
-
-
-async def test_what_was_tried_in_vain_is_written_down(keyed, lines):
-    """With the problem; also when the session is not there."""
-    await keyed.post(f"/sessions/{keyed.session}/append", json={"text": "a"}, headers={"if-match": "7"})
+        await keyed.post(f"{path}/generate", json=kept | {"stream": stream})
+    await keyed.post(f"{path}/append", json={"text": "a"}, headers={"if-match": "7"})
+    await keyed.delete(path)
     await keyed.delete(f"/sessions/{'0' * 32}")
-    moved, missing = lines()[1:]
-    assert (moved["status"], moved["code"]) == (412, "version_mismatch")
-    assert (missing["status"], missing["code"]) == (404, "not_found")
+    one = "{session_id}"
+    told = [
+        tuple(line.get(name) for name in ("endpoint", "session_id", "made", "version", "status", "code"))
+        for line in lines()
+    ]
+    assert told == [
+        ("POST /sessions", keyed.session, keyed.session, 0, 201, None),
+        (f"POST /sessions/{one}/fork", keyed.session, copied, 0, 201, None),
+        (f"POST /sessions/{one}/generate", keyed.session, None, 1, 200, None),
+        (f"POST /sessions/{one}/generate", keyed.session, None, 2, 200, None),
+        (f"POST /sessions/{one}/append", keyed.session, None, 2, 412, "version_mismatch"),
+        (f"DELETE /sessions/{one}", keyed.session, None, None, 204, None),
+        (f"DELETE /sessions/{one}", "0" * 32, None, None, 404, "not_found"),
+    ]
+
+
+async def test_reading_is_no_change(keyed, lines):
+    """Neither by GET nor by the routes that only look like changes; nor is a method that a route has not."""
+    path = f"/sessions/{keyed.session}"
+    for asked in (path, "/sessions"):
+        await keyed.get(asked)
+    await keyed.post("/score", json={"text": "a"})
+    for asked in ("/generate", f"{path}/generate"):
+        await keyed.post(asked, json={"max_tokens": 1})
+    await keyed.post(f"{path}/score", json={"candidates": [{"text": "a"}]})
+    await keyed.request("SECRET", f"{path}/fork")
+    assert len(lines()) == 1
 
 
 KEYS = {
@@ -139,22 +148,6 @@ async def test_what_is_refused_at_the_door_is_written_down(serve, lines, key_fil
     assert CANARY.upper() not in json.dumps(lines())
 
 
-async def test_a_method_that_a_route_has_not_is_no_change(keyed, lines):
-    """Nothing was tried, and the word is the caller's."""
-    await keyed.request("SECRET", f"/sessions/{keyed.session}/fork")
-    assert len(lines()) == 1
-
-
-async def test_reading_is_no_change(keyed, lines):
-    """Neither by GET nor by the routes that only look like changes."""
-    await keyed.get(f"/sessions/{keyed.session}")
-    await keyed.get("/sessions")
-    await keyed.post("/score", json={"text": "a"})
-    await keyed.post("/generate", json={"max_tokens": 1})
-    await keyed.post(f"/sessions/{keyed.session}/score", json={"candidates": [{"text": "a"}]})
-    assert len(lines()) == 1
-
-
 @pytest.mark.usefixtures("restored_logs")
 def test_the_audit_log_may_have_a_file_of_its_own(tmp_path):
     """For its owner's eyes, whatever the level of the other log; a file that is moved away is made anew."""
@@ -171,12 +164,20 @@ def test_the_audit_log_may_have_a_file_of_its_own(tmp_path):
 
 
 @pytest.mark.usefixtures("restored_logs")
-def test_without_a_file_it_is_part_of_the_log():
-    """Under its own name, whatever the level."""
-    stream = io.StringIO()
-    configure_logs("error", stream=stream)
-    logging.getLogger(AUDIT).info("change", extra={"tenant": "a"})
-    assert json.loads(stream.getvalue())["logger"] == AUDIT
+async def test_a_change_is_one_line(serve, tmp_path):
+    """Under the audit log's name, whatever the level; with a file of its own, one there and one here."""
+    for level, path, told in (
+        ("error", None, ["change"]),
+        ("info", None, ["change", "request"]),
+        ("info", tmp_path / "audit.log", ["request", "request"]),
+    ):
+        stream = io.StringIO()
+        configure_logs(level, audit_file=path, stream=stream)
+        async with serve() as client:
+            await client.post("/sessions", json={})
+            await client.get("/sessions")
+        assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == told
+    assert json.loads(path.read_text())["message"] == "change"
 
 
 @pytest.mark.usefixtures("restored_logs")

@@ -172,57 +172,44 @@ def test_a_missing_keys_file_is_refused(tmp_path):
         load_keys(Settings(api_keys_file=tmp_path / "keys.json"))
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST"])
-async def test_without_keys_this_machine_is_served(host):
-    """Under any of its own names."""
-    assert (await ask(Settings(), host=host)).status_code == 200
-
-
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example"])
-async def test_without_keys_a_foreign_name_is_refused(host):
-    """A web page that points its own name at this machine gets nothing."""
-    assert (await ask(Settings(), host=host)).status_code == 403
-
-
-OTHER_PAGES = [
-    {"origin": "https://evil.example"},
-    {"origin": "null"},
-    {"origin": "http://localhost.evil.example"},
-    {"origin": "http://127.0.0.1.evil.example:8000", "sec-fetch-site": "same-origin"},
-    {"sec-fetch-site": "cross-site"},
-    {"sec-fetch-site": "same-site"},
-    {"origin": "http://localhost:8000", "sec-fetch-site": "same-site"},
-    {"sec-fetch-site": ""},
+EVIL, OWN = "https://evil.example", "http://localhost:8000"
+WITHOUT_KEYS = [
+    *((host, [], 200) for host in ("localhost", "127.0.0.1:8000", "[::1]:8000", "LOCALHOST")),
+    *((host, [], 403) for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example")),
+    *(
+        ("localhost", headers, 200)
+        for headers in (
+            [("origin", OWN), ("sec-fetch-site", "same-origin")],
+            [("origin", "http://[::1]:8000")],
+            [("origin", "http://127.0.0.1")],
+            [("sec-fetch-site", "none")],
+        )
+    ),
+    *(
+        ("localhost", headers, 403)
+        for headers in (
+            [("origin", EVIL)],
+            [("origin", "null")],
+            [("origin", "http://localhost.evil.example")],
+            [("origin", "http://127.0.0.1.evil.example:8000"), ("sec-fetch-site", "same-origin")],
+            [("sec-fetch-site", "cross-site")],
+            [("sec-fetch-site", "same-site")],
+            [("origin", OWN), ("sec-fetch-site", "same-site")],
+            [("sec-fetch-site", "")],
+            [("origin", EVIL), ("origin", OWN)],
+            [("origin", OWN), ("origin", EVIL)],
+        )
+    ),
 ]
-OWN_PAGES = [
-    {},
-    {"origin": "http://localhost:8000", "sec-fetch-site": "same-origin"},
-    {"origin": "http://[::1]:8000"},
-    {"origin": "http://127.0.0.1"},
-    {"sec-fetch-site": "none"},
-]
 
 
-@pytest.mark.parametrize("headers", OTHER_PAGES)
-async def test_without_keys_another_page_is_refused(headers):
-    """Whatever it asks for, and under whatever name of this machine: it can change something unread."""
+@pytest.mark.parametrize(("host", "headers", "status"), WITHOUT_KEYS)
+async def test_without_keys_this_machine_and_our_own_page_are_served(keyed, host, headers, status):
+    """By whatever method: another page could change something unread. With a key none of it is looked at."""
     for method in ("POST", "DELETE", "GET"):
-        assert (await ask(Settings(), method, "/sessions", headers=headers.items())).status_code == 403
-
-
-@pytest.mark.parametrize("headers", OWN_PAGES)
-async def test_without_keys_our_own_page_is_served(headers):
-    """And so is whoever is no browser."""
-    assert (await ask(Settings(), "POST", "/sessions", headers=headers.items())).status_code == 200
-
-
-async def test_a_second_origin_does_not_hide_the_first(keyed):
-    """Each is looked at; with a key none is, as no other page has it."""
-    both = [("origin", "https://evil.example"), ("origin", "http://localhost")]
-    for headers in (both, both[::-1]):
-        assert (await ask(Settings(), "POST", "/sessions", headers=headers)).status_code == 403
-    headers = [*both, ("authorization", f"Bearer {SECRET}")]
-    assert (await ask(keyed, "POST", "/sessions", headers=headers)).status_code == 200
+        assert (await ask(Settings(), method, "/sessions", host, headers)).status_code == status
+    right = [*headers, ("authorization", f"Bearer {SECRET}")]
+    assert (await ask(keyed, "POST", "/sessions", host, right)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -263,39 +250,38 @@ def login(one_key):
     return show
 
 
-async def test_wrong_keys_are_few(login):
-    """After some, an address is told to wait; another one is not."""
-    assert [await login("wrong", "10.0.0.1") for _ in range(3)] == [401, 401, 429]
-    assert await login("wrong", "10.0.0.2") == 401
+LOGINS = {
+    "wrong keys are few, of one address": [
+        *(("wrong", "10.0.0.1", status) for status in (401, 401, 429)),
+        ("wrong", "10.0.0.2", 401),
+    ],
+    "a guess that fits does not stand out": [
+        *(("wrong", "10.0.0.1", 401),) * 2,
+        (SECRET, "10.0.0.1", 429),
+    ],
+    "whoever shares an address with a guesser is served": [
+        (SECRET, "10.0.0.1", 200),
+        *(("wrong", "10.0.0.1", status) for status in (401, 401, 429)),
+        (SECRET, "10.0.0.1", 200),
+    ],
+    "addresses of one network of IPv6 are one, and a mapped one of IPv4 is one of many": [
+        *(("wrong", f"2001:db8::{n}", status) for n, status in enumerate((401, 401, 429))),
+        ("wrong", "2001:db8:0:1::1", 401),
+        *(("wrong", f"::ffff:10.0.0.{n}", 401) for n in range(3)),
+    ],
+    "what is no address is one caller": [
+        ("wrong", "", 401),
+        ("wrong", "x" * 65_536, 401),
+        ("wrong", "10.0.0.1, 10.0.0.2", 429),
+        ("wrong", "10.0.0.1", 401),
+    ],
+}
 
 
-async def test_a_guess_that_fits_does_not_stand_out(login):
-    """From an address that guesses, a right key that it never used is refused as the wrong ones are."""
-    for _ in range(2):
-        await login("wrong", "10.0.0.1")
-    assert await login(SECRET, "10.0.0.1") == 429
-
-
-async def test_whoever_shares_an_address_with_a_guesser_is_served(login):
-    """A key that worked there before goes on working."""
-    assert await login(SECRET, "10.0.0.1") == 200
-    for _ in range(3):
-        await login("wrong", "10.0.0.1")
-    assert await login(SECRET, "10.0.0.1") == 200
-
-
-async def test_addresses_of_one_holder_are_one(login):
-    """Whoever has an IPv6 network may choose among its addresses; a mapped IPv4 address is one of many."""
-    assert [await login("wrong", f"2001:db8::{n}") for n in range(3)] == [401, 401, 429]
-    assert await login("wrong", "2001:db8:0:1::1") == 401
-    assert [await login("wrong", f"::ffff:10.0.0.{n}") for n in range(3)] == [401] * 3
-
-
-async def test_what_is_no_address_is_one_caller(login):
-    """Or whoever makes it up would be another one each time, and each be remembered."""
-    names = ["", "unknown", "x" * 65_536, "10.0.0.1, 10.0.0.2", "999.1.1.1"]
-    assert [await login("wrong", name) for name in names] == [401, 401, 429, 429, 429]
-    assert await login("wrong", "10.0.0.1") == 401
+@pytest.mark.parametrize("shown", LOGINS.values(), ids=LOGINS)
+async def test_wrong_keys_are_counted_by_their_address(login, shown):
+    """Two at once; then an address waits, but for keys that it has used before."""
+    assert [await login(key, address) for key, address, _ in shown] == [status for *_, status in shown]
 
 
 async def test_the_table_of_addresses_has_an_end(monkeypatch, login):

@@ -70,13 +70,6 @@ def parsed(frame):
     return name.removeprefix("event: "), orjson.loads(data.removeprefix("data: "))
 
 
-async def test_events_come_in_order_with_their_names():
-    """Tokens, then the end."""
-    source = Source(token(0), token(1), END)
-    assert await frames(source) == [("token", {"step": 0}), ("token", {"step": 1}), ("end", {"end": True})]
-    assert source.closed
-
-
 async def test_a_silence_is_filled_with_comments():
     """Before the first token and between two; no event is lost by it."""
     found = await frames(Source(0.25, token(0), 0.25, token(1), END), ping=0.1)
@@ -94,49 +87,31 @@ async def test_a_fault_before_the_first_event_is_an_error_with_a_status():
     assert source.closed
 
 
-async def test_a_fault_later_ends_the_stream_with_an_error_event():
-    """A reader can tell a broken stream from a complete one."""
-    trace = Trace(request_id="r9", status=200)
-    found = await frames(Source(token(0), Draining("going down")), trace)
-    assert [name for name, _ in found] == ["token", "error"]
-    problem = found[-1][1]
-    assert problem["type"].endswith(":draining")
-    assert problem["request_id"] == "r9"
-    assert trace.outcome == "rejected"
-
-
 @pytest.mark.parametrize(
-    ("error", "outcome"),
+    ("after", "kind", "outcome"),
     [
-        (Gone("deleted"), "client_error"),
-        (SlowConsumer("nobody reads"), "cancelled"),
-        (InFlight("the text goes on in a newer request"), "cancelled"),
-        (StoreUnavailable("down"), "rejected"),
-        (OutcomeUnknown("who knows"), "server_error"),
+        ([token(1), END], None, "ok"),
+        ([], "internal_error", "server_error"),
+        ([Draining("going down")], "draining", "rejected"),
+        ([Gone("deleted")], "session_deleted", "client_error"),
+        ([SlowConsumer("nobody reads")], "slow_consumer", "cancelled"),
+        ([InFlight("the text goes on in a newer request")], "in_flight", "cancelled"),
+        ([StoreUnavailable("down")], "store_unavailable", "rejected"),
+        ([OutcomeUnknown("who knows")], "outcome_unknown", "server_error"),
+        ([RuntimeError("canary")], "internal_error", "server_error"),
     ],
 )
-async def test_an_error_within_a_stream_counts_as_what_it_is(error, outcome):
-    """The status was sent long before, and says nothing of how the stream ended."""
-    trace = Trace(request_id="r9", status=200)
-    await frames(Source(token(0), error), trace)
-    assert trace.outcome == outcome
-
-
-async def test_an_unexpected_fault_says_only_the_request_id():
-    """Its text may be anything, so it stays in the log."""
-    trace = Trace(request_id="r9", status=200)
-    found = await frames(Source(token(0), RuntimeError("canary")), trace)
-    assert "canary" not in str(found)
-    assert found[-1][1]["type"].endswith(":internal_error")
-    assert isinstance(trace.fault, RuntimeError)
-    assert trace.outcome == "server_error"
-
-
-async def test_events_that_end_before_their_text_are_an_error():
-    """Whatever ends a source without its end event: no stream ends in silence."""
-    found = await frames(Source(token(0)))
-    assert [name for name, _ in found] == ["token", "error"]
-    assert found[-1][1]["type"].endswith(":internal_error")
+async def test_a_stream_ends_with_its_text_or_with_an_error(after, kind, outcome):
+    """The status was sent long before. Of a fault of ours only the request is told."""
+    trace, source = Trace(request_id="r9", status=200), Source(token(0), *after)
+    first, *between, (name, last) = await frames(source, trace)
+    assert (first, between) == (("token", {"step": 0}), [("token", {"step": 1})] if kind is None else [])
+    told = last.get("type", "").rpartition(":")[2]
+    assert (name, told) == (("end", "") if kind is None else ("error", kind))
+    assert kind is None or last["request_id"] == "r9"
+    assert "canary" not in str(last)
+    assert isinstance(trace.fault, RuntimeError) == ("canary" in str(after))
+    assert (trace.outcome, source.closed) == (outcome, True)
 
 
 async def test_a_mark_is_the_id_of_its_event():

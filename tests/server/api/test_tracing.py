@@ -24,16 +24,6 @@ async def fine(scope, receive, send):
     await send({"type": "http.response.body", "body": b""})
 
 
-async def nowhere(message):
-    pass
-
-
-def lines(metrics):
-    """The names and labels of all series."""
-    text = metrics.exposition()[0].decode()
-    return {line.rsplit(" ", 1)[0] for line in text.splitlines() if not line.startswith("#")}
-
-
 async def broken(scope, receive, send):
     raise RuntimeError("canary at 0x7f00")
 

@@ -88,6 +88,13 @@ def debian_url() -> Iterator[str]:
     yield from _serve(Path(binary))
 
 
+@pytest.fixture
+def admin(embedded_url: str) -> Iterator[Redis]:
+    """A direct connection to the shared server."""
+    with Redis.from_url(embedded_url, protocol=2) as client:
+        yield client
+
+
 def _serve(binary: Path | None) -> Iterator[str]:
     # in memory where that can be: these tests are about what is stored, and a disk takes its time
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -168,6 +175,10 @@ class Builder:
         }
         return Commit(**(values | changes))  # type: ignore[arg-type]
 
+    def of_another_tenant(self) -> "Builder":
+        """Return requests of somebody else."""
+        return Builder(f"{self.tenant[:31]}x")
+
     async def session(self, store: SessionStore, **changes: object) -> tuple[SessionKey, Position]:
         """Make a session, and say where it stands."""
         creation = self.creation(**changes)
@@ -211,26 +222,48 @@ class FaultyProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        up_reader, up_writer = await asyncio.open_unix_connection(self._upstream)
         try:
-            while request := await reader.read(1 << 20):
-                self.requests += 1
-                fault = self.faults.pop(0) if self.faults else "none"
-                up_writer.write(request)
-                reply = await up_reader.read(1 << 20)
-                if fault == "vanish":
-                    self._server.close()
-                if fault in ("cut", "vanish"):
-                    return
-                if fault != "swallow":
-                    writer.write(reply)
+            up_reader, up_writer = await asyncio.open_unix_connection(self._upstream)
+            try:
+                await self._pass_on(reader, writer, up_reader, up_writer)
+            finally:
+                up_writer.close()
         finally:
-            up_writer.close()
             writer.close()
+
+    async def _pass_on(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        up_reader: asyncio.StreamReader,
+        up_writer: asyncio.StreamWriter,
+    ) -> None:
+        while request := await _message(reader):
+            self.requests += 1
+            fault = self.faults.pop(0) if self.faults else "none"
+            up_writer.write(request)
+            reply = await _message(up_reader)
+            if fault == "vanish":
+                self._server.close()
+            if fault in ("cut", "vanish"):
+                return
+            if fault != "swallow":
+                writer.write(reply)
+
+
+async def _message(reader: asyncio.StreamReader) -> bytes:
+    """One request or reply to its end, in however many pieces it comes; nothing when the connection ends."""
+    message = await reader.readline()
+    kind, count = message[:1], message[1:].strip()
+    if kind == b"$" and int(count) >= 0:
+        message += await reader.readexactly(int(count) + 2)
+    elif kind == b"*":
+        message += b"".join([await _message(reader) for _ in range(int(count))])
+    return message
 
 
 @pytest.fixture
 async def proxy(embedded_url: str, tmp_path: Path) -> AsyncIterator[FaultyProxy]:
-    """A proxy before the embedded Valkey, for requests and replies below a megabyte."""
+    """A proxy before the embedded Valkey."""
     async with FaultyProxy(embedded_url, tmp_path / "proxy.sock") as faulty:
         yield faulty

@@ -1,11 +1,45 @@
-"""What every store promises of reading: heads, listings and usage. Each claim runs on each store."""
+"""What every store promises, where random programs (test_conformance_machine) cannot see it.
+
+Times and limits of age, calls at the same moment, listings, other tenants, and the rules that faults are put
+into (tests/mutation). Each claim runs on each store.
+"""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from rlstm_server.errors import InvalidField, NotFound
-from rlstm_server.store.base import Position, SessionKey, new_session_id
+from rlstm_server.errors import Gone, InvalidField, NotFound, SessionExists, TooLarge
+from rlstm_server.store.base import (
+    Committed,
+    Created,
+    CreationReplayed,
+    Limits,
+    Moved,
+    NamedSnapshot,
+    Position,
+    Replayed,
+    SessionKey,
+    Stale,
+    new_session_id,
+)
+
+
+def calls_on(store, build, key, at):
+    """Every call on one session."""
+    return (
+        store.load_head(key),
+        store.load_head(key, known=at),
+        store.commit(build.commit(key, at)),
+        store.recall(key, "key", b"b" * 32),
+        store.name_snapshot(key, "n", at, b"{}"),
+        store.named_snapshots(key),
+        store.read_snapshot(key, "n"),
+        store.drop_snapshot(key, "n"),
+    )
+
+
+# ---- reading -----------------------------------------------------------------------------------------------
 
 
 async def test_a_known_head_comes_without_its_state(store, build):
@@ -24,15 +58,7 @@ async def test_an_unknown_session_is_not_found(store, build):
     """Every call on a session that never was, or is another tenant's, says the same."""
     key, start = await build.session(store)
     for absent in (SessionKey(build.tenant, new_session_id()), SessionKey("other", key.session_id)):
-        for call in (
-            store.load_head(absent),
-            store.commit(build.commit(absent, start)),
-            store.named_snapshots(absent),
-            store.read_snapshot(absent, "n"),
-            store.drop_snapshot(absent, "n"),
-            store.name_snapshot(absent, "n", start, b"{}"),
-            store.delete(absent),
-        ):
+        for call in (*calls_on(store, build, absent, start), store.delete(absent)):
             with pytest.raises(NotFound):
                 await call
     assert (await store.load_head(key)).version == 0
@@ -61,15 +87,13 @@ async def test_sessions_of_the_same_millisecond_are_all_listed(store, build):
     creations = [build.creation() for _ in range(20)]
     await asyncio.gather(*(store.create(creation) for creation in creations))
 
-    listed, cursor = [], None
-    for _ in range(20):
-        page = await store.list(build.tenant, limit=3, cursor=cursor)
-        listed += [one.session_id for one in page.sessions]
-        cursor = page.cursor
-        if cursor is None:
-            break
+    listed, page = [], await store.list(build.tenant, limit=3)
+    listed += page.sessions
+    while page.cursor is not None:
+        page = await store.list(build.tenant, limit=3, cursor=page.cursor)
+        listed += page.sessions
 
-    assert sorted(listed) == sorted(creation.key.session_id for creation in creations)
+    assert sorted(one.session_id for one in listed) == sorted(one.key.session_id for one in creations)
 
 
 async def test_a_wrong_cursor_is_refused(store, build):
@@ -90,3 +114,282 @@ async def test_usage_is_told(store, build):
     assert after.used_bytes - before.used_bytes > 1_000_000
     assert after.evicted_keys == 0
     await store.ping()
+
+
+async def test_sessions_of_all_tenants_are_counted(store, build):
+    """Whoever owns them; what has ended is not among them."""
+    before = await store.total()
+    key, _ = await build.session(store)
+    await build.session(store)
+    await build.of_another_tenant().session(store)
+    among = await store.total()
+    await store.delete(key)
+
+    assert (among - before, await store.total() - before) == (3, 2)
+
+
+# ---- creations ---------------------------------------------------------------------------------------------
+
+
+async def test_a_created_session_is_there(store, build):
+    """A new session is at version 0 with what it was given."""
+    creation = build.creation(name="diary", info=b'{"a":1}', state=b"\x00\xff", ttl_ms=60_000)
+
+    outcome = await store.create(creation)
+
+    head = await store.load_head(creation.key)
+    assert outcome == Created(head=head)
+    assert (head.version, head.name, head.info, head.state) == (0, "diary", b'{"a":1}', b"\x00\xff")
+    assert head.expires_at_ms - head.created_at_ms == head.ttl_ms == 60_000
+
+
+async def test_many_creations_at_once_make_one_session(store, build):
+    """Twenty creations with the same operation id, at the same time, make one session."""
+    creations = [build.creation(operation_id="key") for _ in range(20)]
+
+    outcomes = await asyncio.gather(*(store.create(creation) for creation in creations))
+
+    ids = {o.head.position.chain if isinstance(o, Created) else None for o in outcomes} - {None}
+    assert len(ids) == 1
+    assert sum(isinstance(outcome, CreationReplayed) for outcome in outcomes) == 19
+    assert len((await store.list(build.tenant)).sessions) == await store.count(build.tenant) == 1
+
+
+async def test_old_creations_are_forgotten(kit, build):
+    """A creation is not known by its operation id after its time."""
+    store = kit.make(Limits(operation_age_ms=50))
+    await store.create(build.creation(operation_id="key"))
+    kit.wait(60)
+
+    assert isinstance(await store.create(build.creation(operation_id="key")), Created)
+    await store.close()
+
+
+async def test_one_of_many_takes_a_name(store, build):
+    """Of ten creations of one name at the same time, one succeeds; another tenant's may have it too."""
+    creations = [build.creation(name="diary") for _ in range(10)]
+
+    outcomes = await asyncio.gather(*(store.create(c) for c in creations), return_exceptions=True)
+
+    assert sum(isinstance(outcome, Created) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, SessionExists) for outcome in outcomes) == 9
+    assert isinstance(await store.create(build.of_another_tenant().creation(name="diary")), Created)
+
+
+# ---- commits -----------------------------------------------------------------------------------------------
+
+
+async def test_a_commit_moves_the_session_on(store, build):
+    """A commit gives the next version, its state and its info."""
+    key, start = await build.session(store)
+    commit = build.commit(key, start, operation_id="key", info=b'{"n":1}', state=b"\x00s")
+
+    outcome = await store.commit(commit)
+
+    head = await store.load_head(key)
+    assert outcome == Committed(position=start.after("key", b"b" * 32), expires_at_ms=head.expires_at_ms)
+    assert (head.position, head.info, head.state) == (outcome.position, b'{"n":1}', b"\x00s")
+
+
+async def test_a_commit_on_another_history_is_stale(store, build):
+    """The right number with another chain, or the reverse, is another history: it changes nothing."""
+    key, start = await build.session(store)
+
+    other_chain = await store.commit(build.commit(key, Position(0, b"z" * 32)))
+    other_number = await store.commit(build.commit(key, Position(1, start.chain)))
+
+    assert other_chain == other_number == Stale(current=start)
+    assert (await store.load_head(key)).version == 0
+
+
+async def test_a_repeat_gets_the_stored_answer(store, build):
+    """An operation takes effect once: its repeat gets the first answer, whatever it was computed on."""
+    key, start = await build.session(store)
+    first = build.commit(key, start, operation_id="key", details=b"the scores")
+    one = await store.commit(first)
+    two = await store.commit(build.commit(key, one.position))
+
+    on_old = await store.commit(first)
+    on_new = await store.commit(build.commit(key, two.position, operation_id="key"))
+
+    assert on_old == on_new
+    assert on_old == Replayed(version=1, details=b"the scores", summary=b"summary 1", current=two.position)
+    assert (await store.load_head(key)).version == 2
+
+
+async def test_if_match_refuses_another_version(store, build):
+    """The version that a client insists on is compared with the store's, before anything else is."""
+    key, start = await build.session(store)
+    one = await store.commit(build.commit(key, start))
+
+    stale_too = await store.commit(build.commit(key, start, if_match=0))
+    right_state = await store.commit(build.commit(key, one.position, if_match=7))
+    right = await store.commit(build.commit(key, one.position, if_match=1))
+
+    assert stale_too == right_state == Moved(current=1)
+    assert right.position.version == 2
+
+
+async def test_old_operations_are_forgotten_but_not_their_successors(kit, build):
+    """After its time an id may be used anew, and is then known for as long as any other."""
+    store = kit.make(Limits(operations=4, operation_age_ms=800))
+    key, at = await build.session(store)
+    at = (await store.commit(build.commit(key, at, operation_id="key"))).position
+    kit.wait(810)
+
+    again = await store.commit(build.commit(key, at, operation_id="key"))
+    at = again.position
+    for _ in range(3):  # the first use of the id leaves the window here
+        at = (await store.commit(build.commit(key, at))).position
+
+    assert isinstance(again, Committed)
+    assert (await store.commit(build.commit(key, at, operation_id="key"))).version == 2
+    await store.close()
+
+
+async def test_concurrent_commits_each_take_effect_once(store, build):
+    """Fifty operations at once, each redone when it lost the race, make fifty versions."""
+    key, _ = await build.session(store)
+
+    async def append(number: int) -> int:
+        while True:
+            head = await store.load_head(key)
+            state = head.state + b"," + str(number).encode()
+            outcome = await store.commit(
+                build.commit(key, head.position, operation_id=f"key {number}", state=state)
+            )
+            if isinstance(outcome, Committed):
+                return outcome.position.version
+
+    versions = await asyncio.gather(*(append(number) for number in range(50)))
+
+    assert sorted(versions) == list(range(1, 51))
+    applied = (await store.load_head(key)).state.split(b",")[1:]
+    assert sorted(map(int, applied)) == list(range(50))
+
+
+async def test_the_same_operation_sent_at_once_takes_effect_once(store, build):
+    """Twenty copies of one commit at the same time make one version."""
+    key, start = await build.session(store)
+    commit = build.commit(key, start)
+
+    outcomes = await asyncio.gather(*(store.commit(commit) for _ in range(20)))
+
+    assert sum(isinstance(outcome, Committed) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, Replayed) for outcome in outcomes) == 19
+    assert (await store.load_head(key)).version == 1
+
+
+# ---- named snapshots ---------------------------------------------------------------------------------------
+
+
+async def test_only_the_present_can_be_named(store, build):
+    """A state of another version or history is stale."""
+    key, start = await build.session(store)
+    at = (await store.commit(build.commit(key, start))).position
+
+    for wrong in (start, Position(1, b"z" * 32), Position(2, at.chain)):
+        assert await store.name_snapshot(key, "n", wrong, b"{}") == Stale(current=at)
+
+    assert isinstance(await store.name_snapshot(key, "n", at, b"{}"), NamedSnapshot)
+
+
+async def test_named_snapshots_are_listed_by_version_and_limited(kit, build):
+    """Oldest first; over the limit none is named, and both numbers are told."""
+    store = kit.make(Limits(named_snapshots=2))
+    key, start = await build.session(store)
+    zero = await store.name_snapshot(key, "zero|0", start, b'{"a":"|"}')
+    at = (await store.commit(build.commit(key, start))).position
+    one = await store.name_snapshot(key, "a", at, b"{}")
+
+    with pytest.raises(TooLarge) as refused:
+        await store.name_snapshot(key, "c", at, b"{}")
+
+    assert (refused.value.given, refused.value.limit) == (3, 2)
+    assert await store.named_snapshots(key) == [zero, one]
+    assert await store.read_snapshot(key, "zero|0") == (zero, b"state 0")
+    await store.close()
+
+
+@pytest.mark.parametrize(("name", "info"), [("", b"{}"), ("é" * 128, b"{}"), ("n", b"x" * (1 << 20 | 1))])
+async def test_a_name_or_info_that_cannot_be_stored_is_refused(store, build, name, info):
+    """Before anything is sent."""
+    key, start = await build.session(store)
+
+    with pytest.raises(ValueError, match=r"name|info"):
+        await store.name_snapshot(key, name, start, info)
+
+
+# ---- ends --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", ["deleted", "session_expired"])
+async def test_what_has_ended_says_so_and_leaves_nothing(kit, store, build, reason):
+    """Every call names the reason; name and id are free, and a session that has them begins with nothing."""
+    creation = build.creation(name="diary")
+    await store.create(creation)
+    done = build.commit(creation.key, creation.position)
+    at = (await store.commit(done)).position
+    await store.name_snapshot(creation.key, "n", at, b"{}")
+    if reason == "deleted":
+        await store.delete(creation.key)
+        await store.delete(creation.key)
+    else:
+        at = (await store.commit(build.commit(creation.key, at, ttl_ms=1))).position
+        kit.wait(3)
+
+    for call in (*calls_on(store, build, creation.key, at), store.commit(done)):
+        with pytest.raises(Gone) as gone:
+            await call
+        assert gone.value.reason == reason
+    with pytest.raises(NotFound):
+        await store.find(build.tenant, "diary")
+    await store.create(replace(creation, operation_id="again"))
+    assert await store.find(build.tenant, "diary") == creation.key.session_id
+    assert await store.named_snapshots(creation.key) == []
+
+
+async def test_a_tombstone_has_its_time(kit, build):
+    """A deleted session is unknown after a while."""
+    store = kit.make(Limits(tombstone_ms=50))
+    key, _ = await build.session(store)
+    await store.delete(key)
+    kit.wait(60)
+
+    for call in (store.load_head(key), store.delete(key)):
+        with pytest.raises(NotFound):
+            await call
+    await store.close()
+
+
+async def test_a_commit_prolongs_a_session_and_a_load_does_not(kit, store, build):
+    """The time to live starts again with each commit."""
+    key, start = await build.session(store, ttl_ms=800)
+    kit.wait(500)
+    outcome = await store.commit(build.commit(key, start, ttl_ms=800))
+    kit.wait(500)
+    assert (await store.load_head(key)).expires_at_ms == outcome.expires_at_ms
+    kit.wait(500)
+
+    with pytest.raises(Gone):
+        await store.load_head(key)
+
+
+async def test_the_sweeper_ends_what_is_due(kit, store, build):
+    """It ends expired sessions, frees their names, and leaves alone those that were prolonged."""
+    dead, _ = await build.session(store, ttl_ms=400, name="dead")
+    prolonged, start = await build.session(store, ttl_ms=400)
+    shortened, begin = await build.session(store)
+    await store.commit(build.commit(prolonged, start))
+    await store.commit(build.commit(shortened, begin, ttl_ms=400))
+    kit.wait(420)
+    before = await store.count(build.tenant)
+
+    await store.sweep()
+
+    left = (await store.list(build.tenant)).sessions
+    assert (before, await store.count(build.tenant)) == (3, 1)
+    assert [listed.session_id for listed in left] == [prolonged.session_id]
+    with pytest.raises(Gone, match="session_expired"):
+        await store.load_head(dead)
+    assert isinstance(await store.create(build.creation(name="dead")), Created)

@@ -204,6 +204,9 @@ class StoreMachine(RuleBasedStateMachine):
             named = self.loop.run_until_complete(self.store.named_snapshots(key))
             assert {n.name: (n.version, n.info) for n in named} == session.named
             assert all(n.state_bytes == len(session.states[n.version]) for n in named)
+            if session.name:
+                found = self.loop.run_until_complete(self.store.find(self.tenant_build.tenant, session.name))
+                assert found == key.session_id
             for done in session.done[-LIMITS.operations :]:
                 found = self.outcome(self.store.recall(key, done.operation_id, done.body_hash))
                 self.agree(self.model.recall(session, done.operation_id, done.body_hash), found)

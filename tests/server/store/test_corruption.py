@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from redis import Redis
 
 from rlstm_server.errors import ServerError, StateCorrupt
 from rlstm_server.store.redis_functions import session_key
@@ -15,13 +14,6 @@ async def store(embedded_url):
     made = RedisStore(embedded_url, timeout_s=20)
     yield made
     await made.close()
-
-
-@pytest.fixture
-def admin(embedded_url):
-    """A direct connection to the shared server."""
-    with Redis.from_url(embedded_url, protocol=2) as client:
-        yield client
 
 
 async def test_a_head_that_cannot_be_read_is_corrupt(store, admin, build):

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from rlstm_client.cli.commands import build
 from rlstm_server.errors import StartupError
-from rlstm_server.store.base import Limits
 from rlstm_server.store.redis_check import find_concerns
 from rlstm_server.store.redis_client import RedisLink
 from rlstm_server.store.redis_store import RedisStore
@@ -135,26 +134,6 @@ async def test_nobody_comes_in_without_a_name(installed):
     """The user that every connection starts as is off."""
     with pytest.raises(StartupError, match="user or password"):
         await RedisStore(f"redis://127.0.0.1:{installed.port}").check()
-
-
-async def test_the_whole_life_of_a_session(installed, build):
-    """Every call of the store works for the servers' user."""
-    store = RedisStore(as_server(installed), limits=Limits(details_bytes=10))
-    key, at = await build.session(store, name="one")
-    for _ in range(6):
-        at = (await store.commit(build.commit(key, at, state=b"s" * 600_000))).position
-    named = await store.name_snapshot(key, "here", at, b"{}")
-
-    assert await store.read_snapshot(key, "here") == (named, b"s" * 600_000)
-    assert len(await store.named_snapshots(key)) == 1
-    await store.drop_snapshot(key, "here")
-    assert await store.find(build.tenant, "one") == key.session_id
-    assert await store.count(build.tenant) == len((await store.list(build.tenant)).sessions) == 1
-    assert (await store.usage()).max_bytes == 1 << 30
-    await store.delete(key)
-    await store.sweep()
-    await store.ping()
-    await store.close()
 
 
 def test_the_users_rights_are_those_that_the_code_needs():

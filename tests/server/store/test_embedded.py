@@ -11,35 +11,23 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from rlstm_server.errors import OutcomeUnknown, StartupError, StoreUnavailable
-from rlstm_server.store import embedded
+from rlstm_server.errors import StartupError, StoreUnavailable
 from rlstm_server.store.embedded import EmbeddedValkey, find_binary
 from rlstm_server.store.redis_store import RedisStore
 
-# A server process that starts the store, commits as often as it can, and tells each acknowledged version.
+from .servers import until
+
+# A server process that starts the store, says which process that is, and waits.
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from rlstm_server.store.base import Commit, Creation, SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.redis_store import RedisStore
 
 async def main():
     server = EmbeddedValkey(Path(sys.argv[1]), maxmemory_bytes=64 << 20)
     await server.start()
-    store = RedisStore(server.url, timeout_s=20)
-    await store.check()
-    key = SessionKey("owner", "session")
-    creation = Creation(key=key, operation_id="op", body_hash=b"b" * 32, name=None, info=b"{}", state=b"s",
-                        ttl_ms=3_600_000, answer=b"")
-    await store.create(creation)
-    print("pid", server.pid, flush=True)
-    at = creation.position
-    while True:
-        commit = Commit(key=key, operation_id=str(at.version), body_hash=b"b" * 32, if_match=None, expects=at,
-                        info=b"{}", state=b"s" * 10_000, ttl_ms=3_600_000, summary=b"")
-        at = (await store.commit(commit)).position
-        print("acknowledged", at.version, flush=True)
+    print(server.pid, flush=True)
+    await asyncio.sleep(60)
 
 asyncio.run(main())
 """
@@ -65,33 +53,13 @@ def exists(pid: int) -> bool:
         return False
 
 
-async def gone(pid: int) -> bool:
-    for _ in range(500):
-        if not exists(pid):
-            return True
-        await asyncio.sleep(0.02)
-    return False
-
-
-def kill_owner_at_work(data_dir: Path) -> tuple[int, list[int]]:
-    """Return the process id of its store, and the versions it acknowledged before it was killed."""
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER, data_dir], stdout=subprocess.PIPE, text=True
-    ) as owner:
-        assert owner.stdout is not None
-        pid = int(owner.stdout.readline().split()[1])
-        told = [owner.stdout.readline() for _ in range(20)]
-        owner.kill()
-        told += owner.stdout.readlines()
-        return pid, [int(line.split()[1]) for line in told]
-
-
-async def wait_until_ended(server: EmbeddedValkey) -> None:
-    """Return when the killed process can be waited for, which takes until its last thread has ended."""
-    for _ in range(1_000):
-        if server.pid is None:
-            return
-        await asyncio.sleep(0.01)
+async def once_there(call):
+    """What a call gives when the store is there again."""
+    for _ in range(400):
+        await asyncio.sleep(0.05)
+        with suppress(StoreUnavailable):
+            return await call()
+    raise AssertionError("the store did not come back")
 
 
 async def test_it_is_set_up_to_lose_nothing(server):
@@ -132,108 +100,41 @@ async def test_data_outlive_a_stop(tmp_path, build):
 
 
 async def test_a_second_owner_is_refused_by_name(server, tmp_path):
-    """Another server on the same folder is told which process holds it, and harms nothing."""
-    second = EmbeddedValkey(tmp_path / "data")
-
-    with pytest.raises(StartupError, match=f"held by process {os.getpid()}"):
-        await second.start()
-
-    assert exists(server.pid)
-
-
-async def test_starting_twice_is_an_error(server):
-    """The same object does not start a second process."""
+    """Another server on the same folder is told which process holds it; the same does not start again."""
     pid = server.pid
-
+    with pytest.raises(StartupError, match=f"held by process {os.getpid()}"):
+        await EmbeddedValkey(tmp_path / "data").start()
     with pytest.raises(StartupError, match="already"):
         await server.start()
 
     assert server.pid == pid
+    assert exists(pid)
+    assert os.getpgid(pid) != os.getpgid(0)  # Ctrl-C reaches its owner alone
 
 
 async def test_a_killed_store_comes_back_with_its_data(server, build):
-    """Killed between commits, again and again, it is started again and has all that was acknowledged."""
+    """Under supervision, again and again: it is started and has all that was acknowledged."""
     store = RedisStore(server.url, timeout_s=20)
     await store.check()
     key, at = await build.session(store)
+    watch = asyncio.create_task(server.supervise(every_s=0.05))
     for _ in range(3):
         at = (await store.commit(build.commit(key, at))).position
         os.kill(server.pid, signal.SIGKILL)
-        await wait_until_ended(server)
-        with pytest.raises(StoreUnavailable):
-            await store.load_head(key)
-
-        assert await server.ensure_running()
-
-        assert (await store.load_head(key)).position == at
-    assert not await server.ensure_running()
-    await store.close()
-
-
-async def test_a_full_disk_loses_nothing(tmp_path, build, monkeypatch):
-    """When the log cannot grow the store refuses or ends, and all that it acknowledged is there later."""
-    limited = "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))"
-    monkeypatch.setattr("rlstm_server.store.embedded._SHIM", "import resource\n" + limited + embedded._SHIM)
-    full = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
-    await full.start()
-    store = RedisStore(full.url, timeout_s=20)
-    await store.check()
-    key, at = await build.session(store)
-    acknowledged = 0
-    with suppress(StoreUnavailable, OutcomeUnknown):
-        while acknowledged < 1_000:
-            at = (await store.commit(build.commit(key, at, state=bytes(20_000)))).position
-            acknowledged = at.version
-    await store.close()
-    await full.stop()
-
-    monkeypatch.undo()
-    roomy = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
-    await roomy.start()
-    store = RedisStore(roomy.url)
-    present = (await store.load_head(key)).version
-
-    print(f"disk full: acknowledged {acknowledged}, present {present}")
-    assert 0 < acknowledged < 15
-    assert present in (acknowledged, acknowledged + 1)
-    await store.close()
-    await roomy.stop()
-
-
-async def test_supervision_needs_nobody(server, build):
-    """Under supervision a killed store is back by itself."""
-    store = RedisStore(server.url, timeout_s=20)
-    await store.check()
-    key, start = await build.session(store)
-    watch = asyncio.create_task(server.supervise(every_s=0.05))
-    os.kill(server.pid, signal.SIGKILL)
-
-    version = None
-    for _ in range(200):
-        await asyncio.sleep(0.05)
-        try:
-            version = (await store.load_head(key)).version
-            break
-        except StoreUnavailable:
-            continue
-
+        assert (await once_there(lambda: store.load_head(key))).position == at
     watch.cancel()
     await asyncio.wait([watch])
-    assert version == start.version == 0
     await store.close()
 
 
-async def test_a_killed_owner_leaves_nothing_behind_and_loses_nothing(tmp_path):
-    """After kill -9 of the server its store ends too, and the next owner finds every acknowledged commit."""
-    pid, acknowledged = await asyncio.to_thread(kill_owner_at_work, tmp_path)
-    assert await gone(pid)
-    heir = EmbeddedValkey(tmp_path, maxmemory_bytes=64 << 20)
-    await heir.start()
+def test_a_killed_owner_leaves_no_store_behind(tmp_path):
+    """After kill -9 of a server its store ends too."""
+    with subprocess.Popen([sys.executable, "-c", OWNER, tmp_path], stdout=subprocess.PIPE) as owner:
+        pid = int(owner.stdout.readline())
+        assert exists(pid)
+        owner.kill()
 
-    with Redis.from_url(heir.url, protocol=2) as admin:
-        version = int(admin.hget("rlstm:{owner/session}:head", "version"))
-    assert version in (acknowledged[-1], acknowledged[-1] + 1)
-    await heir.stop()
+    until(lambda: not exists(pid))
 
 
 async def test_an_orphan_is_taken_over(tmp_path, monkeypatch, build):
@@ -260,11 +161,6 @@ async def test_an_orphan_is_taken_over(tmp_path, monkeypatch, build):
     assert (await store.load_head(key)).version == 0
     await store.close()
     await heir.stop()
-
-
-async def test_ctrl_c_reaches_only_the_owner(server):
-    """The store is not in the process group that a terminal interrupts."""
-    assert os.getpgid(server.pid) != os.getpgid(0)
 
 
 async def test_stop_leaves_no_process_and_no_socket(tmp_path):
@@ -345,13 +241,7 @@ async def test_without_a_folder_nothing_is_written(build):
     assert not list((folder / "valkey").iterdir())
     watch = asyncio.create_task(server.supervise(store.check, every_s=0.05))
     os.kill(server.pid, signal.SIGKILL)
-    made = None
-    for _ in range(200):
-        await asyncio.sleep(0.05)
-        with suppress(StoreUnavailable):
-            made = await build.session(store)  # empty, with its functions
-            break
-    assert made is not None
+    assert await once_there(lambda: build.session(store))  # empty, with its functions
     watch.cancel()
     await asyncio.wait([watch])
     await store.close()

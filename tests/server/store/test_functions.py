@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from redis import Redis
 from redis.exceptions import ResponseError
 
 from rlstm_server.store.redis_check import library_code
@@ -55,13 +54,6 @@ WITHOUT_KEYS = {
     "page": b"OK", "mark": b"OK", "recall_creation": b"UNKNOWN",
     "withdraw": b"OK",
 }  # fmt: skip
-
-
-@pytest.fixture
-def admin(embedded_url):
-    """A direct connection to the shared server."""
-    with Redis.from_url(embedded_url, protocol=2) as client:
-        yield client
 
 
 def all_functions(build):

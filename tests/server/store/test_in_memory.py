@@ -1,10 +1,10 @@
-"""What only the store in memory has: a limit of its own, and a clock."""
+"""What only the store in memory has: a limit of its own."""
 
 import pytest
 from tests.memory_store import MemoryStore
 
-from rlstm_server.errors import Gone, StoreFull
-from rlstm_server.store.base import Committed, Created, Limits, Replayed
+from rlstm_server.errors import StoreFull
+from rlstm_server.store.base import Committed, Created, Replayed
 
 
 async def test_a_full_store_refuses_before_anything_changed(build):
@@ -36,36 +36,3 @@ async def test_what_is_brought_is_refused_later_than_what_is_new(build):
     assert isinstance(await store.create(build.creation(brought=True)), Created)
     with pytest.raises(StoreFull):
         await store.create(build.creation(brought=True, state=b"x" * 1_000))
-
-
-async def test_creations_cost_the_same_however_many_there_were(build):
-    """What is remembered of creations is dropped one by one, in the order of their time."""
-    store = MemoryStore(limits=Limits(operations=3))
-    for number in range(5):
-        await store.create(build.creation(operation_id=f"key {number}"))
-
-    assert list(store._creations[build.tenant]) == ["key 2", "key 3", "key 4"]
-
-
-async def test_it_says_that_it_forgets():
-    """Its answers never claim to be safe."""
-    store = MemoryStore()
-    await store.check()
-
-    assert store.durability == "memory"
-
-
-async def test_sweeping_forgets_old_tombstones(build):
-    """A store that runs for long does not grow with the sessions that have ended."""
-    now = [0]
-    store = MemoryStore(clock_ms=lambda: now[0])
-    key, _ = await build.session(store)
-    await store.delete(key)
-    with pytest.raises(Gone):
-        await store.load_head(key)
-    now[0] = 25 * 3_600_000
-
-    await store.sweep()
-
-    assert not store._tombstones
-    assert not store._creations

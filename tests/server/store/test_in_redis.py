@@ -19,21 +19,20 @@ from rlstm_server.store.redis_store import RedisStore
 
 
 @pytest.fixture
-async def through(proxy):
-    """A store behind the faulty proxy, impatient."""
-    store = RedisStore(proxy.url, timeout_s=0.5, limits=Limits(provisional_ms=300))
+def timeout_s():
+    """How long a reply is waited for: longer than a loaded machine stalls, but where it never comes."""
+    return 30.0
+
+
+@pytest.fixture
+async def through(proxy, timeout_s):
+    """A store behind the faulty proxy."""
+    store = RedisStore(proxy.url, timeout_s=timeout_s)
     yield store
     await store.close()
 
 
-@pytest.fixture
-def admin(embedded_url):
-    """A direct connection to the shared server."""
-    with Redis.from_url(embedded_url, protocol=2) as client:
-        yield client
-
-
-@pytest.mark.parametrize("fault", ["cut", "swallow"])
+@pytest.mark.parametrize(("fault", "timeout_s"), [("cut", 30.0), ("swallow", 2.0)])
 async def test_a_lost_reply_is_asked_for_again(through, proxy, build, fault):
     """A commit whose reply was lost is sent again and known by its id: applied once, told as committed."""
     key, start = await build.session(through)
@@ -57,12 +56,12 @@ async def test_a_store_that_vanishes_in_between_leaves_the_outcome_unknown(throu
         await through.commit(build.commit(key, start))
 
 
-@pytest.mark.parametrize("faults", [["cut", "cut"], ["swallow", "cut"]])
+@pytest.mark.parametrize(("faults", "timeout_s"), [(["cut", "cut"], 30.0), (["swallow", "cut"], 2.0)])
 async def test_two_lost_replies_leave_the_outcome_unknown(through, proxy, build, faults):
     """After two tries the caller is told that nothing is known; a repeat finds out."""
     key, start = await build.session(through)
     commit = build.commit(key, start)
-    proxy.faults = faults
+    proxy.faults = [*faults]
 
     with pytest.raises(OutcomeUnknown):
         await through.commit(commit)
@@ -106,8 +105,8 @@ async def test_a_replay_of_another_commit_is_no_commit_of_ours(through, proxy, b
 
 
 @pytest.mark.parametrize("step", range(6))
-async def test_a_creation_survives_a_lost_reply_at_any_step(through, proxy, build, step):
-    """Whichever reply is lost, one session is made, and a repeat finds it."""
+async def test_a_creation_survives_a_lost_reply_at_any_step(through, proxy, admin, build, step):
+    """Whichever reply is lost, one session is made for good, and a repeat finds it."""
     await through.ping()
     proxy.faults = ["none"] * step + ["cut"]
     creation = build.creation(operation_id="key", name="diary")
@@ -116,8 +115,8 @@ async def test_a_creation_survives_a_lost_reply_at_any_step(through, proxy, buil
 
     repeat = await through.create(build.creation(operation_id="key", name="diary"))
     assert repeat == CreationReplayed(session_id=creation.key.session_id, answer=b"created")
-    await asyncio.sleep(0.4)
-    assert (await through.load_head(creation.key)).version == 0
+    assert proxy.faults == []
+    assert admin.pttl(session_key(creation.key, "head")) == -1
 
 
 @pytest.mark.parametrize("cut_short_after", ["create", "claim"])
@@ -259,32 +258,6 @@ async def test_a_server_that_is_not_there_is_unavailable(tmp_path, build):
     for call in (store.ping(), store.load_head(key), store.create(build.creation()), store.delete(key)):
         with pytest.raises(StoreUnavailable):
             await call
-    await store.close()
-
-
-async def test_a_cancelled_call_leaves_no_reply_to_the_next(embedded_url, build):
-    """Replies never reach another caller, however calls are cancelled, and no connection is lost."""
-    store = RedisStore(embedded_url, connections=4, timeout_s=20)
-    sessions = [await build.session(store, info=str(n).encode()) for n in range(8)]
-
-    async def load(number: int, patience_s: float) -> bool:
-        try:
-            async with asyncio.timeout(patience_s):
-                head = await store.load_head(sessions[number][0])
-        except TimeoutError:
-            return False
-        assert head.info == str(number).encode()
-        return True
-
-    # from a millisecond to eight seconds: some are cancelled at any speed of the machine, some are not
-    calls = [load(n % 8, 0.001 * 2 ** (n % 14)) for n in range(600)]
-    served = await asyncio.gather(*calls)
-
-    assert {True, False} == set(served)
-    assert all(await asyncio.gather(*(load(n % 8, 20) for n in range(50))))
-    [server] = await store._link._topology.primaries()
-    assert not server.pool._in_use_connections
-    assert sum(count for count, _ in server.pool.get_connection_count()) <= 4
     await store.close()
 
 

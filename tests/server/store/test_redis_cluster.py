@@ -6,10 +6,9 @@ import pytest
 from redis.crc import key_slot
 
 from rlstm_server.errors import ServerError, StartupError, StoreUnavailable
-from rlstm_server.store.base import SessionKey
 from rlstm_server.store.redis_check import LIBRARY
 from rlstm_server.store.redis_client import RedisLink
-from rlstm_server.store.redis_functions import session_key, tenant_key
+from rlstm_server.store.redis_functions import session_key
 from rlstm_server.store.redis_store import RedisStore
 
 from . import servers
@@ -64,10 +63,9 @@ async def test_sessions_are_spread_and_all_calls_work(nodes, store, build):
     found = {owner(nodes, session_key(key, "head"))[0].port for key in keys}
     for key in keys:
         head = await store.load_head(key)
-        await store.commit(build.commit(key, head.position))
-        snapshot = await store.put_snapshot(key, b"s" * 300_000)
-        assert await store.get_snapshot(key, snapshot) == b"s" * 300_000
-        assert len(await store.read_log(key, after=0)) == 1
+        outcome = await store.commit(build.commit(key, head.position, state=b"s" * 300_000))
+        named = await store.name_snapshot(key, "here", outcome.position, b"{}")
+        assert await store.read_snapshot(key, "here") == (named, b"s" * 300_000)
 
     assert found == {node.port for node in nodes}
     assert len((await store.list(build.tenant)).sessions) == await store.count(build.tenant) == 30
@@ -198,10 +196,3 @@ async def test_a_dead_primary_takes_its_slots_along_and_no_others(nodes, store, 
     servers.until(lambda: servers._knows(nodes[2], 3))
     assert (await store.load_head(mine)).version == 0
     await store.ping()
-
-
-def test_keys_of_a_session_and_of_a_tenant_share_a_slot():
-    """What one function touches lies on one server."""
-    key = SessionKey("tenant", "session")
-    assert len({key_slot(session_key(key, part).encode()) for part in ("head", "log", "snap:1", "mark")}) == 1
-    assert len({key_slot(tenant_key("tenant", part).encode()) for part in ("names", "index", "mark")}) == 1

@@ -13,6 +13,8 @@ from redis import Redis
 from rlstm_server.errors import InternalError, StoreUnavailable
 from rlstm_server.store.redis_client import RedisLink
 
+SET = ("SET", "test:key", "secret value")
+
 
 async def test_the_library_below_never_sends_again(embedded_url):
     """Its own retries are off, and so are its time-outs, which would cut short what ours allow."""
@@ -25,33 +27,28 @@ async def test_the_library_below_never_sends_again(embedded_url):
     await link.close()
 
 
-async def test_a_refused_command_says_nothing_of_its_arguments(embedded_url):
-    """The server's text may quote what was sent; the error does not."""
-    link = RedisLink(embedded_url)
-
-    with pytest.raises(InternalError) as refused:
-        await link.call("NO-SUCH-COMMAND", "secret text", changes=True)
-
-    assert "secret" not in str(refused.value)
-    await link.close()
-
-
-async def test_a_lost_library_is_named(embedded_url):
-    """A function that the server does not know makes the store unavailable, not the request wrong."""
-    link = RedisLink(embedded_url)
-
-    with pytest.raises(StoreUnavailable, match="function library"):
-        await link.call("FCALL", "rlstm_v0_nothing", 1, "rlstm:{a}:b", changes=True)
-
-    await link.close()
-
-
-async def test_a_wrong_password_is_unavailable(embedded_url):
-    """A server that refuses the user is unavailable, and the password is not repeated."""
-    link = RedisLink(f"{embedded_url}?username=nobody&password=secret")
-
-    with pytest.raises(StoreUnavailable) as refused:
-        await link.call_all("PING")
+@pytest.mark.parametrize(
+    ("user", "settings", "command", "error", "word"),
+    [
+        ("", {}, ("NO-SUCH-COMMAND", "secret text"), InternalError, "refused a command"),
+        ("", {}, ("FCALL", "rlstm_v0_nothing", 1, "rlstm:{a}:b"), StoreUnavailable, "function library"),
+        ("?username=nobody&password=secret", {}, SET, StoreUnavailable, "user or password"),
+        ("", {"min-replicas-to-write": (1, 0)}, SET, StoreUnavailable, "NOREPLICAS"),
+        ("", {"replicaof": ("127.0.0.1 1", "no one")}, SET, StoreUnavailable, "READONLY"),
+    ],
+)
+async def test_what_a_server_refuses_was_not_applied(embedded_url, user, settings, command, error, word):
+    """Each refusal has its name; the server's text may quote what was sent, the error does not."""
+    link = RedisLink(embedded_url + user)
+    with Redis.from_url(embedded_url, protocol=2) as admin:
+        for name, (value, _) in settings.items():
+            admin.replicaof(*value.split()) if name == "replicaof" else admin.config_set(name, value)
+        try:
+            with pytest.raises(error, match=word) as refused:
+                await link.call(*command, changes=True)
+        finally:
+            for name, (_, value) in settings.items():
+                admin.replicaof(*value.split()) if name == "replicaof" else admin.config_set(name, value)
 
     assert "secret" not in str(refused.value)
     await link.close()
@@ -68,20 +65,6 @@ async def test_a_server_that_never_answers_the_handshake_is_unavailable(tmp_path
             await asyncio.wait_for(link.call("SET", "test:key", 1, changes=True), 5)
 
         await link.close()
-
-
-async def test_a_server_that_takes_no_writes_is_unavailable(embedded_url):
-    """A replica refuses changes; the caller is told that nothing was applied."""
-    link = RedisLink(embedded_url)
-    with Redis.from_url(embedded_url, protocol=2) as admin:
-        admin.config_set("min-replicas-to-write", 1)
-        try:
-            with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
-                await link.call("SET", "test:key", "value", changes=True)
-        finally:
-            admin.config_set("min-replicas-to-write", 0)
-
-    await link.close()
 
 
 async def test_a_wait_for_a_connection_has_an_end(embedded_url):
@@ -150,19 +133,6 @@ def test_a_connection_that_was_reset_while_idle_is_not_used(loop_factory):
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         assert runner.run(calls()) == b"OK"
     assert len(taken) == 2
-
-
-async def test_a_replica_is_no_place_for_changes(embedded_url):
-    """READONLY is not the request's fault: nothing was applied, and another server may take it."""
-    link = RedisLink(embedded_url)
-    with Redis.from_url(embedded_url, protocol=2) as admin:
-        admin.replicaof("127.0.0.1", 1)
-        try:
-            with pytest.raises(StoreUnavailable, match="READONLY"):
-                await link.call("SET", "test:key", 1, changes=True)
-        finally:
-            admin.replicaof("NO", "ONE")
-    await link.close()
 
 
 CANCELS = int(os.environ.get("RLSTM_CANCELS", "2000"))

@@ -79,7 +79,8 @@ def served() -> ServedModel:
     for rule in made.rules:
         calibration = calibrated.choose(rule.kind, rule.num_fast_weights)
         backend = NativeBackend(parameters, calibration)
-        evaluators[rule] = FoldEvaluator(backend, calibration, parameters.norm, VOCAB.bos_id)
+        no_bound = 0.0  # a fold's numbers are large, and no norm is taken of them
+        evaluators[rule] = FoldEvaluator(backend, calibration, no_bound, VOCAB.bos_id)
     object.__setattr__(made, "_evaluators", evaluators)
     return made
 

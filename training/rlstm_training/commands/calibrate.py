@@ -12,14 +12,6 @@ from rlstm_model.checkpoint import Checkpoint, load
 from rlstm_model.vocab import VocabKind
 from rlstm_training.commands.choosing import (
     Choice,
-    Decays,
-    Epsilons,
-    Experts,
-    Heads,
-    HeadSegments,
-    Rates,
-    RecipeName,
-    Segments,
     calibrated_of,
     choose_rule,
     grid_of,
@@ -28,15 +20,22 @@ from rlstm_training.commands.choosing import (
 )
 from rlstm_training.commands.console import (
     AsJson,
+    Decays,
     Device,
+    Epsilons,
+    Experts,
+    Heads,
+    HeadSegments,
     Model,
     OwnCorpus,
+    Rates,
+    RecipeName,
+    Segments,
     Threads,
     command,
-    prepare_device,
-    recipe_named,
     show_json,
 )
+from rlstm_training.commands.given import prepare_device, recipe_named
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import held_out
 from rlstm_training.corpora.texts import Passage, excerpt

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import torch
 import typer
@@ -15,7 +15,6 @@ from rlstm_model.adaptation.calibration import (
 )
 from rlstm_model.adaptation.calibration_file import load_calibration, save_calibration
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
-from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.checkpoint import ADAPTATION, Checkpoint, CheckpointError
 from rlstm_model.network.language_model import LanguageModel
 from rlstm_training.cards import calibration_section, rewrite_card, with_section, without_sections
@@ -28,30 +27,6 @@ from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Sta
 from rlstm_training.evaluation.search import Grid, Trials, search, session_losses
 
 TITLE = "Adaptation"
-
-
-def _experts(count: int) -> int:
-    try:
-        ExpertConfig(experts=count)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    return count
-
-
-RecipeName = Annotated[
-    str | None, typer.Option("--recipe", help="It was trained by this (default: the model's name).")
-]
-Rates = Annotated[list[float] | None, typer.Option("--rate", min=0, help="A rate to try.")]
-Decays = Annotated[list[float] | None, typer.Option("--decay", min=0, help="A decay to try.")]
-Epsilons = Annotated[
-    list[float] | None, typer.Option("--epsilon", min=1e-9, help="To try; in multiples of the mean RMS.")
-]
-Segments = Annotated[list[int] | None, typer.Option("--segment", min=1, help="Tokens of a segment, to try.")]
-Experts = Annotated[
-    int, typer.Option("--experts", callback=_experts, help="How many experts are mixed: 1, 2 or 4.")
-]
-Heads = Annotated[int, typer.Option("--heads", min=1, help="Read heads of the statistics.")]
-HeadSegments = Annotated[int, typer.Option("--segments", min=1, help="Segments that each of them reads.")]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,7 +1,8 @@
 """What the commands share: options, clear errors with exit codes, progress, tables.
 
 Exit codes, as all of ``rlstm`` has them: 0 done; 1 the work itself failed (a run that cannot go on, a model
-that computes no numbers); 2 wrong usage or input; 130 interrupted. Errors are one line on standard error.
+that computes no numbers); 2 wrong usage or input; 4 not installed; 130 interrupted. Errors are one line on
+standard error.
 """
 
 import functools
@@ -9,29 +10,41 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
-import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rlstm_model import native
 from rlstm_model.adaptation.calibration_file import CalibrationError
-from rlstm_model.adaptation.state import NonFiniteState
+from rlstm_model.adaptation.state import ExpertConfig, NonFiniteState
 from rlstm_model.checkpoint import CheckpointError
-from rlstm_training.config import Recipe
+from rlstm_model.native import NativeUnavailable
 from rlstm_training.corpora import CorpusError
-from rlstm_training.corpora.texts import on_corpus
-from rlstm_training.ranks import RankError
-from rlstm_training.recipes import RECIPES
-from rlstm_training.run import RunError
 
 P = ParamSpec("P")
 
-FAILED, WRONG_INPUT, INTERRUPTED = 1, 2, 130
+FAILED, WRONG_INPUT, MISSING, INTERRUPTED = 1, 2, 4, 130
+
+
+def _experts(count: int) -> int:
+    try:
+        ExpertConfig(experts=count)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return count
+
+
+class SplitName(StrEnum):
+    """A split, as the command line names it: typer takes no list of literals."""
+
+    TRAIN = "train"
+    VALID = "valid"
+    TEST = "test"
+
 
 Model = Annotated[str, typer.Argument(help="A checkpoint folder, or the name of a shipped model.")]
 OwnCorpus = Annotated[
@@ -44,6 +57,20 @@ RecipeFile = Annotated[
     typer.Option("--recipe", help="A recipe in JSON, a run's or a search's best, in place of RECIPE."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+RecipeName = Annotated[
+    str | None, typer.Option("--recipe", help="It was trained by this (default: the model's name).")
+]
+Rates = Annotated[list[float] | None, typer.Option("--rate", min=0, help="A rate to try.")]
+Decays = Annotated[list[float] | None, typer.Option("--decay", min=0, help="A decay to try.")]
+Epsilons = Annotated[
+    list[float] | None, typer.Option("--epsilon", min=1e-9, help="To try; in multiples of the mean RMS.")
+]
+Segments = Annotated[list[int] | None, typer.Option("--segment", min=1, help="Tokens of a segment, to try.")]
+Experts = Annotated[
+    int, typer.Option("--experts", callback=_experts, help="How many experts are mixed: 1, 2 or 4.")
+]
+Heads = Annotated[int, typer.Option("--heads", min=1, help="Read heads of the statistics.")]
+HeadSegments = Annotated[int, typer.Option("--segments", min=1, help="Segments that each of them reads.")]
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:
@@ -53,57 +80,32 @@ def command(function: Callable[P, None]) -> Callable[P, None]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             function(*args, **kwargs)
-        except (CorpusError, CheckpointError, CalibrationError) as error:
-            _leave(str(error), WRONG_INPUT, error)
-        except (RunError, RankError, NonFiniteState) as error:
-            _leave(str(error), FAILED, error)
         except KeyboardInterrupt as error:
             _leave("interrupted", INTERRUPTED, error)
+        except Exception as error:
+            code = _exit_code(error)
+            if code is None:
+                raise
+            _leave(str(error), code, error)
 
     return wrapped
+
+
+def _exit_code(error: Exception) -> int | None:
+    """That of an error which can be foreseen; None for any other."""
+    from rlstm_training.ranks import RankError  # they import torch, which no help text needs
+    from rlstm_training.run import RunError
+
+    if isinstance(error, CorpusError | CheckpointError | CalibrationError):
+        return WRONG_INPUT
+    if isinstance(error, RunError | RankError | NonFiniteState):
+        return FAILED
+    return MISSING if isinstance(error, NativeUnavailable) else None
 
 
 def _leave(message: str, code: int, error: BaseException) -> None:
     typer.echo(f"rlstm: {message}", err=True)
     raise typer.Exit(code) from error
-
-
-def prepare_device(device: str, threads: int | None) -> torch.device:
-    """The device, with CPU threads set. Wrong usage when there is no such device."""
-    if threads is not None:
-        torch.set_num_threads(threads)
-        native.set_threads(threads)
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise typer.BadParameter(f"{device!r} is no device", param_hint="--device") from None
-    if chosen.type not in ("cpu", "cuda"):
-        raise typer.BadParameter(f"{device!r} is not supported: cpu, cuda or cuda:N", param_hint="--device")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise typer.BadParameter(f"{device}: this machine has no such CUDA device", param_hint="--device")
-    return chosen
-
-
-def recipe_named(name: str, corpus: str | None) -> Recipe:
-    """A recipe, on another corpus if one is given. Wrong usage when there is no such recipe."""
-    if name not in RECIPES:
-        raise typer.BadParameter(f"{name!r} is no recipe: name one of {', '.join(RECIPES)}")
-    recipe = RECIPES[name]()
-    return recipe if corpus is None else on_corpus(recipe, corpus)
-
-
-def recipe_chosen(name: str | None, file: Path | None, corpus: str | None) -> Recipe:
-    """The recipe named, or that in ``file``, on another corpus if one is given. Wrong usage else."""
-    if (name is None) == (file is None):
-        raise typer.BadParameter(f"name one of {', '.join(RECIPES)}, or a file with --recipe")
-    if name is not None:
-        return recipe_named(name, corpus)
-    assert file is not None
-    try:
-        recipe = Recipe.from_json(json.loads(file.read_text()))
-    except (OSError, ValueError) as error:
-        raise typer.BadParameter(f"{file}: {error}", param_hint="--recipe") from error
-    return recipe if corpus is None else on_corpus(recipe, corpus)
 
 
 @contextmanager

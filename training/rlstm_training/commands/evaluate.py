@@ -1,78 +1,29 @@
 """``rlstm evaluate``: score texts exactly, as published numbers are."""
 
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
 
-from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.checkpoint import Checkpoint, load
-from rlstm_model.network.dropout import DropoutRates
-from rlstm_model.network.language_model import LanguageModel
-from rlstm_model.vocab import Vocab, VocabKind
-from rlstm_training.cards import evaluation_section, rewrite_card, with_section
-from rlstm_training.commands.choosing import (
-    Choice,
+from rlstm_model.checkpoint import load
+from rlstm_training.commands.console import (
+    AsJson,
     Decays,
+    Device,
     Epsilons,
     Experts,
     Heads,
     HeadSegments,
+    Model,
     Rates,
     RecipeName,
     Segments,
-    calibrated_of,
-    choose_rule,
-    grid_of,
-    keep_choices,
-    measurements_of,
-    rule_named,
-)
-from rlstm_training.commands.console import (
-    AsJson,
-    Device,
-    Model,
+    SplitName,
     Threads,
     command,
-    prepare_device,
-    progress_bar,
-    recipe_named,
-    show_json,
-    show_table,
 )
-from rlstm_training.config import Recipe
-from rlstm_training.corpora import CorpusError
-from rlstm_training.corpora.reading import load_corpus, load_stream
-from rlstm_training.corpora.texts import Passage, excerpt, passage, validation_passages
-from rlstm_training.evaluation.evaluation import PUBLISHED, Evaluation, total
-from rlstm_training.evaluation.measurements import Statistics
-from rlstm_training.evaluation.monte_carlo import MonteCarlo, scaled
-from rlstm_training.evaluation.procedure import Procedure, record, save_results
-from rlstm_training.evaluation.search import Grid
-from rlstm_training.evaluation.temperature import TEMPERATURES, search_temperature, static_losses
-
-TEMPERATURE_TOKENS = 50_000
-
-
-class SplitName(StrEnum):
-    """A split, as the command line names it: typer takes no list of literals."""
-
-    TRAIN = "train"
-    VALID = "valid"
-    TEST = "test"
-
 
 Corpora = Annotated[list[str] | None, typer.Option("--corpus", help="A corpus by name, or a folder.")]
 Streams = Annotated[list[str] | None, typer.Option("--stream", help="A stream, read in one session.")]
-
-Texts = Sequence[tuple[str, list[Passage]]]
-Temperatures = Sequence[tuple[float, float]]
-
 
 _Files = Annotated[list[str] | None, typer.Argument(help="Text files; - is standard input.")]
 _Split = Annotated[list[SplitName] | None, typer.Option(help="Of the corpora (default: test).")]
@@ -142,233 +93,25 @@ def evaluate(
 
     All that is searched for is chosen on the validation text of the corpora named, or of the recipe.
     """
+    from rlstm_training.commands import evaluating  # torch, which no help text needs
+    from rlstm_training.commands.given import prepare_device
+
     if keep and not search:
         raise typer.BadParameter("there is nothing to keep without --search", param_hint="--keep")
-    place, checkpoint = prepare_device(device, threads), load(model)
-    network = LanguageModel.of(checkpoint.parameters).to(place)
-    texts = texts_given(
+    origin = evaluating.Origin(
+        load(model), prepare_device(device, threads), recipe, trained_on, tuple(corpus or ())
+    )
+    checkpoint = origin.checkpoint
+    texts = evaluating.texts_given(
         checkpoint.vocab, files or (), corpus or (), split or [SplitName.TEST], stream or (), prefix
     )
-    origin = _Origin(checkpoint, network, place, recipe, trained_on, corpus or ())
     tried = origin.temperatures() if temperature == "search" else []
-    chosen = min(tried, key=lambda pair: pair[1])[0] if tried else _temperature(temperature)
-    given = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": segment}
-    grid, statistics = (
-        grid_of(Grid.usual(checkpoint.vocab.kind), **given),
-        Statistics(heads=heads, segments=segments),
-    )
-    choice = origin.rule(grid, statistics, search_tokens, experts, chosen) if search else None
-    calibration = choice.calibration if choice else _calibration(checkpoint, rule) if dynamic else None
+    chosen = min(tried, key=lambda pair: pair[1])[0] if tried else evaluating.temperature_of(temperature)
+    values = {"rates": rate, "decays": decay, "epsilons": epsilon, "segments": segment}
+    choice = origin.rule(values, heads, segments, search_tokens, experts, chosen) if search else None
+    calibration = choice.calibration if choice else origin.calibration(rule) if dynamic else None
     sampling = origin.monte_carlo(monte_carlo, dropout, dropout_scale, geometric, seed)
     settings = {"temperature": chosen, "experts": experts, "rate_scale": rate_scale}
-    procedure = _procedure(network, checkpoint.vocab.bos_id, calibration, sampling, settings)
-    _tell(checkpoint, _read(texts, procedure), procedure.settings(prefix), tried, choice, keep, save, as_json)
-
-
-def _procedure(
-    model: LanguageModel,
-    bos_id: int,
-    calibration: Calibration | None,
-    sampling: MonteCarlo | None,
-    settings: Mapping[str, Any],
-) -> Procedure:
-    try:
-        return Procedure(
-            model=model, bos_id=bos_id, calibration=calibration, monte_carlo=sampling, **settings
-        )
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
-def texts_given(
-    vocab: Vocab,
-    files: Sequence[str],
-    corpora: Sequence[str],
-    splits: Sequence[SplitName],
-    streams: Sequence[str],
-    prefix: int | None,
-) -> list[tuple[str, list[Passage]]]:
-    """Every text named, by its name, as passages. Wrong usage when none is; raises CorpusError."""
-
-    def whole(raw: bytes, name: str) -> tuple[str, list[Passage]]:
-        one = passage(vocab, raw, name) if prefix is None else excerpt(vocab, raw[:prefix], name)
-        return name, [one]
-
-    texts = [whole(_file(path), path) for path in files]
-    texts += [
-        whole(load_corpus(name, split.value), f"{name} {split}") for name in corpora for split in splits
-    ]
-    for name in streams:
-        segments = load_stream(name, prefix=prefix)
-        texts.append((name, [excerpt(vocab, raw, label) for label, raw in segments]))
-    if not texts:
-        raise typer.BadParameter("name files, a --corpus or a --stream", param_hint="FILES")
-    return texts
-
-
-def _file(path: str) -> bytes:
-    try:
-        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        raise CorpusError(f"{path}: {error.strerror}") from error
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """Where a model comes from: its recipe, and the corpora that choices about it are made on."""
-
-    checkpoint: Checkpoint
-    model: LanguageModel
-    device: torch.device
-    recipe_name: str | None
-    trained_on: str | None
-    corpora: Sequence[str]
-
-    def recipe(self) -> Recipe:
-        """The recipe that it was trained by, on the corpus it was trained on. Wrong usage if unknown."""
-        return recipe_named(self.recipe_name or self.checkpoint.name, self.trained_on)
-
-    def validation(self, tokens: int) -> list[Passage]:
-        """The first ``tokens`` tokens of the corpora's validation text, or of the recipe's."""
-        corpora = self.corpora or self.recipe().corpora
-        return validation_passages(self.checkpoint.vocab, list(dict.fromkeys(corpora)), tokens)
-
-    def temperatures(self) -> Temperatures:
-        """Temperatures with their losses on validation text, in nats a token."""
-        model, bos_id = self.model, self.checkpoint.vocab.bos_id
-        passages = self.validation(TEMPERATURE_TOKENS)
-        with progress_bar("temperature", sum(len(part.ids) for part in passages)) as advance:
-            losses = static_losses(model, passages, bos_id=bos_id, advance=advance)
-        tried = []
-        with progress_bar("temperatures", len(TEMPERATURES)) as advance:
-            for pair in search_temperature(losses):
-                tried.append(pair)
-                advance(1)
-        return tried
-
-    def rule(
-        self, grid: Grid, statistics: Statistics, tokens: int, experts: int, temperature: float
-    ) -> Choice:
-        """How so many experts are to learn, chosen on ``tokens`` tokens of validation text."""
-        passages = self.validation(tokens)
-        measurements = measurements_of(self.checkpoint, self.device, self.recipe(), statistics)
-        return choose_rule(measurements, passages, grid, experts=experts, temperature=temperature)
-
-    def monte_carlo(
-        self, samples: int, dropout: str | None, scale: float, geometric: bool, seed: int
-    ) -> MonteCarlo | None:
-        """Dropout samples with the rates written in ``dropout``, or the recipe's; None for no samples."""
-        if not samples:
-            return None
-        rates = self.recipe().dropout if dropout is None else _rates(dropout)
-        try:
-            rates = scaled(rates, scale)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--dropout-scale") from error
-        return MonteCarlo(
-            samples=samples, rates=rates, averaging="geometric" if geometric else "arithmetic", seed=seed
-        )
-
-
-def _rates(text: str) -> DropoutRates:
-    names = [field.name for field in fields(DropoutRates)]
-    given = dict(part.partition("=")[::2] for part in text.split(","))
-    try:
-        return DropoutRates(**{name.strip(): float(rate) for name, rate in given.items()})
-    except (TypeError, ValueError) as error:
-        expected = f"{text!r} is not NAME=RATE,... with rates below 1 of {', '.join(names)}"
-        raise typer.BadParameter(expected, param_hint="--dropout") from error
-
-
-def _calibration(checkpoint: Checkpoint, rule: str | None) -> Calibration:
-    calibrated = calibrated_of(checkpoint)
-    chosen = calibrated.default if rule is None else rule_named(calibrated, rule)
-    return calibrated.choose(chosen.kind, chosen.num_fast_weights)
-
-
-def _temperature(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number, nor 'search'", param_hint="--temperature") from None
-
-
-def _read(texts: Texts, procedure: Procedure) -> list[tuple[str, list[Evaluation]]]:
-    results = []
-    for name, passages in texts:
-        tokens = sum(len(part.ids) for part in passages) * procedure.readings
-        with progress_bar(name, tokens) as advance:
-            results.append((name, procedure.read(passages, advance)))
-    return results
-
-
-def _tell(
-    checkpoint: Checkpoint,
-    results: Sequence[tuple[str, list[Evaluation]]],
-    settings: dict[str, Any],
-    temperatures: Temperatures,
-    choice: Choice | None,
-    keep: bool,
-    save: bool,
-    as_json: bool,
-) -> None:
-    kind = checkpoint.vocab.kind
-    records = [record(total(name, parts), settings, kind) for name, parts in results]
-    if keep and choice:
-        keep_choices(checkpoint, [choice])
-    if save:
-        section = evaluation_section(save_results(checkpoint, records))
-        rewrite_card(checkpoint, lambda card: with_section(card, "Evaluation", section))
-    if as_json:
-        texts = [
-            {**told, "segments": [part.to_json() for part in parts]}
-            for told, (_, parts) in zip(records, results, strict=True)
-        ]
-        show_json(
-            {
-                "model": checkpoint.name,
-                "fingerprint": checkpoint.fingerprint,
-                "temperatures": [{"temperature": t, "nats_per_token": loss} for t, loss in temperatures],
-                "search": None if choice is None else choice.to_json(),
-                "texts": texts,
-            }
-        )
-        return
-    if temperatures:
-        best = min(temperatures, key=lambda pair: pair[1])
-        rows = [(f"{t:g}", f"{loss:.4f}{' *' if (t, loss) == best else ''}") for t, loss in temperatures]
-        show_table(("temperature", "nats a token"), rows)
-    if choice:
-        choice.show()
-    _show(results, kind)
-
-
-def _show(results: Sequence[tuple[str, list[Evaluation]]], kind: VocabKind) -> None:
-    """A row a text, and one for each of its parts where it has several."""
-    rows = []
-    for name, parts in results:
-        rows += [_row(part, kind) for part in parts if len(parts) > 1]
-        rows.append(_row(total(name, parts), kind))
-    show_table(("text", "tokens", "unknown", "perplexity", "static", "adapted", "gain"), rows)
-    columns = "static and adapted" if kind == "words" else "static, adapted and gain"
-    typer.echo(f"{columns} in {PUBLISHED[kind]}; perplexity per token")
-
-
-def _row(result: Evaluation, kind: VocabKind) -> tuple[str, ...]:
-    known = [nats for nats in (result.static_nats, result.adapted_nats) if nats is not None]
-    before, after = (
-        None if nats is None else result.published(kind, nats)
-        for nats in (result.static_nats, result.adapted_nats)
-    )
-    gain = ""
-    if before is not None and after is not None:
-        gain = f"{100 * (1 - after / before):+.2f} %" if kind == "words" else f"{before - after:+.4f}"
-    digits = 2 if kind == "words" else 4
-    return (
-        result.text,
-        f"{result.tokens:,}",
-        f"{result.unknown:,}",
-        f"{result.perplexity(known[-1]):.3f}" if known else "",
-        *("" if value is None else f"{value:.{digits}f}" for value in (before, after)),
-        gain,
-    )
+    procedure = origin.procedure(calibration, sampling, settings)
+    read = evaluating.read(texts, procedure)
+    evaluating.tell(checkpoint, read, procedure.settings(prefix), tried, choice, keep, save, as_json)

@@ -19,18 +19,17 @@ from rlstm_training.commands.console import (
     RecipeFile,
     Threads,
     command,
-    prepare_device,
-    recipe_chosen,
     show_json,
     show_table,
 )
+from rlstm_training.commands.given import prepare_device, recipe_chosen
 from rlstm_training.config import Recipe
 from rlstm_training.corpora.reading import missing_files
 from rlstm_training.corpora.texts import prepare
 from rlstm_training.loop import train as run_recipe
 from rlstm_training.ranks import Ranks, launched_ranks, own_device
 from rlstm_training.recipes import RECIPES
-from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, Several, TensorBoard
+from rlstm_training.reporting import JsonLines, ProgressBar, Reporter, TensorBoard
 from rlstm_training.run import RunDirectory, RunError
 
 
@@ -73,8 +72,8 @@ def train(
             texts, vocab = prepare(chosen)
             directory = stack.enter_context(_opened(folder, chosen, ranks))
         finished = directory.finished
-        with _reporter(directory, ranks, as_json) as reporter:
-            run_recipe(chosen, texts, directory, reporter, device=target, ranks=ranks)
+        with _reporters(directory, ranks, as_json) as reporters:
+            run_recipe(chosen, texts, directory, *reporters, device=target, ranks=ranks)
         if not ranks.first:
             return
         # Writing a finished run's model again would take away the calibration that it has got since.
@@ -107,14 +106,14 @@ def _opened(folder: Path, recipe: Recipe, ranks: Ranks) -> RunDirectory:
 
 
 @contextmanager
-def _reporter(run: RunDirectory, ranks: Ranks, as_json: bool) -> Iterator[Reporter]:
+def _reporters(run: RunDirectory, ranks: Ranks, as_json: bool) -> Iterator[list[Reporter]]:
     if not ranks.first:
-        yield Reporter()
+        yield []
         return
     with ExitStack() as stack:
         bar = stack.enter_context(ProgressBar(Console(stderr=True), run.recipe().name))
         board = stack.enter_context(TensorBoard(run.tensorboard))
-        yield Several([bar, board, *([JsonLines(sys.stdout)] if as_json else [])])
+        yield [bar, board, *([JsonLines(sys.stdout)] if as_json else [])]
 
 
 def show_recipes(*, as_json: bool) -> None:

@@ -174,7 +174,7 @@ class Measurements:
             return self.model.config.vocab_size
         if kind == "subspace":
             return most_fast_weights(cores_of(self.model.config, self._statistics, self._known))
-        return self.model.config.num_parameters
+        return sum(weight.numel() for weight in self.model.parameters())
 
     def _of(self, segment: int) -> tuple[GradientStatistics, int]:
         if segment not in self._measured:

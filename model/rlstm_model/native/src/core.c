@@ -84,6 +84,12 @@ const char *rl_instructions(void) { return chosen()->name; }
 
 const char *rl_identity(void) { return chosen()->identity; }
 
+#if !defined(RL_SOURCES)
+#define RL_SOURCES ""
+#endif
+
+const char *rl_sources(void) { return RL_SOURCES; }
+
 /* ---- threads -------------------------------------------------------------------------------------------- */
 
 #if defined(_WIN32)
@@ -143,9 +149,22 @@ void rl_barrier(rl_team *team) {
   }
 }
 
+/* With the address sanitizer pieces of an arena have gaps between them that nobody may touch, and begin as NaN. */
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define GAP 64
+#define OPEN(memory, size) __asan_unpoison_memory_region(memory, size)
+#define SHUT(memory, size) (memset(memory, 0xff, size), __asan_poison_memory_region(memory, size))
+#else
+#define GAP 0
+#define OPEN(memory, size) (void)(memory)
+#define SHUT(memory, size) (void)(memory)
+#endif
+
 float *rl_take(rl_arena *arena, int64_t count) {
   float *memory = arena->memory == NULL ? NULL : (float *)(arena->memory + arena->used);
-  arena->used += (count * 4 + 63) / 64 * 64;
+  if (memory != NULL) OPEN(memory, count * 4);
+  arena->used += (count * 4 + 63) / 64 * 64 + GAP;
   return memory;
 }
 
@@ -178,11 +197,16 @@ typedef struct {
 
 static int fits(rl_arena *arena, int64_t size) {
   arena->used = 0;
-  if (arena->size >= size) return 1;
-  char *memory = malloc(size + size / 8 + 64);
-  if (memory == NULL) return 0;
-  free(arena->memory);
-  arena->memory = memory, arena->size = size + size / 8;
+  if (arena->size < size) {
+    free(arena->whole);
+    *arena = (rl_arena){.whole = malloc(size + size / 8 + 64)};
+    if (arena->whole == NULL) return 0;
+    arena->memory = (char *)arena->whole + (64 - (uintptr_t)arena->whole % 64) % 64;
+    arena->size = size + size / 8;
+  } else {
+    OPEN(arena->memory, arena->size);
+  }
+  SHUT(arena->memory, arena->size);
   return 1;
 }
 
@@ -265,7 +289,7 @@ void rl_pool_free(rl_pool *pool) {
   WAKE(&pool->work);
   UNLOCK(&pool->lock);
   for (int i = 1; i < pool->threads; i++) join(pool->thread[i]);
-  for (int i = 0; pool->arena != NULL && i < pool->threads; i++) free(pool->arena[i].memory);
+  for (int i = 0; pool->arena != NULL && i < pool->threads; i++) free(pool->arena[i].whole);
   free(pool->arena), free(pool->thread), free(pool);
 }
 
@@ -276,8 +300,12 @@ void rl_pool_free(rl_pool *pool) {
 /* With fewer rows for each thread, threads share columns and not rows. */
 #define ROWS_A_THREAD 6
 
-static int valid(const rl_model *model, int32_t rows, const rl_row *row) {
-  if (rows < 1) return 0;
+/* Between these, padding of the vocabulary stays impossible, and no logit overflows. */
+#define COLDEST 1e-12f
+#define HOTTEST 1e12f
+
+static int valid(const rl_model *model, int32_t rows, const rl_row *row, float temperature) {
+  if (rows < 1 || !(temperature >= COLDEST && temperature <= HOTTEST)) return 0;
   for (int i = 0; i < rows; i++) {
     const rl_row *r = &row[i];
     const int learns = r->targets != NULL;
@@ -310,7 +338,7 @@ static void run(rl_pool *pool) {
 }
 
 int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_row *row, float temperature) {
-  if (!valid(model, rows, row)) return -2;
+  if (!valid(model, rows, row, temperature)) return -2;
   const int together = pool->threads > 1 && rows < ROWS_A_THREAD * pool->threads;
   int32_t count = together ? 1 : (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
   if (!together && count % pool->threads != 0 && rows >= pool->threads) count += pool->threads - count % pool->threads;
@@ -342,8 +370,11 @@ int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_r
 int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *const *log_probs, int32_t length,
                const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
                int32_t *ranks, float *entropies, float *mixed, uint8_t *broken) {
-  if (experts < 1 || experts > MOST_EXPERTS) return -1;
+  if (experts < 1 || experts > MOST_EXPERTS || vocab > stride || stride % RL_LANES != 0) return -1;
+  for (int32_t t = 0; t < length; t++)
+    if (targets[t] < 0 || targets[t] >= vocab) return -1;
   for (int32_t t = 0; t < length; t++) {
+    float *each = own + (int64_t)t * experts;
     const float *row[MOST_EXPERTS];
     double speaking[MOST_EXPERTS], usable = 0.0, best = -__builtin_inf(), total = 0.0, likelihood[MOST_EXPERTS];
     int heard = 0;
@@ -352,7 +383,7 @@ int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *cons
       const float value = row[k][targets[t]];
       const int good = value < __builtin_inff();
       if (!good) broken[k] = 1;
-      own[t * experts + k] = value;
+      each[k] = value;
       heard += good;
       speaking[k] = good ? weights[k] : 0.0;
       usable += speaking[k];
@@ -360,8 +391,8 @@ int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *cons
     }
     if (heard == 0) return t;
     for (int k = 0; k < experts; k++) {
-      const int good = own[t * experts + k] < __builtin_inff();
-      likelihood[k] = !good ? 0.0 : best == -__builtin_inf() ? 1.0 : exp_d((double)own[t * experts + k] - best);
+      const int good = each[k] < __builtin_inff();
+      likelihood[k] = !good ? 0.0 : best == -__builtin_inf() ? 1.0 : exp_d((double)each[k] - best);
       total += weights[k] * likelihood[k];
     }
     logprobs[t] = best + log_d(heard < experts ? total / usable : total);

@@ -130,7 +130,8 @@ static void product(const rl_matrix *w, int transposed, const float *x, int64_t 
         const int own = (rows - row + blocks - block - 1) / (blocks - block);
         t.x = x + row * ldx + k;
         t.y = y + row * ldy + panel * LANES;
-        (panels > 1 ? wide : narrow)[own - 1][half](&t);
+        const tile_function multiply = panels > 1 ? wide[own - 1][half] : narrow[own - 1][half];
+        multiply(&t);
         row += own;
       }
     }

@@ -15,6 +15,7 @@
 #include "lanes.h"
 
 #define MOST_ORDERS 8
+#define MOST_TOKENS (1 << 24)
 #define NONE (-1)
 
 /* What followed one context. `place`: of the newest token that did. */
@@ -211,7 +212,10 @@ int32_t rl_memory_read(rl_memory *m, int32_t experts, int64_t stride, const floa
 rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const int32_t *order,
                          const float *discounts) {
   rl_memory *m = calloc(1, sizeof *m);
-  if (m == NULL || orders < 1 || orders > MOST_ORDERS || capacity < 1 || vocab < 1) return free(m), NULL;
+  if (m == NULL || orders < 1 || orders > MOST_ORDERS || capacity < 1 || capacity > MOST_TOKENS || vocab < 1)
+    return free(m), NULL;
+  for (int o = 0; o < orders; o++)
+    if (order[o] < 1 || order[o] > MOST_TOKENS || (o > 0 && order[o] <= order[o - 1])) return free(m), NULL;
   m->capacity = capacity, m->vocab = vocab, m->orders = orders;
   memcpy(m->order, order, orders * sizeof *order);
   memcpy(m->discount, discounts, orders * sizeof *m->discount);

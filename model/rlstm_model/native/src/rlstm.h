@@ -123,7 +123,9 @@ typedef struct rl_pool rl_pool;
 RL_API rl_pool *rl_pool_new(int32_t threads);
 RL_API void rl_pool_free(rl_pool *pool);
 
-/* Read a window in every row, and learn from it where a row wants that. 0, or -1 when memory ran out. */
+/* Read a window in every row, and learn from it where a row wants that. `temperature` multiplies the logits. 0; -1 when
+ * memory ran out; -2, with nothing done, for rows that do not fit, ids outside the vocabulary, or a temperature that is
+ * none. */
 RL_API int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_row *row, float temperature);
 
 /* Pack the sum of a matrix [n, m] and, unless it is NULL, of `delta` [n, m], all float32, as an rl_matrix has it; its
@@ -139,7 +141,8 @@ RL_API void rl_pack(const float *matrix, const float *delta, int32_t n, int32_t 
  * ranks      [length] of the targets, and entropies [length]: both or NULL
  * mixed      [length, stride] whole distributions, or NULL; wanted with ranks alone
  * broken     [experts], set to 1 for experts that computed no distribution of some token
- * Returns the number of tokens before the first at which every expert was broken. */
+ * Returns the number of tokens before the first at which every expert was broken; -1, with nothing done, for targets
+ * outside the vocabulary, or another number of experts than 1 to 64. */
 RL_API int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const float *const *log_probs, int32_t length,
                       const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
                       int32_t *ranks, float *entropies, float *mixed, uint8_t *broken);
@@ -166,5 +169,8 @@ RL_API const char *rl_identity(void);
 
 /* The instruction set that was chosen: "avx512", "avx2", "neon", "portable". */
 RL_API const char *rl_instructions(void);
+
+/* The digest of these sources, which the build gives; a library of others is refused. */
+RL_API const char *rl_sources(void);
 
 #endif

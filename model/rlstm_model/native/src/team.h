@@ -19,7 +19,8 @@ void rl_barrier(rl_team *team);
 
 /* A growing piece of memory that is handed out from its beginning again for every window. */
 typedef struct {
-  char *memory;
+  char *memory; /* 64-byte aligned, within `whole`, which was allocated */
+  void *whole;
   int64_t size, used;
 } rl_arena;
 

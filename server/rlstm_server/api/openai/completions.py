@@ -22,7 +22,7 @@ from rlstm_server.api import problems
 from rlstm_server.api.answers import respond
 from rlstm_server.api.bodies import StrictRoute
 from rlstm_server.api.dependencies import ContextDep, RequestContext
-from rlstm_server.api.events import Texts, frame, open_stream, take_in
+from rlstm_server.api.events import TOKEN_NUMBERS, Texts, frame, open_stream, take_in
 from rlstm_server.api.openai.models import ModelPath, Named, encode, resolve
 from rlstm_server.api.openai.schemas import CompletionIn, CompletionOut, Documented, Lenient, envelopes
 from rlstm_server.api.openai.tokens import (
@@ -45,9 +45,6 @@ from rlstm_server.schemas.generation import (
 )
 from rlstm_server.schemas.text import EngineIdentity, Passage
 
-ENTRY_NUMBERS = 3
-"""So many numbers' memory an entry takes beside its own and those of the alternatives: id, string, offset."""
-
 DONE: Final = b"data: [DONE]\n\n"
 
 TOKENS: Final = 1_024
@@ -66,7 +63,7 @@ async def complete(body: CompletionIn, context: ContextDep) -> Response:
     numbers, limit = body.most_entries * (1 + body.top), context.limits.score_numbers
     if numbers > limit:
         raise TooLarge("n x tokens x (1 + logprobs) of all prompts", numbers, limit)
-    context.held.expect(numbers + ENTRY_NUMBERS * body.most_entries)
+    context.held.expect(numbers + TOKEN_NUMBERS * body.most_entries)
     events = context.engine.complete(_request(body, named, context))
     head, vocab = _head(named), named.served.vocab
     if body.stream:

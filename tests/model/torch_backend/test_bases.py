@@ -2,15 +2,14 @@
 
 import pytest
 import torch
+from tests.model import drawn
 
-from rlstm_model.adaptation.calibration import measure_rms
-from rlstm_model.torch_backend.bases import (
-    GradientAxes,
-    GradientSquares,
-    SubspaceStatistics,
-    collect,
-)
+from rlstm_model.adaptation.calibration import GradientStatistics
+from rlstm_model.native.packed import Axes
+from rlstm_model.torch_backend.backend import _fast_weights
+from rlstm_model.torch_backend.bases import GradientAxes, GradientSquares, collect
 from rlstm_model.torch_backend.factors import segment_gradients
+from rlstm_model.torch_backend.full import measure_rms
 from rlstm_model.torch_backend.subspace import Basis
 
 SEGMENT, BOS = 4, 1  # those of the gradients by hand
@@ -50,14 +49,11 @@ def case(tiny_model, text):
 
 
 @pytest.fixture
-def dense(by_hand, calibration):
+def dense(gradients_by_hand):
     """All single segment gradients of texts, by weight name: ``[segments, ..]``."""
 
     def gradients(model, texts):
-        whole = [text[: len(text) // SEGMENT * SEGMENT] for text in texts]
-        flat = [
-            each.gradient_P for own in whole for each in by_hand(model, calibration(model, rate=0.0), own)
-        ]
+        flat = [gradient_P for own in texts for gradient_P in gradients_by_hand(model, own)]
         named = [(name, weight) for name, weight in model.named_parameters() if weight.numel()]
         parts = torch.stack(flat).split([weight.numel() for _, weight in named], 1)
         return {n: part.view(-1, *weight.shape) for (n, weight), part in zip(named, parts, strict=True)}
@@ -110,68 +106,21 @@ def test_rms_of_cores_is_that_of_projected_gradients(case, dense, shape, reducti
         torch.testing.assert_close(rms[name], expected, atol=1e-12, rtol=1e-9)
 
 
-@pytest.fixture
-def measured(case):
-    """Makes a model, texts that its RMS come from, and statistics with four axes a side."""
-
-    def make(**shape):
-        model, first, second = case(**shape)
-        bases = axes_of(model, first, 4)
-        rms = rms_of(model, bases, second)
-        return model, second, SubspaceStatistics(bases, rms)
-
-    return make
-
-
-def elements(space):
-    """What is chosen: weight name, and place in its core or bias, in the order of the fast weights."""
-    chosen_D = torch.zeros(1, space.elements, dtype=torch.bool)
-    chosen_D[0, space.chosen_P] = True
-    return [(n, *place) for n, part in space.split(chosen_D).items() for place in part[0].nonzero().tolist()]
-
-
-def greatest_by_hand(model, rms, num_fast_weights):
-    """The first of all elements: cells' last, the greatest RMS first, in the weight order among equals."""
-    listed = []
-    for name, _ in model.named_parameters():
-        cell = name.startswith("stack") and not name.endswith("bias")
-        places = torch.ones_like(rms[name]).nonzero().tolist() if name in rms else []
-        listed += [(cell, -float(rms[name][tuple(place)]), (name, *place)) for place in places]
-    return {element for *_, element in sorted(listed, key=lambda each: each[:2])[:num_fast_weights]}
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_greatest_are_chosen(measured, shape):
-    """Of few and of many num_fast_weights: the embedding and the biases before any cell, each by RMS."""
-    model, _, found = measured(**shape)
-    for num_fast_weights in (1, 7, 40, 120, sum(part.numel() for part in found.rms.values())):
-        space, _ = found.greatest(model, num_fast_weights)
-        assert space.size == num_fast_weights
-        assert set(elements(space)) == greatest_by_hand(model, found.rms, num_fast_weights)
-
-
-def test_axes_reach_as_far_as_what_is_chosen(measured):
-    """An axis far beyond the last chosen coordinate would cost time for nothing; the others are as measured.
-
-    They are taken in sixteens, as far as there are any.
-    """
-    model, _, found = measured()
-    space, _ = found.greatest(model, 60)
-    chosen = elements(space)
-    for name, basis in space.bases.items():
-        rows, columns = (1 + max(e[side] for e in chosen if e[0] == name) for side in (-2, -1))
-        whole = found.bases[name]
-        rows, columns = (-(-count // 16) * 16 for count in (rows, columns))
-        assert torch.equal(basis.left, whole.left[..., :rows])
-        assert torch.equal(basis.right, whole.right[..., :columns, :])
-
-
-def test_rms_are_those_of_what_sessions_learn_from(measured):
+def test_rms_are_those_of_what_sessions_learn_from(case, gradients_by_hand):
     """The gradients of chosen fast weights at a delta of zero have the RMS that is theirs by statistics."""
-    model, texts, found = measured()
-    space, rms_P = found.greatest(model, 130)
-    state, weights = model.initial_state(1), torch.full((SEGMENT, 1), 1 / SEGMENT, dtype=torch.float64)
-    squares = []
+    model, first, texts = case(dtype=torch.float32)
+    bases = axes_of(model, first, 4)
+    rms = {name: part.numpy() for name, part in rms_of(model, bases, texts).items()}
+    axes = {name: Axes(basis.left.numpy(), basis.right.numpy()) for name, basis in bases.items()}
+    whole = {name: rms.get(name, weight.numpy()) for name, weight in model.named_parameters()}
+    whole = {
+        name: weight.numpy() if name in axes else whole[name] for name, weight in model.named_parameters()
+    }
+    calibration = GradientStatistics(
+        rms=whole, axes=axes, cores={name: rms[name] for name in axes}
+    ).calibration(drawn.rule_of(130))
+    space = _fast_weights(model, calibration)
+    weights, squares = torch.full((SEGMENT, 1), 1 / SEGMENT), []
     for text in texts:
         state, read = model.initial_state(1), torch.tensor([[BOS], *([token] for token in text)])
         for start in range(0, len(text) - SEGMENT + 1, SEGMENT):
@@ -179,16 +128,24 @@ def test_rms_are_those_of_what_sessions_learn_from(measured):
             done = space.learn(None, part[:-1], part[1:], weights, state)
             squares.append(done.gradient_NP[0].square())
             state = done.state
-    torch.testing.assert_close(rms_P, torch.stack(squares).mean(0).sqrt(), atol=1e-12, rtol=0)
+    found = torch.from_numpy(calibration.rms_P)
+    torch.testing.assert_close(found, torch.stack(squares).mean(0).sqrt(), atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("num_fast_weights", [0, -1, 10**6])
-def test_there_must_be_so_many_coordinates(measured, num_fast_weights):
-    """The error says how many there are."""
-    model, _, found = measured()
-    most = sum(part.numel() for part in found.rms.values())
-    with pytest.raises(ValueError, match=f"1 to {most} fast weights, not {num_fast_weights}"):
-        found.greatest(model, num_fast_weights)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_pitfall_27_and_33_rms_by_hand(case, gradients_by_hand, reduction, tied):
+    """Statistics are those of the stated reduction and segment, state carried, tied weights counted once."""
+    model, texts, _ = case(tie_embeddings=tied)
+    rms, count = measure_rms(model, [*texts, [1, 2, 3]], reduction=reduction, **READING)
+    gradients = torch.stack([gradient for own in texts for gradient in gradients_by_hand(model, own)])
+    expected = gradients.square().mean(0).sqrt() * (1 if reduction == "mean" else SEGMENT)
+    assert count == len(gradients)
+    found = torch.cat([part.flatten() for part in rms.values()])
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
+    for few in ([], [[]], [[1, 2, 3]]):
+        with pytest.raises(ValueError, match="segment of 4"):
+            measure_rms(model, few, reduction="mean", **READING)
 
 
 @pytest.mark.parametrize(("dtype", "relative"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
@@ -199,7 +156,8 @@ def test_full_rms_is_measured_as_row_by_row(case, shape, dtype, relative):
     squares = GradientSquares(model)
     count = collect(segment_gradients(model, texts, reduction="mean", **READING), squares)
     found = torch.cat([part.flatten() for part in squares.rms().values()])
-    expected, segments = measure_rms(model, texts, reduction="mean", **READING)
+    each, segments = measure_rms(model, texts, reduction="mean", **READING)
+    expected = torch.cat([part.flatten() for part in each.values()])
     assert count == segments == 22
     torch.testing.assert_close(found, expected, atol=relative * float(expected.mean()), rtol=relative)
 

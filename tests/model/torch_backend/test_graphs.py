@@ -6,18 +6,18 @@ these and no line of Python, on the memory that they had, and it refuses what ca
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from rlstm_model.adaptation.batch_items import DecodeStep, Reader, ScoreChunk
-from rlstm_model.adaptation.batch_step import run_batch
-from rlstm_model.adaptation.padded_rows import PaddedRows
+from tests.model import drawn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rlstm_model.adaptation.state import Cursor
+from rlstm_model.adaptation.backend import Row
 from rlstm_model.network.state import State
+from rlstm_model.torch_backend.backend import TorchBackend
 from rlstm_model.torch_backend.fast_weights import FrozenWeights
 from rlstm_model.torch_backend.full import FullFastWeights
 from rlstm_model.torch_backend.graphs import (
@@ -264,57 +264,26 @@ def test_the_one_used_longest_ago_makes_room(wide_model, subspace):
     assert capture.made == 4
 
 
-# ---- in rounds --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def evaluators(make_evaluator, wide_model):
-    """One that goes the plain way, and one by recordings."""
-    one, other = (make_evaluator(wide_model, rank=8, decay=0.05) for _ in range(2))
-    other.fast_weights = by_graphs(other.fast_weights)
-    other.rows = replace(other.rows, weights=other.fast_weights)
-    return one, other
-
-
-@settings(max_examples=8, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.sampled_from([1, 2, 4]), st.booleans()), min_size=1, max_size=9)
-)
-def test_rounds_by_recordings_are_the_rounds(evaluators, streams):
-    """Streams of any length and expert_config, learning and reading on: the same to the bit."""
-    one, other = (list(observed(evaluator, streams)) for evaluator in evaluators)
-    for (scores, tensors), (expected, kept) in zip(other, one, strict=True):
-        assert torch.equal(scores, expected)
-        assert tensors.keys() == kept.keys()
-        assert all(torch.equal(tensors[name], kept[name]) for name in kept)
-
-
-def observed(evaluator, streams):
-    """Streams side by side, in rounds; of each round and stream, scores and the state."""
-    states = [
-        evaluator.start(experts=experts, static=static or experts > 1) for _, experts, static in streams
-    ]
-    left = [list(range(number, number + length)) for number, (length, *_) in enumerate(streams)]
-    while any(left):
-        going_on = [i for i, ids in enumerate(left) if ids]
-        parts = []
-        for i in going_on:
-            size = SEGMENT - states[i].position % SEGMENT
-            parts.append(evaluator.chunk(states[i], tuple(left[i][:size])))
-            left[i] = left[i][size:]
-        for i, result in zip(going_on, run_batch(parts), strict=True):
-            states[i] = result.state
-            yield result.scores.logprobs, result.state.tensors()
-
-
-def test_static_texts_and_turns_in_rounds(wide_model, text):
-    """Many texts of the served model, and tokens after them."""
-    plain = PaddedRows(FrozenWeights(wide_model), 0.9)
-    rounds = []
-    for rows in (plain, PaddedRows(by_graphs(plain.weights), 0.9)):
-        reader = Reader(rows, None, Cursor(wide_model.initial_state(1), BOS))
-        works = [ScoreChunk(reader, reader.cursor, tuple(text(n, vocab_size=VOCAB))) for n in (1, 4, 7)]
-        sliced = run_batch(works)
-        turns = run_batch([DecodeStep(reader, done.cursor) for done in sliced])
-        rounds.append([*(done.scores.logprobs for done in sliced), *(turn.log_probs_V for turn in turns)])
-    assert_equal(*rounds)
+def test_a_backend_by_recordings_is_the_backend():
+    """Rows of any length, that learn and that do not, in windows of many sizes: the same to the bit."""
+    parameters = drawn.parameters_of(hidden_size=48, vocab_size=VOCAB)
+    calibration = drawn.calibration_of(parameters)
+    one, other = (TorchBackend.of(parameters, calibration, temperature=0.9) for _ in range(2))
+    other._weights = by_graphs(other._weights)
+    generator = np.random.default_rng(3)
+    for count in (9, 1, 20, 2):
+        rows = []
+        for number in range(count):
+            ids = generator.integers(VOCAB, size=1 + (SEGMENT if number % 3 else 1 + number % 2)).tolist()
+            delta = drawn.draw(generator, one.fast_weights, 0.05) if number % 2 else None
+            row = Row(ids[:-1], drawn.draw(generator, (2, one.units), 0.5), delta)
+            rows.append(
+                row._replace(targets=ids[1:], loss_weights=[0.2] * SEGMENT, rate=0.01) if number % 3 else row
+            )
+        for found, expected in zip(other.read(rows), one.read(rows), strict=True):
+            assert found.log_probs_TV.tobytes() == expected.log_probs_TV.tobytes()
+            assert found.states_2U.tobytes() == expected.states_2U.tobytes()
+            if expected.step is not None:
+                assert found.step.delta_P.tobytes() == expected.step.delta_P.tobytes()
+                assert found.step[1:] == expected.step[1:]
+    assert len(other._weights.graphs) == 3

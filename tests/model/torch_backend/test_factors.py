@@ -35,14 +35,12 @@ def whole(gradients, name):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("rows", [2, 8])
-def test_products_of_factors_are_every_segments_gradients(
-    tiny_model, by_hand, calibration, text, shape, rows
-):
+def test_products_of_factors_are_every_segments_gradients(tiny_model, gradients_by_hand, text, shape, rows):
     """For texts of unequal lengths, in their own places: each row's gradient as if it were alone."""
     model = tiny_model(dtype=torch.float64, **shape)
     texts = [text(length, seed=length) for length in (9, 3, 14, 12)]
     longest_first = [texts[2], texts[3], texts[0]]
-    expected = [by_hand(model, calibration(model, rate=0.0), own) for own in longest_first]
+    expected = [gradients_by_hand(model, own) for own in longest_first]
     found = batches(model, texts, rows=rows)
     reads = [
         (row, part)
@@ -54,7 +52,7 @@ def test_products_of_factors_are_every_segments_gradients(
     assert sum(gradients.batch for gradients in found) == len(reads)
     names = [name for name, weight in model.named_parameters() if weight.numel()]
     flat = torch.cat([torch.cat([whole(each, name).flatten(1) for name in names], 1) for each in found])
-    by_row = torch.stack([expected[row][part].gradient_P for row, part in reads])
+    by_row = torch.stack([expected[row][part] for row, part in reads])
     torch.testing.assert_close(flat, by_row, atol=1e-12, rtol=0)
 
 

@@ -1,0 +1,50 @@
+"""What options name: the device that computes, and recipes."""
+
+import json
+from pathlib import Path
+
+import torch
+import typer
+
+from rlstm_model import native
+from rlstm_training.config import Recipe
+from rlstm_training.corpora.texts import on_corpus
+from rlstm_training.recipes import RECIPES
+
+
+def prepare_device(device: str, threads: int | None) -> torch.device:
+    """The device, with CPU threads set. Wrong usage when there is no such device."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+        native.set_threads(threads)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise typer.BadParameter(f"{device!r} is no device", param_hint="--device") from None
+    if chosen.type not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"{device!r} is not supported: cpu, cuda or cuda:N", param_hint="--device")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise typer.BadParameter(f"{device}: this machine has no such CUDA device", param_hint="--device")
+    return chosen
+
+
+def recipe_named(name: str, corpus: str | None) -> Recipe:
+    """A recipe, on another corpus if one is given. Wrong usage when there is no such recipe."""
+    if name not in RECIPES:
+        raise typer.BadParameter(f"{name!r} is no recipe: name one of {', '.join(RECIPES)}")
+    recipe = RECIPES[name]()
+    return recipe if corpus is None else on_corpus(recipe, corpus)
+
+
+def recipe_chosen(name: str | None, file: Path | None, corpus: str | None) -> Recipe:
+    """The recipe named, or that in ``file``, on another corpus if one is given. Wrong usage else."""
+    if (name is None) == (file is None):
+        raise typer.BadParameter(f"name one of {', '.join(RECIPES)}, or a file with --recipe")
+    if name is not None:
+        return recipe_named(name, corpus)
+    assert file is not None
+    try:
+        recipe = Recipe.from_json(json.loads(file.read_text()))
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="--recipe") from error
+    return recipe if corpus is None else on_corpus(recipe, corpus)
