@@ -51,7 +51,7 @@ async def test_what_a_session_is_does_not_change_with_its_text(store, tools):
 
 async def test_the_first_text_is_appended_at_once(engine, tools):
     """Create with a text equals create, then append."""
-    made = await engine.create_session(CreateSession(text=TEXT).by(Call(caller=tools.caller())))
+    made = await engine.create_session(CreateSession(text=TEXT).by(tools.call()))
     talk = await tools.Talk.begin(engine)
 
     assert made.append.columns == (await talk.append(TEXT)).columns
@@ -82,7 +82,7 @@ async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
 async def test_a_session_that_cannot_be_made_is_not_made(engine, tools, fields, error):
     """Bad input is refused before anything exists."""
     with pytest.raises(error):
-        await engine.create_session(CreateSession(**fields).by(Call(caller=tools.caller())))
+        await engine.create_session(CreateSession(**fields).by(tools.call()))
 
     assert (await engine.list_sessions("acme", 10, None)).sessions == ()
 
@@ -91,12 +91,8 @@ async def test_reset_of_both_scores_like_a_new_session(engine, tools):
     """After a reset of both the next text is scored as at the beginning; version and position go on."""
     talk = await tools.Talk.begin(engine)
     first = await talk.append("abcde")
-    reset = await engine.reset(
-        ResetRequest(what="both").by(Call(caller=talk.caller, session=talk.session, key="r"))
-    )
-    repeat = await engine.reset(
-        ResetRequest(what="both").by(Call(caller=talk.caller, session=talk.session, key="r"))
-    )
+    reset = await engine.reset(ResetRequest(what="both").by(talk.call(key="r")))
+    repeat = await engine.reset(ResetRequest(what="both").by(talk.call(key="r")))
     again = await talk.append("abcde")
 
     assert (reset.info.version, reset.info.position, repeat.replayed) == (2, 5, True)
@@ -108,8 +104,8 @@ async def test_reset_of_the_fast_weights_leaves_the_static_scores(engine, tools)
     """Without fast weights, and with the text still read, adapted scores come back to the static ones."""
     talk = await tools.Talk.begin(engine)
     await talk.append("abcdeabcde")
-    await engine.reset(ResetRequest(what="recurrent").by(Call(caller=talk.caller, session=talk.session)))
-    await engine.reset(ResetRequest(what="fast_weights").by(Call(caller=talk.caller, session=talk.session)))
+    await engine.reset(ResetRequest(what="recurrent").by(talk.call()))
+    await engine.reset(ResetRequest(what="fast_weights").by(talk.call()))
     answer = await talk.append("abc")
 
     assert answer.columns.logprobs == answer.columns.static_logprobs
@@ -192,9 +188,7 @@ async def test_every_limit_names_both_numbers(store, tools):
                 9,
             ),
             (
-                engine.score_candidates(
-                    CandidatesRequest(candidates=many).by(Call(caller=talk.caller, session=talk.session))
-                ),
+                engine.score_candidates(CandidatesRequest(candidates=many).by(talk.call())),
                 2,
                 1,
             ),
@@ -216,7 +210,7 @@ async def test_metrics_are_the_sums_of_the_answers(store, tools):
         talks = [await tools.Talk.begin(engine) for _ in range(3)]
         answers = [await talk.append(TEXT * (1 + n), key=f"k{n}") for n, talk in enumerate(talks)]
         await talks[0].append(TEXT, key="k0")
-        scored = await engine.score(ScoreRequest(items=[tools.item(TEXT)]).by(Call(caller=tools.caller())))
+        scored = await engine.score(ScoreRequest(items=[tools.item(TEXT)]).by(tools.call()))
         _, _, ends = await tools.collect(engine.generate(tools.ask()))
 
     tokens = sum(answer.totals.tokens for answer in answers)

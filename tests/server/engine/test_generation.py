@@ -18,7 +18,6 @@ from rlstm_server.schemas.generation import (
     TokenEvent,
 )
 from rlstm_server.schemas.text import AdaptationRequest, Passage, ScoreRequest
-from rlstm_server.schemas.wire import Call
 
 # ---- stop strings, against a slow reference ---------------------------------------------------------------
 
@@ -141,7 +140,7 @@ async def test_logprobs_are_those_of_scoring(engine, tools):
         event async for event in engine.generate(tools.ask(**settings)) if isinstance(event, TokenEvent)
     ]
     tokens = tuple(event.id for event in events)
-    request = ScoreRequest(items=[tools.item(tokens=tokens, context="the ")]).by(Call(caller=tools.caller()))
+    request = ScoreRequest(items=[tools.item(tokens=tokens, context="the ")]).by(tools.call())
     (scored,) = (await engine.score(request)).items
 
     assert [event.logprob for event in events] == pytest.approx(scored.columns.logprobs, abs=1e-5)

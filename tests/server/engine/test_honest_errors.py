@@ -156,7 +156,7 @@ async def test_no_refusal_of_a_creation_says_more_than_is_known(tools, script, t
         await tools.Talk.begin(engine, key="again")
         for key in told:
             store.scripts = {"create": [script]}
-            made = engine.create_session(CreateSession().by(Call(caller=tools.caller(), key=key)))
+            made = engine.create_session(CreateSession().by(tools.call(key=key)))
             try:
                 found[key] = "replayed" if (await made).replayed else "made"
             except (StoreFull, StoreUnavailable) as error:

@@ -18,7 +18,6 @@ from rlstm_server.errors import IdempotencyMismatch, InvalidField, ModelMismatch
 from rlstm_server.schemas.generation import EndEvent
 from rlstm_server.schemas.sessions import CreateSession, ForkRequest, ImportRequest, SessionGenerate
 from rlstm_server.schemas.text import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest, ScoreRequest
-from rlstm_server.schemas.wire import Call
 
 # ---- what can be chosen, and what it takes ----------------------------------------------------------------
 
@@ -133,7 +132,7 @@ def worded(tools, words):
 async def everything(tools, engine, model):
     """What one caller gets of a model: a score, a continuation, and what a session learns."""
     item = tools.item(TEXT)
-    scored = await engine.score(ScoreRequest(model=model, items=[item]).by(Call(caller=tools.caller())))
+    scored = await engine.score(ScoreRequest(model=model, items=[item]).by(tools.call()))
     ask = tools.altered(tools.ask("the "), model=model)
     written, _, _ = await tools.collect(engine.generate(ask))
     talk = await tools.Talk.begin(engine, model=model)
@@ -170,7 +169,7 @@ async def test_a_session_keeps_its_model(tools, store, first, other):
         there = talk.at(engine)
         assert await there.probe() == probe
         assert ((await there.info()).model, (await there.info()).fingerprint) == ("other", "f1")
-        fork = await engine.fork(ForkRequest().by(Call(caller=talk.caller, session=talk.session)))
+        fork = await engine.fork(ForkRequest().by(talk.call()))
         exported = await engine.export(talk.caller, talk.session)
         data = exported.data
         brought = await engine.import_session(ImportRequest(caller=talk.caller, data=data))
@@ -198,7 +197,7 @@ async def test_a_session_of_a_model_that_is_not_served_is_refused(tools, store, 
 async def test_a_key_is_of_one_model(tools, store, first, other):
     """The same creation for another model is another request; repeated, it names the model again."""
     async with tools.engine_on(store, served=first, others=(other,)) as engine:
-        request = CreateSession(model="other").by(Call(caller=tools.caller(), key="k"))
+        request = CreateSession(model="other").by(tools.call(key="k"))
         made, again = [await engine.create_session(request) for _ in range(2)]
         assert (again.info.id, again.identity, again.replayed) == (made.info.id, other.identity, True)
         with pytest.raises(IdempotencyMismatch):
@@ -211,9 +210,7 @@ async def test_a_text_that_a_session_writes_says_whose_it_is(tools, store, first
     async with tools.engine_on(store, served=first, others=(other,)) as engine:
         talk = await tools.Talk.begin(engine, model="other")
         await talk.append(TEXT)
-        request = SessionGenerate(max_tokens=5, seed=3, commit=commit).by(
-            Call(caller=talk.caller, session=talk.session, key="k")
-        )
+        request = SessionGenerate(max_tokens=5, seed=3, commit=commit).by(talk.call(key="k"))
         for _ in range(2):
             async with aclosing(engine.generate_in_session(request)) as events:
                 ends = [event async for event in events if isinstance(event, EndEvent)]
@@ -249,7 +246,7 @@ def test_names_and_models_are_each_there_once(tools, first, other):
 
 async def test_a_repeated_creation_gets_its_first_answer(tools, store, first, other):
     """From a server with another first model, and from one that has not the model: the session is there."""
-    asked = CreateSession(adaptation=tools.asked()).by(Call(caller=tools.caller(), key="k"))
+    asked = CreateSession(adaptation=tools.asked()).by(tools.call(key="k"))
     named = tools.altered(asked, key="n", model="other")
     async with tools.engine_on(store, served=other) as engine:
         made = [await engine.create_session(request) for request in (asked, named)]
@@ -269,7 +266,7 @@ async def test_a_repeated_creation_gets_its_first_answer(tools, store, first, ot
 
 async def test_a_creation_that_cannot_be_made_any_more_was_made(tools, store, first, other):
     """Where the first model has no such rule now, that is no reason to say that nothing was applied."""
-    request = CreateSession(adaptation=tools.asked(kind="subspace")).by(Call(caller=tools.caller(), key="k"))
+    request = CreateSession(adaptation=tools.asked(kind="subspace")).by(tools.call(key="k"))
     async with tools.engine_on(store, served=other) as engine:
         made = await engine.create_session(request)
     async with tools.engine_on(store, served=replace(first, calibrated=None)) as engine:
@@ -287,9 +284,7 @@ async def test_a_stored_text_is_told_again_without_its_model(tools, store, first
             if served is other:
                 talk = await tools.Talk.begin(engine)
                 await talk.append(TEXT)
-            request = SessionGenerate(max_tokens=5, seed=3, commit=True).by(
-                Call(caller=talk.caller, session=talk.session, key="k")
-            )
+            request = SessionGenerate(max_tokens=5, seed=3, commit=True).by(talk.call(key="k"))
             async with aclosing(engine.generate_in_session(request)) as events:
                 *tokens, end = [event async for event in events]
             ends.append((len(tokens), end.version, end.replayed, end.identity))

@@ -19,7 +19,6 @@ from rlstm_server.errors import (
 )
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import Candidate, CandidatesRequest
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import Limits, Stale
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
@@ -103,13 +102,13 @@ async def test_a_repeat_gets_the_first_answer_whole(store, tools):
     metrics = Metrics()
     async with tools.engine_on(store) as one, tools.engine_on(store, metrics=metrics) as two:
         talk = await tools.Talk.begin(one)
-        first = [await talk.append(TEXT * n, key=f"k{n}") for n in range(1, 6)]
-        again = [await talk.at(two).append(TEXT * n, key=f"k{n}") for n in range(1, 6)]
+        first = [await talk.append(TEXT * n, key=f"k{n}") for n in (1, 3)]
+        again = [await talk.at(two).append(TEXT * n, key=f"k{n}") for n in (1, 3)]
         for answer, repeat in zip(first, again, strict=True):
             known = replace(repeat, replayed=False, timings=answer.timings, expires_at=answer.expires_at)
             assert (repeat.replayed, known) == (True, answer)
-        assert (await talk.info()).position == 15 * len(TEXT)
-        assert tools.value(metrics, "idempotent_replays_total", result="replayed") == 5
+        assert (await talk.info()).position == 4 * len(TEXT)
+        assert tools.value(metrics, "idempotent_replays_total", result="replayed") == 2
         assert tools.value(metrics, "tokens_total", kind="scored") == 0
 
 
@@ -248,9 +247,7 @@ async def test_a_read_never_answers_from_an_older_version(store, tools):
         await talk.at(two).append(TEXT)
 
         assert await talk.probe() == await talk.at(two).probe()
-        request = CandidatesRequest(candidates=[Candidate(id="p", text="x")], min_version=2).by(
-            Call(caller=talk.caller, session=talk.session)
-        )
+        request = CandidatesRequest(candidates=[Candidate(id="p", text="x")], min_version=2).by(talk.call())
         with pytest.raises(VersionMismatch):
             await one.score_candidates(request)
 

@@ -20,7 +20,6 @@ from rlstm_server.errors import (
 from rlstm_server.schemas.generation import EndEvent
 from rlstm_server.schemas.sessions import SessionGenerate
 from rlstm_server.schemas.text import EngineLimits
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import Limits
 
 # ---- texts that break off and go on -----------------------------------------------------------------------
@@ -46,7 +45,7 @@ class Counting(MemoryStore):
 
 
 def kept(talk, *, max_tokens=70, seed=3, key="g", penalty=1.0, **fields):
-    call = Call(caller=talk.caller, session=talk.session, key=key, after=fields.pop("after", None))
+    call = talk.call(key=key, after=fields.pop("after", None))
     return SessionGenerate(
         max_tokens=max_tokens, seed=seed, repetition_penalty=penalty, **({"commit": True} | fields)
     ).by(call)
@@ -284,9 +283,7 @@ async def test_a_kept_text_takes_half_of_the_remembered_operations_at_most(engin
 
 
 def request(talk, *, max_tokens=40, seed=3, stop=(), **fields):
-    call = Call(
-        caller=talk.caller,
-        session=talk.session,
+    call = talk.call(
         key=fields.pop("key", None),
         if_match=fields.pop("if_match", None),
     )

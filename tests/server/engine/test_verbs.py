@@ -12,7 +12,6 @@ from rlstm_server.schemas.sessions import (
     SnapshotRequest,
     UpdateRequest,
 )
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_store import RedisStore
 
@@ -51,17 +50,17 @@ def running(store, served, tools):
 
 
 async def take(talk, name="here", **fields):
-    request = SnapshotRequest(name=name).by(Call(caller=talk.caller, session=talk.session, **fields))
+    request = SnapshotRequest(name=name).by(talk.call(**fields))
     return (await talk.engine.take_snapshot(request)).snapshot
 
 
 async def restore(talk, name="here", **fields):
-    request = RestoreRequest(snapshot=name).by(Call(caller=talk.caller, session=talk.session, **fields))
+    request = RestoreRequest(snapshot=name).by(talk.call(**fields))
     return await talk.engine.restore(request)
 
 
 async def fork(talk, tools, **fields):
-    made = await talk.engine.fork(ForkRequest(**fields).by(Call(caller=talk.caller, session=talk.session)))
+    made = await talk.engine.fork(ForkRequest(**fields).by(talk.call()))
     return tools.Talk(talk.engine, made.info.id)
 
 
@@ -106,7 +105,7 @@ async def test_a_fork_does_not_go_with_its_source(running, tools):
     async with running() as engine:
         talk = await tools.Talk.begin(engine)
         await talk.append(TEXT)
-        request = ForkRequest().by(Call(caller=talk.caller, session=talk.session, key="fork"))
+        request = ForkRequest().by(talk.call(key="fork"))
         made = await engine.fork(request)
         await engine.delete("acme", talk.session)
         again = await engine.fork(request)
@@ -139,11 +138,9 @@ async def test_settings_and_resets_live_in_the_history(running, tools):
     async with running() as one:
         talk = await tools.Talk.begin(one)
         await talk.append(TEXT)
-        update = UpdateRequest(learning=False, metadata={"n": 1}).by(
-            Call(caller=talk.caller, session=talk.session, key="u")
-        )
+        update = UpdateRequest(learning=False, metadata={"n": 1}).by(talk.call(key="u"))
         first = await one.update(update)
-        reset = ResetRequest(what="both").by(Call(caller=talk.caller, session=talk.session, key="r"))
+        reset = ResetRequest(what="both").by(talk.call(key="r"))
         cleared = await one.reset(reset)
         score = await talk.probe()
     async with running() as two:
