@@ -31,10 +31,10 @@ from rlstm_training.commands.console import (
     Model,
     Threads,
     command,
-    prepare_device,
     show_json,
     show_table,
 )
+from rlstm_training.commands.given import prepare_device
 
 COUNTS = (256, 1_024, 4_096)
 

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-READ, LEARNED, RELATIVE = 2e-5, 1e-2, 4e-6
+READ, LEARNED = (2e-5, 4e-6), (1e-2, 1e-4)
+"""Absolute, or relative to the number: of each a sum over many tokens needs the second."""
 _READ = re.compile(
     r"(library\.[^.]+\.(score|generate)|exchanges\.(score|generate|completion|logprob)|"
     r"commands\.(score|generate|evaluate \S+ static))(?!.*(adapt|learner))"
@@ -49,7 +50,8 @@ def differences(old: Any, new: Any, *, exact: bool, path: str = "") -> Iterator[
     """Each place where two nests differ, with both sides."""
     if isinstance(old, dict) and isinstance(new, dict):
         if not exact and "digest" in old and "digest" in new:
-            near = old["length"] * _tolerance(path)
+            absolute, relative = _tolerance(path)
+            near = old["length"] * absolute, relative
             if old["length"] != new["length"] or not _equal(old.get("sum"), new.get("sum"), near):
                 yield path, _short(old), _short(new)
             return
@@ -72,14 +74,14 @@ def _label(part: Any, index: int) -> str:
     return str(part["name"]) if isinstance(part, dict) and "name" in part else str(index)
 
 
-def _tolerance(path: str) -> float:
+def _tolerance(path: str) -> tuple[float, float]:
     return READ if _READ.match(path) else LEARNED
 
 
-def _equal(old: Any, new: Any, near: float | None) -> bool:
+def _equal(old: Any, new: Any, near: tuple[float, float] | None) -> bool:
     numbers = all(isinstance(side, int | float) and not isinstance(side, bool) for side in (old, new))
     if numbers and near is not None:
-        return math.isclose(old, new, rel_tol=RELATIVE, abs_tol=near)
+        return math.isclose(old, new, abs_tol=near[0], rel_tol=near[1])
     return bool(old == new)
 
 
@@ -166,7 +168,7 @@ def main() -> int:
     old, new = restated(old, words, chosen.but), restated(new, {}, chosen.but)
     same = old.get("identity") == new.get("identity")
     exact = same and not chosen.near
-    print("numbers:", "to the last bit" if exact else f"within {READ}, and {LEARNED} after learning")
+    print("numbers:", "to the last bit" if exact else f"within {READ[0]}, and {LEARNED[0]} after learning")
     count = 0
     for part in sorted((old.keys() & new.keys()) - {"identity"}):
         if chosen.part and part not in chosen.part:

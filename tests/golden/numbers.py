@@ -89,6 +89,6 @@ def _objects(said: str) -> list[str]:
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        dropped = {"seconds", "tokens_per_second", "bytes_per_second", "file", "model", "checkpoint"}
+        dropped = {"seconds", "tokens_per_second", "bytes_per_second", "file", "model", "checkpoint", "date"}
         return {name: _without_times(part) for name, part in value.items() if name not in dropped}
     return [_without_times(part) for part in value] if isinstance(value, list) else value

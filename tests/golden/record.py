@@ -7,6 +7,7 @@ of the commit's environment.
 """
 
 import argparse
+import json
 import os
 import shutil
 import tempfile
@@ -56,7 +57,8 @@ def main() -> None:
     parts, recorded = chosen.part or PARTS, dict[str, Any]()
 
     def write(name: str, value: Any) -> None:
-        recorded[name] = value
+        # Where it was recorded tells nothing about the commit.
+        recorded[name] = json.loads(json.dumps(value).replace(str(work), "<work>"))
         save(chosen.out, recorded)
         print(name, "recorded", flush=True)
 

@@ -29,9 +29,6 @@ MAX_BAD_STEPS = 3
 _ELEMENTS_AT_ONCE = 1 << 24
 
 
-# ---- items ------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Learner:
     """A model under a calibration, without any stream of its own.
@@ -118,9 +115,6 @@ class DecodeStep:
 
 
 BatchItem: TypeAlias = ObserveChunk | ScoreChunk | DecodeStep
-
-
-# ---- results ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -304,9 +298,6 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
         inputs = (state.start.last, *whole[:-1])
         rows.append(Row(inputs, states_2U, delta_P, whole, loss_weights, rate))
     return rows
-
-
-# ---- scores -----------------------------------------------------------------------------------------------
 
 
 def _follow(

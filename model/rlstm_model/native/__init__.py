@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.native.library import NativeUnavailable, library
-from rlstm_model.native.packed import Floats, PackedModel, RowStruct, StepStruct, padded, with_room
+from rlstm_model.native.packed import Floats, PackedModel, padded, with_room
+from rlstm_model.native.structures import RowStruct, StepStruct
 
 __all__ = [
     "Mixed",

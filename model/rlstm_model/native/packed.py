@@ -1,4 +1,4 @@
-"""A model packed for the native core: the structures of `src/rlstm.h`, and what they point to.
+"""A model packed for the native core: what its structures point to.
 
 Everything is padded to LANES values: every vector, every block of gates, both sides of every matrix. Padding
 is zero and stays zero. Shape suffixes: N rows of a matrix, M columns, R and Q axes, P fast weights, D
@@ -6,7 +6,6 @@ elements of all cores and biases, T tokens, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -14,122 +13,11 @@ from numpy.typing import NDArray
 
 from rlstm_model.config import ModelConfig
 from rlstm_model.native.library import library
+from rlstm_model.native.structures import BiasStruct, LayerStruct, MatrixStruct, ModelStruct, WeightStruct
 
 LANES: Final = 16
 
 Floats = NDArray[np.float32]
-
-
-class _Matrix(Structure):
-    _fields_ = [
-        ("n", c_int32),
-        ("m", c_int32),
-        ("half", c_int32),
-        ("forward", c_void_p),
-        ("backward", c_void_p),
-    ]
-
-
-class _Weight(Structure):
-    _fields_ = [
-        ("shared", _Matrix),
-        ("left", _Matrix),
-        ("right", _Matrix),
-        ("own", c_int64),
-        ("r", c_int32),
-        ("q", c_int32),
-    ]
-
-
-class _Bias(Structure):
-    _fields_ = [("shared", c_void_p), ("own", c_int64), ("n", c_int32), ("present", c_int32)]
-
-
-class _Layer(Structure):
-    _fields_ = [
-        ("input", c_int32),
-        ("hidden", c_int32),
-        ("low", c_int32),
-        ("x", _Weight),
-        ("h", _Weight),
-        ("u", _Weight),
-        ("c", _Weight),
-        ("bias", _Bias),
-        ("up", POINTER(_Weight)),
-        ("down", POINTER(_Weight)),
-        ("gate", POINTER(_Bias)),
-    ]
-
-
-class _Model(Structure):
-    _fields_ = [
-        *(
-            (name, c_int32)
-            for name in (
-                "vocab",
-                "padded_vocab",
-                "layers",
-                "rlstm",
-                "capped",
-                "rounds",
-                "stacking",
-                "components",
-                "embedding_width",
-                "embedding_half",
-                "feature_width",
-            )
-        ),
-        ("embedding", c_void_p),
-        ("input_left", c_void_p),
-        ("input_right", _Matrix),
-        ("input_own", c_int64),
-        ("input_r", c_int32),
-        ("input_q", c_int32),
-        ("output", _Weight),
-        ("output_bias", _Bias),
-        ("projection", _Weight),
-        ("mixing", _Weight),
-        ("projection_bias", _Bias),
-        ("layer", POINTER(_Layer)),
-        ("fast_weights", c_int64),
-        ("own_size", c_int64),
-        ("half", c_int32),
-        ("whole", c_int32),
-        ("places", c_void_p),
-        ("precision", c_void_p),
-        ("shrink", c_void_p),
-        ("shrink_all", c_float),
-        ("max_norm", c_float),
-    ]
-
-
-class RowStruct(Structure):
-    """One row of a window: addresses and a length."""
-
-    _fields_ = [
-        *(
-            (name, c_void_p)
-            for name in (
-                "delta",
-                "delta_after",
-                "gradient",
-                "state",
-                "ids",
-                "targets",
-                "loss",
-                "log_probs",
-            )
-        ),
-        ("length", c_int32),
-        ("rate", c_float),
-        ("step", c_void_p),
-    ]
-
-
-class StepStruct(Structure):
-    """What became of a row's step."""
-
-    _fields_ = [("norm", c_float), ("gradient_norm", c_float), ("scale", c_float), ("taken", c_int32)]
 
 
 def padded(size: int) -> int:
@@ -275,7 +163,7 @@ class PackedModel:
 
     def _matrix(
         self, weight_NM: NDArray[Any], rows: int, columns: int, name: str = "", index: int = 0
-    ) -> _Matrix:
+    ) -> MatrixStruct:
         """``rows`` and ``columns`` are the blocks of each side, which are padded one by one.
 
         ``name`` and ``index``: whose whole weights may be laid over it.
@@ -291,17 +179,17 @@ class PackedModel:
             forward, backward = forward.astype(np.float16), backward.astype(np.float16)
         if self._space.whole:
             self._laid.append((name, index, lambda part: _pack(dense, part, blocks, forward, backward)))
-        return _Matrix(n, m, int(half), self._keep(forward), self._keep(backward))
+        return MatrixStruct(n, m, int(half), self._keep(forward), self._keep(backward))
 
-    def _weight(self, name: str, rows: int, columns: int, index: int | None = None) -> _Weight:
+    def _weight(self, name: str, rows: int, columns: int, index: int | None = None) -> WeightStruct:
         weight = self._weights[name] if index is None else self._weights[name][index]
         shared = self._matrix(weight, rows, columns, name, index or 0)
         if self._space.whole:
             own = self._claim(name, weight.shape, (rows, columns))
-            return _Weight(shared, _Matrix(), _Matrix(), own, 0, 0)
+            return WeightStruct(shared, MatrixStruct(), MatrixStruct(), own, 0, 0)
         axes = self._space.axes.get(name)
         if axes is None:
-            return _Weight(shared, _Matrix(), _Matrix(), -1, 0, 0)
+            return WeightStruct(shared, MatrixStruct(), MatrixStruct(), -1, 0, 0)
         left, right = axes if index is None else (axes.left[index], axes.right[index])
         _check_axes(name, left, right, weight.shape)
         own = self._claim(name, (left.shape[1], right.shape[0]), (1, 1))
@@ -309,12 +197,12 @@ class PackedModel:
             self._matrix(_single(left), rows, 1),
             self._matrix(_single(right), 1, columns),
         )
-        return _Weight(shared, left_matrix, right_matrix, own, left_matrix.m, right_matrix.n)
+        return WeightStruct(shared, left_matrix, right_matrix, own, left_matrix.m, right_matrix.n)
 
-    def _bias(self, name: str, blocks: int, index: int | None = None, fill: float = 0.0) -> _Bias:
+    def _bias(self, name: str, blocks: int, index: int | None = None, fill: float = 0.0) -> BiasStruct:
         bias = self._weights.get(name)
         if bias is None:
-            return _Bias(None, -1, 0, 0)
+            return BiasStruct(None, -1, 0, 0)
         values = bias if index is None else bias[index]
         whole = np.full((blocks, padded(len(values) // blocks)), fill, np.float32)
         whole[:, : len(values) // blocks] = values.reshape(blocks, -1)
@@ -323,7 +211,7 @@ class PackedModel:
             own = self._claim(name, values.shape, (blocks,))
         if self._space.whole:
             self._laid.append((name, index or 0, _adding(whole[:, : len(values) // blocks])))
-        return _Bias(self._keep(whole), own, whole.size, 1)
+        return BiasStruct(self._keep(whole), own, whole.size, 1)
 
     def _claim(self, name: str, shape: tuple[int, ...], blocks: tuple[int, ...]) -> int:
         """A place among a row's fast weights for an array of a shape; tied matrices have one."""
@@ -333,7 +221,7 @@ class PackedModel:
         self._size += int(np.prod(sides))
         return offset
 
-    def _build(self) -> _Model:
+    def _build(self) -> ModelStruct:
         config, weights = self.config, self._weights
         embedding = weights["embedding.input"]
         width = embedding.shape[1]
@@ -342,7 +230,7 @@ class PackedModel:
         rows[:, :width] = embedding
         if self._space.whole:
             self._laid.append(("embedding.input", 0, _adding(rows[:, :width])))
-        model = _Model(
+        model = ModelStruct(
             vocab=config.vocab_size,
             padded_vocab=padded(config.vocab_size),
             layers=config.num_layers,
@@ -369,11 +257,11 @@ class PackedModel:
             self._mixture(model)
         layers = [self._layer(layer) for layer in range(config.num_layers)]
         _check(model, layers)
-        model.layer = (_Layer * len(layers))(*layers)
+        model.layer = (LayerStruct * len(layers))(*layers)
         self._kept.append(layers)
         return model
 
-    def _input(self, model: _Model) -> None:
+    def _input(self, model: ModelStruct) -> None:
         name, embedding = "embedding.input", self._weights["embedding.input"]
         if self._space.whole:
             model.input_own = self._claim(name, embedding.shape, (1, 1))
@@ -389,23 +277,25 @@ class PackedModel:
         model.input_own = self._claim(name, (axes.left.shape[1], axes.right.shape[0]), (1, 1))
         model.input_r, model.input_q = left.shape[1], model.input_right.n
 
-    def _mixture(self, model: _Model) -> None:
+    def _mixture(self, model: ModelStruct) -> None:
         components, width = self.config.softmax_components, self.config.hidden_size
         prefix = "embedding.mixture."
         projection = self._weights[f"{prefix}projection"].reshape(components * width, width)
-        model.projection = _Weight(self._matrix(projection, components, 1), _Matrix(), _Matrix(), -1, 0, 0)
+        model.projection = WeightStruct(
+            self._matrix(projection, components, 1), MatrixStruct(), MatrixStruct(), -1, 0, 0
+        )
         mixing = self._matrix(self._weights[f"{prefix}weights"], 1, 1)
-        model.mixing = _Weight(mixing, _Matrix(), _Matrix(), -1, 0, 0)
+        model.mixing = WeightStruct(mixing, MatrixStruct(), MatrixStruct(), -1, 0, 0)
         bias = self._weights[f"{prefix}projection_bias"]
         whole = np.zeros((components, padded(width)), np.float32)
         whole[:, :width] = bias
-        model.projection_bias = _Bias(self._keep(whole), -1, whole.size, 1)
+        model.projection_bias = BiasStruct(self._keep(whole), -1, whole.size, 1)
 
-    def _layer(self, number: int) -> _Layer:
+    def _layer(self, number: int) -> LayerStruct:
         config, prefix = self.config, f"stack.layers.{number}."
         rlstm, rounds = config.cell == "rlstm", range(config.mogrifier_rounds)
-        nothing = _Weight(_Matrix(), _Matrix(), _Matrix(), -1, 0, 0)
-        layer = _Layer(
+        nothing = WeightStruct(MatrixStruct(), MatrixStruct(), MatrixStruct(), -1, 0, 0)
+        layer = LayerStruct(
             x=self._weight(f"{prefix}x", 2 if rlstm else 4, 1),
             h=self._weight(f"{prefix}h", 3 if rlstm else 4, 1),
             u=self._weight(f"{prefix}u", 1, 1) if rlstm else nothing,
@@ -414,13 +304,13 @@ class PackedModel:
         )
         layer.input, layer.hidden = layer.x.shared.m, layer.h.shared.m
         up = [self._weight(f"{prefix}mogrifier_up", 1, 1, k) for k in rounds]
-        layer.up = (_Weight * len(up))(*up)
+        layer.up = (WeightStruct * len(up))(*up)
         if config.mogrifier_rank and rounds:
             down = [self._weight(f"{prefix}mogrifier_down", 1, 1, k) for k in rounds]
-            layer.down = (_Weight * len(down))(*down)
+            layer.down = (WeightStruct * len(down))(*down)
             layer.low = down[0].shared.n
         gates = [self._bias(f"{prefix}mogrifier_bias", 1, k) for k in rounds]
-        layer.gate = (_Bias * len(gates))(*gates)
+        layer.gate = (BiasStruct * len(gates))(*gates)
         return layer
 
     def _places(self) -> NDArray[np.int64]:
@@ -437,7 +327,7 @@ class PackedModel:
         return np.concatenate(places) if places else np.empty(0, np.int64)
 
 
-def _check(model: _Model, layers: Sequence[_Layer]) -> None:
+def _check(model: ModelStruct, layers: Sequence[LayerStruct]) -> None:
     """Raise ValueError unless each vector is as wide as what reads it."""
     width = model.embedding_width
     for number, layer in enumerate(layers):

@@ -4,11 +4,13 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.model import drawn
 
 from rlstm_model.adaptation.backend import NativeBackend
-from rlstm_model.adaptation.calibration import CalibrationSet, NotCalibrated
-from rlstm_model.native.packed import Axes
+from rlstm_model.adaptation.calibration import Calibration, CalibrationSet, NotCalibrated
+from rlstm_model.native.packed import Axes, Space
 
 PARAMETERS = drawn.parameters_of()
 SHAPES = [{}, {"tie_embeddings": True}, {"cell": "lstm", "mogrifier_rank": 0}, {"mogrifier_rounds": 0}]
@@ -131,9 +133,39 @@ def test_what_does_not_fit_is_refused(statistics):
     ):
         with pytest.raises(ValueError, match=says):
             of.calibration(drawn.rule_of(size, kind=kind))
-    zero = replace(drawn.calibration_of(PARAMETERS), rms_P=np.zeros(3, np.float32))
+
+
+def under(rms, **changes):
+    """A calibration of so many fast weights."""
+    rms_P = np.array(rms, np.float32)
+    return Calibration(config=drawn.rule_of(len(rms_P), **changes), rms_P=rms_P, space=Space({}, ()))
+
+
+@given(
+    st.lists(st.just(0.0) | st.floats(0.0625, 2, width=32), min_size=1, max_size=6).filter(any),
+    st.floats(0, 60),
+    st.floats(0.01, 3),
+    st.floats(0.01, 3),
+)
+def test_a_rule_is_the_formula(rms, decay, epsilon, ratio):
+    """docs/adaptation.md §1, one weight at a time: the clipped pull, epsilon times the mean RMS, the limit.
+
+    Weights without statistics take bounded steps, and nothing of them decays (pitfall 29).
+    """
+    rule = under(rms, decay=decay, epsilon=epsilon, max_norm_ratio=ratio).rule(7.0)
+    mean = sum(rms) / len(rms)
+    np.testing.assert_allclose(rule.precision_P, [1 / (r + epsilon * mean) for r in rms], rtol=1e-5)
+    pull = [min(1.0, decay * r / mean) for r in rms]
+    np.testing.assert_allclose(np.broadcast_to(rule.shrink_P, len(rms)), pull, rtol=1e-5, atol=1e-30)
+    assert rule.max_norm == pytest.approx(7.0 * ratio)
+    plain = under(rms, rule="sgd", decay=decay, max_norm_ratio=ratio).rule(7.0)
+    assert (plain.precision_P, plain.shrink_P, plain.max_norm) == (None, min(1.0, decay), rule.max_norm)
+
+
+def test_statistics_that_are_all_zero_carry_no_rule_that_divides():
     with pytest.raises(ValueError, match="all zero"):
-        zero.rule(1.0)
+        under([0.0, 0.0]).rule(1.0)
+    assert under([0.0, 0.0], rule="sgd").rule(1.0).precision_P is None
 
 
 @pytest.mark.parametrize("kind", ["subspace", "full", "output_bias"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.model import drawn
 
-from rlstm_model.adaptation.batch import DecodeStep, ScoreChunk, run_batch
+from rlstm_model.adaptation.batch import DecodeStep, ObservedChunk, ScoreChunk, restart, run_batch
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
 from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.adaptation.state import NonFiniteState
@@ -119,6 +119,14 @@ def test_without_rate_and_decay_it_is_the_frozen_model(make_evaluator, observe, 
     assert seen.state.delta_KP is None
 
 
+@pytest.mark.parametrize("rule", [{"rate": 0.0, "decay": 0.5}, {"rate": 1e-30}], ids=str)
+def test_steps_that_change_nothing_leave_the_frozen_model(make_evaluator, observe, text, rule):
+    """By the learning pass too the scores are the static ones, to the last bit."""
+    seen = observe(make_evaluator(**rule), text(23))
+    assert seen.state.updates == 5
+    assert seen.logprobs.tobytes() == seen.static.tobytes()
+
+
 def test_rate_scale_multiplies_the_rate(make_evaluator, observe, text):
     one, other = make_evaluator(rate=0.02), make_evaluator(rate=0.06)
     first, second = observe(one, text(23), rate_scale=3.0), observe(other, text(23))
@@ -158,8 +166,10 @@ def test_what_may_not_be_learned_from_is_not(evaluator, observe, text):
 
 def test_ids_outside_the_vocabulary_and_no_tokens(evaluator):
     state = evaluator.start()
-    with pytest.raises(InvalidToken):
-        evaluator.observe(state, [3, 19])
+    for bad in (-1, 19, -100, 2**40):
+        with pytest.raises(InvalidToken) as raised:
+            evaluator.observe(state, [3, bad])
+        assert (raised.value.index, raised.value.id) == (1, bad)
     assert not [*evaluator.observe(state, [])]
 
 
@@ -307,6 +317,37 @@ def test_a_step_that_is_not_finite_is_skipped_and_the_third_restarts(make_evalua
     assert np.isfinite(seen.logprobs).all()
 
 
+@pytest.mark.parametrize("rule", [{}, {"rule": "sgd"}, {"decay": 3.0}], ids=str)
+@pytest.mark.parametrize("rate_scale", [1e3, 1e6, 1e30, 1e300])
+def test_an_absurd_rate_stays_finite(make_evaluator, observe, text, rule, rate_scale):
+    """However large the steps: every score is a number, nothing raises, and no slow weight changes."""
+    parameters = drawn.parameters_of()
+    evaluator = make_evaluator(parameters, **rule)
+    seen = observe(evaluator, text(80), rate_scale=rate_scale)
+    assert np.isfinite(seen.logprobs).all()
+    assert {guard for chunk in seen.chunks for guard in chunk.guards} <= {
+        "projected",
+        "step_skipped",
+        "restarted",
+    }
+    for chunk in seen.chunks:
+        if chunk.state.delta_KP is not None:
+            assert np.linalg.norm(chunk.state.delta_KP) <= 0.5 * evaluator.slow_norm * (1 + 1e-5)
+        assert chunk.norm_ratio is None or chunk.norm_ratio <= 0.5
+    for name, array in drawn.parameters_of().arrays.items():
+        assert array.tobytes() == parameters.arrays[name].tobytes()
+
+
+def test_a_shortened_segment_divides_by_its_full_length(make_evaluator, observe, text):
+    """After a recurrent reset two tokens learn: their summed loss over S, not over two."""
+    norms = []
+    for reduction in ("mean", "sum"):
+        evaluator = make_evaluator(reduction=reduction)
+        state = evaluator.reset(observe(evaluator, text(6)).state, fast_weights=True, recurrent=True)
+        norms += observe(evaluator, [3, 5], state=state).chunks[0].gradient_norms
+    assert norms[0] == pytest.approx(norms[1] / SEGMENT, rel=1e-5)
+
+
 def test_great_steps_are_cut_back(make_evaluator, observe, text):
     evaluator = make_evaluator(rate=50.0, max_norm_ratio=0.1)
     seen = observe(evaluator, text(8), experts=2)
@@ -327,6 +368,50 @@ def test_fast_weights_that_compute_no_number_restart_alone(evaluator, observe, t
     assert np.isfinite(seen.logprobs).all()
     assert after.weights[2] < 0.1
     assert (after.delta_KP[[0, 2]] != 0).any(1).all()
+
+
+@pytest.mark.parametrize("length", [8, 10])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_restart_reads_the_segment_again(evaluator, observe, text, bits_of, length, value):
+    """The scores are those of zero fast weights from the segment's start."""
+    state = observe(evaluator, text(length)).state
+    bad = replace(state, delta_KP=np.full_like(state.delta_KP, value))
+    found = observe(evaluator, text(9, 2), state=bad)
+    zeroed = evaluator.reset(state, fast_weights=True, recurrent=False)
+    expected = observe(evaluator, text(9, 2), state=replace(zeroed, pending_learn=state.pending_learn))
+    assert [chunk.guards for chunk in found.chunks] == [("restarted",), *[()] * (len(found.chunks) - 1)]
+    assert found.logprobs.tobytes() == expected.logprobs.tobytes()
+    assert bits_of(found.state) == bits_of(expected.state)
+
+
+@pytest.mark.parametrize("length", [8, 10])
+def test_a_restart_is_of_the_chosen_experts(evaluator, observe, text, length):
+    """Their fast weights, skips and weight in the mixture; the others keep theirs to the last bit."""
+    state = replace(observe(evaluator, text(length), experts=4).state, bad_steps=(1, 2, 1))
+    after = restart(evaluator, state, [False, True, False])
+    assert after.bad_steps == (1, 0, 1)
+    assert not after.delta_KP[1].any()
+    assert after.delta_KP[[0, 2]].tobytes() == state.delta_KP[[0, 2]].tobytes()
+    assert after.weights[2] == pytest.approx(1 / (length + 1) / 4)
+    rows = after.now.states_R2U, state.now.states_R2U
+    assert rows[0][[0, 1, 3]].tobytes() == rows[1][[0, 1, 3]].tobytes()
+    assert (rows[0][2].tobytes() == rows[1][2].tobytes()) == (length == 8)
+    assert evaluator.restore(after.arrays(), after.header()).weights == after.weights
+    for hopeless in (evaluator.start(), evaluator.reset(state, fast_weights=True, recurrent=False)):
+        with pytest.raises(NonFiniteState, match="recurrent state or a slow weight"):
+            restart(evaluator, hopeless, [True] * len(hopeless.bad_steps), must_help=True)
+
+
+def test_a_broken_expert_does_not_speak(evaluator, observe, text):
+    """Inference cannot restart an expert: the others are mixed as if they were all."""
+    state = observe(evaluator, text(8), experts=4).state
+    delta = state.delta_KP.copy()
+    delta[1] = np.nan
+    reader = evaluator.reader(replace(state, delta_KP=delta))
+    following = reader.next(reader.cursor)
+    assert np.exp(following.log_probs_V.astype(np.float64)).sum() == pytest.approx(1, abs=1e-5)
+    assert following.after(3).mixture.weights[2] == pytest.approx(1 / (8 + 2) / 4)
+    assert np.isfinite(reader.score(reader.cursor, text(3))[0].logprobs).all()
 
 
 def test_a_state_that_is_no_number_raises(evaluator, observe, text):
@@ -397,6 +482,8 @@ def test_an_item_gets_in_any_batch_what_it_gets_alone(make_evaluator, observe, t
         places = order[start : start + size]
         for place, result in zip(places, run_batch([items[i] for i in places]), strict=True):
             assert bits(result) == alone[place]
+            if isinstance(result, ObservedChunk):  # and keeps none of its neighbours alive
+                assert all(array.base is None for array in result.state.arrays().values())
 
 
 def test_items_that_cannot_be_done_disturb_no_other(evaluator, observe, text):

@@ -23,17 +23,21 @@ def subspace(model):
 KINDS = [FullFastWeights, subspace]
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
-def case(request, tiny_model):
+def lesson(fast_weights):
     """Fast weights in float64, deltas, ids, targets, weights of the losses, and a state in mid-text."""
-    fast_weights = request.param(tiny_model(dtype=torch.float64))
     generator = torch.Generator().manual_seed(6)
     delta = 0.2 * torch.randn(ROWS, fast_weights.size, dtype=torch.float64, generator=generator)
     ids, targets = torch.randint(11, (2, TIME, ROWS), generator=generator)
     weights = torch.rand(TIME, ROWS, dtype=torch.float64, generator=generator)
+    weights[1, 0] = 0.0
     model = fast_weights.model
     _, state = model(ids, model.initial_state(ROWS))
     return fast_weights, delta, ids, targets, weights, state
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+def case(request, tiny_model):
+    return lesson(request.param(tiny_model(dtype=torch.float64)))
 
 
 def test_reading_and_learning_give_the_same_logits_and_states(case):
@@ -86,18 +90,34 @@ def test_no_delta_is_a_delta_of_zero(case):
     )
 
 
-def test_the_gradient_is_that_of_the_weighted_losses(case):
-    """Finite differences in a random direction agree, row by row, at a temperature."""
-    fast_weights, delta, ids, targets, weights, state = case
-    direction = torch.randn(delta.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        (subspace, {}),
+        (FullFastWeights, {}),
+        (FullFastWeights, {"tie_embeddings": True}),
+        (FullFastWeights, {"cell": "lstm", "cap_input_gate": False, "mogrifier_rank": 0}),
+        (FullFastWeights, {"mogrifier_rounds": 0}),
+        (FullFastWeights, {"softmax_components": 3}),
+        (FullFastWeights, {"softmax_components": 2, "tie_embeddings": True}),
+    ],
+    ids=str,
+)
+def test_the_gradient_is_that_of_the_weighted_losses(tiny_model, kind, shape):
+    """Finite differences in random directions agree, row by row, at a temperature (pitfall 23)."""
+    fast_weights, delta, ids, targets, weights, state = lesson(kind(tiny_model(dtype=torch.float64, **shape)))
     learned = fast_weights.learn(delta, ids, targets, weights, state, temperature=0.9)
-    expected = (learned.gradient_NP * direction).sum(1)
-    losses = []
-    for sign in (1, -1):
-        logits, _ = fast_weights.read(delta + sign * 1e-6 * direction, ids, state, temperature=0.9)
-        log_probs = torch.log_softmax(logits, -1).gather(-1, targets.unsqueeze(-1))[..., 0]
-        losses.append(-(log_probs * weights).sum(0))
-    torch.testing.assert_close((losses[0] - losses[1]) / 2e-6, expected, rtol=1e-6, atol=1e-8)
+    gradient_NP = learned.gradient_NP.clone()
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        direction = torch.randn(delta.shape, dtype=torch.float64, generator=generator)
+        losses = []
+        for sign in (1, -1):
+            logits, _ = fast_weights.read(delta + sign * 1e-6 * direction, ids, state, temperature=0.9)
+            log_probs = torch.log_softmax(logits, -1).gather(-1, targets.unsqueeze(-1))[..., 0]
+            losses.append(-(log_probs * weights).sum(0))
+        expected = (gradient_NP * direction).sum(1)
+        torch.testing.assert_close((losses[0] - losses[1]) / 2e-6, expected, rtol=1e-6, atol=1e-8)
 
 
 def test_the_slow_weights_are_never_written_to(case):

@@ -61,6 +61,21 @@ def test_deltas_take_turns_in_the_workspace(tiny_model, text):
             assert torch.equal(outputs(fast_weights.reading_model(deltas[turn]), ids), first[turn])
 
 
+def test_the_next_pass_overwrites_the_whole_gradient(tiny_model, text):
+    """Rows that the last segment read, and this one does not, keep nothing of it."""
+    fast_weights = FullFastWeights(tiny_model())
+    state, weights = fast_weights.model.initial_state(1), torch.full((4, 1), 0.25)
+    columns = [torch.tensor(text(4, seed=seed))[:, None] for seed in (8, 9)]
+    first = fast_weights.learn(None, *columns, weights, state).gradient_NP.clone()
+    fast_weights.learn(None, *((column + 1) % 11 for column in columns), weights, state)
+    state.h.requires_grad_(True)
+    again = fast_weights.learn(None, *columns, weights, state)
+    assert torch.equal(again.gradient_NP, first)
+    # Nothing flows back across the start, and what comes out has no history.
+    assert state.h.grad is None
+    assert not any(part.requires_grad for part in (*again.state, again.logits_TNV, again.gradient_NP))
+
+
 def test_the_workspace_shares_no_memory_with_the_slow_weights(tiny_model):
     """Laying a delta writes to weights of the workspace's own."""
     model = tiny_model()

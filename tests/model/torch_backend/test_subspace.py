@@ -114,34 +114,6 @@ def project(subspace, twin):
     return torch.cat(flat)
 
 
-@pytest.mark.parametrize("names", [["embedding.output"], ["embedding.input"], ["stack.layers.1.h"], []])
-def test_a_part_of_the_weights_may_adapt(case, names):
-    """The rest stays shared: reading and gradients are those of the part alone."""
-    biases = [] if names else ["embedding.bias", "stack.layers.0.mogrifier_bias"]
-
-    def chosen(model):
-        return SubspaceFastWeights(model, bases_of(model, names), biases)
-
-    subspace, delta, state, inputs, _ = case(chosen)
-    rows = subspace.rows(delta)
-    window = rows.unroll(inputs, state)
-    d_logits = torch.softmax(rows.logits(window.features), -1)
-    found = torch.zeros_like(delta)
-    subspace.gradient(window.backward(d_logits), found)
-    assert found.abs().min() > 0
-    assert sum(torch.Size(shape).numel() for shape in subspace.shapes.values()) == subspace.size
-
-
-def test_zero_cores_are_the_shared_model(case):
-    """With a delta of zero, rows read as the model itself."""
-    subspace, delta, state, inputs, _ = case()
-    rows = subspace.rows(torch.zeros_like(delta))
-    features, after = rows.read(inputs, state)
-    expected, state = subspace.model(inputs, state)
-    torch.testing.assert_close(features, expected, atol=1e-12, rtol=0)
-    torch.testing.assert_close(after, state, atol=1e-12, rtol=0)
-
-
 def test_bases_of_another_model_are_refused(case):
     """A basis must fit a matrix of the model, and a bias be one."""
     subspace, *_ = case()
@@ -204,16 +176,6 @@ def test_chosen_elements_have_their_part_of_the_gradient(case, shape):
     assert torch.equal(found.logits_TNV, expected.logits_TNV)
 
 
-def test_learning_from_nothing_is_learning_from_zero(case):
-    """A delta of None stands for the zero of the chosen elements."""
-    subspace, _, state, inputs, targets = case()
-    chosen, weights = chosen_of(subspace), torch.ones(TIME, ROWS, dtype=torch.float64)
-    found = chosen.learn(None, inputs, targets, weights, state)
-    expected = chosen.learn(chosen.zero(ROWS), inputs, targets, weights, state)
-    assert torch.equal(found.gradient_NP, expected.gradient_NP)
-    assert found.gradient_NP.shape == (ROWS, chosen.size)
-
-
 @pytest.mark.parametrize(
     "places",
     [
@@ -235,23 +197,6 @@ def test_wrong_places_are_refused(case, places):
     subspace, *_ = case()
     with pytest.raises(ValueError, match="chosen_P must be"):
         dataclasses.replace(subspace, chosen_P=places)
-
-
-def test_the_first_and_the_last_element_may_be_chosen(case):
-    """The ends of what is allowed."""
-    subspace, *_ = case()
-    ends = torch.tensor([0, subspace.elements - 1])
-    assert dataclasses.replace(subspace, chosen_P=ends).size == 2
-
-
-@pytest.mark.parametrize("storage", [None, torch.float16, torch.float32])
-def test_deltas_are_kept_in_their_own_precision(case, storage):
-    """By what ``zero`` gives, everyone knows it; without one it is the model's."""
-    subspace, *_ = case()
-    zero = chosen_of(subspace, storage).zero(2)
-    assert zero.dtype == storage or (storage is None and zero.dtype == torch.float64)
-    assert zero.shape == (2, chosen_of(subspace).size)
-    assert not zero.any()
 
 
 @pytest.mark.parametrize("picked", [True, False])

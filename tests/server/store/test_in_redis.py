@@ -1,6 +1,7 @@
 """What can go wrong between a store and its server, and what callers are told."""
 
 import asyncio
+import random
 
 import pytest
 from redis import Redis
@@ -8,7 +9,9 @@ from redis import Redis
 from rlstm_server.errors import (
     NotFound,
     OutcomeUnknown,
+    ServerError,
     SessionExists,
+    StateCorrupt,
     StoreFull,
     StoreUnavailable,
 )
@@ -16,6 +19,14 @@ from rlstm_server.store.base import Committed, Created, CreationReplayed, Limits
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_functions import session_key, tenant_key
 from rlstm_server.store.redis_store import RedisStore
+
+
+@pytest.fixture
+async def store(embedded_url):
+    """A store on the shared server."""
+    made = RedisStore(embedded_url, timeout_s=20)
+    yield made
+    await made.close()
 
 
 @pytest.fixture
@@ -120,7 +131,7 @@ async def test_a_creation_survives_a_lost_reply_at_any_step(through, proxy, admi
 
 
 @pytest.mark.parametrize("cut_short_after", ["create", "claim"])
-async def test_a_creation_cut_short_leaves_name_and_id_free(embedded_url, build, cut_short_after):
+async def test_a_creation_cut_short_leaves_name_and_id_free(store, embedded_url, build, cut_short_after):
     """A replica that dies between the steps of a creation blocks neither its name nor its operation id."""
     dead = RedisStore(embedded_url, limits=Limits(provisional_ms=50))
     dying = build.creation(operation_id="key", name="diary")
@@ -132,7 +143,6 @@ async def test_a_creation_cut_short_leaves_name_and_id_free(embedded_url, build,
         )  # fmt: skip
     await dead.close()
     await asyncio.sleep(0.1)
-    store = RedisStore(embedded_url)
 
     by_name = await store.create(build.creation(name="diary"))
     by_operation = await store.create(build.creation(operation_id="key"))
@@ -140,19 +150,16 @@ async def test_a_creation_cut_short_leaves_name_and_id_free(embedded_url, build,
     assert isinstance(by_name, Created)
     assert isinstance(by_operation, Created)
     assert await store.count(build.tenant) == 2
-    await store.close()
 
 
-async def test_a_dangling_name_is_removed_by_whoever_meets_it(embedded_url, admin, build):
+async def test_a_dangling_name_is_removed_by_whoever_meets_it(store, admin, build):
     """A name that leads nowhere is not found, and is free afterwards."""
-    store = RedisStore(embedded_url)
     admin.hset(tenant_key(build.tenant, "names"), "diary", "0" * 32)
 
     with pytest.raises(NotFound):
         await store.find(build.tenant, "diary")
 
     assert not admin.exists(tenant_key(build.tenant, "names"))
-    await store.close()
 
 
 async def commit_when_there_is_room(store, commit):
@@ -165,9 +172,8 @@ async def commit_when_there_is_room(store, commit):
     return None
 
 
-async def test_a_refused_creation_leaves_nothing(embedded_url, admin, build):
+async def test_a_refused_creation_leaves_nothing(store, admin, build):
     """Of a creation whose name or operation is taken no key is left, not even for a minute."""
-    store = RedisStore(embedded_url)
     await store.create(build.creation(operation_id="key", name="diary"))
     before = set(admin.scan_iter(f"*{build.tenant}*"))
 
@@ -177,12 +183,10 @@ async def test_a_refused_creation_leaves_nothing(embedded_url, admin, build):
     await store.create(build.creation(operation_id="key", body_hash=b"x" * 32))
 
     assert set(admin.scan_iter(f"*{build.tenant}*")) == before
-    await store.close()
 
 
-async def test_the_sweeper_meets_a_prolonged_session_once(embedded_url, admin, build):
+async def test_the_sweeper_meets_a_prolonged_session_once(store, admin, build):
     """A session that is due only by the index gets its new time there, and makes room for others."""
-    store = RedisStore(embedded_url)
     key, start = await build.session(store, ttl_ms=100)
     outcome = await store.commit(build.commit(key, start))
     await asyncio.sleep(0.11)
@@ -190,12 +194,10 @@ async def test_the_sweeper_meets_a_prolonged_session_once(embedded_url, admin, b
     await store.sweep()
 
     assert admin.zscore(tenant_key(build.tenant, "index"), key.session_id) == outcome.expires_at_ms
-    await store.close()
 
 
-async def test_a_late_clean_up_leaves_a_name_to_its_new_owner(embedded_url, build):
+async def test_a_late_clean_up_leaves_a_name_to_its_new_owner(store, build):
     """What is removed for a dead session is removed only where it still points to that session."""
-    store = RedisStore(embedded_url)
     dead, _ = await build.session(store, name="diary")
     await store._functions.session("delete", dead, 60_000, changes=True)  # and the replica dies here
     alive, _ = await build.session(store, name="diary")
@@ -203,7 +205,6 @@ async def test_a_late_clean_up_leaves_a_name_to_its_new_owner(embedded_url, buil
     await store._creations.release(dead, b"diary")
 
     assert await store.find(build.tenant, "diary") == alive.session_id
-    await store.close()
 
 
 async def test_a_full_server_refuses_before_anything_changed(tmp_path, build):
@@ -261,9 +262,8 @@ async def test_a_server_that_is_not_there_is_unavailable(tmp_path, build):
     await store.close()
 
 
-async def test_all_of_a_session_lies_in_one_cluster_slot(embedded_url, admin, build):
+async def test_all_of_a_session_lies_in_one_cluster_slot(store, admin, build):
     """Keys of a session share a hash tag, and nothing of it lies elsewhere after a delete."""
-    store = RedisStore(embedded_url)
     key, start = await build.session(store, name="diary")
     at = (await store.commit(build.commit(key, start))).position
     await store.name_snapshot(key, "n", at, b"{}")
@@ -274,12 +274,10 @@ async def test_all_of_a_session_lies_in_one_cluster_slot(embedded_url, admin, bu
     tag = f"rlstm:{{{key.tenant}/{key.session_id}}}:"
     assert of_session == [tag + part for part in ("head", "named", "ops", "states")]
     assert [k.decode() for k in admin.scan_iter(f"*{key.session_id}*")] == [tag + "tomb"]
-    await store.close()
 
 
-async def test_the_chain_is_checked_where_it_is_kept(embedded_url, admin, build):
+async def test_the_chain_is_checked_where_it_is_kept(store, admin, build):
     """A server that went back to an older history with the same number refuses work on the lost one."""
-    store = RedisStore(embedded_url)
     key, start = await build.session(store)
     lost = (await store.commit(build.commit(key, start, operation_id="lost"))).position
     other = start.after("other", b"b" * 32)
@@ -288,7 +286,6 @@ async def test_the_chain_is_checked_where_it_is_kept(embedded_url, admin, build)
     outcome = await store.commit(build.commit(key, lost))
 
     assert outcome.current == other
-    await store.close()
 
 
 async def test_a_commit_of_another_replica_is_not_ones_own(through, proxy, build):
@@ -300,3 +297,27 @@ async def test_a_commit_of_another_replica_is_not_ones_own(through, proxy, build
     proxy.faults = ["cut"]
 
     assert isinstance(await through.commit(commit), Replayed)
+
+
+async def test_a_head_that_cannot_be_read_is_corrupt(store, admin, build):
+    """A field that is lost, or holds what it cannot, is named as damage; the session can still be ended."""
+    draw = random.Random(1)
+    key, at = await build.session(store)
+    await store.commit(build.commit(key, at))
+    head = session_key(key, "head")
+    whole = admin.dump(head)
+    needed = [name for name in admin.hkeys(head) if name not in (b"info", b"answer", b"state")]
+    for name in needed:
+        for value in (None, b"x", draw.randbytes(5)):
+            admin.restore(head, 0, whole, replace=True)
+            if value is None:
+                admin.hdel(head, name)
+            elif name in (b"name", b"form") or (name == b"chain" and len(value) != 32):
+                admin.hset(head, b"form", value)
+            else:
+                admin.hset(head, name, value)
+            with pytest.raises((StateCorrupt, ServerError)):
+                await store.load_head(key)
+    await store.delete(key)
+    with pytest.raises(ServerError, match="deleted"):
+        await store.load_head(key)

@@ -1,7 +1,7 @@
 """Failovers: Sentinels name the next primary, and what was acknowledged is there, as far as was promised."""
 
 import asyncio
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
@@ -114,54 +114,55 @@ async def insist(store, commit):
             return "yes, on a replica"
 
 
-async def test_sentinels_name_the_next_primary(binary, tmp_path, build):
-    """The primary dies; soon the same store commits to the one that took its place, on the same history."""
-    made = [servers.Server(binary, tmp_path / name) for name in ("primary", "replica")]
+@contextmanager
+def watched(binary, folder):
+    """Run a primary, its replica, and a Sentinel that knows both."""
+    made = [servers.Server(binary, folder / name) for name in ("primary", "replica")]
     with servers.running(*made) as [primary, replica]:
         servers.follow(replica, primary)
-        watch = servers.sentinel(binary, tmp_path / "sentinel", primary)
+        watch = servers.sentinel(binary, folder / "sentinel", primary)
         with servers.running(watch):
             with watch.admin() as admin:
                 servers.until(lambda: admin.sentinel_slaves("rlstm"))
-            url = f"sentinel://127.0.0.1:1,127.0.0.1:{watch.port}/rlstm"
-            store = RedisStore(url, durability="replica", timeout_s=0.5)
-            await store.check()
-            key, at = await build.session(store)
-            at = (await store.commit(build.commit(key, at))).position
-            primary.kill()
+            yield primary, replica, watch
 
-            # made at last on the one that is left, which has no replica any more
-            assert await insist(store, build.commit(key, at)) == "yes"
-            assert (await store.load_head(key)).version == 2
-            with replica.admin() as admin:
-                assert admin.role()[0] == b"master"
-            await store.close()
+
+async def test_sentinels_name_the_next_primary(binary, tmp_path, build):
+    """The primary dies; soon the same store commits to the one that took its place, on the same history."""
+    with watched(binary, tmp_path) as (primary, replica, watch):
+        url = f"sentinel://127.0.0.1:1,127.0.0.1:{watch.port}/rlstm"
+        store = RedisStore(url, durability="replica", timeout_s=0.5)
+        await store.check()
+        key, at = await build.session(store)
+        at = (await store.commit(build.commit(key, at))).position
+        primary.kill()
+
+        # made at last on the one that is left, which has no replica any more
+        assert await insist(store, build.commit(key, at)) == "yes"
+        assert (await store.load_head(key)).version == 2
+        with replica.admin() as admin:
+            assert admin.role()[0] == b"master"
+        await store.close()
 
 
 async def test_a_primary_that_was_demoted_is_left(binary, tmp_path):
     """READONLY makes the link ask the Sentinels again; the command arrives at the new primary at once."""
-    made = [servers.Server(binary, tmp_path / name) for name in ("primary", "replica")]
-    with servers.running(*made) as [primary, replica]:
-        servers.follow(replica, primary)
-        watch = servers.sentinel(binary, tmp_path / "sentinel", primary)
-        with servers.running(watch):
-            with watch.admin() as admin:
-                servers.until(lambda: admin.sentinel_slaves("rlstm"))
-                link = RedisLink(f"sentinel://127.0.0.1:{watch.port}/rlstm")
-                await link.call("SET", "rlstm:{a}:b", 1, changes=True)
-                servers.until(lambda: admin.execute_command("SENTINEL", "FAILOVER", "rlstm"))
-                port = str(replica.port).encode()
-                asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "rlstm")
-                servers.until(lambda: admin.execute_command(*asked)[1] == port)
-            with primary.admin() as old:
-                servers.until(lambda: old.role()[0] == b"slave")
+    with watched(binary, tmp_path) as (primary, replica, watch), watch.admin() as admin:
+        link = RedisLink(f"sentinel://127.0.0.1:{watch.port}/rlstm")
+        await link.call("SET", "rlstm:{a}:b", 1, changes=True)
+        servers.until(lambda: admin.execute_command("SENTINEL", "FAILOVER", "rlstm"))
+        port = str(replica.port).encode()
+        asked = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "rlstm")
+        servers.until(lambda: admin.execute_command(*asked)[1] == port)
+        with primary.admin() as old:
+            servers.until(lambda: old.role()[0] == b"slave")
 
-            reply = await link.call("SET", "rlstm:{a}:b", 2, changes=True)
+        reply = await link.call("SET", "rlstm:{a}:b", 2, changes=True)
 
-            assert reply.content == b"OK"
-            with replica.admin() as new:
-                assert new.get("rlstm:{a}:b") == b"2"
-            await link.close()
+        assert reply.content == b"OK"
+        with replica.admin() as new:
+            assert new.get("rlstm:{a}:b") == b"2"
+        await link.close()
 
 
 async def test_a_name_that_no_sentinel_knows(binary, tmp_path):

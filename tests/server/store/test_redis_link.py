@@ -13,18 +13,25 @@ from redis import Redis
 from rlstm_server.errors import InternalError, StoreUnavailable
 from rlstm_server.store.redis_client import RedisLink
 
+
+@pytest.fixture
+async def link(embedded_url):
+    """A link to the shared server."""
+    made = RedisLink(embedded_url)
+    yield made
+    await made.close()
+
+
 SET = ("SET", "test:key", "secret value")
 
 
-async def test_the_library_below_never_sends_again(embedded_url):
+async def test_the_library_below_never_sends_again(link):
     """Its own retries are off, and so are its time-outs, which would cut short what ours allow."""
-    link = RedisLink(embedded_url)
     await link.call_all("PING")
 
     connection = await (await link._topology.server("")).pool.get_connection()
     assert connection.retry.get_retries() == 0
     assert connection.socket_timeout is None
-    await link.close()
 
 
 @pytest.mark.parametrize(
@@ -94,16 +101,14 @@ async def test_a_large_command_lengthens_the_wait(embedded_url):
     await link.close()
 
 
-async def test_a_connection_that_the_server_closed_is_not_used(embedded_url):
+async def test_a_connection_that_the_server_closed_is_not_used(link, embedded_url):
     """A server that was started again is found at the first try, and the outcome is definite."""
-    link = RedisLink(embedded_url)
     await link.call("SET", "test:key", 1, changes=True)
     with Redis.from_url(embedded_url, protocol=2) as admin:
         admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     await asyncio.sleep(0.05)
 
     assert (await link.call("SET", "test:key", 2, changes=True)).resent is False
-    await link.close()
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
