@@ -103,7 +103,7 @@ def calibration_of(parameters, seed=5, *, space=None, **changes):
     """Statistics between a tenth and one, of all cores and biases between random axes or of a ``space``."""
     generator = np.random.default_rng(seed)
     space = draw_space(parameters.arrays, generator) if space is None else space
-    size = elements_of(space, parameters.arrays)
+    size = elements_of(space, parameters.arrays) if space.chosen_P is None else len(space.chosen_P)
     if space.whole:
         size = sum(array.size for array in parameters.arrays.values())
     rms_P = generator.uniform(0.1, 1.0, size).astype(np.float32)

@@ -169,7 +169,7 @@ class NextToken:
         """The place after ``token``; the mixture's weights follow it as they follow text."""
         mixture = self.before.mixture
         if mixture is not None:
-            mixture = _follow(mixture, self.experts, (token,)).mixture
+            _, mixture = _follow(mixture, self.experts, (token,))
         return Cursor(self.states_R2U, token, mixture)
 
 
@@ -300,17 +300,6 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
     return rows
 
 
-class _Followed(NamedTuple):
-    """A text's tokens in a mixture of experts. ``read`` is less than all where no expert was heard."""
-
-    mixed: native.Mixed
-    mixture: MixtureState | None
-
-    @property
-    def whole(self) -> bool:
-        return self.mixed.read == len(self.mixed.logprobs_T)
-
-
 def _follow(
     mixture: MixtureState | None,
     experts: Sequence[Floats],
@@ -318,13 +307,14 @@ def _follow(
     *,
     top: int = 0,
     scores: bool = False,
-) -> _Followed:
+) -> tuple[native.Mixed, MixtureState | None]:
+    """A text's tokens in a mixture of experts, and the mixture after them."""
     weights, tokens = (1.0,) if mixture is None else mixture.weights, 0 if mixture is None else mixture.tokens
     mixed = native.mix(
         experts, np.array(ids, np.int32), np.array(weights), tokens, scores=scores, whole=top > 0
     )
     after = None if mixture is None else MixtureState(tuple(mixed.weights_K.tolist()), mixed.tokens)
-    return _Followed(mixed, after)
+    return mixed, after
 
 
 def _columns(mixed: native.Mixed, top: int) -> TokenScores:
@@ -349,13 +339,13 @@ def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
 def _scored(item: ScoreChunk, reads: Sequence[Read]) -> ScoredChunk | ArithmeticError:
     experts = [read.log_probs_TV for read in reads[-item.cursor.experts :]]
     scores = not item.reader.logprobs_only
-    followed = _follow(item.cursor.mixture, experts, item.ids, top=item.top, scores=scores)
+    mixed, mixture = _follow(item.cursor.mixture, experts, item.ids, top=item.top, scores=scores)
     static = _of_targets(reads[0].log_probs_TV, item.ids) if item.reader.static else None
-    if not followed.whole or (static is not None and bool(np.isnan(static).any())):
+    if not mixed.whole or (static is not None and bool(np.isnan(static).any())):
         return ArithmeticError("the model's output is not finite")
-    after = Cursor(np.stack([read.states_2U for read in reads]), item.ids[-1], followed.mixture)
+    after = Cursor(np.stack([read.states_2U for read in reads]), item.ids[-1], mixture)
     baseline = None if static is None else at_least_the_floor(static)
-    return ScoredChunk(_columns(followed.mixed, item.top), after, baseline)
+    return ScoredChunk(_columns(mixed, item.top), after, baseline)
 
 
 def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
@@ -363,7 +353,7 @@ def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
     log_probs_V = experts[0][0]
     if item.cursor.mixture is not None:
         # The target is any: only the distribution is wanted, and the weights are as they were.
-        mixed = _follow(item.cursor.mixture, experts, (0,), top=1).mixed
+        mixed, _ = _follow(item.cursor.mixture, experts, (0,), top=1)
         log_probs_V = np.full_like(log_probs_V, np.nan)
         if mixed.read and mixed.log_probs_TV is not None:
             log_probs_V = mixed.log_probs_TV[0]
@@ -384,11 +374,13 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
         return _observe_again(chunk, broken)
     experts = chunk.state.expert_config
     scores = not chunk.learner.logprobs_only
-    followed = _follow(chunk.state.mixture, read_TV[experts.mixed], chunk.ids, top=chunk.top, scores=scores)
-    state = _after(chunk, reads, followed.mixture)
+    mixed, mixture = _follow(
+        chunk.state.mixture, read_TV[experts.mixed], chunk.ids, top=chunk.top, scores=scores
+    )
+    state = _after(chunk, reads, mixture)
     observed = ObservedChunk(
         state=state,
-        scores=_columns(followed.mixed, chunk.top),
+        scores=_columns(mixed, chunk.top),
         static_logprobs=at_least_the_floor(own_TR[:, 0]) if experts.static else None,
     )
     if not chunk.learns:

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_model.native.memory import Memory, Order
@@ -48,7 +48,6 @@ def expected(base_V, past, orders, capacity):
 texts = st.lists(st.integers(0, 2), max_size=60) | st.lists(st.integers(0, V - 1), max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
 @given(texts, st.sampled_from([1, 3, 8, 20, 100]), st.integers(0, 60))
 def test_distributions_are_those_of_the_counts(text, capacity, cut):
     """They sum to one, forget what is old, and a text may be cut anywhere."""
@@ -67,7 +66,6 @@ def test_distributions_are_those_of_the_counts(text, capacity, cut):
             assert np.concatenate([piece[1] for piece in pieces])[t] == matches
 
 
-@settings(max_examples=20, deadline=None)
 @given(texts, st.sampled_from([3, 20]))
 def test_a_memory_is_made_of_its_tokens(text, capacity):
     memory, again = Memory(V, ORDERS, capacity), Memory(V, ORDERS, capacity)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.model import drawn, reference
 
@@ -98,7 +98,6 @@ def check(config, rows, learners, threads, half, seed):
     check_alone_and_in_company(generator, model, config, makers, threads)
 
 
-@settings(max_examples=25, deadline=None)
 @given(configs, rows, st.integers(0, 9), st.sampled_from([1, 2, 3]), st.booleans(), st.integers(0, 99))
 def test_a_row_has_the_bits_that_it_has_alone(config, rows, learners, threads, half, seed):
     check(config, rows, learners, threads, half, seed)
@@ -144,7 +143,6 @@ def unequal(generator, widths, rounds, cell):
     return weights
 
 
-@settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.integers(1, 40), min_size=2, max_size=4),
     st.integers(0, 3),
@@ -268,6 +266,8 @@ def test_nothing_is_read_or_written_outside_of_its_buffers(checked_library, inst
             "-q",
             "-p",
             "no:cacheprovider",
+            "--hypothesis-profile",
+            "long",
             "--timeout",
             "3000",
             Path(__file__).parent,

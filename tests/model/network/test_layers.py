@@ -113,44 +113,6 @@ def test_reading_at_once_equals_reading_step_by_step(random_model, draw_inputs, 
     torch.testing.assert_close(state, last, atol=1e-12, rtol=0)
 
 
-@given(cuts=st.sets(st.integers(1, 11)), seed=st.integers(0, 100))
-def test_oracle_c_chunked_equals_whole(random_model, draw_inputs, cuts, seed):
-    """Windows cut anywhere, with the state carried on, give what one window gives."""
-    model = random_model(seed=seed)
-    x, state = draw_inputs(model, time=12)
-    whole, last = model.stack.sequence(x, state)
-    parts = []
-    for start, stop in zip([0, *sorted(cuts)], [*sorted(cuts), 12], strict=True):
-        part, state = model.stack.sequence(x[start:stop], state)
-        parts.append(part)
-    torch.testing.assert_close((torch.cat(parts), *state), (whole, *last), atol=1e-12, rtol=0)
-
-
-def test_rows_do_not_touch_each_other(random_model, draw_inputs):
-    """Changing one row's input and state changes no other row."""
-    model = random_model()
-    x, state = draw_inputs(model)
-    before, _ = model.stack.sequence(x, state)
-    x, h = x.clone(), state.h.clone()
-    x[:, 1] += 1.0
-    h[:, 1] -= 1.0
-    after, _ = model.stack.sequence(x, State(h, state.c))
-    torch.testing.assert_close(after[:, [0, 2]], before[:, [0, 2]], atol=1e-12, rtol=0)
-    assert (after[:, 1] - before[:, 1]).abs().max() > 1e-3
-
-
-def test_two_layers_under_a_residual_sum_are_two_layers_with_a_skip(random_model, draw_inputs, draw_masks):
-    """Bit for bit, in features, state and gradients, cell dropout or not: only a third layer differs."""
-    for masks in (draw_masks(random_model()), DropoutMasks()):
-        results = []
-        for stacking in ("residual", "skip"):
-            model = random_model(stacking=stacking)
-            features, last = model.stack.sequence(*draw_inputs(model), masks)
-            gradients = torch.autograd.grad(features.sin().sum(), list(model.stack.parameters()))
-            results.append([features, *last, *gradients])
-        assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
-
-
 @pytest.mark.parametrize("cached", [1, 40, 10**6])
 def test_how_many_derivatives_are_worked_out_at_once_changes_no_bit(
     random_model, monkeypatch, draw_inputs, cached

@@ -34,12 +34,13 @@ def rows_of(backend, seed=0):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("kind", ["subspace", "half", "full"])
+@pytest.mark.parametrize("kind", ["subspace", "chosen", "full"])
 def test_both_backends_give_the_same_numbers(shape, kind):
     parameters = drawn.parameters_of(**shape)
     space = drawn.draw_space(parameters.arrays, np.random.default_rng(5))
-    if kind == "half":
-        space = space._replace(dtype=np.float16)
+    if kind == "chosen":  # some elements of the cores, in half precision
+        places = np.arange(1, drawn.elements_of(space, parameters.arrays), 3)
+        space = space._replace(chosen_P=places, dtype=np.float16)
     if kind == "full":
         space = Space({}, (), whole=True)
     calibration = drawn.calibration_of(parameters, space=space, decay=0.1, max_norm_ratio=0.05)
@@ -56,7 +57,7 @@ def test_both_backends_give_the_same_numbers(shape, kind):
         assert two.step.taken
         for name in ("norm", "gradient_norm", "scale"):
             assert getattr(one.step, name) == pytest.approx(getattr(two.step, name), rel=1e-4)
-        tolerance = 1e-3 if kind == "half" else 1e-6
+        tolerance = 1e-3 if kind == "chosen" else 1e-6
         np.testing.assert_allclose(one.step.delta_P, two.step.delta_P, atol=tolerance)
 
 

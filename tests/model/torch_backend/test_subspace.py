@@ -134,48 +134,6 @@ def test_a_mixture_of_softmaxes_is_refused(tiny_model):
         subspace.rows(torch.zeros(1, subspace.size, dtype=torch.float64))
 
 
-def chosen_of(subspace, dtype=None):
-    """Every third element of a subspace, as one of its own."""
-    places = torch.arange(1, subspace.elements, 3)
-    return dataclasses.replace(subspace, chosen_P=places, storage=dtype)
-
-
-def masked(subspace, chosen, delta):
-    """Deltas of all elements that are 0 wherever nothing was chosen."""
-    whole = torch.zeros_like(delta)
-    whole[:, chosen.chosen_P] = delta[:, chosen.chosen_P]
-    return whole, delta[:, chosen.chosen_P]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_chosen_elements_read_as_all_with_zeros_elsewhere(case, shape):
-    """A subspace of chosen elements is the whole one under a mask: in windows and in single steps."""
-    subspace, delta, state, inputs, _ = case(**shape)
-    chosen = chosen_of(subspace)
-    whole, few = masked(subspace, chosen, delta)
-    assert few.shape == (ROWS, chosen.size)
-    assert torch.equal(chosen.expand(few), whole)
-    for found, expected in (
-        (chosen.read(few, inputs, state), subspace.read(whole, inputs, state)),
-        (chosen.step(few, inputs[0], state), subspace.step(whole, inputs[0], state)),
-    ):
-        assert torch.equal(found[0], expected[0])
-        assert torch.equal(found[1].h, expected[1].h)
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_chosen_elements_have_their_part_of_the_gradient(case, shape):
-    """And of it nothing else."""
-    subspace, delta, state, inputs, targets = case(**shape)
-    chosen = chosen_of(subspace)
-    whole, few = masked(subspace, chosen, delta)
-    weights = torch.rand(TIME, ROWS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    found = chosen.learn(few, inputs, targets, weights, state)
-    expected = subspace.learn(whole, inputs, targets, weights, state)
-    assert torch.equal(found.gradient_NP, expected.gradient_NP[:, chosen.chosen_P])
-    assert torch.equal(found.logits_TNV, expected.logits_TNV)
-
-
 @pytest.mark.parametrize(
     "places",
     [
@@ -197,25 +155,3 @@ def test_wrong_places_are_refused(case, places):
     subspace, *_ = case()
     with pytest.raises(ValueError, match="chosen_P must be"):
         dataclasses.replace(subspace, chosen_P=places)
-
-
-@pytest.mark.parametrize("picked", [True, False])
-def test_arithmetic_is_in_the_precision_of_the_model(case, picked):
-    """A delta in half precision reads, steps and learns as the same numbers in the model's do, to the bit."""
-    subspace, delta, state, inputs, targets = case()
-    half = (
-        chosen_of(subspace, torch.float16) if picked else dataclasses.replace(subspace, storage=torch.float16)
-    )
-    full = dataclasses.replace(half, storage=None)
-    kept = delta[:, : half.size].half()
-    weights = torch.ones(TIME, ROWS, dtype=torch.float64)
-    same = kept.double()
-    found = half.learn(kept, inputs, targets, weights, state)
-    expected = full.learn(same, inputs, targets, weights, state)
-    assert found.gradient_NP.dtype == torch.float64
-    assert torch.equal(found.gradient_NP, expected.gradient_NP)
-    for one, other in (
-        (half.read(kept, inputs, state), full.read(same, inputs, state)),
-        (half.step(kept, inputs[0], state), full.step(same, inputs[0], state)),
-    ):
-        assert torch.equal(one[0], other[0])

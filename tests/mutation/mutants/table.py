@@ -114,7 +114,7 @@ def stale_details() -> Iterator[None]:
         yield
 
 
-@noticed_by("server/engine/test_engine.py::test_delete_is_final_and_idempotent")
+@noticed_by("server/api/test_sessions.py::test_a_session_that_has_ended_is_gone_everywhere")
 def no_tombstones() -> AbstractContextManager[Any]:
     """Nobody remembers that a session has ended."""
     return simulated.no_tombstones()
@@ -195,7 +195,7 @@ def no_finite_check() -> AbstractContextManager[Any]:
 @noticed_by("server/engine/test_state.py::test_every_damage_is_noticed")
 def no_checksum() -> AbstractContextManager[Any]:
     """Damaged bytes are opened like any others."""
-    return mock.patch.object(state, "_checksum", return_value=mock.ANY)
+    return mock.patch.object(state, "_checksum", return_value=bytes(state._CHECKSUM_BYTES))
 
 
 @noticed_by("server/engine/test_state.py::test_another_sessions_state_is_refused")
@@ -222,13 +222,14 @@ def anothers_state_committed() -> AbstractContextManager[Any]:
     """A change commits what another session's change has come to."""
     serialize, last = session.serialize, []
 
-    async def swapped(states: Any, copy: Any, job: Any) -> Any:
-        own = await serialize(states, copy, job)
-        last.append((copy.key, own.state))
-        for key, other in reversed(last[:-1]):
-            if key != copy.key:
-                return own._replace(state=other)
-        return own
+    async def swapped(states: Any, version: int, job: Any) -> Any:
+        own, written = await serialize(states, version, job)
+        last.append(own.copy)
+        for other in reversed(last[:-1]):
+            if other.key != own.copy.key:
+                own.copy = replace(own.copy, state=other.state)
+                break
+        return own, written
 
     return mock.patch.object(session, "serialize", swapped)
 
