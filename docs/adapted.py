@@ -33,8 +33,8 @@ def main() -> None:
     texts = [path.read_bytes()[: given.bytes].decode("utf-8", errors="ignore") for path in given.files]
     seen = rlstm_model.load("bytes-small").stream().observe("".join(texts))
     costs = {
-        "as loaded": -seen.static_logprobs.double().numpy() / np.log(2),
-        "learning": -seen.scores.logprobs.double().numpy() / np.log(2),
+        "as loaded": -seen.static_logprobs.astype(np.float64) / np.log(2),
+        "learning": -seen.scores.logprobs.astype(np.float64) / np.log(2),
     }
     starts = np.cumsum([0, *(len(text.encode()) for text in texts[:-1])]).tolist()
     draw(costs, starts, window=given.window).savefig(given.out, metadata=_undated(given.out))

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_
 Unit = Literal["nats", "bits", "log10"]
 Scores = Literal["none", "totals", "tokens"]
 Kind = Literal["full", "subspace", "output_bias"]
+Adapt = Literal["weights", "memory", "both"]
 
 COLUMNS: Final = ("ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends")
 
@@ -33,7 +34,8 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 class Adaptation(Answer):
     """How a text is learned from: the fast weights' kind and size, and the experts that are mixed.
 
-    ``rates`` are the experts' learning rates, 0 for the static one, in the order of a session's ``weights``.
+    ``rates`` are the experts' learning rates, 0 for the static one, in the order of a session's ``weights``;
+    in these a memory is the last. ``adapt`` says whether weights adapt, a memory, or both.
     """
 
     kind: str
@@ -41,6 +43,7 @@ class Adaptation(Answer):
     experts: int = 1
     rate_scale: float = 1.0
     static: bool = True
+    adapt: str = "weights"
     rates: Sequence[float] = ()
 
 

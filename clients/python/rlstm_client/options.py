@@ -6,7 +6,7 @@ What is left out keeps the server's default. ``unit`` holds for every number of 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
-from rlstm_client.models import Kind, Scores, Unit
+from rlstm_client.models import Adapt, Kind, Scores, Unit
 
 UnitOption = Annotated[Unit, "Of every log-probability."]
 Model = Annotated[str, "Of those that the server has; default: its first."]
@@ -37,7 +37,7 @@ class ScoreOptions(TypedDict, total=False):
     scores: Scores
     words: Annotated[bool, "Sums and spans of words."]
     top: Annotated[int, "So many alternatives in each token's place."]
-    adapt: Annotated[bool, "Learn inside the text as it is read."]
+    adapt: Annotated[bool | Adapt, "Learn inside the text as it is read: weights, a memory, or both."]
     adaptation: Annotated[AdaptationOptions, "How; it implies adapt."]
 
 
@@ -95,6 +95,7 @@ class CreateOptions(ImportOptions, total=False):
     """Of `sessions.create`."""
 
     model: Model
+    adapt: Annotated[Adapt, "What adapts: fast weights, a memory of the newest text, or both."]
     adaptation: AdaptationOptions
     metadata: Metadata
     text: Annotated[str, "The first append; its answer is `Session.created.append`."]

@@ -19,7 +19,8 @@ from rlstm_model import native
 from rlstm_model.adaptation.backend import Backend, Read, Row
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.adaptation.state import AdaptedState, Cursor, NonFiniteState
+from rlstm_model.adaptation.state import AdaptedState, Cursor, ExpertConfig, NonFiniteState
+from rlstm_model.native.memory import ORDERS, Memory, Mode
 from rlstm_model.scores import Floats, TokenScores, alternatives, at_least_the_floor
 from rlstm_model.vocab import InvalidToken, check_ids
 
@@ -76,7 +77,7 @@ class ObserveChunk:
     def learns(self) -> bool:
         """Whether a step is taken after these tokens."""
         idle = self.learner.calibration.idle or self.state.rate_scale == 0
-        return self.ends and any(self.flags) and not idle
+        return self.ends and any(self.flags) and not idle and bool(self.state.expert_config.rates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +95,20 @@ class FrozenExperts:
     cursor: Cursor
     static: bool = False
     logprobs_only: bool = False
+    memory: Memory | None = None
+
+    def mixed(self, reads: "Sequence[Read]", cursor: Cursor, ids: Sequence[int]) -> list[Floats]:
+        """The log-probabilities that are mixed of the tokens: of the last rows, and of the memory."""
+        experts = [
+            read.log_probs_TV for read in reads[len(reads) - cursor.experts + (self.memory is not None) :]
+        ]
+        if self.memory is not None:
+            experts.append(self.memory.mix(experts, ids, Mode.LOOK, cursor.context)[0])
+        return experts
+
+    def context_after(self, cursor: Cursor, ids: Sequence[int]) -> tuple[int, ...]:
+        """What a memory will see before the next token, beside its own."""
+        return () if self.memory is None else (*cursor.context, *ids)[-ORDERS[-1] :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,13 +179,14 @@ class NextToken:
     experts: Sequence[Floats]
     states_R2U: Floats
     before: Cursor
+    reader: FrozenExperts
 
     def after(self, token: int) -> Cursor:
         """The place after ``token``; the mixture's weights follow it as they follow text."""
         mixture = self.before.mixture
         if mixture is not None:
-            mixture = _follow(mixture, self.experts, (token,)).mixture
-        return Cursor(self.states_R2U, token, mixture)
+            _, mixture = _follow(mixture, self.experts, (token,))
+        return Cursor(self.states_R2U, token, mixture, self.reader.context_after(self.before, (token,)))
 
 
 BatchResult: TypeAlias = ObservedChunk | ScoredChunk | NextToken | Exception
@@ -300,17 +316,6 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
     return rows
 
 
-class _Followed(NamedTuple):
-    """A text's tokens in a mixture of experts. ``read`` is less than all where no expert was heard."""
-
-    mixed: native.Mixed
-    mixture: MixtureState | None
-
-    @property
-    def whole(self) -> bool:
-        return self.mixed.read == len(self.mixed.logprobs_T)
-
-
 def _follow(
     mixture: MixtureState | None,
     experts: Sequence[Floats],
@@ -318,13 +323,14 @@ def _follow(
     *,
     top: int = 0,
     scores: bool = False,
-) -> _Followed:
+) -> tuple[native.Mixed, MixtureState | None]:
+    """A text's tokens in a mixture of experts, and the mixture after them."""
     weights, tokens = (1.0,) if mixture is None else mixture.weights, 0 if mixture is None else mixture.tokens
     mixed = native.mix(
         experts, np.array(ids, np.int32), np.array(weights), tokens, scores=scores, whole=top > 0
     )
     after = None if mixture is None else MixtureState(tuple(mixed.weights_K.tolist()), mixed.tokens)
-    return _Followed(mixed, after)
+    return mixed, after
 
 
 def _columns(mixed: native.Mixed, top: int) -> TokenScores:
@@ -347,28 +353,33 @@ def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
 
 
 def _scored(item: ScoreChunk, reads: Sequence[Read]) -> ScoredChunk | ArithmeticError:
-    experts = [read.log_probs_TV for read in reads[-item.cursor.experts :]]
+    experts = item.reader.mixed(reads, item.cursor, item.ids)
     scores = not item.reader.logprobs_only
-    followed = _follow(item.cursor.mixture, experts, item.ids, top=item.top, scores=scores)
+    mixed, mixture = _follow(item.cursor.mixture, experts, item.ids, top=item.top, scores=scores)
     static = _of_targets(reads[0].log_probs_TV, item.ids) if item.reader.static else None
-    if not followed.whole or (static is not None and bool(np.isnan(static).any())):
+    if not mixed.whole or (static is not None and bool(np.isnan(static).any())):
         return ArithmeticError("the model's output is not finite")
-    after = Cursor(np.stack([read.states_2U for read in reads]), item.ids[-1], followed.mixture)
+    after = Cursor(
+        np.stack([read.states_2U for read in reads]),
+        item.ids[-1],
+        mixture,
+        item.reader.context_after(item.cursor, item.ids),
+    )
     baseline = None if static is None else at_least_the_floor(static)
-    return ScoredChunk(_columns(followed.mixed, item.top), after, baseline)
+    return ScoredChunk(_columns(mixed, item.top), after, baseline)
 
 
 def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
-    experts = [read.log_probs_TV for read in reads[-item.cursor.experts :]]
+    experts = item.reader.mixed(reads, item.cursor, (0,))  # before any: which it is plays no part
     log_probs_V = experts[0][0]
     if item.cursor.mixture is not None:
         # The target is any: only the distribution is wanted, and the weights are as they were.
-        mixed = _follow(item.cursor.mixture, experts, (0,), top=1).mixed
+        mixed, _ = _follow(item.cursor.mixture, experts, (0,), top=1)
         log_probs_V = np.full_like(log_probs_V, np.nan)
         if mixed.read and mixed.log_probs_TV is not None:
             log_probs_V = mixed.log_probs_TV[0]
     states = np.stack([read.states_2U for read in reads])
-    return NextToken(log_probs_V, experts, states, item.cursor)
+    return NextToken(log_probs_V, experts, states, item.cursor, item.reader)
 
 
 # ---- learning ---------------------------------------------------------------------------------------------
@@ -384,11 +395,15 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
         return _observe_again(chunk, broken)
     experts = chunk.state.expert_config
     scores = not chunk.learner.logprobs_only
-    followed = _follow(chunk.state.mixture, read_TV[experts.mixed], chunk.ids, top=chunk.top, scores=scores)
-    state = _after(chunk, reads, followed.mixture)
+    own, memory = read_TV[experts.mixed], chunk.state.memory
+    if memory is not None:
+        recalled, memory = memory.mix(own, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
+        own = [*own, recalled]
+    mixed, mixture = _follow(chunk.state.mixture, own, chunk.ids, top=chunk.top, scores=scores)
+    state = replace(_after(chunk, reads, mixture), memory=memory)
     observed = ObservedChunk(
         state=state,
-        scores=_columns(followed.mixed, chunk.top),
+        scores=_columns(mixed, chunk.top),
         static_logprobs=at_least_the_floor(own_TR[:, 0]) if experts.static else None,
     )
     if not chunk.learns:
@@ -479,10 +494,15 @@ def restart(
     return replace(
         state,
         delta_KP=delta_KP if delta_KP is not None and delta_KP.any() else None,
-        now=_reread(learner, state, chosen) if state.pending else state.now,
-        mixture=None if state.mixture is None else state.mixture.drop([False, *chosen.tolist()]),
+        now=_reread(learner, state, chosen) if state.pending and chosen.any() else state.now,
+        mixture=None if state.mixture is None else state.mixture.drop(_dropped(state.expert_config, chosen)),
         bad_steps=tuple(0 if row else bad for row, bad in zip(rows, state.bad_steps, strict=True)),
     )
+
+
+def _dropped(experts: ExpertConfig, chosen: NDArray[np.bool_]) -> list[bool]:
+    """Of all that are mixed: the frozen baseline first, the memory last."""
+    return [False, *chosen.tolist(), *([False] * experts.remembers)]
 
 
 def _reread(learner: Learner, state: AdaptedState, chosen: NDArray[np.bool_]) -> Cursor:

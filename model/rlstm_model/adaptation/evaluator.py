@@ -32,7 +32,15 @@ from rlstm_model.adaptation.batch import (
 )
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.adaptation.state import AdaptedState, Cursor, ExpertConfig, StateSchema, rate_scale_of
+from rlstm_model.adaptation.state import (
+    Adapt,
+    AdaptedState,
+    Cursor,
+    ExpertConfig,
+    StateSchema,
+    rate_scale_of,
+)
+from rlstm_model.native.memory import Memory
 from rlstm_model.parameters import Parameters
 from rlstm_model.scores import TokenScores
 from rlstm_model.vocab import check_ids
@@ -67,12 +75,19 @@ class DynamicEvaluator(Learner):
         backend = NativeBackend(parameters, calibration, temperature=temperature, threads=threads)
         return cls(backend, calibration, parameters.norm, bos_id, logprobs_only)
 
-    def start(self, *, rate_scale: float = 1.0, static: bool = True, experts: int = 1) -> AdaptedState:
+    def start(
+        self,
+        *,
+        rate_scale: float = 1.0,
+        static: bool = True,
+        experts: int = 1,
+        adapt: Adapt = "weights",
+    ) -> AdaptedState:
         """The state before any text; see :class:`ExpertConfig`.
 
         Raises ValueError unless ``rate_scale`` is a finite number of at least 0 and there are such experts.
         """
-        expert_config = ExpertConfig(experts=experts, static=static)
+        expert_config = ExpertConfig(experts=experts, static=static, adapt=adapt)
         now = self._before_text(expert_config)
         return AdaptedState(
             expert_config=expert_config,
@@ -80,6 +95,7 @@ class DynamicEvaluator(Learner):
             now=now,
             start=now,
             mixture=_equal_weights(expert_config),
+            memory=self._no_memory(expert_config),
             bad_steps=(0,) * len(expert_config.rates),
             rate_scale=rate_scale_of(rate_scale),
         )
@@ -121,7 +137,7 @@ class DynamicEvaluator(Learner):
         static = static and state.expert_config.static
         rows = slice(state.expert_config.rows) if static else state.expert_config.mixed
         now = Cursor(state.now.states_R2U[rows], state.now.last, state.mixture)
-        return Reader(self.backend, state.delta_KP, now, static)
+        return Reader(self.backend, state.delta_KP, now, static, memory=state.memory)
 
     def reset(self, state: AdaptedState, *, fast_weights: bool, recurrent: bool) -> AdaptedState:
         """Forget what was learned, or the text read so far, or both. The position goes on.
@@ -132,11 +148,17 @@ class DynamicEvaluator(Learner):
         """
         if recurrent:
             now = self._before_text(state.expert_config)
-            state = replace(state, now=now, start=now, pending=(), pending_learn=())
+            memory = None if state.memory is None else state.memory.follow(self.bos_id)
+            state = replace(state, now=now, start=now, pending=(), pending_learn=(), memory=memory)
         if fast_weights:
             state = restart(self, state, [True] * len(state.expert_config.rates))
             unlearned = (False,) * len(state.pending)
-            state = replace(state, mixture=_equal_weights(state.expert_config), pending_learn=unlearned)
+            state = replace(
+                state,
+                mixture=_equal_weights(state.expert_config),
+                memory=self._no_memory(state.expert_config),
+                pending_learn=unlearned,
+            )
         return state
 
     @cached_property
@@ -158,6 +180,11 @@ class DynamicEvaluator(Learner):
         """
         return self.state_schema.restore(arrays, header)
 
+    def _no_memory(self, expert_config: ExpertConfig) -> Memory | None:
+        if not expert_config.remembers:
+            return None
+        return Memory.start(self.backend.vocab_size, expert_config.experts)
+
     def _before_text(self, expert_config: ExpertConfig) -> Cursor:
         return _beginning(self.backend, self.bos_id, expert_config.rows)
 
@@ -167,7 +194,8 @@ def _beginning(backend: Backend, bos_id: int, rows: int = 1) -> Cursor:
 
 
 def _equal_weights(expert_config: ExpertConfig) -> MixtureState | None:
-    return None if expert_config.experts == 1 else MixtureState.start(expert_config.experts)
+    size = expert_config.mixture_size
+    return None if size == 1 else MixtureState.start(size)
 
 
 @dataclass(frozen=True, eq=False)

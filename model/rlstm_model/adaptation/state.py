@@ -6,18 +6,22 @@ Shape suffixes: R rows of a stream, U hidden units of all layers, K experts that
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.adaptation.mixture import MixtureState
+from rlstm_model.native.memory import CAPACITY, ORDERS, Memory, size_of, stored_type
 
 EXPERT_RATES: Final = {1: (1.0,), 2: (1.0,), 4: (1 / 3, 1.0, 3.0)}
 """What the rates of the experts that learn are multiplied with, by the number of experts.
 
 One expert learns; of several, the first is the frozen baseline: it never learns.
 """
+
+Adapt: TypeAlias = Literal["weights", "memory", "both"]
+"""What adapts to a text: fast weights, a memory of its newest tokens beside frozen weights, or both."""
 
 Floats = NDArray[np.float32]
 
@@ -36,10 +40,12 @@ class ExpertConfig:
 
     experts  how many are mixed: 1, 2 or 4; of several the frozen baseline is one
     static   whether the slow weights read along; beside a single expert they are a reference only
+    adapt    with a memory, that is mixed as one expert more; without weights, the frozen baseline alone reads
     """
 
     experts: int = 1
     static: bool = True
+    adapt: Adapt = "weights"
 
     def __post_init__(self) -> None:
         if type(self.experts) is not int or self.experts not in EXPERT_RATES:
@@ -49,11 +55,32 @@ class ExpertConfig:
             raise ValueError(f"static must be true or false, not {self.static!r}")
         if self.experts > 1 and not self.static:
             raise ValueError("several experts include the frozen baseline: static must be true")
+        if self.adapt not in get_args(Adapt):
+            raise ValueError(f"adapt must be one of {', '.join(get_args(Adapt))}, not {self.adapt!r}")
+        if self.adapt == "memory" and (self.experts > 1 or not self.static):
+            raise ValueError("beside a memory without fast weights there is one expert, the frozen baseline")
+        if self.adapt == "both" and self.experts == 1:
+            raise ValueError("a memory beside fast weights needs the frozen baseline: 2 or 4 experts")
 
     @property
     def rates(self) -> tuple[float, ...]:
         """What the rates of the rows that learn are multiplied with."""
-        return EXPERT_RATES[self.experts]
+        return () if self.adapt == "memory" else EXPERT_RATES[self.experts]
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a memory is mixed with the experts."""
+        return self.adapt != "weights"
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a single expert learns beside the frozen baseline: no mixture bounds its loss."""
+        return self.static and self.experts == 1 and self.adapt == "weights"
+
+    @property
+    def mixture_size(self) -> int:
+        """How many are mixed: the experts, and the memory, which is the last."""
+        return self.experts + self.remembers
 
     @property
     def learning(self) -> slice:
@@ -75,16 +102,18 @@ class Cursor(NamedTuple):
     """A place in a text: the recurrent states of some rows before ``last``, the newest token, has been read.
 
     states_R2U  h and c of all layers, side by side
-    mixture     of the rows that are mixed, the last ones; None for a single expert
+    mixture     of the rows that are mixed, the last ones, and of a memory; None for a single expert
+    context     tokens that were read since the memory's moment, as many as matter
     """
 
     states_R2U: Floats
     last: int
     mixture: MixtureState | None = None
+    context: tuple[int, ...] = ()
 
     @property
     def experts(self) -> int:
-        """How many rows are mixed."""
+        """How many are mixed."""
         return 1 if self.mixture is None else self.mixture.experts
 
 
@@ -96,7 +125,8 @@ class AdaptedState:
     delta_KP        the fast weights of the rows that learn; None is zero for all
     now             where all rows are
     start           where they were when the unfinished segment began: ``now`` itself when none is pending
-    mixture         of the experts; None for a single one
+    mixture         of the experts and the memory; None for a single one
+    memory          of the newest tokens; None without one
     pending         the tokens of the unfinished segment
     pending_learn   whether each may be learned from
     position        tokens read so far
@@ -110,6 +140,7 @@ class AdaptedState:
     now: Cursor
     start: Cursor
     mixture: MixtureState | None = None
+    memory: Memory | None = None
     pending: tuple[int, ...] = ()
     pending_learn: tuple[bool, ...] = ()
     position: int = 0
@@ -134,6 +165,8 @@ class AdaptedState:
             named["delta"] = self.delta_KP
         if self.pending:
             named["start"] = self.start.states_R2U
+        if self.memory is not None:
+            named |= {"memory": self.memory.stored(), "mixing": self.memory.values}
         return {name: np.ascontiguousarray(array) for name, array in named.items()}
 
     def header(self) -> dict[str, Any]:
@@ -141,6 +174,9 @@ class AdaptedState:
         return {
             "experts": self.expert_config.experts,
             "static": self.expert_config.static,
+            "adapt": self.expert_config.adapt,
+            "remembered": 0 if self.memory is None else len(self.memory.marked),
+            "read": 0 if self.memory is None else self.memory.read,
             "last": self.now.last,
             "start_last": self.start.last,
             "weights": list(self.weights),
@@ -191,6 +227,7 @@ class StateSchema:
             now=now,
             start=Cursor(arrays["start"], start_last) if pending else now,
             mixture=fields.mixture(expert_config),
+            memory=self._memory(arrays, expert_config, fields),
             pending=pending,
             pending_learn=pending_learn,
             position=position,
@@ -204,8 +241,32 @@ class StateSchema:
     ) -> dict[str, tuple[tuple[int, ...], type]]:
         """Shape and dtype of each array that a state may have; all but ``delta`` must be there."""
         recurrent = (expert_config.rows, 2, self.units), np.float32
+        named: dict[str, tuple[tuple[int, ...], type]]
         named = dict.fromkeys(("now", "start") if pending else ("now",), recurrent)
-        return {**named, "delta": ((len(expert_config.rates), self.weights), self.dtype)}
+        if expert_config.remembers:
+            named["memory"] = (CAPACITY + ORDERS[-1],), stored_type(self.vocab_size)
+            named["mixing"] = (size_of(expert_config.experts),), np.float32
+        if expert_config.rates:
+            named["delta"] = (len(expert_config.rates), self.weights), self.dtype
+        return named
+
+    def _memory(
+        self, arrays: Mapping[str, NDArray[Any]], expert_config: ExpertConfig, fields: "_Fields"
+    ) -> Memory | None:
+        remembered, read = fields.count("remembered"), fields.count("read")
+        if not expert_config.remembers:
+            return None
+        try:
+            return Memory.restore(
+                self.vocab_size,
+                expert_config.experts,
+                arrays["memory"],
+                arrays["mixing"],
+                remembered=remembered,
+                read=read,
+            )
+        except ValueError as error:
+            raise StateMismatch(f"memory: {error}") from error
 
     def _check(
         self, arrays: Mapping[str, NDArray[Any]], expert_config: ExpertConfig, *, pending: bool
@@ -248,7 +309,9 @@ class _Fields:
 
     def expert_config(self) -> ExpertConfig:
         try:
-            return ExpertConfig(experts=self._get("experts"), static=self._get("static"))
+            return ExpertConfig(
+                experts=self._get("experts"), static=self._get("static"), adapt=self._get("adapt")
+            )
         except ValueError as error:
             raise StateMismatch(str(error)) from error
 
@@ -256,14 +319,14 @@ class _Fields:
         values, tokens = self._list("weights"), self.count("weights_tokens")
         if tokens > self.count("position"):
             raise StateMismatch(f"weights_tokens is {tokens}, beyond the position")
-        if len(values) != expert_config.experts or any(type(value) is not float for value in values):
-            raise StateMismatch(f"weights must hold {expert_config.experts} weights, not {values!r}")
+        if len(values) != expert_config.mixture_size or any(type(value) is not float for value in values):
+            raise StateMismatch(f"weights must hold {expert_config.mixture_size} weights, not {values!r}")
         mixture = MixtureState(tuple(values), tokens)
         try:
             mixture.check()
         except ValueError as error:
             raise StateMismatch(f"weights: {error}") from error
-        return None if expert_config.experts == 1 else mixture
+        return None if expert_config.mixture_size == 1 else mixture
 
     def count(self, name: str) -> int:
         return self._count(name, self._get(name))

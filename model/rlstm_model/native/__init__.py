@@ -252,6 +252,11 @@ class Mixed(NamedTuple):
     broken_K: NDArray[np.bool_]
     read: int
 
+    @property
+    def whole(self) -> bool:
+        """Whether some expert was heard at each token."""
+        return self.read == len(self.logprobs_T)
+
 
 def mix(
     experts: Sequence[Floats],

@@ -47,9 +47,12 @@ def library() -> ctypes.CDLL:
     loaded.rl_mix.restype = c_int32
     loaded.rl_mix.argtypes = [c_int32, c_int32, c_int64, c_void_p, c_int32, *9 * [c_void_p]]
     loaded.rl_memory_new.restype = c_void_p
-    loaded.rl_memory_new.argtypes = [c_int32, c_int32, c_int32, c_void_p, c_void_p]
+    loaded.rl_memory_new.argtypes = [c_int32, c_int32, c_int32, c_void_p]
     loaded.rl_memory_free.restype, loaded.rl_memory_free.argtypes = None, [c_void_p]
-    loaded.rl_memory_add.restype, loaded.rl_memory_add.argtypes = None, [c_void_p, c_void_p, c_int64]
+    loaded.rl_memory_add.restype = c_int32
+    loaded.rl_memory_add.argtypes = [c_void_p, c_void_p, c_int32, c_int64, c_void_p]
+    loaded.rl_memory_learned.restype, loaded.rl_memory_learned.argtypes = c_int64, 2 * [c_int32]
+    loaded.rl_memory_begin.restype, loaded.rl_memory_begin.argtypes = None, [c_int32, c_int32, c_void_p]
     loaded.rl_memory_read.restype = c_int32
     loaded.rl_memory_read.argtypes = [
         c_void_p,
@@ -57,7 +60,9 @@ def library() -> ctypes.CDLL:
         c_int64,
         c_void_p,
         c_int32,
-        *3 * [c_void_p],
+        c_void_p,
+        c_int32,
+        *2 * [c_void_p],
         c_int32,
     ]
     loaded.rl_identity.restype = loaded.rl_instructions.restype = c_char_p

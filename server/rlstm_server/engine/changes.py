@@ -14,10 +14,10 @@ from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import Charge, charging
-from rlstm_server.engine.reading import TokenUsage, read_piece
-from rlstm_server.engine.session import Change, Changed, Sessions, Staged
+from rlstm_server.engine.reading import TokenUsage, read_in_session
+from rlstm_server.engine.session import Change, Sessions, Staged
 from rlstm_server.engine.snapshots import NamedSnapshots
-from rlstm_server.engine.state import SessionCopy, SessionFacts, SessionState
+from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.text import Piece, Place, read_passage
 from rlstm_server.engine.worker import Job
 from rlstm_server.errors import InvalidField
@@ -32,7 +32,7 @@ from rlstm_server.schemas.sessions import (
     UpdateRequest,
 )
 from rlstm_server.schemas.text import EngineLimits, Timings
-from rlstm_server.store.base import new_operation_id
+from rlstm_server.store.base import Replayed, SessionKey, new_operation_id
 
 Request = AppendRequest | ResetRequest | UpdateRequest | RestoreRequest
 
@@ -55,12 +55,13 @@ class Changes:
         change = _change(request, body_hash)
 
         async def work(task: Task[AppendAnswer]) -> AppendAnswer:
-            changed = await self.sessions.change(task, change, partial(self._plan_append, request, charge))
-            if changed.answer is None:
-                charge.refund()
-                return await self._repeated(change, changed)
-            expires_at = changed.expires_at_ms / 1000
-            return replace(changed.answer, expires_at=expires_at, timings=changed.timings)
+            done = await self.sessions.change(task, change, partial(self._plan_append, request, charge))
+            if isinstance(done, Staged):
+                return replace(done.answer, expires_at=done.expires_at_ms / 1000, timings=task.timings)
+            charge.refund()
+            head = await self.sessions.store.load_head(change.key, with_state=False)
+            stored = answers.read_append(done.summary, done.details)
+            return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=task.timings)
 
         with charging(request.caller.quota) as charge:
             return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
@@ -69,7 +70,7 @@ class Changes:
         """Forget fast weights, recurrent state, or both."""
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
-            return partial(_stage, copy, partial(reset, copy.state, request.what), copy.facts)
+            return partial(_stage, copy, lambda: replace(copy, state=reset(copy.state, request.what)))
 
         return await self._change(request, "reset", plan, scope=request.what)
 
@@ -88,7 +89,7 @@ class Changes:
                 metadata=facts.metadata if metadata is None else metadata,
                 learning=facts.learning if learning is None else learning,
             )
-            return partial(_stage, copy, lambda: copy.state, facts)
+            return partial(_stage, copy, lambda: replace(copy, facts=facts))
 
         return await self._change(
             request, "update", plan, ttl_seconds=ttl_seconds, metadata=metadata, learning=learning
@@ -98,8 +99,8 @@ class Changes:
         """Go back to a named snapshot. Raises NotFound when there is none of this name."""
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
-            state, _ = await self.snapshots.open(copy.key, request.snapshot, request.caller)
-            return partial(_stage, copy, lambda: state, copy.facts)
+            state, _ = await self.snapshots.open(copy.key, request.snapshot)
+            return partial(_stage, copy, lambda: replace(copy, state=state))
 
         return await self._change(request, "restore", plan, snapshot=request.snapshot)
 
@@ -113,12 +114,6 @@ class Changes:
         charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
         return partial(_stage_append, copy, request, piece, self.sessions.store.durability)
 
-    async def _repeated(self, change: Change, changed: Changed[AppendAnswer]) -> AppendAnswer:
-        replay = changed.known
-        head = await self.sessions.store.load_head(change.key, with_state=False)
-        stored = answers.read_append(replay.summary, replay.details)
-        return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=changed.timings)
-
     async def _change(
         self,
         request: ResetRequest | UpdateRequest | RestoreRequest,
@@ -130,25 +125,25 @@ class Changes:
         change = _change(request, requests.request_digest(name, session=request.session, **fields))
 
         async def work(task: Task[ChangeAnswer]) -> ChangeAnswer:
-            changed = await self.sessions.change(task, change, plan)
+            done = await self.sessions.change(task, change, plan)
+            if isinstance(done, Staged):
+                info = replace(done.answer, expires_at=done.expires_at_ms / 1000)
+            else:
+                info = await self._info(change.key, done)
             return ChangeAnswer(
-                info=await self._info(change, changed),
+                info=info,
                 durability=self.sessions.store.durability,
-                replayed=changed.answer is None,
+                replayed=isinstance(done, Replayed),
             )
 
         return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
 
-    async def _info(self, change: Change, changed: Changed[SessionInfo]) -> SessionInfo:
-        if changed.answer is not None:
-            return replace(changed.answer, expires_at=changed.expires_at_ms / 1000)
-        replay = changed.known
-        head = await self.sessions.store.load_head(change.key, with_state=False)
-        present = session_info(change.key.session_id, head)
+    async def _info(self, key: SessionKey, known: Replayed) -> SessionInfo:
+        head = await self.sessions.store.load_head(key, with_state=False)
+        present = session_info(key.session_id, head)
         # Metadata of long ago are stored no longer; the present ones are the best that is known.
-        details = replay.details
-        metadata = present.metadata if details is None else answers.parse(details or b"{}")
-        return replace(answers.read_session(replay.summary), expires_at=present.expires_at, metadata=metadata)
+        metadata = present.metadata if known.details is None else answers.parse(known.details or b"{}")
+        return replace(answers.read_session(known.summary), expires_at=present.expires_at, metadata=metadata)
 
 
 def _change(request: Request, body_hash: bytes) -> Change:
@@ -169,7 +164,8 @@ async def _stage_append(
 ) -> Staged[AppendAnswer]:
     """Score a piece, then learn from it, unless the session's learning is off."""
     learn = request.learn and copy.facts.learning
-    reading = await read_piece(copy.state, piece, learn=learn)
+    usage = TokenUsage()
+    reading = await read_in_session(copy.state, piece, usage, learn=learn)
     state = reading.state.measured()
     answer = AppendAnswer(
         version=copy.position.version + 1,
@@ -179,24 +175,25 @@ async def _stage_append(
         expires_at=None,
         columns=reading.columns if request.scores == "tokens" else None,
         totals=None if request.scores == "none" else reading.totals,
-        updates=reading.usage.updates,
-        guards=reading.usage.guard_counts,
+        updates=reading.updates,
+        guards=reading.guards,
         weights=state.adapted.weights,
         norm_ratio=state.norm_ratio,
         pending=len(state.place.pending),
         timings=Timings(),
         learn=learn,
     )
-    return Staged(state, copy.facts, reading.usage, answer, *answers.store_append(answer))
+    summary, details = answers.store_append(answer)
+    after = replace(copy, state=state)
+    return Staged(copy=after, usage=usage, answer=answer, summary=summary, details=details)
 
 
-async def _stage(
-    copy: SessionCopy, compute: Callable[[], SessionState], facts: SessionFacts
-) -> Staged[SessionInfo]:
+async def _stage(copy: SessionCopy, change: Callable[[], SessionCopy]) -> Staged[SessionInfo]:
     """A change without scores: its answer is the session afterwards, to expire when the store says."""
-    state = compute()
-    info = replace(info_of(replace(copy, state=state, facts=facts)), version=copy.position.version + 1)
-    return Staged(state, facts, TokenUsage(), info, *answers.store_session(info))
+    after = change()
+    info = replace(info_of(after), version=copy.position.version + 1)
+    summary, details = answers.store_session(info)
+    return Staged(copy=after, usage=TokenUsage(), answer=info, summary=summary, details=details)
 
 
 def reset(state: SessionState, scope: ResetScope) -> SessionState:

@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 from rlstm_model.adaptation.evaluator import Reader
 from rlstm_model.adaptation.state import Cursor
@@ -67,25 +66,18 @@ class Prompt:
         return before_text if self.after_bos else before_text._replace(last=self.piece.ids[0])
 
 
-class PromptRead(NamedTuple):
-    """A prompt was read: its scores, what reads on after it, and how it is counted."""
-
-    columns: Columns | None
-    reader: Reader
-    cursor: Cursor
-    usage: TokenUsage
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(eq=False)
 class _Order:
     """What all prompts of a request have in common. Without `top` none of their scores is told."""
 
     served: ServedModel
-    choice: AdaptationChoice | None
     settings: GenerationSettings
-    seed: int
-    top: int | None
     metrics: Metrics
+    choice: AdaptationChoice | None = None
+    top: int | None = None
+
+    def __post_init__(self) -> None:
+        self.seed = secrets.randbits(32) if self.settings.seed is None else self.settings.seed
 
     @property
     def rows(self) -> int:
@@ -109,7 +101,7 @@ class Completions:
         context = partial(read_context, served.vocab, request.passage, "prompt")
         piece = await requests.off_loop(requests.size_of(request.passage), context) or EMPTY
         requests.within("prompt tokens", len(piece.ids), self.limits.prompt_tokens)
-        order = self._order(served, None, request.settings, None)
+        order = _Order(served, request.settings, self.metrics)
         prompt = Prompt(piece=piece, after_bos=True)
         async with aclosing(self._continue(order, [prompt], request.caller, len(piece.ids))) as events:
             async for event in events:
@@ -123,23 +115,11 @@ class Completions:
         size = sum(requests.size_of(passage) for passage in request.prompts)
         prompts = await requests.off_loop(size, partial(self._prompts, served, request))
         choice = None if request.adaptation is None else served.choose(request.adaptation)
-        order = self._order(served, choice, request.settings, request.top)
+        order = _Order(served, request.settings, self.metrics, choice, request.top)
         count = sum(prompt.tokens for prompt in prompts)
         async with aclosing(self._continue(order, prompts, request.caller, count)) as events:
             async for event in events:
                 yield event
-
-    def _order(
-        self,
-        served: ServedModel,
-        choice: AdaptationChoice | None,
-        settings: GenerationSettings,
-        top: int | None,
-    ) -> _Order:
-        seed = secrets.randbits(32) if settings.seed is None else settings.seed
-        return _Order(
-            served=served, choice=choice, settings=settings, seed=seed, top=top, metrics=self.metrics
-        )
 
     async def _continue(
         self, order: _Order, prompts: Sequence[Prompt], caller: Caller, count: int
@@ -175,15 +155,16 @@ async def _complete_all(order: _Order, prompts: Sequence[Prompt], put: Put) -> N
 
 async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None:
     """Read one prompt, tell what it scores, and continue it as often as was asked for."""
+    usage = TokenUsage()
     if order.choice is None:
-        done = await _read_frozen(order, prompt)
+        columns, reader, cursor = await _read_frozen(order, prompt, usage)
     else:
-        done = await _read_adapting(order, order.choice, prompt)
+        columns, reader = await _read_adapting(order, order.choice, prompt, usage)
+        cursor = reader.cursor
     if order.top is not None:
-        done.usage.count(order.metrics)
-        put(_prompt_event(order.served, place, prompt, done.columns))
-    reader, cursor = done.reader, done.cursor
-    del done  # of a long prompt the columns are large
+        usage.count(order.metrics)
+        put(_prompt_event(order.served, place, prompt, columns))
+    del columns  # of a long prompt they are large
     ids, unfinished = prompt.piece.ids, prompt.piece.after.unfinished
     settings = order.settings
     texts = [
@@ -207,23 +188,28 @@ async def _complete(order: _Order, place: int, prompt: Prompt, put: Put) -> None
     await gather(work, len(texts))
 
 
-async def _read_frozen(order: _Order, prompt: Prompt) -> PromptRead:
+async def _read_frozen(
+    order: _Order, prompt: Prompt, usage: TokenUsage
+) -> tuple[Columns | None, Reader, Cursor]:
     reader = order.served.reader
     piece, cursor = prompt.scored, prompt.begin(reader.cursor)
     if not piece.ids:
-        return PromptRead(None, reader, cursor, TokenUsage())
+        return None, reader, cursor
+    usage.scored = len(piece.ids)
     scored = await score_text(reader, cursor, piece.ids, order.top or 0)
     columns = None if order.top is None else columns_of(piece, scored.scores, None)
-    return PromptRead(columns, reader, scored.cursor, TokenUsage(scored=len(piece.ids)))
+    return columns, reader, scored.cursor
 
 
-async def _read_adapting(order: _Order, choice: AdaptationChoice, prompt: Prompt) -> PromptRead:
+async def _read_adapting(
+    order: _Order, choice: AdaptationChoice, prompt: Prompt, usage: TokenUsage
+) -> tuple[Columns, Reader]:
     fresh = SessionState.before_text(order.served, choice)
     begin = prompt.begin(fresh.adapted.now)
     state = replace(fresh, adapted=replace(fresh.adapted, now=begin, start=begin))
-    reading = await read_piece(state, prompt.scored, learn=True, top=order.top or 0)
-    reader = state.evaluator.reader(reading.state.adapted)
-    return PromptRead(reading.columns, reader, reader.cursor, TokenUsage.of_items([reading.usage]))
+    reading = await read_piece(state, prompt.scored, usage, learn=True, top=order.top or 0)
+    usage.scored = reading.totals.tokens
+    return reading.columns, state.evaluator.reader(reading.state.adapted)
 
 
 def _prompt_event(served: ServedModel, place: int, prompt: Prompt, columns: Columns | None) -> PromptEvent:

@@ -1,19 +1,25 @@
 """Sessions made from another: forks, and files that travel."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
 
 from rlstm_server.caller import Caller
 from rlstm_server.engine import requests
-from rlstm_server.engine.creation import Creator, NewSession
+from rlstm_server.engine.creation import Creator
 from rlstm_server.engine.models import Models
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.snapshots import NamedSnapshots
-from rlstm_server.engine.state import SessionCopy, SessionState, Unreadable, read, write
+from rlstm_server.engine.state import (
+    Header,
+    SessionCopy,
+    SessionFacts,
+    SessionState,
+    Unreadable,
+    read,
+    write,
+)
 from rlstm_server.errors import ImportRejected, InputError, ModelMismatch, ServerError
 from rlstm_server.schemas.sessions import (
     Ancestor,
@@ -23,19 +29,10 @@ from rlstm_server.schemas.sessions import (
     ImportRequest,
 )
 from rlstm_server.schemas.text import MAX_RATE_SCALE
-from rlstm_server.store.base import SessionKey, new_operation_id, new_session_id
+from rlstm_server.store.base import SessionKey
 
 _ROUNDING = 1.001
 """What a norm may be beyond its bound, when it is taken in another order."""
-
-
-class Imported(NamedTuple):
-    """A session as a file has it."""
-
-    state: SessionState
-    ancestor: Ancestor
-    learning: bool
-    metadata: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,17 +58,17 @@ class Copies:
 
         async def work(task: Task[CreatedSession]) -> CreatedSession:
             try:
-                new = await self._forked(request, source, body_hash)
+                state, facts = await self._forked(request, source)
             except ServerError as error:
                 # Made before, it does not go with its source.
-                return await self.creator.made_before(error, request.caller, request.key, body_hash, task)
-            return await self.creator.make(new, task)
+                return await self.creator.made_before(error, request, body_hash, task)
+            return await self.creator.make(task, request, body_hash, state, facts, brought=True)
 
         return await self.sessions.start(work).wait()
 
     async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
         """Write a session as a file. See Engine.export."""
-        copy = await self.sessions.read(requests.session_key(caller.tenant, session), caller, min_version)
+        copy = await self.sessions.read(requests.session_key(caller.tenant, session), min_version)
         data = await requests.off_loop(copy.state.nbytes, partial(write_file, copy), requests.STATE_BYTES)
         return ExportedSession(session=session, version=copy.position.version, data=data)
 
@@ -87,40 +84,28 @@ class Copies:
         )
 
         async def work(task: Task[CreatedSession]) -> CreatedSession:
-            found = await requests.off_loop(size, partial(read_file, request.data, self.creator.models))
-            self.creator.check_size(found.state.served, found.state.choice)
-            facts = self.creator.facts(request.name, request.ttl_seconds, found.metadata)
-            facts = replace(facts, learning=found.learning, forked_from=found.ancestor)
-            new = replace(self._new(request, body_hash, found.state), facts=facts)
-            return await self.creator.make(new, task)
+            reading = partial(read_file, request.data, self.creator.models)
+            header, state = await requests.off_loop(size, reading)
+            self.creator.check_size(state.served, state.choice)
+            facts = self.creator.facts(request.name, request.ttl_seconds, header.metadata)
+            ancestor = Ancestor(session=header.session, version=header.version)
+            facts = replace(facts, learning=header.learning, forked_from=ancestor)
+            return await self.creator.make(task, request, body_hash, state, facts, brought=True)
 
         return await self.sessions.start(work).wait()
 
-    async def _forked(self, request: ForkRequest, source: SessionKey, body_hash: bytes) -> NewSession:
+    async def _forked(self, request: ForkRequest, source: SessionKey) -> tuple[SessionState, SessionFacts]:
         """The session that a fork makes of its source as that is now."""
-        copy = await self.sessions.read(source, request.caller, request.min_version)
+        copy = await self.sessions.read(source, request.min_version)
         state, ancestor = copy.state, Ancestor(session=request.session, version=copy.position.version)
         if request.snapshot is not None:
-            state, version = await self.snapshots.open(source, request.snapshot, request.caller)
+            state, version = await self.snapshots.open(source, request.snapshot)
             ancestor = Ancestor(session=request.session, version=version, snapshot=request.snapshot)
         metadata = copy.facts.metadata if request.metadata is None else request.metadata
         facts = self.creator.facts(request.name, request.ttl_seconds, metadata)
         if request.ttl_seconds is None:
             facts = replace(facts, ttl_ms=copy.facts.ttl_ms)
-        facts = replace(facts, learning=copy.facts.learning, forked_from=ancestor)
-        return replace(self._new(request, body_hash, state), facts=facts)
-
-    def _new(self, request: ForkRequest | ImportRequest, body_hash: bytes, state: SessionState) -> NewSession:
-        return NewSession(
-            caller=request.caller,
-            key=SessionKey(request.caller.tenant, new_session_id()),
-            operation_id=request.key or new_operation_id(),
-            body_hash=body_hash,
-            state=state,
-            facts=self.creator.facts(request.name, request.ttl_seconds, {}),
-            repeatable=request.key is not None,
-            brought=True,
-        )
+        return state, replace(facts, learning=copy.facts.learning, forked_from=ancestor)
 
 
 def write_file(copy: SessionCopy) -> bytes:
@@ -135,7 +120,7 @@ def write_file(copy: SessionCopy) -> bytes:
     )
 
 
-def read_file(data: bytes, models: Models) -> Imported:
+def read_file(data: bytes, models: Models) -> tuple[Header, SessionState]:
     """The session in a file. Raises ImportRejected."""
     try:
         header, state = read(data, models)
@@ -148,8 +133,7 @@ def read_file(data: bytes, models: Models) -> Imported:
         raise ImportRejected("the metadata are too long, or no text") from None
     state = state.measured()  # what a file says of its norms is not believed
     _check_bounds(state)
-    ancestor = Ancestor(session=header.session, version=header.version)
-    return Imported(state, ancestor, header.learning, header.metadata)
+    return header, state
 
 
 def _check_bounds(state: SessionState) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from rlstm_server.caller import Caller
 from rlstm_server.engine import answers, requests
 from rlstm_server.engine.answers import info_of, session_info
 from rlstm_server.engine.changes import Changes
@@ -30,6 +29,8 @@ from rlstm_server.schemas.sessions import (
     AppendRequest,
     CreatedSession,
     CreateSession,
+    ForkRequest,
+    ImportRequest,
     SessionInfo,
 )
 from rlstm_server.schemas.text import AdaptationChoice, EngineIdentity
@@ -45,26 +46,10 @@ from rlstm_server.store.base import (
     new_session_id,
 )
 
+NewSession = CreateSession | ForkRequest | ImportRequest
+
 FIRST: Final = "#first"
 """What makes the operation id of the first append out of that of the creation."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class NewSession:
-    """A session that is to be made: its state, and what is said of it.
-
-    repeatable  the operation id is the client's: a repeat finds what this made
-    brought     the state comes from elsewhere: from another session, or a file
-    """
-
-    caller: Caller
-    key: SessionKey
-    operation_id: str
-    body_hash: bytes
-    state: SessionState
-    facts: SessionFacts
-    repeatable: bool
-    brought: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +65,6 @@ class Creator:
     async def perform(self, request: CreateSession) -> CreatedSession:
         """Make a session. See Engine.create_session."""
         requests.check_metadata(request.metadata)
-        operation_id = request.key or new_operation_id()
         body_hash = creation_digest(request)
 
         async def work(task: Task[CreatedSession]) -> CreatedSession:
@@ -88,23 +72,14 @@ class Creator:
                 served, choice = await self._choose(request)
             except ServerError as error:
                 # A server with other models, or another first one, may have made it.
-                return await self.made_before(error, request.caller, request.key, body_hash, task)
-            state = SessionState.before_text(served, choice)
-            new = NewSession(
-                caller=request.caller,
-                key=SessionKey(request.caller.tenant, new_session_id()),
-                operation_id=operation_id,
-                body_hash=body_hash,
-                state=state,
-                facts=self.facts(request.name, request.ttl_seconds, request.metadata),
-                repeatable=request.key is not None,
-            )
-            return await self.make(new, task)
+                return await self.made_before(error, request, body_hash, task)
+            facts = self.facts(request.name, request.ttl_seconds, request.metadata)
+            return await self.make(task, request, body_hash, SessionState.before_text(served, choice), facts)
 
         made = await self.sessions.start(work).wait()
         if request.first is None:
             return made
-        answer = await self._append_first(request, operation_id, made.info.id)
+        answer = await self._append_first(request, made.info.id)
         return replace(made, info=await self._present(request.caller.tenant, made.info.id), append=answer)
 
     def facts(self, name: str | None, ttl_seconds: float | None, metadata: Mapping[str, Any]) -> SessionFacts:
@@ -121,65 +96,70 @@ class Creator:
         """Raise TooLarge for a session whose state could become too large to be kept."""
         check_size(served.state_bytes(choice) + OVERHEAD_BYTES, self.changes.limits.state_bytes, choice)
 
-    async def make(self, new: NewSession, task: Task[CreatedSession]) -> CreatedSession:
+    async def make(
+        self,
+        task: Task[CreatedSession],
+        request: NewSession,
+        body_hash: bytes,
+        state: SessionState,
+        facts: SessionFacts,
+        *,
+        brought: bool = False,
+    ) -> CreatedSession:
         """Make a session of any origin, or find the one that the same request made before.
 
-        Raises RateLimited for one too many of the tenant, SessionExists, StoreFull, IdempotencyMismatch, and
-        Gone.
+        `brought`: its state comes from elsewhere, another session or a file. Raises RateLimited for one too
+        many of the tenant, SessionExists, StoreFull, IdempotencyMismatch, and Gone.
         """
+        key = SessionKey(request.caller.tenant, new_session_id())
+        copy = SessionCopy(key=key, position=Position.first(key), state=state, facts=facts)
+        described = answers.write_session(info_of(copy, facts.created_at_ms + facts.ttl_ms))
+        size = state.served.state_bytes(state.choice)
         try:
-            async with self.quota.reserve(
-                new.caller, new.state.served.state_bytes(new.state.choice), sessions=1
-            ):
-                return await self._make(new, task)
+            async with self.quota.reserve(request.caller, size, sessions=1):
+                writing = partial(self.sessions.states.serialize, key, 0, state)
+                creation = Creation(
+                    key=key,
+                    operation_id=request.key or new_operation_id(),
+                    body_hash=body_hash,
+                    name=facts.name,
+                    info=described,
+                    state=await requests.off_loop(state.nbytes, writing, requests.STATE_BYTES),
+                    ttl_ms=facts.ttl_ms,
+                    answer=described,
+                    brought=brought,
+                )
+                outcome = await task.commit(self.sessions.store.create(creation))
         except (RateLimited, StoreFull) as error:
-            key = new.operation_id if new.repeatable else None
-            return await self.made_before(error, new.caller, key, new.body_hash, task)
+            return await self.made_before(error, request, body_hash, task)
+        if not isinstance(outcome, Created):
+            return await self._repeated(key.tenant, outcome, task)
+        task.took_effect = True
+        self.sessions.metrics.sessions_created.inc()
+        copy = replace(copy, facts=replace(facts, created_at_ms=outcome.head.created_at_ms))
+        self.sessions.cache.put(copy)
+        info = info_of(copy, outcome.head.expires_at_ms)
+        return self._created(info, state.served.identity, replayed=False)
 
     async def made_before(
-        self,
-        error: ServerError,
-        caller: Caller,
-        key: str | None,
-        body_hash: bytes,
-        task: Task[CreatedSession],
+        self, error: ServerError, request: NewSession, body_hash: bytes, task: Task[CreatedSession]
     ) -> CreatedSession:
-        """The session that a creation under `key` made before, else `error` is raised, which it came to now.
+        """The session that the same creation made before; else the `error` that it came to now is raised.
 
         Raises IdempotencyMismatch, Gone.
         """
-        known = self.sessions.store.recall_creation
-        outcome = None if key is None else await known(caller.tenant, key, body_hash)
+        tenant, outcome = request.caller.tenant, None
+        if request.key is not None:
+            outcome = await self.sessions.store.recall_creation(tenant, request.key, body_hash)
         if outcome is None:
             error.settled = True
             raise error
-        return await self._repeated(caller.tenant, outcome, task)
-
-    async def _make(self, new: NewSession, task: Task[CreatedSession]) -> CreatedSession:
-        facts = new.facts
-        copy = SessionCopy(key=new.key, position=Position.first(new.key), state=new.state, facts=facts)
-        described = answers.write_session(info_of(copy, facts.created_at_ms + facts.ttl_ms))
-        creation = Creation(
-            key=new.key,
-            operation_id=new.operation_id,
-            body_hash=new.body_hash,
-            name=facts.name,
-            info=described,
-            state=await self.sessions.serialize(new.key, new.state),
-            ttl_ms=facts.ttl_ms,
-            answer=described,
-            brought=new.brought,
-        )
-        outcome = await task.commit(self.sessions.store.create(creation))
-        if not isinstance(outcome, Created):
-            return await self._repeated(new.key.tenant, outcome, task)
-        task.took_effect = True
-        return self._settle(copy, outcome)
+        return await self._repeated(tenant, outcome, task)
 
     async def _choose(self, request: CreateSession) -> tuple[ServedModel, AdaptationChoice]:
         """The model and how it learns, where all that is asked for can be done with them."""
         served = self.models.named(request.model)
-        choice = served.choose(request.adaptation)
+        choice = served.choose(request.learning)
         self.check_size(served, choice)
         await requests.off_loop(requests.size_of(request.first), partial(self._check_first, served, request))
         return served, choice
@@ -189,13 +169,6 @@ class Creator:
         if request.first is not None:
             piece = read_passage(served.vocab, request.first, "", final=False)
             requests.check_append(piece, self.changes.limits)
-
-    def _settle(self, copy: SessionCopy, outcome: Created) -> CreatedSession:
-        self.sessions.metrics.sessions_created.inc()
-        copy = replace(copy, facts=replace(copy.facts, created_at_ms=outcome.head.created_at_ms))
-        self.sessions.cache.put(copy)
-        info = info_of(copy, outcome.head.expires_at_ms)
-        return self._created(info, copy.state.served.identity, replayed=False)
 
     async def _repeated(
         self, tenant: str, outcome: CreationReplayed | Mismatch, task: Task[CreatedSession]
@@ -242,11 +215,12 @@ class Creator:
             error.applied = "yes"
             raise
 
-    async def _append_first(self, request: CreateSession, operation_id: str, session: str) -> AppendAnswer:
+    async def _append_first(self, request: CreateSession, session: str) -> AppendAnswer:
         """Append the first text; without a key to repeat the request with, a session without it is ended."""
         if request.first is None:
             raise ValueError("there is no first text")
-        call = Call(caller=request.caller, session=session, key=operation_id + FIRST)
+        key = None if request.key is None else request.key + FIRST
+        call = Call(caller=request.caller, session=session, key=key)
         append = AppendRequest(text=request.text, tokens=request.tokens, scores=request.scores).by(call)
         try:
             return await self.changes.append(append)
@@ -276,7 +250,7 @@ def creation_digest(request: CreateSession) -> bytes:
         "create",
         **({} if request.model is None else {"model": request.model}),
         name=request.name,
-        adaptation=request.adaptation.model_dump(),
+        adaptation=request.learning.model_dump(),
         ttl_seconds=request.ttl_seconds,
         metadata=request.metadata,
         first=request.first,

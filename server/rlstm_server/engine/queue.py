@@ -16,6 +16,7 @@ from rlstm_server.errors import (
     StoreUnavailable,
 )
 from rlstm_server.metrics import Metrics
+from rlstm_server.schemas.text import Timings
 from rlstm_server.store.base import SessionKey
 
 COMMIT_SECONDS: Final = 3.0
@@ -29,13 +30,15 @@ Answer = TypeVar("Answer")
 class Task(Generic[Result]):
     """Work that outlives the request: whoever waits for it may leave, and a commit goes on all the same.
 
-    Once the work knows that its change `took_effect`, now or earlier, no error says otherwise.
+    Once the work knows that its change `took_effect`, now or earlier, no error says otherwise. Its `timings`
+    are those of its last change.
     """
 
     work: Callable[["Task[Result]"], Awaitable[Result]]
     key: SessionKey | None = None
     operation_id: str = ""
     took_effect: bool = False
+    timings: Timings = field(default_factory=Timings)
     task: "asyncio.Task[Result]" = field(init=False)
     _refuse: Callable[[], ServerError] | None = None
     _abandoned: bool = False

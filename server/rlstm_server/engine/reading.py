@@ -4,8 +4,8 @@ Sums are taken in float64.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rlstm_model.adaptation.batch import ObservedChunk
@@ -33,61 +33,29 @@ The evaluator's own are counted once a row, those of the watch over a single exp
 """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TokenUsage:
-    """What an operation will be counted as, once, when it has taken effect.
+    """What an operation will be counted as, once, when it has taken effect; each text that it reads adds.
 
-    `updates` are segments that were learned from, `row_steps` the steps of single rows in them.
+    row_steps  steps of single rows, of those that were skipped none
+    session    sums over the text of a session's reader, where it was any
     """
 
     scored: int = 0
     generated: int = 0
     adapted: int = 0
-    updates: int = 0
     row_steps: int = 0
-    guards: tuple[str, ...] = ()
-    gradient_norms: tuple[float, ...] = ()
-    norm_ratio: float | None = None
+    guards: Counter[str] = field(default_factory=Counter)
+    gradient_norms: list[float] = field(default_factory=list)
     session: Totals | None = None
 
-    @property
-    def guard_counts(self) -> dict[str, int]:
-        """How often each guard acted, of those that did."""
-        return dict(Counter(self.guards))
-
-    @classmethod
-    def of_items(cls, usages: Sequence["TokenUsage"]) -> "TokenUsage":
-        """The sum over stateless readings: nothing of it belongs to a session."""
-        return cls(
-            scored=sum(usage.scored for usage in usages),
-            adapted=sum(usage.adapted for usage in usages),
-            updates=sum(usage.updates for usage in usages),
-            row_steps=sum(usage.row_steps for usage in usages),
-            guards=tuple(guard for usage in usages for guard in usage.guards),
-            gradient_norms=tuple(norm for usage in usages for norm in usage.gradient_norms),
+    def add(self, part: ObservedChunk) -> None:
+        """Count a part of a text: where it was learned from, all rows took a step but the skipped."""
+        self.row_steps += part.updates * (
+            len(part.state.expert_config.rates) - part.guards.count("step_skipped")
         )
-
-    def followed_by(self, other: "TokenUsage") -> "TokenUsage":
-        """Both, as one operation; at most one of them is text of the session's reader."""
-        both = TokenUsage.of_items((self, other))
-        return replace(
-            both,
-            generated=self.generated + other.generated,
-            norm_ratio=self.norm_ratio if other.norm_ratio is None else other.norm_ratio,
-            session=self.session if other.session is None else other.session,
-        )
-
-    def and_observed(self, part: ObservedChunk) -> "TokenUsage":
-        """With one more part of the text: where it was learned from, all rows took a step but the skipped."""
-        steps = part.updates * (len(part.state.expert_config.rates) - part.guards.count("step_skipped"))
-        return replace(
-            self,
-            updates=self.updates + part.updates,
-            row_steps=self.row_steps + steps,
-            guards=self.guards + part.guards,
-            gradient_norms=self.gradient_norms + part.gradient_norms,
-            norm_ratio=self.norm_ratio if part.norm_ratio is None else part.norm_ratio,
-        )
+        self.guards.update(part.guards)
+        self.gradient_norms += part.gradient_norms
 
     def count(self, metrics: Metrics) -> None:
         """Add everything to the metrics."""
@@ -97,15 +65,13 @@ class TokenUsage:
             ("adapted", self.adapted),
         ):
             metrics.tokens.labels(kind).inc(tokens)
-        clipped = self.guards.count("projected")
+        clipped = self.guards["projected"]
         metrics.updates.labels("clipped").inc(clipped)
         metrics.updates.labels("applied").inc(self.row_steps - clipped)
         for guard, outcome in UPDATE_OUTCOMES.items():
-            metrics.updates.labels(outcome).inc(self.guards.count(guard))
+            metrics.updates.labels(outcome).inc(self.guards[guard])
         for norm in self.gradient_norms:
             metrics.gradient_norm.observe(norm)
-        if self.norm_ratio is not None:
-            metrics.delta_ratio.observe(self.norm_ratio)
         if self.session is None:
             return
         adapted, static = -self.session.logprob, self.session.static_logprob
@@ -117,58 +83,65 @@ class TokenUsage:
 
 
 class Reading(NamedTuple):
-    """A piece was read: the state after it, its scores, and how it is counted."""
+    """A piece was read: the state after it, its scores, the segments learned from, and what guards did."""
 
     state: SessionState
     columns: Columns
     totals: Totals
-    usage: TokenUsage
+    updates: int
+    guards: Mapping[str, int]
+
+
+async def read_in_session(state: SessionState, piece: Piece, usage: TokenUsage, *, learn: bool) -> Reading:
+    """Read a piece of a session's text, which it is counted as."""
+    reading = await read_piece(state, piece, usage, learn=learn)
+    usage.scored, usage.session = len(piece.ids), reading.totals
+    return reading
 
 
 async def read_piece(
-    state: SessionState, piece: Piece, *, learn: bool, top: int = 0, own: bool = False
+    state: SessionState, piece: Piece, usage: TokenUsage, *, learn: bool, top: int = 0, own: bool = False
 ) -> Reading:
     """Score a piece, then learn from it, a segment a batch step. `own` text was generated: not in the totals.
 
     Raises StateCorrupt when the session's state cannot be used; the state that was given stays as it is.
     """
     evaluator, adapted, watch, done = state.evaluator, state.adapted, state.watch, 0
+    updates, guards = 0, Counter[str]()
     scores: list[TokenScores] = []
     static: list[float] = []
-    usage = TokenUsage(adapted=len(piece.ids) if learn else 0)
     try:
         while done < len(piece.ids):
             ids = piece.ids[done : done + evaluator.segment]
-            part = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
-            observed = await compute(part)
-            if observed.static_logprobs is not None and observed.state.expert_config.experts == 1:
-                observed, watch = _watched(evaluator, watch, observed, learn=learn)
-            usage = usage.and_observed(observed)
-            scores.append(observed.scores)
-            static += [] if observed.static_logprobs is None else observed.static_logprobs.tolist()
-            adapted, done = observed.state, done + len(part.ids)
+            chunk = evaluator.chunk(adapted, ids, learn=learn and watch.learns, top=top)
+            part = await compute(chunk)
+            part, watch = _watched(evaluator, watch, part, learn=learn)
+            usage.add(part)
+            updates += part.updates
+            guards.update(part.guards)
+            scores.append(part.scores)
+            static += [] if part.static_logprobs is None else part.static_logprobs.tolist()
+            adapted, done = part.state, done + len(chunk.ids)
     except NonFiniteState as error:
         raise StateCorrupt("the session's state holds values that are not finite") from error
+    usage.adapted += len(piece.ids) if learn else 0
     columns = columns_of(
         piece,
         TokenScores.concatenate(scores) if scores else None,
         tuple(static) if adapted.expert_config.static else None,
     )
-    totals = totals_of(piece, columns)
-    if own:
-        usage, sums = replace(usage, generated=totals.tokens), state.totals
-    else:
-        usage, sums = replace(usage, scored=totals.tokens, session=totals), _add(state.totals, totals)
-    sums = replace(sums, updates=sums.updates + usage.updates, guards=sums.guards + len(usage.guards))
+    totals, sums = totals_of(piece, columns), state.totals
+    sums = sums if own else _add(sums, totals)
+    sums = replace(sums, updates=sums.updates + updates, guards=sums.guards + guards.total())
     after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
-    return Reading(after, columns, totals, usage)
+    return Reading(after, columns, totals, updates, guards)
 
 
 def _watched(
     evaluator: DynamicEvaluator, watch: LossGuard, part: ObservedChunk, *, learn: bool
 ) -> tuple[ObservedChunk, LossGuard]:
     """A part under the watch over a single expert, where the frozen baseline reads beside one."""
-    if part.static_logprobs is None or part.state.expert_config.experts > 1:
+    if part.static_logprobs is None or not part.state.expert_config.guarded:
         return part, watch
     ends = part.state.position % evaluator.segment == 0
     seen = watch.after(part.scores.logprobs.tolist(), part.static_logprobs.tolist(), ends=ends)

@@ -3,8 +3,8 @@
 The texts of one request share its batches, each a segment at a time.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -65,13 +65,6 @@ class ItemText:
         return "bos" if self.context is None else "context"
 
 
-class Scored(NamedTuple):
-    """Items scored, and how that is counted."""
-
-    items: tuple[ItemScores, ...]
-    usage: TokenUsage
-
-
 @dataclass(frozen=True, eq=False)
 class Scoring:
     """Scores that change nothing: from the weights as loaded, or from the state that a session has now."""
@@ -91,19 +84,16 @@ class Scoring:
         size = sum(requests.size_of(item.passage) + requests.size_of(item.before) for item in given)
         items = await requests.off_loop(size, partial(self._item_texts, served, given))
         choice = None if request.learning is None else served.choose(request.learning)
-        rows = min(len(items), ROWS_OF_REQUEST)
+        rows, usage = min(len(items), ROWS_OF_REQUEST), TokenUsage()
         with charging(request.caller.quota) as charge:
             count = sum(text.tokens for text in items)
             charge.add(tokens=count, learned=0 if choice is None else count)
-            if choice is None:
-                job = partial(score_items, served.reader, items, request.top)
-            else:
-                job = partial(score_items_adapted, served, choice, items, request.top)
+            job = partial(score_items, served, choice, items, request.top, usage)
             ran = await self.sessions.worker.run(job, request.caller, rows)
-        ran.result.usage.count(self.sessions.metrics)
+        usage.count(self.sessions.metrics)
         timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
         return ScoreAnswer(
-            identity=served.identity, items=ran.result.items, adaptation=choice, timings=timings
+            identity=served.identity, items=tuple(ran.result), adaptation=choice, timings=timings
         )
 
     def _item_texts(self, served: ServedModel, items: Sequence[ScoreItem]) -> Sequence[ItemText]:
@@ -118,7 +108,7 @@ class Scoring:
         """Rank continuations."""
         requests.within("candidates", len(request.candidates), self.limits.candidates)
         key = requests.session_key(request.caller.tenant, request.session)
-        copy = await self.sessions.read(key, request.caller, request.min_version)
+        copy = await self.sessions.read(key, request.min_version)
         size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         job = partial(rank_candidates, copy.state, request.named_candidates, pieces, request.mix)
@@ -152,20 +142,24 @@ def _item_text(served: ServedModel, index: int, item: ScoreItem) -> ItemText:
 # ---- on the device thread ---------------------------------------------------------------------------------
 
 
-async def score_items(reader: Reader, items: Sequence[ItemText], top: int) -> Scored:
-    """Score each item from the reader's place, the beginning of all text."""
-    done = await gather((_score_item(reader, item, top) for item in items), ROWS_OF_REQUEST)
-    return Scored(tuple(done), TokenUsage(scored=sum(item.totals.tokens for item in done)))
-
-
-async def score_items_adapted(
-    served: ServedModel, choice: AdaptationChoice, items: Sequence[ItemText], top: int
-) -> Scored:
-    """Score each item while learning from it (and from its context), each from the weights as loaded."""
-    start = SessionState.before_text(served, choice)
-    at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
-    done = await gather((_score_adapting(start, item, top) for item in items), at_once)
-    return Scored(tuple(scores for scores, _ in done), TokenUsage.of_items([usage for _, usage in done]))
+async def score_items(
+    served: ServedModel,
+    choice: AdaptationChoice | None,
+    items: Sequence[ItemText],
+    top: int,
+    usage: TokenUsage,
+) -> Sequence[ItemScores]:
+    """Score each item from the weights as loaded; with a choice, learn from it (and its context) as well."""
+    if choice is None:
+        work = (_score_item(served.reader, item, top) for item in items)
+        at_once = ROWS_OF_REQUEST
+    else:
+        start = SessionState.before_text(served, choice)
+        work = (_score_adapting(start, item, top, usage) for item in items)
+        at_once = max(1, ROWS_OF_REQUEST // choice.expert_config.rows)
+    done = await gather(work, at_once)
+    usage.scored = sum(item.totals.tokens for item in done)
+    return done
 
 
 async def rank_candidates(
@@ -224,29 +218,27 @@ async def _score_item(reader: Reader, item: ItemText, top: int) -> ItemScores:
         cursor = await read(reader, item.context.ids)
     sliced = await score_text(reader, cursor, item.piece.ids, top)
     columns = columns_of(item.piece, sliced.scores, None)
-    return _item_scores(item, columns, totals_of(item.piece, columns), TokenUsage())
+    return _item_scores(item, columns, totals_of(item.piece, columns), updates=0, guards={})
 
 
-async def _score_adapting(state: SessionState, item: ItemText, top: int) -> tuple[ItemScores, TokenUsage]:
-    usages = []
+async def _score_adapting(state: SessionState, item: ItemText, top: int, usage: TokenUsage) -> ItemScores:
     if item.context is not None:
-        before = await read_piece(state, item.context, learn=True)
-        state = before.state
-        usages.append(replace(before.usage, scored=0))
-    reading = await read_piece(state, item.piece, learn=True, top=top)
-    usages.append(reading.usage)
-    return _item_scores(item, reading.columns, reading.totals, reading.usage), TokenUsage.of_items(usages)
+        state = (await read_piece(state, item.context, usage, learn=True)).state
+    reading = await read_piece(state, item.piece, usage, learn=True, top=top)
+    return _item_scores(item, reading.columns, reading.totals, updates=reading.updates, guards=reading.guards)
 
 
-def _item_scores(item: ItemText, columns: Columns, totals: Totals, usage: TokenUsage) -> ItemScores:
+def _item_scores(
+    item: ItemText, columns: Columns, totals: Totals, *, updates: int, guards: Mapping[str, int]
+) -> ItemScores:
     return ItemScores(
         id=item.id,
         first_token=item.first_token,
         text=item.piece.text,
         columns=columns,
         totals=totals,
-        updates=usage.updates,
-        guards=usage.guard_counts,
+        updates=updates,
+        guards=guards,
     )
 
 

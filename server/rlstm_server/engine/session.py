@@ -11,9 +11,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from rlstm_server.caller import Caller
@@ -21,12 +21,13 @@ from rlstm_server.engine.answers import info_of, session_facts, session_info, wr
 from rlstm_server.engine.queue import COMMIT_SECONDS, SessionQueues, Task
 from rlstm_server.engine.reading import TokenUsage
 from rlstm_server.engine.requests import STATE_BYTES, off_loop, session_key
-from rlstm_server.engine.state import SessionCache, SessionCopy, SessionFacts, SessionState, States
+from rlstm_server.engine.state import SessionCache, SessionCopy, SessionState, States
 from rlstm_server.engine.worker import Job, Worker
 from rlstm_server.errors import (
     Conflict,
     Gone,
     IdempotencyMismatch,
+    ModelMismatch,
     NotFound,
     OutcomeUnknown,
     ServerError,
@@ -41,7 +42,6 @@ from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
-    Head,
     Mismatch,
     Moved,
     Replayed,
@@ -71,36 +71,19 @@ class Change:
     redo: bool = True
 
 
-class Staged(NamedTuple, Generic[Answer]):
-    """A change that is computed and not yet committed: the state after it, and its answer.
+@dataclass(kw_only=True, eq=False)
+class Staged(Generic[Answer]):
+    """A change that is computed: the session after it, and its answer, which is stored in two parts.
 
-    The answer is stored in two parts (:mod:`rlstm_server.engine.answers`), and the state as bytes.
+    Once it is committed, `expires_at_ms` is what the store says, and the position of the copy is its own.
     """
 
-    state: SessionState
-    facts: SessionFacts
+    copy: SessionCopy
     usage: TokenUsage
     answer: Answer
     summary: bytes
     details: bytes = b""
-    serialized: bytes = b""
-
-
-class Changed(NamedTuple, Generic[Answer]):
-    """A change that took effect: now, with the `copy` after it, or earlier (`replay`)."""
-
-    answer: Answer | None
-    copy: SessionCopy | None
-    expires_at_ms: int
-    replay: Replayed | None
-    timings: Timings
-
-    @property
-    def known(self) -> Replayed:
-        """What the store remembers of a change that took effect earlier."""
-        if self.replay is None:
-            raise ValueError("a change took effect now or earlier")
-        return self.replay
+    expires_at_ms: int = 0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -114,26 +97,25 @@ class Sessions(SessionQueues):
 
     # ---- reading ------------------------------------------------------------------------------------------
 
-    async def read(self, key: SessionKey, caller: Caller, min_version: int | None = None) -> SessionCopy:
+    async def read(self, key: SessionKey, min_version: int | None = None) -> SessionCopy:
         """The newest state, as the store says. Raises NotFound, Gone, VersionMismatch below `min_version`."""
-        copy = await self._load(key, caller, self.cache.get(key))
+        copy = await self._load(key, self.cache.get(key))
         if min_version is not None and copy.position.version < min_version:
             raise VersionMismatch(min_version, copy.position.version)
         return copy
 
-    async def open(self, key: SessionKey, version: int, value: bytes, caller: Caller) -> SessionState:
+    async def open(self, key: SessionKey, version: int, value: bytes) -> SessionState:
         """The state in stored bytes. Raises StateCorrupt, ModelMismatch."""
+        opening = partial(self.states.deserialize, key, version, value)
         try:
-            return await off_loop(
-                len(value), partial(self.states.deserialize, key, version, value), STATE_BYTES
-            )
-        except ServerError as error:
-            self._count_failure(error)
+            return await off_loop(len(value), opening, STATE_BYTES)
+        except StateCorrupt as error:
+            reason = next((name for name, words in FAULTS.items() if words in error.detail), "schema")
+            self.metrics.restore_failures.labels(reason).inc()
             raise
-
-    async def serialize(self, key: SessionKey, state: SessionState) -> bytes:
-        """The state of a new session as it will be stored. Raises StateCorrupt, TooLarge."""
-        return await off_loop(state.nbytes, partial(self.states.serialize, key, 0, state), STATE_BYTES)
+        except ModelMismatch:
+            self.metrics.restore_failures.labels("model_mismatch").inc()
+            raise
 
     @contextmanager
     def distrusting(self, key: SessionKey) -> Iterator[None]:
@@ -145,13 +127,17 @@ class Sessions(SessionQueues):
             self.cache.drop(key)
             raise
 
-    async def _load(self, key: SessionKey, caller: Caller, known: SessionCopy | None) -> SessionCopy:
+    async def _load(self, key: SessionKey, known: SessionCopy | None) -> SessionCopy:
         """The newest version: `known` where that is it, else a copy that is made, and cached.
 
         One load of a session serves all who wait for it.
         """
         began = time.perf_counter()
-        head = await self._head(key, known)
+        try:
+            head = await self.store.load_head(key, known=None if known is None else known.position)
+        except (Gone, NotFound):
+            self.cache.drop(key)
+            raise
         if head.state is None and known is not None:
             return known
         async with self._loads.setdefault(key, asyncio.Lock()):
@@ -160,25 +146,11 @@ class Sessions(SessionQueues):
                 return made
             if not head.state:
                 raise StateCorrupt("the session has no state in the store")
-            state = await self.open(key, head.version, head.state, caller)
+            state = await self.open(key, head.version, head.state)
             copy = SessionCopy(key=key, position=head.position, state=state, facts=session_facts(head))
             self.cache.put(copy)
         self.metrics.load_seconds.observe(time.perf_counter() - began)
         return copy
-
-    async def _head(self, key: SessionKey, known: SessionCopy | None) -> Head:
-        try:
-            return await self.store.load_head(key, known=None if known is None else known.position)
-        except (Gone, NotFound):
-            self.cache.drop(key)
-            raise
-
-    def _count_failure(self, error: ServerError) -> None:
-        if isinstance(error, StateCorrupt):
-            reason = next((name for name, words in FAULTS.items() if words in error.detail), "schema")
-            self.metrics.restore_failures.labels(reason).inc()
-        elif error.code == "model_mismatch":
-            self.metrics.restore_failures.labels("model_mismatch").inc()
 
     # ---- changing -----------------------------------------------------------------------------------------
 
@@ -187,8 +159,8 @@ class Sessions(SessionQueues):
         task: Task[Any],
         change: Change,
         compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
-    ) -> Changed[Answer]:
-        """Compute a change on a staged state and commit it; the caller holds the session's turn.
+    ) -> Staged[Answer] | Replayed:
+        """Compute a change on a staged state and commit it, or find that it was; the caller has the turn.
 
         Raises Conflict when other replicas were faster each time, VersionMismatch, IdempotencyMismatch,
         NotFound, Gone, and whatever `compute` raises.
@@ -196,13 +168,18 @@ class Sessions(SessionQueues):
         for _ in range(1 + REDOS if change.redo else 1):
             task.check()
             try:
-                changed = await self._try(task, change, compute)
+                done = await self._try(task, change, compute)
             except ServerError as error:
                 if error.applied != "no" or isinstance(error, StoreUnavailable):
                     raise
-                return await self._recalled(task, change, error)
-            if changed is not None:
-                return changed
+                began = time.perf_counter()
+                if (known := await self.recall(change)) is None:
+                    error.settled = True
+                    raise
+                task.timings = Timings(store=time.perf_counter() - began)
+                return self._repeated(task, known)
+            if done is not None:
+                return done
             self.cache.drop(change.key)
             self.metrics.conflicts.labels("redone").inc()
         self.metrics.conflicts.labels("refused").inc()
@@ -220,23 +197,26 @@ class Sessions(SessionQueues):
         task: Task[Any],
         change: Change,
         compute: Callable[[SessionCopy], Awaitable[Job[Staged[Answer]]]],
-    ) -> Changed[Answer] | None:
+    ) -> Staged[Answer] | Replayed | None:
         """Compute and commit; None when the copy at hand was not the newest."""
-        copy = self.cache.get(change.key) or await self._load(change.key, change.caller, None)
-        job = partial(serialize, self.states, copy, await compute(copy))
+        copy = self.cache.get(change.key) or await self._load(change.key, None)
+        job = partial(serialize, self.states, copy.position.version + 1, await compute(copy))
         with self.distrusting(change.key):
             ran = await self.worker.run(job, change.caller, copy.state.adapted.expert_config.rows)
-        staged = ran.result
-        commit = self._commit_of(change, copy, staged)
+        staged, state = ran.result
+        commit = self._commit_of(change, copy, staged, state)
         began = time.perf_counter()
         outcome = await task.commit(commit_until_known(commit, self.store, self.cache))
         store = time.perf_counter() - began
-        timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds, store=store)
+        task.timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds, store=store)
         match outcome:
             case Committed():
-                return self._committed(task, commit, outcome, staged, timings)
+                task.took_effect = True
+                self._take(staged, outcome)
+                self.metrics.commit_seconds.observe(store)
+                return staged
             case Replayed() | Mismatch():
-                return self._repeated(task, self._known(change.key, outcome), timings)
+                return self._repeated(task, self._known(change.key, outcome))
             case Moved():
                 if copy.position.version != outcome.current:
                     self.cache.drop(change.key)
@@ -244,44 +224,32 @@ class Sessions(SessionQueues):
             case Stale():
                 return None
 
-    def _commit_of(self, change: Change, copy: SessionCopy, staged: Staged[Any]) -> Commit:
-        after = SessionCopy(key=copy.key, position=copy.position, state=staged.state, facts=staged.facts)
+    def _commit_of(self, change: Change, copy: SessionCopy, staged: Staged[Any], state: bytes) -> Commit:
         return Commit(
             key=change.key,
             operation_id=change.operation_id,
             body_hash=change.body_hash,
             if_match=change.if_match,
             expects=copy.position,
-            info=write_session(info_of(after)),
-            state=staged.serialized,
-            ttl_ms=staged.facts.ttl_ms,
+            info=write_session(info_of(staged.copy)),
+            state=state,
+            ttl_ms=staged.copy.facts.ttl_ms,
             summary=staged.summary,
             details=staged.details,
         )
 
-    def _committed(
-        self, task: Task[Any], commit: Commit, outcome: Committed, staged: Staged[Answer], timings: Timings
-    ) -> Changed[Answer]:
-        """The staged state becomes the copy, and what was done is counted."""
-        task.took_effect = True
-        copy = SessionCopy(key=commit.key, position=outcome.position, state=staged.state, facts=staged.facts)
-        self.cache.put(copy)
+    def _take(self, staged: Staged[Any], outcome: Committed) -> None:
+        """What was staged becomes the copy, and what was done is counted."""
+        staged.copy = replace(staged.copy, position=outcome.position)
+        staged.expires_at_ms = outcome.expires_at_ms
+        self.cache.put(staged.copy)
         staged.usage.count(self.metrics)
-        self.metrics.commit_seconds.observe(timings.store)
-        self.metrics.state_bytes.observe(staged.state.nbytes)
-        adapted = staged.state.adapted
-        if adapted.expert_config.experts > 1:
-            self.metrics.static_weight.observe(adapted.weights[0])
-        return Changed(staged.answer, copy, outcome.expires_at_ms, None, timings)
-
-    async def _recalled(self, task: Task[Any], change: Change, error: ServerError) -> Changed[Any]:
-        """What a change came to that cannot be made any more; `error` if it never was."""
-        began = time.perf_counter()
-        known = await self.recall(change)
-        if known is None:
-            error.settled = True
-            raise error
-        return self._repeated(task, known, Timings(store=time.perf_counter() - began))
+        state = staged.copy.state
+        self.metrics.state_bytes.observe(state.nbytes)
+        if staged.usage.row_steps:
+            self.metrics.delta_ratio.observe(state.norm_ratio)
+        if state.adapted.mixture is not None:
+            self.metrics.static_weight.observe(state.adapted.weights[0])
 
     def _known(self, key: SessionKey, outcome: Replayed | Mismatch) -> Replayed:
         if isinstance(outcome, Mismatch):
@@ -292,10 +260,10 @@ class Sessions(SessionQueues):
             self.cache.drop(key)
         return outcome
 
-    def _repeated(self, task: Task[Any], known: Replayed, timings: Timings) -> Changed[Any]:
+    def _repeated(self, task: Task[Any], known: Replayed) -> Replayed:
         task.took_effect = True
         self.metrics.replays.labels("replayed").inc()
-        return Changed(None, None, 0, known, timings)
+        return known
 
     # ---- what the store says of sessions, whatever state they are in ---------------------------------------
 
@@ -351,10 +319,10 @@ class Sessions(SessionQueues):
             self.metrics.sessions_ended.labels("closed").inc()
 
 
-async def serialize(states: States, copy: SessionCopy, job: Job[Staged[Answer]]) -> Staged[Answer]:
+async def serialize(states: States, version: int, job: Job[Staged[Answer]]) -> tuple[Staged[Answer], bytes]:
     """Compute a change, and serialize its state. Raises StateCorrupt where that is not finite, TooLarge."""
     staged = await job()
-    return staged._replace(serialized=states.serialize(copy.key, copy.position.version + 1, staged.state))
+    return staged, states.serialize(staged.copy.key, version, staged.copy.state)
 
 
 async def commit_until_known(commit: Commit, store: SessionStore, cache: SessionCache) -> CommitOutcome:

@@ -1,11 +1,10 @@
 """Named snapshots: versions of a session that were given a name to go back to."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from rlstm_server.caller import Caller
+from pydantic import BaseModel, ValidationError
+
 from rlstm_server.engine import requests
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import StorageQuota
@@ -20,6 +19,14 @@ from rlstm_server.errors import (
 )
 from rlstm_server.schemas.sessions import SessionSnapshot, SessionTotals, SnapshotAnswer, SnapshotRequest
 from rlstm_server.store.base import NamedSnapshot, SessionKey, new_operation_id
+
+
+class _Noted(BaseModel):
+    """What is stored beside a snapshot: where the session stood, and the key of the request that named it."""
+
+    position: int
+    totals: SessionTotals
+    key: str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,26 +63,25 @@ class NamedSnapshots:
         """Remove one, if it is there. Raises NotFound, Gone for the session."""
         await self.sessions.store.drop_snapshot(requests.session_key(tenant, session), name)
 
-    async def open(self, key: SessionKey, name: str, caller: Caller) -> tuple[SessionState, int]:
+    async def open(self, key: SessionKey, name: str) -> tuple[SessionState, int]:
         """Return the state of one, and its version.
 
         Raises NotFound when there is none of this name, StateCorrupt, ModelMismatch, Gone.
         """
         snapshot, value = await self.sessions.store.read_snapshot(key, name)
-        return await self.sessions.open(key, snapshot.version, value, caller), snapshot.version
+        return await self.sessions.open(key, snapshot.version, value), snapshot.version
 
     async def _try(
         self, key: SessionKey, request: SnapshotRequest, task: Task[SnapshotAnswer]
     ) -> SnapshotAnswer | None:
         """Name the version that is the newest now; None when that was overtaken."""
-        copy = await self.sessions.read(key, request.caller)
+        copy = await self.sessions.read(key)
         if (known := await self._known(key, request, copy.position.version)) is not None:
             return self._answer(known, replayed=True)
         if request.if_match not in (None, copy.position.version):
             raise VersionMismatch(request.if_match or 0, copy.position.version)
-        totals = asdict(copy.state.totals)
-        info = {"position": copy.state.adapted.position, "totals": totals, "key": request.key}
-        store, written = self.sessions.store, json.dumps(info).encode()
+        noted = _Noted(position=copy.state.adapted.position, totals=copy.state.totals, key=request.key)
+        store, written = self.sessions.store, noted.model_dump_json().encode()
         async with self.quota.reserve(request.caller, copy.state.nbytes, sessions=0):
             named = await task.commit(store.name_snapshot(key, request.name, copy.position, written))
         if not isinstance(named, NamedSnapshot):
@@ -90,7 +96,7 @@ class NamedSnapshots:
         """
         snapshots = await self.sessions.store.named_snapshots(key)
         for snapshot in snapshots:
-            if request.key is not None and _parse(snapshot).get("key") == request.key:
+            if request.key is not None and _noted(snapshot).key == request.key:
                 if snapshot.name != request.name:
                     raise IdempotencyMismatch("the idempotency key was used with another request")
                 return snapshot
@@ -108,25 +114,19 @@ class NamedSnapshots:
 
 
 def _read(snapshot: NamedSnapshot) -> SessionSnapshot:
-    info = _parse(snapshot)
-    try:
-        return SessionSnapshot(
-            name=snapshot.name,
-            version=snapshot.version,
-            position=info["position"],
-            created_at=snapshot.created_at_ms / 1000,
-            state_bytes=snapshot.state_bytes,
-            totals=SessionTotals(**info["totals"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise StateCorrupt("a snapshot's description lacks a field") from error
+    noted = _noted(snapshot)
+    return SessionSnapshot(
+        name=snapshot.name,
+        version=snapshot.version,
+        position=noted.position,
+        created_at=snapshot.created_at_ms / 1000,
+        state_bytes=snapshot.state_bytes,
+        totals=noted.totals,
+    )
 
 
-def _parse(snapshot: NamedSnapshot) -> dict[str, Any]:
+def _noted(snapshot: NamedSnapshot) -> _Noted:
     try:
-        info = json.loads(snapshot.info)
-    except ValueError as error:
+        return _Noted.model_validate_json(snapshot.info)
+    except ValidationError as error:
         raise StateCorrupt("a snapshot's description cannot be read") from error
-    if not isinstance(info, dict):
-        raise StateCorrupt("a snapshot's description is no object")
-    return info

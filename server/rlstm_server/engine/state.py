@@ -51,7 +51,12 @@ _CHECKSUM_BYTES: Final = 32
 _FRONT_BYTES: Final = len(MAGIC) + _CHECKSUM_BYTES
 _METADATA: Final = "__metadata__"
 _OWN: Final = "rlstm"
-_DTYPES: Final[Mapping[type, str]] = {np.float32: "F32", np.float16: "F16"}
+_DTYPES: Final[Mapping[type, str]] = {
+    np.float32: "F32",
+    np.float16: "F16",
+    np.uint16: "U16",
+    np.uint32: "U32",
+}
 
 OVERHEAD_BYTES: Final = 64 << 10
 """What a state may have beside its tensors: mostly the text that it holds back."""
@@ -93,7 +98,10 @@ class SessionState:
             served=served,
             evaluator=evaluator,
             adapted=evaluator.start(
-                rate_scale=choice.rate_scale, static=choice.static, experts=choice.experts
+                rate_scale=choice.rate_scale,
+                static=choice.static,
+                experts=choice.experts,
+                adapt=choice.adapt,
             ),
             choice=choice,
             totals=SessionTotals(static_nats=0.0 if choice.static else None),
@@ -218,7 +226,9 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
     try:
         evaluator = served.evaluator(header.kind, header.num_fast_weights)  # type: ignore[arg-type]
         fields = header.adapted
-        expert_config = ExpertConfig(experts=_given(fields, "experts"), static=_given(fields, "static"))
+        expert_config = ExpertConfig(
+            experts=_given(fields, "experts"), static=_given(fields, "static"), adapt=_given(fields, "adapt")
+        )
         pending = bool(header.adapted.get("pending"))
         _check_layout(
             evaluator.state_schema, expert_config, pending, _tensor_places(places), len(data) - start

@@ -16,18 +16,19 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Final
 
-import orjson
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
-from rlstm_server.engine import answers, requests
+from rlstm_server.engine import requests
 from rlstm_server.engine.buffer import Buffer
 from rlstm_server.engine.generate import Continuation, Released, StopStrings, charged
 from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.queue import Task
 from rlstm_server.engine.quotas import charging
-from rlstm_server.engine.reading import Reading, TokenUsage, read_piece
+from rlstm_server.engine.reading import TokenUsage, read_in_session, read_piece
 from rlstm_server.engine.session import Change, Sessions, Staged
 from rlstm_server.engine.state import SessionCopy, SessionState
 from rlstm_server.engine.text import read_passage
@@ -117,17 +118,17 @@ class Chunk:
     @classmethod
     def read(cls, stored: bytes) -> "Chunk":
         """A chunk that was committed. Raises StateCorrupt."""
-        content = answers.parse(stored)
         try:
-            tokens = tuple(Released(*token) for token in content.pop("tokens"))
-            return cls(tokens=tokens, **content)
-        except (KeyError, TypeError) as error:
-            raise StateCorrupt("a stored chunk lacks a field") from error
+            return _CHUNK.validate_json(stored)
+        except ValidationError as error:
+            raise StateCorrupt("a stored chunk cannot be read") from error
 
     def write(self) -> bytes:
         """What `read` reads."""
-        content = {"finish_reason": self.finish_reason, "position": self.position}
-        return orjson.dumps({"tokens": _plain(self.tokens)} | content)
+        return _CHUNK.dump_json(self)
+
+
+_CHUNK: Final = TypeAdapter(Chunk)
 
 
 @dataclass
@@ -165,57 +166,45 @@ async def _show(
     progress: Progress, copy: SessionCopy, metrics: Metrics, put: Callable[[GenerationEvent], None]
 ) -> None:
     """Continue a session's text and commit nothing."""
-    pending = await _read_pending(copy.state, learn=False)
-    state = copy.state if pending is None else pending.state
+    state = await _read_pending(copy.state, TokenUsage(), learn=False)
     await progress.continue_from(state).write(put, metrics)
 
 
 async def _generate_chunk(progress: Progress, copy: SessionCopy) -> Staged[Chunk]:
     """Generate the next chunk of a text and read it into the session."""
-    pending = await _read_pending(copy.state, learn=copy.facts.learning)
-    state = copy.state if pending is None else pending.state
+    usage, learns = TokenUsage(), copy.facts.learning
+    state = await _read_pending(copy.state, usage, learn=learns)
     text = progress.continue_from(state)
     released: list[Released] = []
     while len(released) < CHUNK and text.finish_reason is None:
         released += await text.decode()
     tokens = _fitting(released)
-    own = await _read_own(state, tokens, learn=progress.learn and copy.facts.learning)
-    state = (state if own is None else own.state).measured()
-    readings = [reading for reading in (pending, own) if reading is not None]
+    if tokens:
+        passage = Passage(tokens=tuple(token.id for token in tokens))
+        piece = read_passage(state.served.vocab, passage, "", place=state.place)
+        reading = await read_piece(state, piece, usage, learn=progress.learn and learns, own=True)
+        state, usage.generated = reading.state, len(tokens)
+    state = state.measured()
     chunk = Chunk(
         tokens=tokens,
         finish_reason=text.finish_reason if len(tokens) == len(released) else None,
         position=state.adapted.position,
     )
-    usage = reduce(TokenUsage.followed_by, (reading.usage for reading in readings), TokenUsage())
-    return Staged(state, copy.facts, usage, chunk, chunk.write())
+    return Staged(copy=replace(copy, state=state), usage=usage, answer=chunk, summary=chunk.write())
 
 
-async def _read_pending(state: SessionState, *, learn: bool) -> Reading | None:
-    """Read the word in progress, which generation ends; None when there is none."""
+async def _read_pending(state: SessionState, usage: TokenUsage, *, learn: bool) -> SessionState:
+    """Read the word in progress, which generation ends, where there is one."""
     if not state.place.pending:
-        return None
+        return state
     piece = read_passage(state.served.vocab, Passage(text=""), "", place=state.place, final=True)
-    return await read_piece(state, piece, learn=learn)
-
-
-async def _read_own(state: SessionState, tokens: Sequence[Released], *, learn: bool) -> Reading | None:
-    if not tokens:
-        return None
-    passage = Passage(tokens=tuple(token.id for token in tokens))
-    piece = read_passage(state.served.vocab, passage, "", place=state.place)
-    return await read_piece(state, piece, learn=learn, own=True)
-
-
-def _plain(tokens: Sequence[Released]) -> list[list[Any]]:
-    """Tokens as lists: orjson writes no named tuples."""
-    return [list(token) for token in tokens]
+    return (await read_in_session(state, piece, usage, learn=learn)).state
 
 
 def _fitting(released: Sequence[Released]) -> tuple[Released, ...]:
     """As many tokens as a stored answer holds; what is cut off is chosen again by the next chunk."""
     tokens = tuple(released[:MAX_TOKENS])
-    while len(tokens) > 1 and len(orjson.dumps(_plain(tokens))) > MAX_STORED_BYTES:
+    while len(tokens) > 1 and len(to_json(tokens)) > MAX_STORED_BYTES:
         tokens = tokens[: len(tokens) // 2]
     return tokens
 
@@ -302,28 +291,23 @@ class _Text:
         if stored is None:
             if self.after is not None and number <= self.after.chunk:
                 raise Conflict("the session does not remember this text any more")
-            generated = await self._generated(task, change)
-            self._repeats = not isinstance(generated, Chunk)
-            if isinstance(generated, Chunk):
-                return generated
-            stored = generated
-        self._repeats = True
-        self.version = stored.version
+            done = await self._generated(task, change)
+            if isinstance(done, Staged):
+                self._repeats, self.version = False, done.copy.position.version
+                return done.answer
+            stored = done
+        self._repeats, self.version = True, stored.version
         return Chunk.read(stored.summary)
 
-    async def _generated(self, task: Task[None], change: Change) -> Chunk | Replayed:
+    async def _generated(self, task: Task[None], change: Change) -> Staged[Chunk] | Replayed:
         """Generate a chunk; what is stored of it, where another replica with this request was faster."""
         try:
-            changed = await self.sessions.change(task, change, self._plan)
+            return await self.sessions.change(task, change, self._plan)
         except Conflict:
             stored = await self.sessions.recall(change)
             if stored is None:
                 raise
             return stored
-        if changed.answer is None or changed.copy is None:
-            return changed.known
-        self.version = changed.copy.position.version
-        return changed.answer
 
     async def _plan(self, copy: SessionCopy) -> Job[Staged[Chunk]]:
         if self.version is not None and copy.position.version != self.version:
@@ -353,7 +337,7 @@ class _Text:
         """Of the session's model, None where that is not served here: all of the text was stored then."""
         if self._served is None:
             try:
-                self._served = (await self.sessions.read(self.key, self.request.caller)).state.served
+                self._served = (await self.sessions.read(self.key)).state.served
             except ModelMismatch:
                 return None
         return self._served.identity
@@ -373,20 +357,13 @@ class _Text:
         )
 
 
-class _Under(NamedTuple):
-    """A text that is being generated for a reader, and what it asked for."""
-
-    task: Task[None]
-    digest: bytes
-
-
 @dataclass(frozen=True, eq=False)
 class SessionStreams:
-    """Streams of events from sessions."""
+    """Streams of events from sessions; `_under_way` are those whose text is generated now."""
 
     sessions: Sessions
     limits: EngineLimits
-    _under_way: dict[tuple[SessionKey, str], _Under] = field(default_factory=dict)
+    _under_way: dict[tuple[SessionKey, str, bytes], Task[None]] = field(default_factory=dict)
 
     async def generate(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
         """Continue a session's text, and commit it to the session where asked."""
@@ -407,7 +384,7 @@ class SessionStreams:
                 "last-event-id", "last-event-id: needs commit: only committed text can be gone on with"
             )
         key = requests.session_key(request.caller.tenant, request.session)
-        copy = await self.sessions.read(key, request.caller, request.min_version)
+        copy = await self.sessions.read(key, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
         job = partial(_show, progress, copy, self.sessions.metrics)
         stream = self.sessions.worker.stream(job, request.caller, copy.state.adapted.expert_config.rows)
@@ -429,11 +406,14 @@ class SessionStreams:
         key = requests.session_key(request.caller.tenant, request.session)
         after, buffer = _after(request), Buffer[GenerationEvent](self.limits)
         text = _Text(self.sessions, key, request, after, buffer)
-        if after is not None:
-            await self._take_over(text)
-        task = self.sessions.enqueue(key, text.operation_id, text.generate)
-        self._note(text, task)
+        place = (key, text.operation_id, text.digest(0))
+        if after is not None and (older := self._under_way.get(place)) is not None:
+            # It is generated for a reader whose connection is lost, unnoticed.
+            older.abandon(partial(InFlight, "the text goes on in a newer request"))
+            await asyncio.wait({older.task})
+        task = self._under_way[place] = self.sessions.enqueue(key, text.operation_id, text.generate)
         task.task.add_done_callback(lambda _: buffer.end())
+        task.task.add_done_callback(lambda _: self._under_way.pop(place, None))
         try:
             shown = 0
             while (event := await buffer.take()) is not None:
@@ -451,18 +431,6 @@ class SessionStreams:
     async def _check_alive(self, key: SessionKey) -> None:
         """Raise Gone where the session was deleted or has expired: nobody reads on from it."""
         await self.sessions.store.load_head(key, with_state=False)
-
-    async def _take_over(self, text: _Text) -> None:
-        """End the same text where it is still generated for a reader whose connection is lost, unnoticed."""
-        under = self._under_way.get((text.key, text.operation_id))
-        if under is not None and under.digest == text.digest(0):
-            under.task.abandon(partial(InFlight, "the text goes on in a newer request"))
-            await asyncio.wait({under.task.task})
-
-    def _note(self, text: _Text, task: Task[None]) -> None:
-        place = (text.key, text.operation_id)
-        self._under_way[place] = _Under(task, text.digest(0))
-        task.task.add_done_callback(lambda _: self._under_way.pop(place, None))
 
 
 def _after(request: SessionGenerate) -> EventId | None:

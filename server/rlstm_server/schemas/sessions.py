@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, computed_field, model_validator
 
+from rlstm_model.adaptation.state import Adapt
 from rlstm_server.caller import Caller
 from rlstm_server.schemas.generation import Sampling
 from rlstm_server.schemas.text import (
@@ -227,6 +228,7 @@ class CreateSession(Request):
 
     model: ModelField = None
     name: Name | None = Field(default=None, description="Unique among your sessions.")
+    adapt: Adapt | None = Field(default=None, description="What adapts; the same as in `adaptation`.")
     adaptation: AdaptationRequest = Field(default=AdaptationRequest(), description="How the session learns.")
     ttl_seconds: TTLSeconds | None = Field(
         default=None, description="It expires this long after its last change."
@@ -241,7 +243,13 @@ class CreateSession(Request):
     def _check(self) -> CreateSession:
         if self.text is not None and self.tokens is not None:
             raise ValueError("give either text or tokens")
+        _ = self.learning
         return self
+
+    @property
+    def learning(self) -> AdaptationRequest:
+        """How it adapts, by the short form and the long one."""
+        return AdaptationRequest.of(self.adapt or True, self.adaptation) or self.adaptation
 
     @property
     def first(self) -> Passage | None:

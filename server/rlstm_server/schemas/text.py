@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Final, Literal, NotRequired
 
-from pydantic import Field, computed_field, field_validator, model_validator
+from pydantic import Field, StrictBool, computed_field, field_validator, model_validator
 from typing_extensions import TypedDict
 
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
-from rlstm_model.adaptation.state import EXPERT_RATES, ExpertConfig
+from rlstm_model.adaptation.state import EXPERT_RATES, Adapt, ExpertConfig
 from rlstm_server.schemas.wire import (
     COLUMN,
     FLAT,
@@ -36,6 +36,11 @@ from rlstm_server.schemas.wire import (
 
 FirstToken = Literal["bos", "context", "session", "unscored"]
 ScoreDetail = Literal["none", "totals", "tokens"]
+
+DEFAULT_ADAPT: Final[Adapt] = "weights"
+"""What adapts unless something else is asked for: what saves most."""
+
+AdaptField = StrictBool | Adapt
 
 DEFAULT_EXPERTS: Final = 2
 """Experts of a client that names no number and keeps the static one: that one, and one that learns."""
@@ -221,6 +226,11 @@ class AdaptationRequest(Strict):
     static: bool = Field(
         default=True, description="Carry the static reference, so that the gain is exact. Needed by experts."
     )
+    adapt: Adapt | None = Field(
+        default=None,
+        description="What adapts: fast `weights`, a `memory` of the newest tokens beside frozen weights, or "
+        f"`both`: {DEFAULT_ADAPT}, unless a single expert is asked for.",
+    )
 
     @field_validator("experts")
     @classmethod
@@ -231,16 +241,35 @@ class AdaptationRequest(Strict):
         return experts
 
     @model_validator(mode="after")
-    def _check_static(self) -> AdaptationRequest:
+    def _check(self) -> AdaptationRequest:
+        return self._fitting()
+
+    def _fitting(self) -> AdaptationRequest:
         if self.experts is not None and self.experts > 1 and not self.static:
             raise ValueError(f"experts: {self.experts} of them include the static one: static must be true")
+        try:
+            _ = self.expert_config
+        except ValueError as error:
+            raise ValueError(f"adapt: {error}") from None
         return self
 
     @property
     def expert_config(self) -> ExpertConfig:
         """The rows that this asks for."""
-        default = DEFAULT_EXPERTS if self.static else 1
-        return ExpertConfig(experts=default if self.experts is None else self.experts, static=self.static)
+        default = DEFAULT_EXPERTS if self.static and self.adapt != "memory" else 1
+        experts = default if self.experts is None else self.experts
+        usual: Adapt = DEFAULT_ADAPT if experts > 1 else "weights"
+        return ExpertConfig(experts=experts, static=self.static, adapt=self.adapt or usual)
+
+    @classmethod
+    def of(cls, adapt: bool | Adapt, adaptation: AdaptationRequest | None) -> AdaptationRequest | None:
+        """What the short form and the long one ask for together; None for nothing that adapts.
+
+        Raises ValueError where they do not fit.
+        """
+        if isinstance(adapt, bool):
+            return adaptation or (cls() if adapt else None)
+        return (adaptation or cls()).model_copy(update={"adapt": adapt})._fitting()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +281,7 @@ class AdaptationChoice(Answer):
     experts: int
     rate_scale: float
     static: bool
+    adapt: Annotated[Adapt, Field(description="Fast weights, a memory of the newest tokens, or both.")]
     rates: Annotated[
         tuple[float, ...], Field(description="The learning rate of each expert; the static one's is 0.")
     ]
@@ -266,13 +296,14 @@ class AdaptationChoice(Answer):
             experts=expert_config.experts,
             rate_scale=rate_scale,
             static=expert_config.static,
+            adapt=expert_config.adapt,
             rates=(*(0.0 for _ in range(expert_config.experts - len(learning))), *learning),
         )
 
     @property
     def expert_config(self) -> ExpertConfig:
         """The rows that read the text."""
-        return ExpertConfig(experts=self.experts, static=self.static)
+        return ExpertConfig(experts=self.experts, static=self.static, adapt=self.adapt)
 
 
 GuardsField = Annotated[
@@ -340,7 +371,7 @@ class ScoreRequest(Request):
     top: int = Field(
         default=0, ge=0, le=MAX_TOP, description="Most probable alternatives to report at each token."
     )
-    adapt: bool = Field(default=False, description="Learn inside each item, from the base weights.")
+    adapt: AdaptField = Field(default=False, description="Learn inside each item, from the base weights.")
     adaptation: AdaptationRequest | None = Field(default=None, description="How; implies `adapt`.")
 
     @model_validator(mode="after")
@@ -351,6 +382,7 @@ class ScoreRequest(Request):
             _ = self.named_items  # checked here, beside the event loop
         elif self.text is not None or self.tokens is not None or self.context or self.context_tokens:
             raise ValueError("give either items, or text or tokens")
+        _ = self.learning
         return self
 
     @cached_property
@@ -373,7 +405,7 @@ class ScoreRequest(Request):
     @property
     def learning(self) -> AdaptationRequest | None:
         """How the items are learned from; None for not at all."""
-        return self.adaptation or (AdaptationRequest() if self.adapt else None)
+        return AdaptationRequest.of(self.adapt, self.adaptation)
 
 
 class WordScore(TypedDict):

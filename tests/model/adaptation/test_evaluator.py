@@ -464,7 +464,7 @@ def bits(result):
     if hasattr(result, "arrays"):
         return bits(result.arrays()), str(result.header())
     if hasattr(result, "__dict__"):
-        return {name: bits(value) for name, value in vars(result).items() if name != "before"}
+        return {name: bits(value) for name, value in vars(result).items() if name not in ("before", "reader")}
     if isinstance(result, dict):
         return {name: bits(value) for name, value in result.items()}
     if isinstance(result, tuple | list):

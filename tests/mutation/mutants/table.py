@@ -222,13 +222,14 @@ def anothers_state_committed() -> AbstractContextManager[Any]:
     """A change commits what another session's change has come to."""
     serialize, last = session.serialize, []
 
-    async def swapped(states: Any, copy: Any, job: Any) -> Any:
-        own = await serialize(states, copy, job)
-        last.append((copy.key, own.state))
-        for key, other in reversed(last[:-1]):
-            if key != copy.key:
-                return own._replace(state=other)
-        return own
+    async def swapped(states: Any, version: int, job: Any) -> Any:
+        own, written = await serialize(states, version, job)
+        last.append(own.copy)
+        for other in reversed(last[:-1]):
+            if other.key != own.copy.key:
+                own.copy = replace(own.copy, state=other.state)
+                break
+        return own, written
 
     return mock.patch.object(session, "serialize", swapped)
 

@@ -4,6 +4,7 @@ import pytest
 
 from rlstm_server.schemas.text import DEFAULT_EXPERTS
 
+OCTETS = {"content-type": "application/octet-stream"}
 TEXT = "It was the best of times, it was the worst of times. "
 
 
@@ -27,6 +28,7 @@ async def test_a_session_that_asks_for_nothing_is_told_what_it_gets(client):
         "experts": DEFAULT_EXPERTS,
         "rate_scale": 1.0,
         "static": True,
+        "adapt": "weights",
         "rates": [0.0, rule["rate"]],
     }
     assert (made["weights"], made["norm_ratio"]) == ([0.5, 0.5], 0.0)
@@ -53,6 +55,47 @@ async def test_a_session_learns_as_it_asked_to(client, asked, weights):
     assert (answer["weights"], answer["norm_ratio"]) == (found["weights"], found["norm_ratio"])
     assert answer["norm_ratio"] > 0
     assert answer["guards"] == {}
+
+
+@pytest.mark.parametrize(("adapt", "mixed"), [("weights", 2), ("memory", 2), ("both", 3)])
+async def test_a_session_adapts_by_what_it_asks_for(client, adapt, mixed):
+    """By the short form and the long one; `/score` gives the same numbers, and a session elsewhere."""
+    made = (await client.post("/sessions", json={"adapt": adapt})).json()
+    long = await created(client, adapt=adapt)
+    assert made["adaptation"] == long["adaptation"]
+    assert made["adaptation"]["adapt"] == adapt
+    answer = (await client.post(f"/sessions/{made['id']}/append", json={"text": TEXT})).json()
+    scored = (await client.post("/score", json={"text": TEXT, "adapt": adapt})).json()
+    (item,) = scored["items"]
+
+    assert len(answer["weights"]) == mixed
+    assert item["logprobs"] == answer["logprobs"]
+    assert scored["adaptation"] == made["adaptation"]
+    assert (answer["updates"] > 0) == (adapt != "memory")
+    file = (await client.get(f"/sessions/{made['id']}/export")).content
+    brought = (await client.post("/sessions/import", content=file, headers=OCTETS)).json()
+    more = [
+        (await client.post(f"/sessions/{session}/append", json={"text": TEXT})).json()["logprobs"]
+        for session in (made["id"], brought["id"])
+    ]
+    assert more[0] == more[1]
+    assert sum(more[0]) > sum(answer["logprobs"])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"adapt": "all"},
+        {"adapt": True},
+        {"adapt": "memory", "adaptation": {"experts": 2}},
+        {"adapt": "both", "adaptation": {"static": False}},
+        {"adaptation": {"adapt": "both", "experts": 1}},
+    ],
+)
+async def test_what_cannot_adapt_is_refused_by_name(client, asked):
+    answer = await client.post("/sessions", json=asked)
+    assert answer.status_code == 422, answer.text
+    assert "adapt" in answer.text
 
 
 async def test_info_lists_all_rules_with_their_bytes(client):

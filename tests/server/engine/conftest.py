@@ -33,6 +33,11 @@ def caller(tenant="acme"):
     return Caller(tenant=tenant, request_id="r1", endpoint="test")
 
 
+def call(by=None, **fields):
+    """Who asks, for what."""
+    return Call(caller=by or caller(), **fields)
+
+
 def tiny_parameters(vocab, *, seed=0, hidden=6):
     """Two layers of random weights, large enough that scores differ from token to token."""
     config = ModelConfig(vocab_size=vocab.size, hidden_size=hidden, num_layers=2)
@@ -156,10 +161,12 @@ class Talk:
 
     async def probe(self, text="a probe of the state"):
         """The score of a text after its present state."""
-        request = CandidatesRequest(candidates=[Candidate(id="p", text=text)]).by(
-            Call(caller=self.caller, session=self.session)
-        )
+        request = CandidatesRequest(candidates=[Candidate(id="p", text=text)]).by(self.call())
         return (await self.engine.score_candidates(request)).candidates[0].logprob
+
+    def call(self, **fields):
+        """Whose request it is, and of this session."""
+        return call(self.caller, session=self.session, **fields)
 
     def at(self, engine):
         """The same session on another engine."""
@@ -238,7 +245,8 @@ def tools():
 
     tools = Tools()
     tools.before_text, tools.replace, tools.asked = before_text, replace, AdaptationRequest
-    tools.caller, tools.serve, tools.engine_on, tools.Talk = caller, serve, engine_on, Talk
+    tools.call, tools.caller = call, caller
+    tools.serve, tools.engine_on, tools.Talk = serve, engine_on, Talk
     tools.tiny_parameters, tools.SEGMENT = tiny_parameters, SEGMENT
     tools.calibrate, tools.altered = calibrate, altered
     tools.pieces_of, tools.serve_shipped = pieces_of, serve_shipped

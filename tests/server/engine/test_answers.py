@@ -18,7 +18,13 @@ IDS = st.integers(0, 255) | st.integers(0, 1 << 40)
 
 
 CHOICE = AdaptationChoice(
-    kind="subspace", num_fast_weights=8, experts=2, rate_scale=0.3, static=True, rates=(0.0, 0.003)
+    kind="subspace",
+    num_fast_weights=8,
+    experts=2,
+    rate_scale=0.3,
+    static=True,
+    adapt="weights",
+    rates=(0.0, 0.003),
 )
 
 

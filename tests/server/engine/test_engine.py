@@ -2,16 +2,10 @@
 
 import pytest
 
-from rlstm_model.vocab import ByteVocab
-from rlstm_server.engine.engine import Engine
 from rlstm_server.errors import (
-    Draining,
     Gone,
-    IdempotencyMismatch,
-    InvalidField,
     InvalidToken,
     ModelNotFound,
-    NotFound,
     TooLarge,
 )
 from rlstm_server.metrics import Metrics
@@ -57,7 +51,7 @@ async def test_what_a_session_is_does_not_change_with_its_text(store, tools):
 
 async def test_the_first_text_is_appended_at_once(engine, tools):
     """Create with a text equals create, then append."""
-    made = await engine.create_session(CreateSession(text=TEXT).by(Call(caller=tools.caller())))
+    made = await engine.create_session(CreateSession(text=TEXT).by(tools.call()))
     talk = await tools.Talk.begin(engine)
 
     assert made.append.columns == (await talk.append(TEXT)).columns
@@ -77,17 +71,6 @@ async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
     assert page.sessions == ()
 
 
-async def test_a_repeated_create_makes_one_session(engine, tools):
-    """The same key gives the same session and the same first answer; another body is a mismatch."""
-    request = CreateSession(text=TEXT).by(Call(caller=tools.caller(), key="c1"))
-    made, again = await engine.create_session(request), await engine.create_session(request)
-
-    assert (again.info.id, again.replayed, again.append.replayed) == (made.info.id, True, True)
-    assert again.append.columns == made.append.columns
-    with pytest.raises(IdempotencyMismatch):
-        await engine.create_session(CreateSession().by(Call(caller=tools.caller(), key="c1")))
-
-
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
@@ -99,7 +82,7 @@ async def test_a_repeated_create_makes_one_session(engine, tools):
 async def test_a_session_that_cannot_be_made_is_not_made(engine, tools, fields, error):
     """Bad input is refused before anything exists."""
     with pytest.raises(error):
-        await engine.create_session(CreateSession(**fields).by(Call(caller=tools.caller())))
+        await engine.create_session(CreateSession(**fields).by(tools.call()))
 
     assert (await engine.list_sessions("acme", 10, None)).sessions == ()
 
@@ -108,12 +91,8 @@ async def test_reset_of_both_scores_like_a_new_session(engine, tools):
     """After a reset of both the next text is scored as at the beginning; version and position go on."""
     talk = await tools.Talk.begin(engine)
     first = await talk.append("abcde")
-    reset = await engine.reset(
-        ResetRequest(what="both").by(Call(caller=talk.caller, session=talk.session, key="r"))
-    )
-    repeat = await engine.reset(
-        ResetRequest(what="both").by(Call(caller=talk.caller, session=talk.session, key="r"))
-    )
+    reset = await engine.reset(ResetRequest(what="both").by(talk.call(key="r")))
+    repeat = await engine.reset(ResetRequest(what="both").by(talk.call(key="r")))
     again = await talk.append("abcde")
 
     assert (reset.info.version, reset.info.position, repeat.replayed) == (2, 5, True)
@@ -125,8 +104,8 @@ async def test_reset_of_the_fast_weights_leaves_the_static_scores(engine, tools)
     """Without fast weights, and with the text still read, adapted scores come back to the static ones."""
     talk = await tools.Talk.begin(engine)
     await talk.append("abcdeabcde")
-    await engine.reset(ResetRequest(what="recurrent").by(Call(caller=talk.caller, session=talk.session)))
-    await engine.reset(ResetRequest(what="fast_weights").by(Call(caller=talk.caller, session=talk.session)))
+    await engine.reset(ResetRequest(what="recurrent").by(talk.call()))
+    await engine.reset(ResetRequest(what="fast_weights").by(talk.call()))
     answer = await talk.append("abc")
 
     assert answer.columns.logprobs == answer.columns.static_logprobs
@@ -145,30 +124,6 @@ async def test_delete_is_final_and_idempotent(store, tools):
             await talk.info()
 
         assert tools.value(metrics, "sessions_ended_total", reason="closed") == 1
-
-
-@pytest.mark.parametrize("session", ["unknown", "../../etc", "", "ABC"])
-async def test_an_unknown_session_is_not_found(engine, tools, session):
-    """Whatever stands in the place of an id, it is a session or it is not found."""
-    with pytest.raises(NotFound):
-        await tools.Talk(engine, session).append("x")
-
-
-async def test_another_tenants_session_is_not_found(engine, tools):
-    """Whose session it is decides whether it exists."""
-    talk = await tools.Talk.begin(engine)
-    stranger = tools.Talk(engine, talk.session, "other")
-    for call in (stranger.append("x"), stranger.info(), engine.delete("other", talk.session)):
-        with pytest.raises(NotFound):
-            await call
-
-
-@pytest.mark.parametrize("scores", ["none", "totals", "tokens"])
-async def test_scores_come_in_the_detail_asked_for(engine, tools, scores):
-    """`none` gives neither sums nor columns, `totals` sums, `tokens` both."""
-    answer = await (await tools.Talk.begin(engine)).append("abc", scores=scores)
-
-    assert (answer.totals is not None, answer.columns is not None) == (scores != "none", scores == "tokens")
 
 
 async def test_learn_false_reads_without_a_step(engine, tools):
@@ -233,9 +188,7 @@ async def test_every_limit_names_both_numbers(store, tools):
                 9,
             ),
             (
-                engine.score_candidates(
-                    CandidatesRequest(candidates=many).by(Call(caller=talk.caller, session=talk.session))
-                ),
+                engine.score_candidates(CandidatesRequest(candidates=many).by(talk.call())),
                 2,
                 1,
             ),
@@ -257,7 +210,7 @@ async def test_metrics_are_the_sums_of_the_answers(store, tools):
         talks = [await tools.Talk.begin(engine) for _ in range(3)]
         answers = [await talk.append(TEXT * (1 + n), key=f"k{n}") for n, talk in enumerate(talks)]
         await talks[0].append(TEXT, key="k0")
-        scored = await engine.score(ScoreRequest(items=[tools.item(TEXT)]).by(Call(caller=tools.caller())))
+        scored = await engine.score(ScoreRequest(items=[tools.item(TEXT)]).by(tools.call()))
         _, _, ends = await tools.collect(engine.generate(tools.ask()))
 
     tokens = sum(answer.totals.tokens for answer in answers)
@@ -273,33 +226,3 @@ async def test_metrics_are_the_sums_of_the_answers(store, tools):
     assert tools.value(metrics, "sessions_created_total") == 3
     assert tools.value(metrics, "idempotent_replays_total", result="replayed") == 1
     assert tools.value(metrics, "gradient_norm_count") == sum(a.updates for a in answers)
-
-
-async def test_without_calibration_there_are_no_sessions(store, tools):
-    """A model that was never calibrated scores and generates; a session is refused by name."""
-    async with tools.engine_on(store, served=tools.serve(ByteVocab(), calibrated=False)) as engine:
-        scored = await engine.score(ScoreRequest(items=[tools.item("x")]).by(Call(caller=tools.caller())))
-        with pytest.raises(InvalidField) as caught:
-            await tools.Talk.begin(engine)
-
-    assert scored.items[0].totals.tokens == 1
-    assert caught.value.field == "adaptation"
-
-
-async def test_a_draining_engine_is_not_ready(store, tools):
-    """Readiness fails first; new work is refused."""
-    async with tools.engine_on(store) as engine:
-        await engine.ready()
-        await engine.drain(0)
-        with pytest.raises(Draining):
-            await engine.ready()
-        with pytest.raises(Draining):
-            await engine.score(ScoreRequest(items=[tools.item("x")]).by(Call(caller=tools.caller())))
-
-
-async def test_the_engine_is_the_interface(engine):
-    """Everything that the HTTP layer may ask for is there."""
-    names = {name for name in vars(Engine) if not name.startswith("_")}
-
-    assert names <= {name for name in dir(engine) if not name.startswith("_")}
-    assert engine.models.default.identity.numerics.startswith("native-")

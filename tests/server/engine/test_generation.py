@@ -1,10 +1,122 @@
-"""Texts are continued a token a round, whatever else is in it."""
+"""Texts are continued a token a batch step: stop strings, choices, prompts; counted and charged."""
+
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rlstm_server.schemas.generation import TokenEvent
-from rlstm_server.schemas.text import ScoreRequest
-from rlstm_server.schemas.wire import Call
+from rlstm_model.vocab import ByteVocab
+from rlstm_server.caller import Quota, TokenBucket
+from rlstm_server.engine.generate import StopStrings
+from rlstm_server.errors import RateLimited, TooLarge
+from rlstm_server.schemas.generation import (
+    CompletionRequest,
+    EndEvent,
+    GenerationSettings,
+    PromptEvent,
+    TokenEvent,
+)
+from rlstm_server.schemas.text import AdaptationRequest, Passage, ScoreRequest
+
+# ---- stop strings, against a slow reference ---------------------------------------------------------------
+
+
+BYTES = ByteVocab()
+TEXTS = st.text(st.sampled_from("abé€"), max_size=24)
+STOPS = st.lists(st.text(st.sampled_from("abé"), min_size=1, max_size=4), max_size=3)
+
+
+def visible(text, stops):
+    """The slow reference: the text before the first complete stop string, and whether there is one."""
+    for end in range(1, len(text) + 1):
+        starts = [end - len(stop) for stop in stops if text[:end].endswith(stop)]
+        if starts:
+            return text[: min(starts)], True
+    return text, False
+
+
+def play(text, stops, vocab=BYTES, ids=None):
+    """Feed a text token by token; return what came out after each, and the object."""
+    held, steps = StopStrings(vocab, stops), []
+    for token in vocab.encode(text).ids if ids is None else ids:
+        steps.append(held.feed(token, -1.0))
+        if held.stopped:
+            break
+    steps.append(held.flush())
+    return steps, held
+
+
+@given(TEXTS, STOPS)
+def test_the_visible_text_is_that_of_the_slow_reference(text, stops):
+    """Joined, what is released is the text before the first complete stop string."""
+    steps, held = play(text, stops)
+    shown = "".join(token.text for step in steps for token in step)
+
+    assert (shown, held.stopped) == visible(text, stops)
+
+
+@given(TEXTS, STOPS)
+def test_released_tokens_are_the_visible_text_token_for_token(text, stops):
+    """Released ids are exactly the bytes of the visible text: none is lost, none comes twice."""
+    steps, _ = play(text, stops)
+    ids = bytes(token.id for step in steps for token in step)
+
+    assert ids == visible(text, stops)[0].encode()
+
+
+@given(TEXTS, STOPS)
+def test_nothing_is_held_back_without_reason(text, stops):
+    """Before the end, all but the longest beginning of a stop string is out."""
+    steps, held = play(text, stops)
+    if not held.stopped:
+        shown = "".join(token.text for step in steps[:-1] for token in step)
+        waiting = text[len(shown) :]
+
+        assert waiting == "" or any(stop.startswith(waiting) for stop in stops)
+
+
+def test_a_character_is_never_cut():
+    """The bytes of a character come out together, with its text at the last one."""
+    held = StopStrings(BYTES, ())
+    outs = [held.feed(byte, -1.0) for byte in "€".encode()]
+
+    assert outs[:2] == [[], []]
+    assert [token.text for token in outs[2]] == ["", "", "€"]
+
+
+def test_an_incomplete_character_is_flushed_as_a_replacement():
+    """At the end of the text, bytes that are no character read as U+FFFD."""
+    steps, _ = play("", (), ids=[0xE2])
+
+    assert [token.text for token in steps[-1]] == ["\ufffd"]
+
+
+def test_words_are_cut_where_the_stop_string_begins(words):
+    """A token that holds the beginning of a stop string keeps the text before it."""
+    steps, held = play("the cat sat", (" sa",), vocab=words)
+
+    assert held.stopped
+    assert "".join(token.text for step in steps for token in step) == "the cat"
+
+
+@pytest.mark.parametrize(("before", "shown"), [("the", " cat"), ("the\n", "cat")])
+def test_what_came_before_decides_about_the_space(words, before, shown):
+    """The first word of a continuation begins with a space inside a line, and with none at its beginning."""
+    held = StopStrings(words, (), after=words.encode(before).ids)
+
+    assert "".join(token.text for token in held.feed(words.encode("cat").ids[0], -1.0)) == shown
+
+
+def test_bytes_before_complete_the_first_character():
+    """A text may go on in the middle of a character."""
+    first, *rest = "é".encode()
+    held = StopStrings(BYTES, (), after=[first])
+
+    assert [token.text for token in held.feed(rest[0], -1.0)] == ["é"]
+
+
+# ---- one prompt -------------------------------------------------------------------------------------------
 
 
 async def test_choices_are_distinct_and_reproducible(engine, tools):
@@ -28,23 +140,11 @@ async def test_logprobs_are_those_of_scoring(engine, tools):
         event async for event in engine.generate(tools.ask(**settings)) if isinstance(event, TokenEvent)
     ]
     tokens = tuple(event.id for event in events)
-    request = ScoreRequest(items=[tools.item(tokens=tokens, context="the ")]).by(Call(caller=tools.caller()))
+    request = ScoreRequest(items=[tools.item(tokens=tokens, context="the ")]).by(tools.call())
     (scored,) = (await engine.score(request)).items
 
     assert [event.logprob for event in events] == pytest.approx(scored.columns.logprobs, abs=1e-5)
     assert [event.index for event in events] == list(range(8))
-
-
-async def test_a_stop_string_across_tokens_ends_the_text_before_it(engine, tools):
-    """Of a text that would go on, what comes before the stop string is shown, and nothing of it."""
-    texts, _, _ = await tools.collect(engine.generate(tools.ask(max_tokens=40)))
-    full = texts[0]
-    stop = full[10:13]
-    texts, ids, ends = await tools.collect(engine.generate(tools.ask(max_tokens=40, stop=(stop,))))
-
-    assert texts[0] == full[: full.index(stop)]
-    assert ends[0].finish_reason == "stop"
-    assert ends[0].completion_tokens == len(ids[0])
 
 
 async def test_an_empty_prompt_means_the_beginning(engine, tools):
@@ -53,3 +153,79 @@ async def test_an_empty_prompt_means_the_beginning(engine, tools):
     _, _, prompted = await tools.collect(engine.generate(tools.ask()))
 
     assert (ends[0].prompt_tokens, prompted[0].prompt_tokens) == (0, 4)
+
+
+# ---- prompts that are read, told and continued ------------------------------------------------------------
+
+
+def request(tools, *texts, max_tokens=4, choices=1, **options):
+    settings = GenerationSettings(max_tokens=max_tokens, seed=1, choices=choices)
+    prompts = tuple(Passage(text=text) for text in texts)
+    return CompletionRequest(caller=tools.caller(), prompts=prompts, settings=settings, **options)
+
+
+async def events_of(engine, asked):
+    return [event async for event in engine.complete(asked)]
+
+
+async def test_a_prompt_is_told_once_and_before_its_continuations(engine, tools):
+    """Two prompts, three choices each: two prompt events, six ends, numbered over all prompts."""
+    events = await events_of(engine, request(tools, "the cat", "a dog", choices=3))
+    prompts = [event for event in events if isinstance(event, PromptEvent)]
+    ends = {event.choice: event for event in events if isinstance(event, EndEvent)}
+    first = {}
+    for place, event in enumerate(events):
+        if isinstance(event, TokenEvent):
+            first.setdefault(event.choice // 3, place)
+
+    assert [(prompt.prompt, prompt.text) for prompt in prompts] == [(0, "the cat"), (1, "a dog")]
+    assert sorted(ends) == list(range(6))
+    assert all(events.index(prompt) < first[prompt.prompt] for prompt in prompts)
+    assert [ends[choice].prompt_tokens for choice in (0, 5)] == [7, 5]
+
+
+@pytest.mark.parametrize("adaptation", [None, AdaptationRequest()])
+async def test_what_is_read_and_written_is_counted(engine, tools, adaptation):
+    """Scored tokens are those with a number; what is learned from is counted as adapted."""
+    before = {kind: engine._metrics.tokens.labels(kind)._value.get() for kind in KINDS}
+    await events_of(engine, request(tools, "the cat sat", "ab", adaptation=adaptation, choices=2))
+    after = {kind: engine._metrics.tokens.labels(kind)._value.get() for kind in KINDS}
+
+    counted = [after[kind] - before[kind] for kind in KINDS]
+    assert counted == [11, 16, 11 if adaptation else 0]
+
+
+KINDS = ("scored", "generated", "adapted")
+
+
+async def test_a_quota_is_charged_for_all_prompts_and_choices(engine, tools):
+    """After one that used more than a second's worth, the next one waits."""
+    for name, rate, refuses in (("tokens", 1, True), ("generated", 1, True), ("generated", 1_000, False)):
+        quota = Quota(**{name: TokenBucket(name, rate)})
+        asked = request(tools, "abcd", "efgh", choices=2)
+        asked = replace(asked, caller=replace(asked.caller, quota=quota))
+        await events_of(engine, asked)
+        refused = [error for error in [await failure(engine, asked)] if error]
+        assert [type(error) for error in refused] == [RateLimited] * refuses
+
+
+async def failure(engine, asked):
+    try:
+        await events_of(engine, asked)
+    except RateLimited as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("prompts", "max_tokens", "named"), [(300, 1, "300"), (1, 70_000, "70,000"), (9, 10_000, "90,000")]
+)
+async def test_what_is_too_much_is_refused_before_any_work(engine, tools, prompts, max_tokens, named):
+    """By both numbers."""
+    change = {
+        "prompts": (Passage(text="a"),) * prompts,
+        "settings": GenerationSettings(max_tokens=max_tokens),
+    }
+    with pytest.raises(TooLarge, match=named):
+        await events_of(engine, replace(request(tools, "a"), **change))
+    assert engine.worker.active == 0

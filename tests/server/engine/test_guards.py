@@ -13,7 +13,6 @@ from rlstm_server.engine.models import ServedModel
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import ResetRequest
 from rlstm_server.schemas.text import AdaptationRequest
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 
 TEXT = "the quick brown fox jumps over the lazy dog; "
@@ -132,9 +131,7 @@ async def test_forgetting_leaves_no_norm_and_equal_weights(engine_with, tools):
         talk = await tools.Talk.begin(engine)
         await talk.append(TEXT)
         learned = await talk.info()
-        await engine.reset(
-            ResetRequest(what="fast_weights").by(Call(caller=talk.caller, session=talk.session))
-        )
+        await engine.reset(ResetRequest(what="fast_weights").by(talk.call()))
         after = await talk.info()
 
         assert learned.norm_ratio > 0.0

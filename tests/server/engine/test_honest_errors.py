@@ -156,7 +156,7 @@ async def test_no_refusal_of_a_creation_says_more_than_is_known(tools, script, t
         await tools.Talk.begin(engine, key="again")
         for key in told:
             store.scripts = {"create": [script]}
-            made = engine.create_session(CreateSession().by(Call(caller=tools.caller(), key=key)))
+            made = engine.create_session(CreateSession().by(tools.call(key=key)))
             try:
                 found[key] = "replayed" if (await made).replayed else "made"
             except (StoreFull, StoreUnavailable) as error:
@@ -258,31 +258,33 @@ async def test_a_commit_sent_again_expires_when_the_store_says(tools, monkeypatc
         assert answer.expires_at == (await talk.info()).expires_at
 
 
-@pytest.mark.parametrize("again", [away, full], ids=lambda script: script.__name__)
-async def test_a_commit_that_may_have_happened_stays_unknown_whatever_its_second_try_meets(tools, again):
+async def ended(call, commit):
+    """The session ends before the call."""
+    await call.__self__.delete(commit.key)
+    return await call(commit)
+
+
+@pytest.mark.parametrize(
+    ("scripts", "key", "error", "applied"),
+    [
+        pytest.param({"commit": (unanswered, away, away)}, None, OutcomeUnknown, "unknown", id="then away"),
+        pytest.param({"commit": (unanswered, full, full)}, None, OutcomeUnknown, "unknown", id="then full"),
+        pytest.param({"commit": (unanswered, ended)}, None, Gone, "unknown", id="then ended"),
+        pytest.param({"load_head": (away,)}, "k", StoreUnavailable, "yes", id="found applied, then away"),
+    ],
+)
+async def test_what_may_have_happened_stays_so_whatever_the_store_says_then(
+    tools, scripts, key, error, applied
+):
     store = Fickle()
     async with tools.engine_on(store) as engine:
         talk = await tools.Talk.begin(engine)
-        store.scripts = {"commit": [unanswered, again, again]}
-        with pytest.raises(OutcomeUnknown) as caught:
-            await talk.append("x")
-        assert caught.value.applied == "unknown"
-        assert (await talk.info()).version == 1
-
-
-async def test_a_commit_that_may_have_happened_before_the_session_ended_is_unknown(tools):
-    store = Fickle()
-
-    async def ended(call, commit):
-        await store.delete(commit.key)
-        return await call(commit)
-
-    async with tools.engine_on(store) as engine:
-        talk = await tools.Talk.begin(engine)
-        store.scripts = {"commit": [unanswered, ended]}
-        with pytest.raises(Gone) as caught:
-            await talk.append("x")
-        assert caught.value.applied == "unknown"
+        if key is not None:
+            await talk.append("x", key=key)
+        store.scripts = {name: [*meets] for name, meets in scripts.items()}
+        with pytest.raises(error) as caught:
+            await talk.append("x", key=key)
+        assert caught.value.applied == applied
 
 
 async def test_a_replay_of_another_operation_that_leads_to_the_same_place_is_not_ones_own_commit(tools):
@@ -300,17 +302,6 @@ async def test_a_replay_of_another_operation_that_leads_to_the_same_place_is_not
         await talk.append("x")
         store.scripts = {"commit": [unanswered, earlier]}
         assert (await talk.append("y")).replayed
-
-
-async def test_an_append_that_is_found_applied_says_so_when_the_store_then_falls_silent(tools):
-    store = Fickle()
-    async with tools.engine_on(store) as engine:
-        talk = await tools.Talk.begin(engine)
-        await talk.append("x", key="k")
-        store.scripts = {"load_head": [away]}
-        with pytest.raises(StoreUnavailable) as caught:
-            await talk.append("x", key="k")
-        assert caught.value.applied == "yes"
 
 
 async def test_a_session_that_is_made_with_its_text_says_so_when_the_store_then_falls_silent(tools):

@@ -52,21 +52,6 @@ async def test_each_session_learns_its_own_secret_only(engine, tools):
     )
 
 
-async def test_oracle_i_sessions_at_once_equal_the_same_alone(engine, tools):
-    """64 sessions that read different texts at the same time get the scores each would get alone."""
-    texts = [TEXT[number % 50 :][:12] + str(number) for number in range(64)]
-
-    async def read(text):
-        talk = await tools.Talk.begin(engine)
-        answers = [await talk.append(piece) for piece in tools.pieces_of(text, len(text))]
-        return [value for answer in answers for value in answer.columns.logprobs]
-
-    together = await asyncio.gather(*(read(text) for text in texts))
-    alone = [await read(text) for text in texts]
-
-    assert together == alone
-
-
 async def test_two_engines_on_one_store_equal_one(store, tools):
     """Alternating appends through two engines score like the same appends through one."""
     metrics = Metrics()

@@ -1,20 +1,112 @@
-"""Several models on one device: each session and each request has its own, and none feels the others."""
+"""What a model lets its clients choose; several on one device, none of which feels the others."""
 
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.memory_store import MemoryStore
 
+from rlstm_model.adaptation.calibration import CalibrationSet
+from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.answers import most_bytes
-from rlstm_server.engine.models import Models
+from rlstm_server.engine.models import Models, ServedModel
+from rlstm_server.engine.state import SessionState
 from rlstm_server.errors import IdempotencyMismatch, InvalidField, ModelMismatch, ModelNotFound
 from rlstm_server.schemas.generation import EndEvent
 from rlstm_server.schemas.sessions import CreateSession, ForkRequest, ImportRequest, SessionGenerate
-from rlstm_server.schemas.text import ScoreRequest
-from rlstm_server.schemas.wire import Call
+from rlstm_server.schemas.text import DEFAULT_EXPERTS, AdaptationChoice, AdaptationRequest, ScoreRequest
+
+# ---- what can be chosen, and what it takes ----------------------------------------------------------------
+
+
+@pytest.fixture
+def served(tools):
+    """A model that learns with its output's biases unless all weights are asked for."""
+    given = tools.serve(ByteVocab())
+    full = given.calibrated.default
+    bias = replace(full, kind="output_bias", num_fast_weights=256, rate=0.02)
+    calibrated = CalibrationSet(
+        statistics=given.calibrated.statistics,
+        choices=(bias, full),
+        fingerprint="two",
+    )
+    return ServedModel(
+        name="two", fingerprint="f", parameters=given.parameters, vocab=given.vocab, calibrated=calibrated
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "experts", "rates"),
+    [
+        ({}, DEFAULT_EXPERTS, (0.0, 0.02)),
+        ({"static": False, "rate_scale": 2.0}, 1, (0.04,)),
+        ({"experts": 4}, 4, (0.0, 0.02 / 3, 0.02, 0.06)),
+    ],
+)
+def test_what_is_left_open_is_the_checkpoints_first_rule(served, asked, experts, rates):
+    """With a number of experts that can be, and their rates: the static one first."""
+    choice = served.choose(AdaptationRequest(**asked))
+
+    assert (choice.kind, choice.num_fast_weights, choice.experts) == ("output_bias", 256, experts)
+    assert choice.rates == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "named"),
+    [
+        ({"kind": "subspace"}, "adaptation.kind", "output_bias of 256"),
+        ({"num_fast_weights": 7}, "adaptation.num_fast_weights", "output_bias of 256"),
+        (
+            {"kind": "output_bias", "num_fast_weights": 999},
+            "adaptation.num_fast_weights",
+            "output_bias of 256",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(served, asked, field, named):
+    """The field, and what there is."""
+    with pytest.raises(InvalidField, match=named) as refused:
+        served.choose(AdaptationRequest(**asked))
+    assert refused.value.field == field
+
+
+def test_a_model_that_cannot_learn_says_so(tools):
+    """There is nothing to choose."""
+    with pytest.raises(InvalidField, match="cannot learn"):
+        tools.serve(ByteVocab(), calibrated=False).choose(AdaptationRequest())
+
+
+@pytest.mark.parametrize("kind", ["output_bias", "full"])
+@pytest.mark.parametrize(("experts", "static"), [(1, False), (1, True), (2, True), (4, True)])
+def test_the_bytes_of_a_state_are_known_before_it_is(served, kind, experts, static):
+    """They are those of a state in the middle of a segment that has learned."""
+    choice = served.choose(AdaptationRequest(kind=kind, experts=experts, static=static))
+    evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
+    state = evaluator.start(experts=experts, static=static)
+    for part in evaluator.observe(state, list(b"just enough text")):
+        state = part.state
+
+    assert state.pending
+    assert served.state_bytes(choice) == state.nbytes
+
+
+def test_the_norm_is_that_of_the_greatest_expert(served):
+    """In units of the slow weights' norm; none before anything was learned."""
+    choice = AdaptationChoice.of(served.rules[0], ExpertConfig(experts=4), 1.0)
+    fresh = SessionState.before_text(served, choice)
+    delta_KP = np.zeros((3, 256), np.float32)
+    delta_KP[1, 0], delta_KP[2, :2] = 1.0, 2.0
+
+    assert fresh.measured().norm_ratio == 0.0
+    learned = replace(fresh, adapted=replace(fresh.adapted, delta_KP=delta_KP)).measured()
+    assert learned.norm_ratio == pytest.approx(8**0.5 / served.parameters.norm, rel=1e-5)
+
+
+# ---- several models ---------------------------------------------------------------------------------------
+
 
 TEXT = "the cat sat on the mat, and the dog ran. "
 
@@ -40,7 +132,7 @@ def worded(tools, words):
 async def everything(tools, engine, model):
     """What one caller gets of a model: a score, a continuation, and what a session learns."""
     item = tools.item(TEXT)
-    scored = await engine.score(ScoreRequest(model=model, items=[item]).by(Call(caller=tools.caller())))
+    scored = await engine.score(ScoreRequest(model=model, items=[item]).by(tools.call()))
     ask = tools.altered(tools.ask("the "), model=model)
     written, _, _ = await tools.collect(engine.generate(ask))
     talk = await tools.Talk.begin(engine, model=model)
@@ -77,7 +169,7 @@ async def test_a_session_keeps_its_model(tools, store, first, other):
         there = talk.at(engine)
         assert await there.probe() == probe
         assert ((await there.info()).model, (await there.info()).fingerprint) == ("other", "f1")
-        fork = await engine.fork(ForkRequest().by(Call(caller=talk.caller, session=talk.session)))
+        fork = await engine.fork(ForkRequest().by(talk.call()))
         exported = await engine.export(talk.caller, talk.session)
         data = exported.data
         brought = await engine.import_session(ImportRequest(caller=talk.caller, data=data))
@@ -102,22 +194,10 @@ async def test_a_session_of_a_model_that_is_not_served_is_refused(tools, store, 
         assert [(info.id, info.model, info.version) for info in page.sessions] == [(talk.session, "other", 1)]
 
 
-async def test_an_unknown_name_is_refused(tools, engine):
-    """Before anything is done; the sentence names those that are served."""
-    for call in (
-        engine.score(ScoreRequest(model="mine", items=[tools.item("x")]).by(Call(caller=tools.caller()))),
-        engine.create_session(CreateSession(model="mine").by(Call(caller=tools.caller()))),
-        tools.collect(engine.generate(tools.altered(tools.ask(), model="mine"))),
-    ):
-        with pytest.raises(ModelNotFound, match=r"these are: tiny$"):
-            await call
-    assert not (await engine.list_sessions("acme", 10, None)).sessions
-
-
 async def test_a_key_is_of_one_model(tools, store, first, other):
     """The same creation for another model is another request; repeated, it names the model again."""
     async with tools.engine_on(store, served=first, others=(other,)) as engine:
-        request = CreateSession(model="other").by(Call(caller=tools.caller(), key="k"))
+        request = CreateSession(model="other").by(tools.call(key="k"))
         made, again = [await engine.create_session(request) for _ in range(2)]
         assert (again.info.id, again.identity, again.replayed) == (made.info.id, other.identity, True)
         with pytest.raises(IdempotencyMismatch):
@@ -130,9 +210,7 @@ async def test_a_text_that_a_session_writes_says_whose_it_is(tools, store, first
     async with tools.engine_on(store, served=first, others=(other,)) as engine:
         talk = await tools.Talk.begin(engine, model="other")
         await talk.append(TEXT)
-        request = SessionGenerate(max_tokens=5, seed=3, commit=commit).by(
-            Call(caller=talk.caller, session=talk.session, key="k")
-        )
+        request = SessionGenerate(max_tokens=5, seed=3, commit=commit).by(talk.call(key="k"))
         for _ in range(2):
             async with aclosing(engine.generate_in_session(request)) as events:
                 ends = [event async for event in events if isinstance(event, EndEvent)]
@@ -168,7 +246,7 @@ def test_names_and_models_are_each_there_once(tools, first, other):
 
 async def test_a_repeated_creation_gets_its_first_answer(tools, store, first, other):
     """From a server with another first model, and from one that has not the model: the session is there."""
-    asked = CreateSession(adaptation=tools.asked()).by(Call(caller=tools.caller(), key="k"))
+    asked = CreateSession(adaptation=tools.asked()).by(tools.call(key="k"))
     named = tools.altered(asked, key="n", model="other")
     async with tools.engine_on(store, served=other) as engine:
         made = [await engine.create_session(request) for request in (asked, named)]
@@ -188,7 +266,7 @@ async def test_a_repeated_creation_gets_its_first_answer(tools, store, first, ot
 
 async def test_a_creation_that_cannot_be_made_any_more_was_made(tools, store, first, other):
     """Where the first model has no such rule now, that is no reason to say that nothing was applied."""
-    request = CreateSession(adaptation=tools.asked(kind="subspace")).by(Call(caller=tools.caller(), key="k"))
+    request = CreateSession(adaptation=tools.asked(kind="subspace")).by(tools.call(key="k"))
     async with tools.engine_on(store, served=other) as engine:
         made = await engine.create_session(request)
     async with tools.engine_on(store, served=replace(first, calibrated=None)) as engine:
@@ -206,9 +284,7 @@ async def test_a_stored_text_is_told_again_without_its_model(tools, store, first
             if served is other:
                 talk = await tools.Talk.begin(engine)
                 await talk.append(TEXT)
-            request = SessionGenerate(max_tokens=5, seed=3, commit=True).by(
-                Call(caller=talk.caller, session=talk.session, key="k")
-            )
+            request = SessionGenerate(max_tokens=5, seed=3, commit=True).by(talk.call(key="k"))
             async with aclosing(engine.generate_in_session(request)) as events:
                 *tokens, end = [event async for event in events]
             ends.append((len(tokens), end.version, end.replayed, end.identity))

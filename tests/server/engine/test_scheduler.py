@@ -215,21 +215,3 @@ def test_nobody_waits_longer_than_the_rows_before(seed: int, budget: int, tenant
             scheduler.back(request, again=again)
             if again:
                 enter(request)
-
-
-@pytest.mark.parametrize(("others", "budget"), [(1, 2), (16, 64), (300, 64)])
-def test_a_megabyte_delays_twenty_bytes_by_one_step_of_all(others: int, budget: int):
-    """Among endless requests a new tenant is in the next step; one of their tenant waits for each once."""
-    scheduler = filled([Request(n, "novel", 2) for n in range(others)], budget=budget, capacity=1_000)
-    for request in scheduler.schedule():
-        scheduler.back(request, again=True)
-    scheduler.add(Request("own", "novel", 2))
-    scheduler.add(Request("note", "note", 2))
-    first: dict[object, int] = {}
-    for number in range(2 * others + 2):
-        for request in scheduler.schedule():
-            first.setdefault(request.name, number)
-            scheduler.back(request, again=True)
-
-    assert first["note"] == 0
-    assert first["own"] <= (2 * others + 2 * first["own"] + 2) // budget

@@ -5,7 +5,6 @@ import pytest
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.schemas.sessions import Candidate, CandidatesRequest, CandidateWeights
 from rlstm_server.schemas.text import AdaptationRequest, ScoreRequest
-from rlstm_server.schemas.wire import Call
 
 TEXT = "the quick brown fox"
 
@@ -13,7 +12,7 @@ TEXT = "the quick brown fox"
 async def test_scores_are_the_models(engine, tools):
     """An item's columns are what the model's own scoring gives, however long the text."""
     text = TEXT * 30
-    answer = await engine.score(ScoreRequest(items=[tools.item(text)], top=2).by(Call(caller=tools.caller())))
+    answer = await engine.score(ScoreRequest(items=[tools.item(text)], top=2).by(tools.call()))
     reader = tools.serve(ByteVocab()).reader
     expected, _ = reader.score(reader.cursor, list(text.encode()), top=2)
     (scored,) = answer.items
@@ -28,7 +27,7 @@ async def test_scores_are_the_models(engine, tools):
 async def test_a_context_is_read_and_not_reported(engine, tools):
     """The scores after a context are the tail of the scores of both together."""
     request = ScoreRequest(items=[tools.item("brown fox", context="the quick "), tools.item(TEXT)]).by(
-        Call(caller=tools.caller())
+        tools.call()
     )
     after, whole = (await engine.score(request)).items
 
@@ -39,9 +38,7 @@ async def test_a_context_is_read_and_not_reported(engine, tools):
 
 async def test_adapting_inside_an_item_equals_a_session(engine, tools):
     """Dynamic evaluation of an item gives the scores of the same text in a new session."""
-    request = ScoreRequest(items=[tools.item(TEXT)] * 2, adaptation=AdaptationRequest()).by(
-        Call(caller=tools.caller())
-    )
+    request = ScoreRequest(items=[tools.item(TEXT)] * 2, adaptation=AdaptationRequest()).by(tools.call())
     one, two = (await engine.score(request)).items
     session = await (await tools.Talk.begin(engine)).append(TEXT)
 
@@ -60,7 +57,7 @@ async def test_candidates_are_ranked_and_change_nothing(engine, tools):
     ]
     request = CandidatesRequest(
         candidates=candidates, weights=CandidateWeights(lm=1.0, length=0.5, given=100.0)
-    ).by(Call(caller=talk.caller, session=talk.session))
+    ).by(talk.call())
     answer = await engine.score_candidates(request)
     one, two, three = answer.candidates
 
@@ -77,7 +74,7 @@ def candidates_of(talk, *texts, first=0.0, **weights):
             Candidate(id=text, text=text, given=0.0 if place else first) for place, text in enumerate(texts)
         ],
         weights=CandidateWeights(**weights),
-    ).by(Call(caller=talk.caller, session=talk.session))
+    ).by(talk.call())
 
 
 @pytest.mark.parametrize("experts", [1, 2, 4])

@@ -13,7 +13,7 @@ from rlstm_model.adaptation.evaluator import frozen_reader
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.buffer import EVENT_BYTES, Buffer
 from rlstm_server.engine.worker import SHORT, Worker, compute, gather, size_of
-from rlstm_server.errors import Draining, InternalError, NotFound, Overloaded, SlowConsumer
+from rlstm_server.errors import Draining, InternalError, NotFound, SlowConsumer
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import TokenEvent
 from rlstm_server.schemas.text import EngineLimits
@@ -357,20 +357,6 @@ async def test_a_cancelled_job_stops_between_two_steps(tools, reader):
         assert await asyncio.to_thread(other.closed.wait, 5)
         with pytest.raises(asyncio.CancelledError):
             await task
-
-
-async def test_a_full_queue_refuses_at_once(tools, reader):
-    """Capacity bounds what waits; the refused job leaves no trace."""
-    gate = Gate()
-    async with running(capacity=2) as worker:
-        holding = await hold(worker, gate, tools.caller())
-        second = asyncio.ensure_future(worker.run(partial(reading, reader, 1), tools.caller()))
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded):
-            await worker.run(partial(reading, reader, 1), tools.caller())
-        worker.check()
-        gate.opened.set()
-        await asyncio.gather(holding, second)
 
 
 async def test_closing_answers_what_is_left(tools, reader):

@@ -122,6 +122,8 @@ def _kind(hint: Any) -> Any:
     """Return the type that the command line reads of an option: of several values a list, of numbers one."""
     if get_origin(hint) is Literal and isinstance(get_args(hint)[0], int):
         return int
+    if bool in get_args(hint):  # a kind, or whether at all, which is a flag
+        return bool
     return hint if isinstance(hint, type) or get_origin(hint) is Literal else list[str]
 
 

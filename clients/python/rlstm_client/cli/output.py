@@ -201,7 +201,11 @@ def _adaptation(given: Adaptation) -> str:
     """Say in a line how a session learns."""
     experts = "1 expert" if given.experts == 1 else f"{given.experts} experts"
     rates = "rates " + ", ".join(f"{rate:.3g}" for rate in given.rates) if given.rates else ""
-    parts = [f"{given.kind} of {given.num_fast_weights:,}", experts, rates]
+    memory = {"weights": "", "memory": "a memory, and no fast weights", "both": "a memory"}.get(
+        given.adapt, ""
+    )
+    kind = "" if given.adapt == "memory" else f"{given.kind} of {given.num_fast_weights:,}"
+    parts = [kind, experts, rates, memory]
     return "; ".join([*filter(None, parts), *([] if given.static else ["no frozen baseline"])])
 
 

@@ -19,8 +19,10 @@
   int64_t rl_room_##set(rl_batch *batch);         \
   void rl_lay_out_##set(rl_batch *batch);         \
   void rl_read_##set(rl_batch *batch, int thread); \
-  void rl_distribution_##set(const rl_token *token, int32_t *rank, float *entropy, float *mixed);
-#define KERNELS(set) {rl_room_##set, rl_lay_out_##set, rl_read_##set, rl_distribution_##set}
+  void rl_distribution_##set(const rl_token *token, int32_t *rank, float *entropy, float *mixed); \
+  void rl_blend_##set(int inputs, int64_t vocab, const float *const *row, const float *weight, float *out, \
+                      float *expected);
+#define KERNELS(set) {rl_room_##set, rl_lay_out_##set, rl_read_##set, rl_distribution_##set, rl_blend_##set}
 
 #if defined(__x86_64__) || defined(_M_X64)
 DECLARE(avx512)
@@ -79,6 +81,8 @@ static const instruction_set *chosen(void) {
   if (known == NULL) set = known = choose();
   return known;
 }
+
+const rl_kernels *rl_chosen_kernels(void) { return &chosen()->kernels; }
 
 const char *rl_instructions(void) { return chosen()->name; }
 

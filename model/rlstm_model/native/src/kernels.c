@@ -1206,3 +1206,55 @@ void FOR_SET(rl_distribution)(const rl_token *token, int32_t *rank, float *entro
   *rank = ahead + 1;
   *entropy = tree(lane);
 }
+
+/* ---- products of experts -------------------------------------------------------------------------------- */
+
+INLINE vec blended_at(int inputs, const float *const *row, const float *weight, int64_t v) {
+  vec sum = {0};
+  for (int k = 0; k < inputs; k++) {
+    const vec value = load(row[k] + v);
+    sum = fma_(select_(value < all(RL_LEAST), all(RL_LEAST), value), all(weight[k]), sum);
+  }
+  return sum;
+}
+
+/* Sums over the vocabulary, always as the same tree. */
+INLINE float summed(const vec sum[PARTS]) {
+  float lane[LANES];
+  for (int p = 0; p < PARTS; p++) store(lane + p * WIDTH, sum[p]);
+  return tree(lane);
+}
+
+void FOR_SET(rl_blend)(int inputs, int64_t vocab, const float *const *row, const float *weight, float *out,
+                       float *expected) {
+  float best = -__builtin_inff();
+  for (int64_t v = 0; v < vocab; v += WIDTH) {
+    const vec value = blended_at(inputs, row, weight, v);
+    store(out + v, value);
+    for (int j = 0; j < WIDTH && v + j < vocab; j++) best = value[j] > best ? value[j] : best;
+  }
+  vec total[PARTS], sum[MOST_INPUTS][PARTS];
+  for (int p = 0; p < PARTS; p++) {
+    total[p] = (vec){0};
+    for (int k = 0; k < inputs; k++) sum[k][p] = (vec){0};
+  }
+  for (int64_t i = 0; i < vocab; i += LANES)
+    for (int p = 0; p < PARTS; p++) {
+      const int64_t v = i + p * WIDTH;
+      const vec value = load(out + v) - all(best);
+      vec likelihood = select_(value < all(-80.0f), (vec){0}, exp_(value));
+      for (int j = 0; j < WIDTH; j++)
+        if (v + j >= vocab) likelihood[j] = 0.0f;
+      total[p] += likelihood;
+      if (expected == NULL) continue;
+      for (int k = 0; k < inputs; k++) {
+        const vec own = load(row[k] + v);
+        sum[k][p] = fma_(likelihood, select_(own < all(RL_LEAST), all(RL_LEAST), own), sum[k][p]);
+      }
+    }
+  const float whole = summed(total);
+  const vec shift = all(best) + log_(all(whole));
+  for (int64_t v = 0; v < vocab; v += WIDTH) store(out + v, min_(load(out + v) - shift, (vec){0}));
+  if (expected == NULL) return;
+  for (int k = 0; k < inputs; k++) expected[k] = summed(sum[k]) / whole;
+}

@@ -147,22 +147,31 @@ RL_API int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const floa
                       const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
                       int32_t *ranks, float *entropies, float *mixed, uint8_t *broken);
 
-/* A memory of the newest `capacity` tokens: n-gram counts after contexts of the given orders, ascending, with d_1, d_2,
- * d_3 and theta of each (memory.c). NULL when there is no memory, or for numbers that describe none. */
+/* A memory of the newest `capacity` tokens, with n-gram counts after contexts of the given orders, ascending
+ * (memory.c). NULL when there is no room, or for numbers that describe none. */
 typedef struct rl_memory rl_memory;
-RL_API rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const int32_t *order,
-                                const float *discounts);
+RL_API rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const int32_t *order);
 RL_API void rl_memory_free(rl_memory *memory);
 
-/* Count tokens of the vocabulary; the oldest beyond the capacity are forgotten. */
-RL_API void rl_memory_add(rl_memory *memory, const int32_t *tokens, int64_t length);
+/* Read on, after `known` tokens of a line, and count those that are `counted`. 0, or -1, with nothing done, for a token
+ * outside the vocabulary. */
+RL_API int32_t rl_memory_add(rl_memory *memory, const int32_t *line, int32_t known, int64_t length,
+                             const uint8_t *counted);
 
-/* Distributions of `experts`, [length, stride] each, with the memory, into `out`; `matches` [length]: how many orders
- * had seen the context. With `counts` each token is counted right after it is read. 0, or -1, with nothing done, for a
- * token outside the vocabulary. */
+/* How many floats a memory learns beside its counts, and what they are at the beginning. */
+RL_API int64_t rl_memory_learned(int32_t orders, int32_t experts);
+RL_API void rl_memory_begin(int32_t orders, int32_t experts, float *values);
+
+/* What becomes of the tokens that are read: nothing; they are context for what follows; they are counted, and learned
+ * from. */
+enum { RL_LOOK, RL_CONTEXT, RL_LEARN };
+
+/* Distributions [length, stride] of the next tokens, of `experts` [length, stride] and the memory. `line` are `known`
+ * tokens of context, of which the memory's longest order matters, and then the `length` tokens; `values` is what was
+ * learned. 0, or -1, with nothing done, for a token outside the vocabulary or too many experts. */
 RL_API int32_t rl_memory_read(rl_memory *memory, int32_t experts, int64_t stride, const float *const *log_probs,
-                              int32_t length, const int32_t *tokens, float *const *out, int32_t *matches,
-                              int32_t counts);
+                              int32_t length, const int32_t *line, int32_t known, float *values, float *out,
+                              int32_t mode);
 
 /* What tells builds apart whose bits differ. */
 RL_API const char *rl_identity(void);

@@ -48,12 +48,22 @@ typedef struct {
 
 /* What each instruction set has: bytes that a batch takes, its layout in its arena, and reading it, which every
  * thread of its team calls with its number; and the rank of a token's target, its entropy, and its mixed
- * log-probabilities where they are wanted, padded. */
+ * log-probabilities where they are wanted, padded. `blend`: log-probabilities proportional to the sum of weighted rows,
+ * and each row's expectation under them, unless that is NULL; rows have room up to a multiple of RL_LANES. */
 typedef struct {
   int64_t (*room)(rl_batch *batch);
   void (*lay_out)(rl_batch *batch);
   void (*read)(rl_batch *batch, int thread);
   void (*distribution)(const rl_token *token, int32_t *rank, float *entropy, float *mixed);
+  void (*blend)(int inputs, int64_t vocab, const float *const *row, const float *weight, float *out, float *expected);
 } rl_kernels;
+
+/* Those of the instruction set that was chosen. */
+const rl_kernels *rl_chosen_kernels(void);
+
+#define MOST_INPUTS 8 /* rows that are blended */
+
+/* Log-probabilities count as this at least where they are blended. */
+#define RL_LEAST (-60.0f)
 
 #endif
