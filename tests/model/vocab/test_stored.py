@@ -4,12 +4,10 @@ import json
 import sys
 
 import pytest
-import torch
+from tests.model import drawn
 
 from rlstm_model import checkpoint as checkpoints
-from rlstm_model.config import ModelConfig
-from rlstm_model.network.initialisation import initialise
-from rlstm_model.network.language_model import LanguageModel
+from rlstm_model import local
 from rlstm_model.vocab import ByteVocab, CharVocab, SubwordVocab, VocabError, WordVocab, from_json
 
 ALL = [
@@ -88,12 +86,10 @@ def test_subwords_without_their_library_are_refused(monkeypatch):
 def test_a_checkpoint_of_subwords(tmp_path, monkeypatch):
     """It comes back with its vocabulary; without the library the error names the file and what to install."""
     vocab = SubwordVocab(((104, 101), (32, 116), (257, 256)))
-    model = LanguageModel(ModelConfig(vocab_size=vocab.size, hidden_size=4))
-    initialise(model, chrono_max=20.0, generator=torch.Generator().manual_seed(1))
-    checkpoints.save(tmp_path / "subwords", model, vocab)
+    checkpoints.save(tmp_path / "subwords", drawn.parameters_of(vocab_size=vocab.size), vocab)
     loaded = checkpoints.load(tmp_path / "subwords")
     assert loaded.vocab == vocab
-    assert loaded.score("the the").encoded.ids == [116, 256, 258]
+    assert local.LocalModel(loaded).score("the the").encoded.ids == [116, 256, 258]
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(checkpoints.CheckpointError, match=r"vocab.json: .* mogrifier-rlstm\[training\]"):
         checkpoints.load(tmp_path / "subwords")
