@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 from tests.fuzz.nasties import CANARY
 from tests.memory_store import MemoryStore
-from tests.server.api.test_bad_input import Ears
 from uvicorn.server import ServerState
 
 from rlstm_server.app import create_app
 from rlstm_server.cli import _uvicorn_config
+from rlstm_server.logs import JsonFormatter
 from rlstm_server.settings import Settings
 
 C = CANARY.encode()
@@ -123,11 +123,13 @@ async def exchange(address, data):
 
 
 @pytest.fixture
-def ears():
-    heard, root = Ears(), logging.getLogger()
-    root.addHandler(heard)
-    yield heard
-    root.removeHandler(heard)
+def written(caplog):
+    """Gives the lines of all logs that repeat a request, or tell of a fault."""
+    form = JsonFormatter()
+    with caplog.at_level(logging.DEBUG):
+        yield lambda: [
+            line for record in caplog.records if CANARY in (line := form.format(record)) or record.exc_info
+        ]
 
 
 THE_LIBRARIES_OWN = b"Invalid HTTP request received.", b"Failed to open a WebSocket connection"
@@ -139,7 +141,7 @@ def is_problem(head, body, status):
     return b"application/problem+json" in head and json.loads(body.split(b"HTTP/1.1")[0])["status"] == status
 
 
-async def test_bytes_that_no_client_sends(tiny_checkpoint, ears):
+async def test_bytes_that_no_client_sends(tiny_checkpoint, written):
     """Each is refused with a status below 500, or cut off; none is repeated in an answer or the log."""
     async with listening(tiny_checkpoint) as address:
         answers = await asyncio.gather(*(exchange(address, data) for data in RAW.values()))
@@ -155,4 +157,4 @@ async def test_bytes_that_no_client_sends(tiny_checkpoint, ears):
     assert not wrong
     assert sum(map(bool, answers)) > len(RAW) / 2
     assert good.startswith(b"HTTP/1.1 200 ")
-    assert ears.heard == []
+    assert written() == []

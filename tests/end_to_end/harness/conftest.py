@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rlstm_model.scoring import score
 
 from rlstm_model.checkpoint import load
 from rlstm_server.engine.models import ServedModel
@@ -65,7 +64,8 @@ def brute_force(tiny_checkpoint):
     served = ServedModel.of(load(tiny_checkpoint))
 
     def static(ids):
-        found, _ = score(served.model, ids[1:], state=None, last=ids[0])
+        reader = served.reader
+        found, _ = reader.score(reader.cursor._replace(last=ids[0]), ids[1:])
         return found.logprobs.tolist()
 
     def adapted(ids):

@@ -101,7 +101,7 @@ def test_no_delta_is_a_delta_of_zero(case):
         (FullFastWeights, {"softmax_components": 3}),
         (FullFastWeights, {"softmax_components": 2, "tie_embeddings": True}),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_the_gradient_is_that_of_the_weighted_losses(tiny_model, kind, shape):
     """Finite differences in random directions agree, row by row, at a temperature (pitfall 23)."""
