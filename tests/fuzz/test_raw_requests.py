@@ -126,7 +126,7 @@ async def exchange(address, data):
 def written(caplog):
     """Gives the lines of all logs that repeat a request, or tell of a fault."""
     form = JsonFormatter()
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.INFO):
         yield lambda: [
             line for record in caplog.records if CANARY in (line := form.format(record)) or record.exc_info
         ]

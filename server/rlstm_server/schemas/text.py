@@ -38,7 +38,7 @@ FirstToken = Literal["bos", "context", "session", "unscored"]
 ScoreDetail = Literal["none", "totals", "tokens"]
 
 DEFAULT_ADAPT: Final[Adapt] = "weights"
-"""What adapts unless something else is asked for: what saves most."""
+"""What adapts unless something else is asked for."""
 
 AdaptField = StrictBool | Adapt
 
