@@ -188,7 +188,9 @@ def _turn(turn: DecodeStep, at: Fold) -> NextToken:
     whole = sum(shares)
     log_probs_V = np.array([math.log(share / whole) for share in shares], np.float32)
     experts = [log_probs_V[None]] * turn.cursor.experts
-    return NextToken(log_probs_V, experts, _filled(turn.cursor.states_R2U, at.value), turn.cursor)
+    return NextToken(
+        log_probs_V, experts, _filled(turn.cursor.states_R2U, at.value), turn.cursor, turn.reader
+    )
 
 
 def _scores(logprobs: Sequence[float]) -> TokenScores:
