@@ -491,6 +491,12 @@ export interface components {
             /** Static */
             readonly static: boolean;
             /**
+             * Adapt
+             * @description Fast weights, a memory of the newest tokens, or both.
+             * @enum {string}
+             */
+            readonly adapt: "weights" | "memory" | "both";
+            /**
              * Rates
              * @description The learning rate of each expert; the static one's is 0.
              */
@@ -529,6 +535,11 @@ export interface components {
              * @default true
              */
             readonly static?: boolean;
+            /**
+             * Adapt
+             * @description What adapts: fast `weights`, a `memory` of the newest tokens beside frozen weights, or `both`: weights, unless a single expert is asked for.
+             */
+            readonly adapt?: ("weights" | "memory" | "both") | null;
         };
         /**
          * Alternatives
@@ -892,6 +903,11 @@ export interface components {
              * @description Unique among your sessions.
              */
             readonly name?: string | null;
+            /**
+             * Adapt
+             * @description What adapts; the same as in `adaptation`.
+             */
+            readonly adapt?: ("weights" | "memory" | "both") | null;
             /**
              * @description How the session learns.
              * @default {
@@ -1644,7 +1660,7 @@ export interface components {
              * @description Learn inside each item, from the base weights.
              * @default false
              */
-            readonly adapt?: boolean;
+            readonly adapt?: boolean | ("weights" | "memory" | "both");
             /** @description How; implies `adapt`. */
             readonly adaptation?: components["schemas"]["AdaptationRequest"] | null;
         };
