@@ -2,8 +2,9 @@
 
 import random
 import secrets
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +15,10 @@ from simulated.storage import EPOCH_MS
 
 @contextmanager
 def virtual(loop: SimulatedLoop, draw: random.Random) -> Iterator[None]:
-    """Replace what `time` and `secrets` give. Each host has a wall clock of its own, which may be wrong.
+    """Replace what `time` and `secrets` give to this thread. Each host has a wall clock, which may be wrong.
 
-    Chunks of a kept text are short.
+    Other threads keep theirs: an event loop that once saw a virtual clock would sleep for hours. Chunks of a
+    kept text are short.
     """
 
     def wall() -> float:
@@ -35,9 +37,18 @@ def virtual(loop: SimulatedLoop, draw: random.Random) -> Iterator[None]:
         (stream, "MAX_TOKENS"): 6,
     }
     real = {place: getattr(*place) for place in replaced}
+    here = threading.get_ident()
+
+    def for_this_thread(virtual_: Callable[..., Any], real_: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            return (virtual_ if threading.get_ident() == here else real_)(*arguments)
+
+        return call
+
     try:
         for (module, name), value in replaced.items():
-            setattr(module, name, value)
+            theirs = real[module, name]
+            setattr(module, name, for_this_thread(value, theirs) if callable(value) else value)
         yield
     finally:
         for (module, name), value in real.items():
