@@ -18,7 +18,6 @@ from redis import Redis
 from tests.memory_store import MemoryStore
 
 from rlstm_server.app import create_app
-from rlstm_server.caller import Caller
 from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import Position, SessionKey
@@ -305,8 +304,7 @@ async def probe(client, session):
 
 async def parts_of(client, session):
     """Everything that a session's scores depend on, whichever session it is, by name; and the probe's."""
-    caller = Caller(tenant=TENANT, request_id="", endpoint="")
-    copy = await client.engine.sessions.read(SessionKey(TENANT, session), caller)
+    copy = await client.engine.sessions.read(SessionKey(TENANT, session))
     adapted = copy.state.adapted
     arrays = {name: array.tobytes() for name, array in adapted.arrays().items()}
     return {**adapted.header(), **arrays, "probe": await probe(client, session)}
