@@ -18,7 +18,7 @@ import numpy as np
 from rlstm_model import checkpoint as checkpoints
 from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, Reader, frozen_reader
-from rlstm_model.adaptation.state import AdaptedState, Cursor
+from rlstm_model.adaptation.state import Adapt, AdaptedState, Cursor
 from rlstm_model.checkpoint import Checkpoint, CheckpointError
 from rlstm_model.sampling import SamplingConfig, sample, uniform
 from rlstm_model.scores import Floats, TextScores, TokenScores
@@ -122,9 +122,14 @@ class LocalModel:
         tokens, _ = self._reader.score(self._reader.cursor, encoded.ids, top)
         return TextScores(encoded=encoded, tokens=tokens, bytes=len(text.encode()), words=len(text.split()))
 
-    def stream(self, *, rate_scale: float = 1.0) -> Stream:
-        """A new stream that learns. Raises CheckpointError when the checkpoint has no calibration."""
-        return Stream(self._evaluator, self.vocab, self._evaluator.start(rate_scale=rate_scale))
+    def stream(self, *, rate_scale: float = 1.0, adapt: Adapt = "weights") -> Stream:
+        """A new stream that learns: by fast weights, by a memory of its newest tokens, or by both.
+
+        Raises CheckpointError when the checkpoint has no calibration.
+        """
+        experts = 2 if adapt == "both" else 1
+        start = self._evaluator.start(rate_scale=rate_scale, experts=experts, adapt=adapt)
+        return Stream(self._evaluator, self.vocab, start)
 
     def generate(
         self, prompt: str, max_tokens: int, *, sampling: SamplingConfig | None = None, seed: int = 0

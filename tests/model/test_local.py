@@ -47,6 +47,17 @@ def test_a_stream_is_the_evaluator(model):
         assert part.static_bits_per_byte == pytest.approx(part.static_bits / part.bytes)
 
 
+@pytest.mark.parametrize(("adapt", "weights"), [("weights", 1), ("memory", 2), ("both", 3)])
+def test_a_stream_adapts_by_what_it_is_asked_to(model, adapt, weights):
+    """And knows a text that comes back better than one that never adapts."""
+    stream = model.stream(adapt=adapt)
+    text = "the sea was calm and the ship was cold. " * 4
+    first, second = stream.observe(text), stream.observe(text)
+    assert len(stream.state.weights) == weights
+    assert second.bits < first.bits
+    assert second.gain_bits > first.gain_bits
+
+
 def test_an_old_state_can_be_kept_and_come_back_to(model):
     """A stream's state is a value: reading on from it twice gives the same."""
     stream = model.stream()
