@@ -35,7 +35,7 @@ def test_json_has_both_ways_and_what_a_session_takes(bench):
     for engine, http in (rows[:2], rows[2:]):
         assert engine["of_engine"] is None
         assert http["of_engine"] == pytest.approx(http["tokens_per_second"] / engine["tokens_per_second"])
-    assert all(row["round_mean"] > 0 and 4 <= row["rows_a_round"] <= 32 for row in rows)
+    assert all(row["round_mean"] > 0 and 0 < row["rows_a_round"] <= 32 for row in rows)
     assert told["resident"]["sessions"] == 3
 
 
