@@ -9,10 +9,11 @@ from rlstm_server.cli import serve
 
 
 @pytest.fixture
-def refusal(tiny_checkpoint, monkeypatch, restored_logs):
+def refusal(tiny_checkpoint, monkeypatch, restored_logs, tmp_path):
     """Run `serve`, which must refuse, and give its one sentence."""
     for name in [name for name in os.environ if name.startswith("RLSTM_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("RLSTM_DATA_DIR", str(tmp_path / "data"))
     app = typer.Typer()
     app.command()(serve)
 

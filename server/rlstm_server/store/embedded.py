@@ -38,6 +38,7 @@ from rlstm_server.store.redis_server import LOADING
 
 _CONTAINER_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 _POLL_S: Final = 0.01
+_QUIET_LOADING_S: Final = 1.0  # loading that takes longer is told
 _LOG_ROTATE_BYTES: Final = 1 << 20
 _SOCKET_PATH_BYTES: Final = 107
 
@@ -283,14 +284,15 @@ class EmbeddedValkey:
 
     async def _wait_until_ready(self) -> None:
         clock = asyncio.get_running_loop().time
-        deadline, loading = clock() + self._start_timeout_s, False
+        deadline, is_told, tell_at = clock() + self._start_timeout_s, False, clock() + _QUIET_LOADING_S
         while (answer := await self._answer()) != "PONG":
             if self.pid is None:
                 raise StartupError(f"the embedded store ended while starting:\n{self._log_tail()}")
             if answer == LOADING:
-                if not loading:
+                if not is_told and clock() > tell_at:
                     logging.getLogger(LOGGER).warning("the embedded store loads its data")
-                deadline, loading = clock() + self._start_timeout_s, True
+                    is_told = True
+                deadline = clock() + self._start_timeout_s
             if clock() > deadline:
                 raise StartupError(f"the embedded store was not ready in {self._start_timeout_s:g} s")
             await asyncio.sleep(_POLL_S)
