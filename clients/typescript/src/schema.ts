@@ -537,7 +537,7 @@ export interface components {
             readonly static?: boolean;
             /**
              * Adapt
-             * @description What adapts: fast `weights`, a `memory` of the newest tokens beside frozen weights, or `both`: weights, unless a single expert is asked for.
+             * @description What adapts: fast `weights`, a `memory` of the newest tokens beside frozen weights, or `both`: both, unless a single expert is asked for.
              */
             readonly adapt?: ("weights" | "memory" | "both") | null;
         };
@@ -621,6 +621,16 @@ export interface components {
              * @description Code point after the span.
              */
             readonly ends?: readonly number[];
+            /**
+             * Weights Logprobs
+             * @description Under the weights as adapted, without the memory. With `scores: parts`.
+             */
+            readonly weights_logprobs?: readonly number[];
+            /**
+             * Memory Logprobs
+             * @description Of the expert that blends the weights with the memory. With `scores: parts`.
+             */
+            readonly memory_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -692,11 +702,11 @@ export interface components {
             readonly final?: boolean;
             /**
              * Scores
-             * @description Per-token columns, sums only, or neither.
+             * @description Per-token columns, sums only, or neither; `parts`: also those of weights and memory.
              * @default tokens
              * @enum {string}
              */
-            readonly scores?: "none" | "totals" | "tokens";
+            readonly scores?: "none" | "totals" | "tokens" | "parts";
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
@@ -941,11 +951,11 @@ export interface components {
             readonly tokens?: readonly number[] | null;
             /**
              * Scores
-             * @description Per-token columns, sums only, or neither.
+             * @description Per-token columns, sums only, or neither; `parts`: also those of weights and memory.
              * @default tokens
              * @enum {string}
              */
-            readonly scores?: "none" | "totals" | "tokens";
+            readonly scores?: "none" | "totals" | "tokens" | "parts";
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
@@ -1378,6 +1388,16 @@ export interface components {
              * @description Code point after the span.
              */
             readonly ends?: readonly number[];
+            /**
+             * Weights Logprobs
+             * @description Under the weights as adapted, without the memory. With `scores: parts`.
+             */
+            readonly weights_logprobs?: readonly number[];
+            /**
+             * Memory Logprobs
+             * @description Of the expert that blends the weights with the memory. With `scores: parts`.
+             */
+            readonly memory_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -1638,11 +1658,11 @@ export interface components {
             readonly unit?: "nats" | "bits" | "log10";
             /**
              * Scores
-             * @description Per-token columns, or sums only.
+             * @description Per-token columns, or sums only; `parts`: those of weights and memory as well.
              * @default tokens
              * @enum {string}
              */
-            readonly scores?: "totals" | "tokens";
+            readonly scores?: "totals" | "tokens" | "parts";
             /**
              * Words
              * @description Also sums over words. The white space before a word belongs to that word.
@@ -1729,6 +1749,16 @@ export interface components {
              * @description Code point after the span.
              */
             readonly ends?: readonly number[];
+            /**
+             * Weights Logprobs
+             * @description Under the weights as adapted, without the memory. With `scores: parts`.
+             */
+            readonly weights_logprobs?: readonly number[];
+            /**
+             * Memory Logprobs
+             * @description Of the expert that blends the weights with the memory. With `scores: parts`.
+             */
+            readonly memory_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -1985,6 +2015,16 @@ export interface components {
              */
             readonly static_bits: number | null;
             /**
+             * Weights Bits
+             * @description Under the weights as adapted, where there is a memory beside them.
+             */
+            readonly weights_bits?: number;
+            /**
+             * Memory Bits
+             * @description Of the expert that blends the weights with the memory.
+             */
+            readonly memory_bits?: number;
+            /**
              * Updates
              * @description Segments learned from.
              * @default 0
@@ -2141,6 +2181,16 @@ export interface components {
              * @description The same under the weights as loaded.
              */
             readonly static_logprob: number | null;
+            /**
+             * Weights Logprob
+             * @description The same under the weights as adapted, where there is a memory beside them.
+             */
+            readonly weights_logprob?: number;
+            /**
+             * Memory Logprob
+             * @description The same for the expert that blends the weights with the memory.
+             */
+            readonly memory_logprob?: number;
             /** Tokens */
             readonly tokens: number;
             /**
@@ -2806,8 +2856,8 @@ export interface operations {
             readonly query?: {
                 /** @description Drawn by the sender: frames sent again need it. */
                 readonly stream?: string | null;
-                /** @description Per-token columns, sums only, or neither. */
-                readonly scores?: "none" | "totals" | "tokens";
+                /** @description Per-token columns, sums only, or neither; `parts`: also those of weights and memory. */
+                readonly scores?: "none" | "totals" | "tokens" | "parts";
                 /** @description Of every log-probability, entropy and gain in the answer. */
                 readonly unit?: "nats" | "bits" | "log10";
             };
