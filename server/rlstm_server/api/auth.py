@@ -204,14 +204,6 @@ def _records_of_file(settings: Settings) -> list[KeyRecord]:
     return records
 
 
-def principal_of(scope: Scope) -> Principal:
-    """Give whom the auth layer let in."""
-    principal = scope[PRINCIPAL]
-    if not isinstance(principal, Principal):
-        raise TypeError("the request did not pass the auth layer")
-    return principal
-
-
 class FailedLogins:
     """Wrong keys, counted by the address they come from: `burst` at once, and one more a second.
 

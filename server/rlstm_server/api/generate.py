@@ -25,7 +25,7 @@ from rlstm_server.schemas.generation import (
     Usage,
 )
 from rlstm_server.schemas.text import EngineIdentity
-from rlstm_server.schemas.wire import Call, laid_out
+from rlstm_server.schemas.wire import laid_out
 
 
 async def generate(body: GenerateRequest, context: ContextDep) -> Response:
@@ -36,7 +36,7 @@ async def generate(body: GenerateRequest, context: ContextDep) -> Response:
     if not body.stream:
         context.held.expect((1 + TOKEN_NUMBERS) * tokens)
     identity = context.engine.models.named(body.model).identity
-    events = context.engine.generate(body.by(Call(caller=context.caller)))
+    events = context.engine.generate(body.by(context.call))
     return await respond(events, body, context, identity)
 
 

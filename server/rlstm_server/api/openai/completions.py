@@ -87,7 +87,7 @@ async def complete(body: CompletionIn, context: ContextDep) -> Response:
 
 def _request(body: CompletionIn, named: Named, context: RequestContext) -> CompletionRequest:
     return CompletionRequest(
-        caller=context.caller,
+        caller=context.call,
         model=named.served.name,
         prompts=body.prompt,
         settings=body.settings,
@@ -250,7 +250,7 @@ async def logprob(model_id: ModelPath, body: LogprobIn, context: ContextDep) -> 
     continuation = await encode(vocab, body.continuation, "continuation")
     ids = (*before, *continuation)
     request = CompletionRequest(
-        caller=context.caller,
+        caller=context.call,
         model=named.served.name,
         prompts=(Passage(tokens=ids),),
         settings=GenerationSettings(max_tokens=0),
