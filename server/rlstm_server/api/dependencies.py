@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query, Request
 from starlette.requests import HTTPConnection
 
-from rlstm_server.api.auth import PRINCIPAL
+from rlstm_server.api.auth import PRINCIPAL, Principal
 from rlstm_server.api.limits import HELD, Exchange
 from rlstm_server.api.tracing import SESSION_ID, endpoint_of, trace_of
 from rlstm_server.engine.engine import Engine
@@ -65,9 +65,11 @@ class RequestContext:
         """Raises NotFound for what is no session's id, and InvalidField for the headers."""
         scope = connection.scope
         self.services: Services = connection.app.state.services
-        self.engine, self.metrics = self.services.engine, self.services.metrics
+        self.engine: Engine = self.services.engine
+        self.metrics: Metrics = self.services.metrics
         self.limits = self.services.settings.limits
-        self.trace, self.principal = trace_of(scope), scope[PRINCIPAL]
+        self.trace = trace_of(scope)
+        self.principal: Principal = scope[PRINCIPAL]
         if scope["type"] == "http":
             self.held: Exchange = scope[HELD]
         if session:

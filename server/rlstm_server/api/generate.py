@@ -8,9 +8,8 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from rlstm_server.api.answers import BODY, problems
-from rlstm_server.api.answers import respond as respond_whole
-from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.bodies import BODY, StrictRoute, problems
+from rlstm_server.api.bodies import respond as respond_whole
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.document import event_schema
 from rlstm_server.api.events import TOKEN_NUMBERS, NamedEvents, Texts, open_stream, take_in

@@ -16,8 +16,7 @@ import numpy as np
 from fastapi import APIRouter, Response
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.api.answers import BODY, answers, respond
-from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.bodies import BODY, StrictRoute, answers, respond
 from rlstm_server.api.dependencies import ContextDep
 from rlstm_server.errors import TooLarge
 from rlstm_server.schemas.text import Columns, ItemScores, ScoreAnswer, ScoreRequest, WordScore

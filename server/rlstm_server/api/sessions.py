@@ -6,8 +6,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rlstm_server.api.answers import BODY, SESSION, answers, problems, respond
-from rlstm_server.api.bodies import StrictRoute, check_octets
+from rlstm_server.api.bodies import BODY, SESSION, StrictRoute, answers, check_octets, problems, respond
 from rlstm_server.api.dependencies import (
     AskingDep,
     ChangingDep,

@@ -20,9 +20,8 @@ from pydantic import Field, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rlstm_server.api import problems
-from rlstm_server.api.answers import encode
-from rlstm_server.api.answers import problems as refusals
-from rlstm_server.api.bodies import parse_strictly
+from rlstm_server.api.bodies import encode, parse_strictly
+from rlstm_server.api.bodies import problems as refusals
 from rlstm_server.api.dependencies import AskingDep, RequestContext
 from rlstm_server.api.document import ReadyFrame, ScoresFrame, frame_schema
 from rlstm_server.api.tracing import trace_of

@@ -230,17 +230,13 @@ def laid_out(answer: Answer, unit: Unit = "nats") -> dict[str, Any]:
             written[part.name] = value * factor
         elif BITS in marks:
             written[part.name] = value / math.log(2)
+        elif isinstance(value, Answer):
+            written[part.name] = laid_out(value, unit)
+        elif isinstance(value, (tuple, list)) and value and isinstance(value[0], Answer):
+            written[part.name] = [laid_out(one, unit) for one in value]
         else:
-            written[part.name] = unit if part.name == "unit" else _inner(value, unit)
+            written[part.name] = unit if part.name == "unit" else value
     return written
-
-
-def _inner(value: Any, unit: Unit) -> Any:
-    if isinstance(value, Answer):
-        return laid_out(value, unit)
-    if isinstance(value, (tuple, list)) and value and isinstance(value[0], Answer):
-        return [laid_out(one, unit) for one in value]
-    return value
 
 
 def column(values: Iterable[Any], factor: float = 1.0) -> list[Any] | orjson.Fragment:

@@ -19,8 +19,7 @@ from pydantic import Field
 
 from rlstm_model.vocab import Vocab
 from rlstm_server.api import problems
-from rlstm_server.api.answers import respond
-from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.bodies import StrictRoute, respond
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.events import TOKEN_NUMBERS, Texts, frame, open_stream, take_in
 from rlstm_server.api.openai.models import ModelPath, Named, encode, resolve
