@@ -54,6 +54,17 @@ def test_views_show_the_same_text(visit):
     assert visit.page.locator(".row span[class^=change]").count() > 0
 
 
+def test_charts_show_each_part(visit):
+    """What a byte costs by each part of the mixture, in the session's numbers, and the experts' weights."""
+    visit.read(RHYME * 4)
+    totals = visit.info()["totals"]
+    curve = visit.page.locator("#curve").get_attribute("aria-label")
+    for part in ("adapted", "memory", "weights", "static"):
+        assert f"{part} {totals[f'{part}_bits'] / totals['bytes']:.2f}" in curve
+    weights = visit.page.locator("#weights").get_attribute("aria-label")
+    assert [name in weights for name in ("static", "rate", "memory")] == [True] * 3
+
+
 def test_long_text_goes_in_pieces(visit):
     """Of at most 2 kB, cut between characters, each with a key of its own, one after the other."""
     visit.read(LONG)
