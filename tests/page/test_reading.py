@@ -17,7 +17,7 @@ def test_typed_text_is_read_and_coloured(visit):
     visit.read(RHYME)
     assert visit.text == RHYME
     assert cells(visit) == len(RHYME)
-    assert visit.page.locator(".row span[class^=level]").count() > 20
+    assert visit.page.locator(".row span[class^=level]").count() > 10
     totals = visit.info()["totals"]
     assert totals["bytes"] == len(RHYME.encode())
     assert visit.page.locator("#figure-adapted").text_content() == (
@@ -75,7 +75,7 @@ def test_long_text_goes_in_pieces(visit):
     assert [append.final for append in visit.appends] == [False] * (len(sizes) - 1) + [True]
     assert visit.most_under_way == 1
     assert visit.info()["totals"]["bytes"] == len(LONG.encode())
-    assert visit.page.locator("#curve path.line").count() == 2
+    assert visit.page.locator("#curve path.line").count() == 4
     assert visit.page.locator("#weights path.area").count() == 2
 
 
@@ -183,7 +183,7 @@ def test_a_session_is_made_as_asked(visit):
     assert info["name"] == "my-novel"
     assert (adaptation["kind"], adaptation["experts"]) == ("output_bias", 4)
     visit.read(RHYME)
-    assert visit.page.locator("#weights path.area").count() == 4
+    assert visit.page.locator("#weights path.area").count() == 5
 
 
 def test_a_session_that_was_read_elsewhere_says_so(visit):
