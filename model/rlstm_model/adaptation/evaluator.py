@@ -101,20 +101,28 @@ class DynamicEvaluator(Learner):
         )
 
     def observe(
-        self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0
+        self,
+        state: AdaptedState,
+        ids: Sequence[int],
+        *,
+        learn: bool = True,
+        top: int = 0,
+        distributions: bool = False,
     ) -> Iterator[ObservedChunk]:
         """Score ``ids``, then learn from them: in chunks, none of which crosses the end of a segment.
 
         Each carries the state after it; stop whenever you like and keep the last. ``learn=False`` reads and
-        scores but takes no step from these tokens. Raises InvalidToken, before anything is read, for an id
-        outside the vocabulary, NonFiniteState when the stored state cannot be used.
+        scores but takes no step from these tokens. ``distributions`` are wanted of each token. Raises
+        InvalidToken, before anything is read, for an id outside the vocabulary, NonFiniteState when the stored
+        state cannot be used.
         """
-        return self._observe(state, check_ids(ids, self.backend.vocab_size), learn, top)
+        ids = check_ids(ids, self.backend.vocab_size)
+        return self._observe(state, ids, learn=learn, top=top, distributions=distributions)
 
-    def _observe(self, state: AdaptedState, ids: list[int], learn: bool, top: int) -> Iterator[ObservedChunk]:
+    def _observe(self, state: AdaptedState, ids: list[int], **wanted: Any) -> Iterator[ObservedChunk]:
         done = 0
         while done < len(ids):
-            chunk = self.chunk(state, ids[done : done + self.segment], learn=learn, top=top)
+            chunk = self.chunk(state, ids[done : done + self.segment], **wanted)
             (observed,) = run_batch([chunk])
             if not isinstance(observed, ObservedChunk):
                 raise observed if isinstance(observed, Exception) else TypeError(type(observed))
@@ -122,11 +130,17 @@ class DynamicEvaluator(Learner):
             yield observed
 
     def chunk(
-        self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0
+        self,
+        state: AdaptedState,
+        ids: Sequence[int],
+        *,
+        learn: bool = True,
+        top: int = 0,
+        distributions: bool = False,
     ) -> ObserveChunk:
         """As many of ``ids``, tokens of the vocabulary, as the stream's unfinished segment has room for."""
         room = self.segment - state.position % self.segment
-        return ObserveChunk(state, tuple(ids[:room]), learn, top, self)
+        return ObserveChunk(state, tuple(ids[:room]), learn, top, self, distributions)
 
     def reader(self, state: AdaptedState, *, static: bool = False) -> "Reader":
         """The stream's present experts, for inference.
@@ -207,11 +221,13 @@ class Reader(FrozenExperts):
         """Tokens that are read at once."""
         return max(1, min(CHUNK, _ELEMENTS_AT_ONCE // self.backend.vocab_size))
 
-    def chunks(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> Iterator[ScoredChunk]:
+    def chunks(
+        self, cursor: Cursor, ids: Sequence[int], top: int = 0, *, distributions: bool = False
+    ) -> Iterator[ScoredChunk]:
         """Scores of ``ids`` after ``cursor``, piece by piece. Raises InvalidToken, ArithmeticError."""
         ids = check_ids(ids, self.backend.vocab_size)
         for start in range(0, len(ids), self.at_once):
-            item = ScoreChunk(self, cursor, tuple(ids[start : start + self.at_once]), top)
+            item = ScoreChunk(self, cursor, tuple(ids[start : start + self.at_once]), top, distributions)
             (result,) = run_batch([item])
             if not isinstance(result, ScoredChunk):
                 raise result if isinstance(result, Exception) else TypeError(type(result))
