@@ -55,7 +55,7 @@ class ObserveChunk:
     """The next tokens of a stream: at least one, and none beyond the end of its segment.
 
     ``learn``: whether they may be learned from; ``top`` alternatives are wanted of each, or the whole
-    ``distributions``.
+    ``distributions``; ``reads``: what the rows gave that have read the token before a single one already.
     """
 
     state: AdaptedState
@@ -64,6 +64,7 @@ class ObserveChunk:
     top: int
     learner: Learner
     distributions: bool = False
+    reads: Sequence[Read] = ()
 
     @cached_property
     def ends(self) -> bool:
@@ -183,7 +184,7 @@ class NextToken:
 
     log_probs_V: Floats
     experts: Sequence[Floats]
-    states_R2U: Floats
+    reads: Sequence[Read]
     before: Cursor
     reader: FrozenExperts
 
@@ -192,7 +193,8 @@ class NextToken:
         mixture = self.before.mixture
         if mixture is not None:
             _, mixture = _follow(mixture, self.experts, (token,))
-        return Cursor(self.states_R2U, token, mixture, self.reader.context_after(self.before, (token,)))
+        context = self.reader.context_after(self.before, (token,))
+        return Cursor(_states(self.reads), token, mixture, context)
 
 
 BatchResult: TypeAlias = ObservedChunk | ScoredChunk | NextToken | Exception
@@ -270,11 +272,12 @@ def _elements(item: BatchItem) -> int:
 def _run(items: Sequence[BatchItem]) -> Iterator[BatchResult]:
     """Items of one backend."""
     rows = [_rows(item) for item in items]
-    reads = iter(_backend(items[0]).read([row for own in rows for row in own]))
+    wanted = [row for own in rows for row in own]
+    reads = iter(_backend(items[0]).read(wanted) if wanted else ())
     for item, own in zip(items, rows, strict=True):
         done = [next(reads) for _ in own]
         if isinstance(item, ObserveChunk):
-            yield _observed(item, done)
+            yield _observed(item, done or item.reads)
         elif isinstance(item, ScoreChunk):
             yield _scored(item, done)
         else:
@@ -306,7 +309,7 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
     state, config = chunk.state, chunk.learner.calibration.config
     ids = (state.now.last, *chunk.ids[:-1])
     if not chunk.learns:
-        return _reading(ids, state.now.states_R2U, state.delta_KP)
+        return [] if chunk.reads else _reading(ids, state.now.states_R2U, state.delta_KP)
     whole = (*state.pending, *chunk.ids)
     scale = 1 / config.segment if config.reduction == "mean" else 1.0
     loss_weights = [scale * flag for flag in chunk.flags]
@@ -354,6 +357,10 @@ def _columns(mixed: native.Mixed, top: int) -> TokenScores:
     )
 
 
+def _states(reads: Sequence[Read]) -> Floats:
+    return np.stack([read.states_2U for read in reads])
+
+
 def _distributions(
     mixture: MixtureState | None, experts: Sequence[Floats], mixed: native.Mixed
 ) -> Floats | None:
@@ -374,7 +381,7 @@ def _scored(item: ScoreChunk, reads: Sequence[Read]) -> ScoredChunk | Arithmetic
     if not mixed.whole or (static is not None and bool(np.isnan(static).any())):
         return ArithmeticError("the model's output is not finite")
     after = Cursor(
-        np.stack([read.states_2U for read in reads]),
+        _states(reads),
         item.ids[-1],
         mixture,
         item.reader.context_after(item.cursor, item.ids),
@@ -393,8 +400,7 @@ def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
         log_probs_V = np.full_like(log_probs_V, np.nan)
         if mixed.read and mixed.log_probs_TV is not None:
             log_probs_V = mixed.log_probs_TV[0]
-    states = np.stack([read.states_2U for read in reads])
-    return NextToken(log_probs_V, experts, states, item.cursor, item.reader)
+    return NextToken(log_probs_V, experts, reads, item.cursor, item.reader)
 
 
 # ---- learning ---------------------------------------------------------------------------------------------
@@ -432,7 +438,7 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
 
 
 def _after(chunk: ObserveChunk, reads: Sequence[Read], mixture: MixtureState | None) -> AdaptedState:
-    now = Cursor(np.stack([read.states_2U for read in reads]), chunk.ids[-1])
+    now = Cursor(_states(reads), chunk.ids[-1])
     before, ends = chunk.state, chunk.ends
     return replace(
         before,
@@ -485,7 +491,7 @@ def _observe_again(chunk: ObserveChunk, broken: Sequence[bool]) -> ObservedChunk
         state = restart(chunk.learner, chunk.state, rows, must_help=True)
     except NonFiniteState as error:
         return error
-    (result,) = run_batch([replace(chunk, state=state)])
+    (result,) = run_batch([replace(chunk, state=state, reads=())])
     if not isinstance(result, ObservedChunk):
         return result if isinstance(result, NonFiniteState) else NonFiniteState(str(result))
     return replace(result, guards=("restarted",) * sum(rows) + result.guards)

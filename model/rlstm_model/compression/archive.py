@@ -79,7 +79,7 @@ def compress(
     header = Header(
         kind=KINDS.index(adapt),
         content=content.digest()[: headers.DIGEST],
-        bytes=size,
+        size=size,
         tokens=tokens,
         model=loaded.checkpoint.name,
         **_identity(loaded, adapt),
@@ -94,7 +94,7 @@ def decompress(
     model: str | Path | None = None,
     progress: Progress = lambda done, of: None,
 ) -> int:
-    """Write the content of a compressed file; how many bytes that is. If anything is raised, it is to be dropped.
+    """Write what a compressed file holds; how many bytes that is. If this raises, drop them.
 
     ``model`` may be left out where it is a shipped one. Raises CompressionError for a file that is damaged, or
     was made by another model, calibration or arithmetic; the rest as :func:`compress`.
@@ -110,8 +110,8 @@ def decompress(
         content.update(part)
         sink.write(part)
         size += len(part)
-        progress(size, header.bytes)
-    if size != header.bytes or content.digest()[: headers.DIGEST] != header.content:
+        progress(size, header.size)
+    if size != header.size or content.digest()[: headers.DIGEST] != header.content:
         raise CompressionError(
             "what was decompressed is not what was compressed: this machine computes other numbers"
         )
@@ -153,5 +153,5 @@ def _check_identity(header: Header, here: dict[str, Any]) -> None:
         raise CompressionError("the file was compressed by the model with another calibration")
     if header.numerics != here["numerics"]:
         raise CompressionError(
-            f"the file was compressed where the numbers are {header.numerics!r}; here they are {here['numerics']!r}"
+            f"the file was compressed where numbers are {header.numerics!r}; here: {here['numerics']!r}"
         )

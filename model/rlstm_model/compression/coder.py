@@ -1,12 +1,11 @@
 """A range coder (Martin 1979) for tokens, of the library constriction, and what it is given.
 
-A token of probability p has the weight 2^(30 - k / 1024), rounded to a whole number, where k = round(-1024 log2 p):
-by arithmetic that IEEE 754 rounds in one way only. The library scales weights to 2^24 parts and gives every token
-one part at least. Sums of whole numbers are exact, so all of it is the same on every machine. It costs some
-V / 2^24 nats a token. Shape suffixes: T tokens, V vocabulary.
+A token of probability p has the weight 2^(30 - k / 1024), rounded to a whole number, k = round(-1024 log2 p),
+by arithmetic that IEEE 754 rounds in one way only. The library scales weights to 2^24 parts and gives every
+token one part at least. Sums of whole numbers are exact, so all of it is the same on every machine. It costs
+some V / 2^24 nats a token. Shape suffixes: T tokens, V vocabulary.
 """
 
-import math
 from decimal import Decimal
 from typing import Final
 
@@ -18,11 +17,12 @@ from rlstm_model.scores import Floats
 
 _STEPS: Final = 1024
 _OCTAVES: Final = 31
+_LN_2: Final = 0.6931471805599453
 
 
 def _powers() -> NDArray[np.float64]:
     """The weight for each k."""
-    whole = np.array([round(2 ** (_OCTAVES - 1 - Decimal(k) / _STEPS)) for k in range(_STEPS)], np.int64)
+    whole = np.array([round(2 ** (_OCTAVES - 1 - Decimal(k) / _STEPS)) for k in range(_STEPS)])
     return np.concatenate([whole >> octaves for octaves in range(_OCTAVES)]).astype(np.float64)
 
 
@@ -30,10 +30,10 @@ _POWERS: Final = _powers()
 
 
 def weights(log_probs: Floats) -> NDArray[np.float64]:
-    """Whole numbers, nearly in proportion to the probabilities. Raises ArithmeticError where they are none."""
+    """Whole numbers, nearly in proportion to the probabilities. Raises ArithmeticError for NaN."""
     if np.isnan(log_probs).any():
         raise ArithmeticError("the model's output is not finite")
-    k = np.rint(log_probs.astype(np.float64) * (-_STEPS / math.log(2)))
+    k = np.rint(log_probs.astype(np.float64) * (-_STEPS / _LN_2))
     return _POWERS[np.clip(k, 0, len(_POWERS) - 1).astype(np.intp)]
 
 

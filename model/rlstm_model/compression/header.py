@@ -1,4 +1,4 @@
-"""What stands before the coded tokens: what they were made with, and what tells a damaged file from a whole one.
+"""What stands before the coded tokens: what they were made with, and what tells whether a file is whole.
 
 =========  ===============================================================================================
 bytes      content
@@ -7,8 +7,8 @@ bytes      content
 1          the version of the format
 2          n, the length of the rest of the header
 4          CRC-32 of what follows, to the end of the file
-n          the fields of :class:`Header`, in their order; whole numbers are little-endian, digests are the first
-           16 bytes of a SHA-256, names have their length in a byte before them
+n          the fields of :class:`Header`, in their order: whole numbers are little-endian, digests the first
+           16 bytes of a SHA-256, names have their length before them, in a byte
 the rest   the coded tokens, in words of four bytes
 =========  ===============================================================================================
 """
@@ -38,7 +38,7 @@ class Header:
     fingerprint  of the model's weights and vocabulary
     calibration  of the file that says how the model learns; zeros where it does not
     content      of the bytes that were compressed
-    bytes        how many these are
+    size         how many these are
     tokens       how many were coded
     model        its name
     numerics     the identity of the numbers
@@ -48,7 +48,7 @@ class Header:
     fingerprint: bytes
     calibration: bytes
     content: bytes
-    bytes: int
+    size: int
     tokens: int
     model: str
     numerics: str
@@ -56,7 +56,7 @@ class Header:
     def packed(self) -> bytes:
         """The fields as they are stored."""
         digests = self.fingerprint, self.calibration, self.content
-        fields = _FIELDS.pack(self.kind, *digests, self.bytes, self.tokens)
+        fields = _FIELDS.pack(self.kind, *digests, self.size, self.tokens)
         return fields + b"".join(map(_with_length, (self.model, self.numerics)))
 
     @classmethod
@@ -75,7 +75,7 @@ class Header:
             fingerprint=fingerprint,
             calibration=calibration,
             content=content,
-            bytes=size,
+            size=size,
             tokens=tokens,
             model=model,
             numerics=numerics,
@@ -91,7 +91,7 @@ def write(sink: IO[bytes], header: Header, coded: bytes) -> int:
 
 
 def read(source: IO[bytes]) -> tuple[Header, bytes]:
-    """The header of a file, and its coded tokens. Raises CompressionError for one that is not as it was written."""
+    """The header of a file and its coded tokens. Raises CompressionError unless it is as it was written."""
     front = source.read(_FRONT.size)
     if not front:
         raise CompressionError("the file is empty")
@@ -101,7 +101,9 @@ def read(source: IO[bytes]) -> tuple[Header, bytes]:
         raise CompressionError("the file is cut short")
     _, version, length, checksum = _FRONT.unpack(front)
     if version != VERSION:
-        raise CompressionError(f"the file is of version {version} of the format; this program reads {VERSION}")
+        raise CompressionError(
+            f"the file is of version {version} of the format; this program reads {VERSION}"
+        )
     rest = source.read()
     if zlib.crc32(rest) != checksum:
         raise CompressionError("the file is damaged or cut short")

@@ -1,4 +1,4 @@
-"""A model that reads what is coded: whole chunks going in, token by token coming out, with the same numbers."""
+"""A model that reads what is coded: in chunks on the way in, token by token on the way out."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, Protocol, TypeAlias, get_args
@@ -22,7 +22,7 @@ class Reading(Protocol):
     """A text in progress. What ``next`` gives is, to the last bit, what ``read`` gives for that token."""
 
     def read(self, ids: Sequence[int]) -> Iterator[ObservedChunk | ScoredChunk]:
-        """Scores and distributions of the next tokens, in chunks. Raises ArithmeticError where there are none."""
+        """Scores and distributions of the next tokens, in chunks. Raises ArithmeticError."""
 
     def next(self) -> Floats:
         """Log-probabilities ``[V]`` of the next token."""
@@ -61,6 +61,7 @@ class AdaptiveReading:
     def __init__(self, evaluator: DynamicEvaluator, adapt: Adapt) -> None:
         self._evaluator = evaluator
         self._state = evaluator.start(experts=_EXPERTS[adapt], adapt=adapt)
+        self._next: NextToken | None = None
 
     def read(self, ids: Sequence[int]) -> Iterator[ObservedChunk]:
         """See :class:`Reading`."""
@@ -72,13 +73,13 @@ class AdaptiveReading:
 
     def next(self) -> Floats:
         """See :class:`Reading`."""
-        reader = self._evaluator.reader(self._state)
-        return reader.next(reader.cursor).log_probs_V
+        self._next = self._evaluator.next(self._state)
+        return self._next.log_probs_V
 
     def observe(self, token: int) -> None:
         """See :class:`Reading`."""
-        for chunk in self._evaluator.observe(self._state, (token,)):
-            self._state = chunk.state
+        following = self._next or self._evaluator.next(self._state)
+        self._state, self._next = self._evaluator.follow(self._state, following, token), None
 
 
 def reading(model: LocalModel, kind: Kind) -> Reading:

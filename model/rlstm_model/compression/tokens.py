@@ -16,7 +16,9 @@ _NO_TEXT: Final = re.compile("([\udc80-\udcff]+)")
 def check(vocab: Vocab) -> None:
     """Raise CompressionError for a vocabulary that lacks some bytes."""
     if vocab.kind not in ("bytes", "subwords"):
-        raise CompressionError(f"a file of bytes needs a model of bytes or subwords; this is one of {vocab.kind}")
+        raise CompressionError(
+            f"a file of bytes needs a model of bytes or subwords; this is one of {vocab.kind}"
+        )
 
 
 def tokens_of(parts: Iterable[bytes], vocab: Vocab) -> Iterator[list[int]]:
