@@ -190,6 +190,7 @@ def _keep(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
 def _engine_limits(limits: Limits) -> EngineLimits:
     return EngineLimits(
         append_tokens=limits.append_tokens,
+        note_bytes=limits.note_bytes,
         score_items=limits.score_items,
         score_tokens=limits.score_tokens,
         candidates=limits.candidates,

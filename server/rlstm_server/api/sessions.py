@@ -36,6 +36,7 @@ from rlstm_server.schemas.sessions import (
     CreateSession,
     ForkRequest,
     ImportRequest,
+    NoteAnswer,
     ResetRequest,
     RestoreRequest,
     SessionGenerate,
@@ -94,6 +95,12 @@ async def listing(
 async def info(call: AskingDep, context: ContextDep, min_version: MinVersion = None) -> Response:
     """Tell where a session stands and what learning has saved it."""
     found = await context.engine.session_info(call.caller.tenant, call.session, min_version)
+    return await respond(found, version=found.version)
+
+
+async def note(call: AskingDep, context: ContextDep, min_version: MinVersion = None) -> Response:
+    """Give the newest note."""
+    found = await context.engine.session_note(call.caller.tenant, call.session, min_version)
     return await respond(found, version=found.version)
 
 
@@ -237,6 +244,7 @@ def router() -> APIRouter:
     add = routes.add_api_route
     add("", listing, methods=["GET"], responses=answers(200, SessionPage, 422))
     add(one, info, methods=["GET"], responses=answers(200, SessionInfo, *SESSION))
+    add(f"{one}/note", note, methods=["GET"], responses=answers(200, NoteAnswer, *SESSION))
     add(one, update, methods=["PATCH"], responses=answers(200, ChangeAnswer, *change))
     add(one, delete, methods=["DELETE"], responses=problems(*SESSION), status_code=204)
     add(f"{one}/generate", generate, methods=["POST"], responses=streamed(*SESSION))

@@ -77,9 +77,13 @@ class Changes:
     async def update(self, request: UpdateRequest) -> ChangeAnswer:
         """Change what was said of the session. Raises InvalidField when nothing is to change."""
         ttl_seconds, metadata, learning = request.ttl_seconds, request.metadata, request.learning
-        if ttl_seconds is None and metadata is None and learning is None:
-            raise InvalidField("body", "give at least one of ttl_seconds, metadata and learning")
+        note = request.note
+        if ttl_seconds is None and metadata is None and learning is None and note is None:
+            raise InvalidField("body", "give at least one of ttl_seconds, metadata, learning and note")
         requests.check_metadata(metadata or {})
+        requests.check_note(note, self.limits)
+
+        noted = {} if note is None else {"note": note}  # of a change as before, the digest too is as before
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             facts = copy.facts
@@ -89,10 +93,10 @@ class Changes:
                 metadata=facts.metadata if metadata is None else metadata,
                 learning=facts.learning if learning is None else learning,
             )
-            return partial(_stage, copy, lambda: replace(copy, facts=facts))
+            return partial(_stage, copy, lambda: replace(copy, facts=facts, state=copy.state.noting(note)))
 
         return await self._change(
-            request, "update", plan, ttl_seconds=ttl_seconds, metadata=metadata, learning=learning
+            request, "update", plan, ttl_seconds=ttl_seconds, metadata=metadata, learning=learning, **noted
         )
 
     async def restore(self, request: RestoreRequest) -> ChangeAnswer:
@@ -111,6 +115,7 @@ class Changes:
         read = partial(read_passage, vocab, request.passage, "", place=place, final=request.final)
         piece = await requests.off_loop(requests.size_of(request.passage), read)
         requests.check_append(piece, self.limits)
+        requests.check_note(request.note, self.limits)
         charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
         return partial(_stage_append, copy, request, piece, self.sessions.store.durability)
 
@@ -166,7 +171,7 @@ async def _stage_append(
     learn = request.learn and copy.facts.learning
     usage = TokenUsage()
     reading = await read_in_session(copy.state, piece, usage, learn=learn)
-    state = reading.state.measured()
+    state = reading.state.measured().noting(request.note)
     answer = AppendAnswer(
         version=copy.position.version + 1,
         position=state.adapted.position,

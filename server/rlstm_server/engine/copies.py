@@ -87,6 +87,7 @@ class Copies:
             reading = partial(read_file, request.data, self.creator.models)
             header, state = await requests.off_loop(size, reading)
             self.creator.check_size(state.served, state.choice)
+            requests.check_note(state.note, self.creator.changes.limits)
             facts = self.creator.facts(request.name, request.ttl_seconds, header.metadata)
             ancestor = Ancestor(session=header.session, version=header.version)
             facts = replace(facts, learning=header.learning, forked_from=ancestor)

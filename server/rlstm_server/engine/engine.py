@@ -127,7 +127,7 @@ class Engine:
         self.restore = self._change(changes.restore)
         self.take_snapshot = self._change(named.name)
         self.fork, self.import_session = self._change(copies.fork), self._change(copies.import_session)
-        self.export = self._query(copies.export)
+        self.export, self.session_note = self._query(copies.export), self._query(self.sessions.note)
         self.list_sessions, self.session_info = self.sessions.page, self.sessions.info
         self.list_snapshots, self.drop_snapshot = named.list, named.drop
         self.delete = self.sessions.delete

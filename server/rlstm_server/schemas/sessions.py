@@ -45,6 +45,13 @@ MAX_TTL_SECONDS: Final = 366 * 86_400
 MAX_METADATA: Final = 32
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+NoteField = Annotated[
+    str | None,
+    Field(
+        description="A text of your own that takes effect with the change, in place of the one before:"
+        " `GET /sessions/{session_id}/note` gives it back. Forks, snapshots and exports have it."
+    ),
+]
 Weight = Annotated[float, Field(ge=-1e6, le=1e6)]
 ScoresField = Annotated[ScoreDetail, Field(description="Per-token columns, sums only, or neither.")]
 Name = Annotated[str, Field(pattern=rf"^{NAME.pattern}$")]
@@ -180,6 +187,7 @@ class AppendRequest(Continued, Request):
 
     scores: ScoresField = "tokens"
     unit: UnitField = "nats"
+    note: NoteField = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +220,14 @@ class AppendAnswer(Answer):
     def length(self) -> int:
         """Tokens that are told one by one."""
         return 0 if self.columns is None else len(self.columns.ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoteAnswer(Answer):
+    """The newest note, and the version that was read."""
+
+    version: int
+    note: Annotated[str, Field(description="Empty where there was none.")]
 
 
 class Frame(Continued):
@@ -299,6 +315,7 @@ class UpdateRequest(Request):
         default=None, description="From now on it expires this long after its last change."
     )
     metadata: Metadata | None = Field(default=None, description="Your own notes, in place of the old ones.")
+    note: NoteField = None
     learning: bool | None = Field(
         default=None, description="Whether appends may learn; off, they only read, whatever they ask for."
     )
