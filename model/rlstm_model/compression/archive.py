@@ -96,11 +96,11 @@ def decompress(
 ) -> int:
     """Write what a compressed file holds; how many bytes that is. If this raises, drop them.
 
-    ``model`` may be left out where it is a shipped one. Raises CompressionError for a file that is damaged, or
+    ``model`` may be left out where it is a shipped one. Raises CompressionError for a file that is damaged or
     was made by another model, calibration or arithmetic; the rest as :func:`compress`.
     """
     header, coded = headers.read(source)
-    if header.kind >= len(KINDS):
+    if header.kind >= len(KINDS) or header.tokens > header.size:  # no token is empty
         raise CompressionError("the file is damaged")
     loaded, kind = _model_of(header, model), KINDS[header.kind]
     _check_identity(header, _identity(loaded, kind))

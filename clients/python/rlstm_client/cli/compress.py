@@ -1,4 +1,4 @@
-"""`rlstm compress` and `rlstm decompress`: a file in as many bits as it costs a model, and back; no server."""
+"""`rlstm compress` and `rlstm decompress`: a file in as many bits as it costs a model, and back."""
 
 import os
 import shutil
