@@ -23,8 +23,8 @@ _LN_2: Final = 0.6931471805599453
 def _powers() -> NDArray[np.float64]:
     """The weight for each k."""
     whole = np.array([round(2 ** (_OCTAVES - 1 - Decimal(k) / _STEPS)) for k in range(_STEPS)])
-    octaves = np.concatenate([whole >> octave for octave in range(_OCTAVES)])
-    return np.maximum(octaves, 1).astype(np.float64)
+    powers = [np.maximum(whole >> octave, 1) for octave in range(_OCTAVES)]
+    return np.concatenate(powers, dtype=np.float64)
 
 
 _POWERS: Final = _powers()
