@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, JsonValue, computed_field, model_validator
 
 from rlstm_model.adaptation.state import Adapt
-from rlstm_server.caller import Caller
 from rlstm_server.schemas.generation import Sampling
 from rlstm_server.schemas.text import (
     AdaptationChoice,
@@ -32,6 +31,7 @@ from rlstm_server.schemas.wire import (
     LOG,
     OPTIONAL,
     Answer,
+    Call,
     MinVersionField,
     ModelField,
     Request,
@@ -352,11 +352,6 @@ class SessionGenerate(Sampling):
             raise ValueError("learn_from_output needs commit")
         return self
 
-    @property
-    def after(self) -> str | None:
-        """The id of the last event that the reader of a kept text has: what comes after it is streamed."""
-        return self._call.after
-
 
 class Candidate(Given):
     """One continuation to rank."""
@@ -484,11 +479,10 @@ class ForkRequest(Request):
 class ImportRequest:
     """Make a session of an exported one. ``ttl_seconds`` None uses the server's default."""
 
-    caller: Caller
+    call: Call
     data: bytes
     name: str | None = None
     ttl_seconds: float | None = None
-    key: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

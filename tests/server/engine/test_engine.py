@@ -181,9 +181,9 @@ async def test_every_limit_names_both_numbers(store, tools):
         many = [Candidate(id="c", text="x")] * 2
         calls = [
             (talk.append("abcdef"), 6, 5),
-            (engine.score(ScoreRequest(items=[tools.item("x")] * 3).by(Call(caller=talk.caller))), 3, 2),
+            (engine.score(ScoreRequest(items=[tools.item("x")] * 3).by(Call(**vars(talk.caller)))), 3, 2),
             (
-                engine.score(ScoreRequest(items=[tools.item("abcde")] * 2).by(Call(caller=talk.caller))),
+                engine.score(ScoreRequest(items=[tools.item("abcde")] * 2).by(Call(**vars(talk.caller)))),
                 10,
                 9,
             ),
