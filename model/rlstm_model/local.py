@@ -123,7 +123,7 @@ class LocalModel:
         tokens, _ = self.reader.score(self.reader.cursor, encoded.ids, top)
         return TextScores(encoded=encoded, tokens=tokens, bytes=len(text.encode()), words=len(text.split()))
 
-    def stream(self, *, rate_scale: float = 1.0, adapt: Adapt = "weights") -> Stream:
+    def stream(self, *, rate_scale: float = 1.0, adapt: Adapt = "both") -> Stream:
         """A new stream that learns: by fast weights, by a memory of its newest tokens, or by both.
 
         Raises CheckpointError when the checkpoint has no calibration.

@@ -106,7 +106,7 @@ class FrozenExperts:
             read.log_probs_TV for read in reads[len(reads) - cursor.experts + (self.memory is not None) :]
         ]
         if self.memory is not None:
-            experts.append(self.memory.mix(experts, ids, Mode.LOOK, cursor.context)[0])
+            experts.append(self.memory.mix(experts, ids, Mode.LOOK, cursor.context).log_probs_TV)
         return experts
 
     def context_after(self, cursor: Cursor, ids: Sequence[int]) -> tuple[int, ...]:
@@ -417,15 +417,18 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
     experts = chunk.state.expert_config
     scores = not chunk.learner.logprobs_only
     own, memory = read_TV[experts.mixed], chunk.state.memory
+    by_weights = by_memory = None
     if memory is not None:
-        recalled, memory = memory.mix(own, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
-        own = [*own, recalled]
+        recalled = memory.mix(own, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
+        own, memory = [*own, recalled.log_probs_TV], recalled.memory
+        by_weights = at_least_the_floor(recalled.weights_T)
+        by_memory = at_least_the_floor(_of_targets(recalled.log_probs_TV, chunk.ids))
     whole = chunk.top > 0 or chunk.distributions
     mixed, mixture = _follow(chunk.state.mixture, own, chunk.ids, whole=whole, scores=scores)
     state = replace(_after(chunk, reads, mixture), memory=memory)
     observed = ObservedChunk(
         state=state,
-        scores=_columns(mixed, chunk.top),
+        scores=replace(_columns(mixed, chunk.top), weights_logprobs=by_weights, memory_logprobs=by_memory),
         static_logprobs=at_least_the_floor(own_TR[:, 0]) if experts.static else None,
         log_probs_TV=_distributions(chunk.state.mixture, own, mixed) if chunk.distributions else None,
     )
