@@ -76,7 +76,7 @@ def test_long_text_goes_in_pieces(visit):
     assert visit.most_under_way == 1
     assert visit.info()["totals"]["bytes"] == len(LONG.encode())
     assert visit.page.locator("#curve path.line").count() == 4
-    assert visit.page.locator("#weights path.area").count() == 2
+    assert visit.page.locator("#weights path.area").count() == 3
 
 
 def test_reading_pauses_and_stops(visit):
