@@ -2,6 +2,7 @@
 #include "rlstm.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "lanes.h"
 #include "team.h"
@@ -129,8 +130,8 @@ static void make(mutex *m, condition *c) { pthread_mutex_init(m, NULL), pthread_
 
 /* Turns of an empty loop before a waiting thread lets others run. */
 #define SPINS 4000
-/* Turns of both kinds after which the one that is waited for cannot be running: about a millisecond. */
-#define LATE (SPINS + 2000)
+/* Nanoseconds of waiting after which the one that is waited for cannot be running. */
+#define LATE 500000
 
 INLINE void pause_(void) {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -140,6 +141,12 @@ INLINE void pause_(void) {
 #endif
 }
 
+static int64_t nanoseconds(void) {
+  struct timespec now;
+  timespec_get(&now, TIME_UTC);
+  return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
 void rl_barrier(rl_team *team) {
   const unsigned turn = atomic_load_explicit(&team->turn, memory_order_acquire);
   if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) == team->size - 1) {
@@ -147,12 +154,15 @@ void rl_barrier(rl_team *team) {
     atomic_store_explicit(&team->turn, turn + 1, memory_order_release);
     return;
   }
+  int64_t since = 0;
   for (int spins = 0; atomic_load_explicit(&team->turn, memory_order_acquire) == turn; spins++) {
-    if (spins < SPINS)
+    if (spins < SPINS) {
       pause_();
-    else
-      GIVE_WAY();
-    if (spins == LATE) atomic_store_explicit(&team->late, 1, memory_order_relaxed);
+      continue;
+    }
+    if (since == 0) since = nanoseconds();
+    GIVE_WAY();
+    if (nanoseconds() - since > LATE) atomic_store_explicit(&team->late, 1, memory_order_relaxed);
   }
 }
 
@@ -345,6 +355,7 @@ static void run(rl_pool *pool) {
   take_part(pool, 0);
   if (pool->threads == 1) return;
   for (int spins = 0; spins < SPINS * 4 && atomic_load(&pool->left) > 0; spins++) pause_();
+  if (atomic_load(&pool->left) > 0) atomic_store(&pool->team.late, 1);
   LOCK(&pool->lock);
   while (atomic_load(&pool->left) > 0) WAIT(&pool->done, &pool->lock);
   UNLOCK(&pool->lock);
