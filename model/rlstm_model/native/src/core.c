@@ -361,6 +361,19 @@ static void run(rl_pool *pool) {
   UNLOCK(&pool->lock);
 }
 
+/* Multiply-adds below which threads together are no faster than one. */
+#define LITTLE 8000000
+
+static int64_t multiply_adds(const rl_model *model, int32_t rows, const rl_row *row) {
+  int64_t weights = (int64_t)model->output.shared.n * model->output.shared.m, tokens = 0;
+  for (int i = 0; i < model->layers; i++) {
+    const rl_matrix *x = &model->layer[i].x.shared, *h = &model->layer[i].h.shared;
+    weights += (int64_t)x->n * x->m + (int64_t)h->n * h->m;
+  }
+  for (int i = 0; i < rows; i++) tokens += row[i].length;
+  return weights * tokens;
+}
+
 /* On a core that others use a thread may be away for milliseconds while the rest wait at each barrier. Whoever was late
  * is left out of the next windows, of more each time, until a window passes without. */
 static void learn_from(rl_pool *pool) {
@@ -374,8 +387,9 @@ static void learn_from(rl_pool *pool) {
 
 int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_row *row, float temperature) {
   if (!valid(model, rows, row, temperature)) return -2;
-  const int few = pool->threads > 1 && rows < ROWS_A_THREAD * pool->threads, together = few && pool->apart == 0;
-  if (few && !together) pool->apart--;
+  const int few = pool->threads > 1 && rows < ROWS_A_THREAD * pool->threads;
+  const int split = few && multiply_adds(model, rows, row) >= LITTLE, together = split && pool->apart == 0;
+  if (split && !together) pool->apart--;
   int32_t count = few ? 1 : (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
   if (!few && count % pool->threads != 0 && rows >= pool->threads) count += pool->threads - count % pool->threads;
   window *w = &pool->window;
