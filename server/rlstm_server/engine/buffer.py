@@ -17,7 +17,7 @@ EVENT_BYTES: Final = 128
 """What an event without its text is counted as."""
 
 GATHERED_SECONDS: Final = 0.005
-"""How long events gather for a reader that was just woken: waking it for each costs as much as computing it."""
+"""How long events gather for a reader that was just woken: to wake it for each costs as much as a token."""
 
 Event = TypeVar("Event")
 
