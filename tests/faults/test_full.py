@@ -4,11 +4,11 @@ import asyncio
 
 import httpx
 import pytest
+from tests.server.store.proxy import FaultyProxy
 from tests.server.store.servers import Server, program
 
 from .checker import judge
 from .load import Clients
-from .proxy import FaultProxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -38,7 +38,7 @@ class Filling:
         self._left = number
         self.full = False
 
-    async def __call__(self, data):
+    async def __call__(self):
         """Count a request."""
         if self._left == 0:
             self.full = True
@@ -103,7 +103,7 @@ async def test_no_call_is_half_done_when_the_store_fills_up(serve, free_port):
     """Full before the first, the second, ... request of every change: done whole, or 503 `store_full`."""
     met = 0
     async with (
-        FaultProxy(free_port) as proxy,
+        FaultyProxy(f"redis://127.0.0.1:{free_port}") as proxy,
         serve(port=free_port, address=proxy.url, seats=1) as service,
         httpx.AsyncClient(base_url=service.replicas.seats[0].url, timeout=30) as client,
     ):
