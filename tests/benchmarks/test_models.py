@@ -12,7 +12,6 @@ import torch
 from benchmarks.models import Subject, TorchLSTM, gpt2, gpt2_shape, lstm_of_equal_size
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.config import ModelConfig
-from rlstm_model.network.dropout import DropoutRates, sample_masks
 
 SHAPE = ModelConfig(vocab_size=30, hidden_size=12, num_layers=2, mogrifier_rounds=4, tie_embeddings=True)
 
@@ -58,30 +57,6 @@ def test_the_lstm_is_that_of_the_textbook(model):
         parts.append(features)
     torch.testing.assert_close(torch.stack(parts), whole)
     torch.testing.assert_close(state, end)
-
-
-def test_units_are_dropped_with_masks_only(model):
-    """With the masks of a window its output is thinned and differs each time; without, it never does."""
-    ids_TB, state = _ids(5, 4), model.initial_state(4)
-    rates, hidden = DropoutRates(input=0.2, cell=0.5, output=0.2), model.config.hidden_size
-    masks = sample_masks(rates, time=5, batch=4, layers=2, hidden=hidden, like=state.h)
-    dropped, again = (model(ids_TB, state, masks)[0] for _ in range(2))
-    assert bool((dropped[masks.cell[-1] == 0] == 0).all())
-    assert not torch.equal(dropped, again)
-    assert torch.equal(model(ids_TB, state)[0], model(ids_TB, state)[0])
-
-
-@pytest.mark.parametrize("chrono_max", [None, 20.0])
-def test_forget_gates_begin_as_those_of_our_models(model, chrono_max):
-    """Around the logarithm of a time, or at 1; torch's second bias adds nothing to it."""
-    model.initialise(chrono_max=chrono_max, generator=torch.Generator().manual_seed(3))
-    hidden = model.config.hidden_size
-    first, second = (getattr(model.stack.lstm, f"bias_{part}_l0") for part in ("ih", "hh"))
-    forget = (first + second)[hidden : 2 * hidden].exp()
-    if chrono_max is None:
-        torch.testing.assert_close(forget.log(), torch.ones(hidden))
-    else:
-        assert bool(((forget >= 1) & (forget <= chrono_max - 1)).all())
 
 
 def test_gpt2_is_of_equal_size(monkeypatch):

@@ -75,13 +75,3 @@ def test_more_than_the_machine_can_hold_is_refused(bench, monkeypatch):
     done = bench("--sessions", 100_000)
     assert done.exit_code == 2
     assert "--sessions" in done.stderr
-
-
-def test_a_model_that_is_not_there_is_one_line():
-    """Exit code 2, no traceback."""
-    app = typer.Typer()
-    app.command()(serve)
-    done = CliRunner().invoke(app, ["/no/such/model"])
-    assert done.exit_code == 2
-    assert done.stderr.startswith("rlstm: ")
-    assert len(done.stderr.splitlines()) == 1
