@@ -186,21 +186,6 @@ async def test_a_reader_whose_connection_is_lost_unnoticed_goes_on_at_once(tools
         assert caught.value.applied == "yes"
 
 
-async def test_two_replicas_that_write_one_text_write_it_once(tools):
-    """Each chunk is kept by whoever is first and shown by both."""
-    store = Counting()
-    async with tools.engine_on(store) as engine, tools.engine_on(store) as other:
-        talk, twin = await tools.Talk.begin(engine), await tools.Talk.begin(engine)
-        whole, end = await read(engine.generate_in_session(kept(twin, max_tokens=120)))
-        before = store.committed
-        (left, _), (right, _) = await asyncio.gather(
-            *(read(each.generate_in_session(kept(talk, max_tokens=120))) for each in (engine, other))
-        )
-
-        assert ids_of(left) == ids_of(right) == ids_of(whole)
-        assert store.committed - before == end.version
-
-
 async def test_a_drain_ends_a_kept_text_at_the_next_chunk(tools):
     """Not when its time is up: it goes on elsewhere, from an exact version."""
     store = MemoryStore()
