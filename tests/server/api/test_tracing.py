@@ -87,14 +87,15 @@ async def test_every_request_is_counted_once_whatever_becomes_of_it():
 
 async def test_a_request_that_its_server_cancels_counts_as_cancelled():
     """Even after a status was sent: the answer was not complete."""
-    metrics = Metrics()
+    metrics, under_way = Metrics(), asyncio.Event()
 
     async def endless(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
+        under_way.set()
         await asyncio.sleep(60)
 
     work = asyncio.ensure_future(ask(endless, metrics))
-    await asyncio.sleep(0.01)
+    await under_way.wait()
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
     assert metrics.requests.labels("unknown", "cancelled")._value.get() == 1

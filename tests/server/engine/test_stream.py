@@ -216,7 +216,7 @@ async def test_a_deleted_session_ends_its_streams_within_a_chunk(tools, commit):
             talk = await tools.Talk.begin(engine)
             stream = engine.generate_in_session(kept(talk, max_tokens=8_000, commit=commit))
             await anext(stream)
-            await asyncio.sleep(0.1)
+            await settled(engine)
             await replica.delete(talk.caller.tenant, talk.session)
             after = []
             with pytest.raises(Gone):
