@@ -298,9 +298,3 @@ def test_every_key_is_compared_in_constant_time(monkeypatch, tmp_path):
         compared.clear()
         assert (ring.find(key) is not None) == found
         assert compared == [(digest, hashlib.sha256(key).digest()) for digest in digests]
-
-
-def test_a_key_is_named_by_its_digest(one_key):
-    """The first digits, which say nothing of the key."""
-    principal = load_keys(one_key()).find(SECRET.encode())
-    assert principal.key_id == hashlib.sha256(SECRET.encode()).hexdigest()[:8]
