@@ -122,23 +122,6 @@ async def test_no_call_is_half_done_when_the_store_fills_up(serve, free_port):
     print(f"{met} times a full store in the middle of {len(CHANGES)} kinds of change: 0 half done")
 
 
-async def test_a_store_that_is_full_now_and_then_loses_nothing(serve, sizes, tiny_checkpoint):
-    """Room comes and goes under load: everything is done once or refused."""
-    async with serve() as service:
-        async with Clients(service.replicas, service.history, seed=17) as clients:
-            for _ in range(sizes.stalls * 4):
-                await service.nemesis.some_work(clients)
-                set_room(service.store, 1)
-                await asyncio.sleep(service.nemesis.dice.uniform(0.0, 0.5))
-                set_room(service.store, ROOM)
-        verdict = await judge(service.history, service.store.url, tiny_checkpoint)
-        refused = service.history.statuses["store_full"]
-        print(f"{sizes.stalls * 4} times a full store under load: {verdict.counts}, {refused} refused")
-
-    assert verdict.faults == []
-    assert refused > 0
-
-
 async def test_a_full_disk_loses_nothing(serve, tiny_checkpoint, tmp_path, free_port):
     """The store dies of a disk without room, under load; with more room it has all that was acknowledged."""
     async with serve(port=free_port, limit_bytes=DISK) as service:
