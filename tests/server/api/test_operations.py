@@ -43,6 +43,8 @@ async def test_metrics_count_exactly_what_was_sent(client):
     ]
     await client.post(f"/sessions/{session}/append", json={"text": ""})
     await client.get(f"/sessions/{session}")
+    for _ in range(2):
+        await client.delete(f"/sessions/{session}")
     found = await samples(client)
     template = "POST /sessions/{session_id}/append"
     assert requests(found, "POST /score") == 3
@@ -63,6 +65,7 @@ async def test_metrics_count_exactly_what_was_sent(client):
         assert value(found, "rlstm_loss_nats_total", weights=weights) == pytest.approx(nats, rel=1e-6)
         assert value(found, "rlstm_loss_tokens_total", weights=weights) == 4 * len(TEXT)
     assert value(found, "rlstm_sessions_created_total") == 1
+    assert value(found, "rlstm_sessions_ended_total", reason="closed") == 1
 
 
 async def test_the_number_of_series_does_not_depend_on_what_is_asked(client):

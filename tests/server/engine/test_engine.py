@@ -3,11 +3,9 @@
 import pytest
 
 from rlstm_server.errors import (
-    Gone,
     TooLarge,
 )
-from rlstm_server.metrics import Metrics
-from rlstm_server.schemas.sessions import CreateSession, ResetRequest
+from rlstm_server.schemas.sessions import ResetRequest
 from rlstm_server.schemas.text import AdaptationRequest, EngineLimits
 
 TEXT = "the quick brown fox"
@@ -30,15 +28,6 @@ async def test_what_a_session_is_does_not_change_with_its_text(store, tools):
     assert (after.adaptation.rate_scale, after.adaptation.static, after.adaptation.experts) == (2.0, False, 1)
     assert before.totals.gain is None
     assert (answer.columns.static_logprobs, answer.totals.static_logprob, after.totals.gain) == (None,) * 3
-
-
-async def test_the_first_text_is_appended_at_once(engine, tools):
-    """Create with a text equals create, then append."""
-    made = await engine.create_session(CreateSession(text=TEXT).by(tools.call()))
-    talk = await tools.Talk.begin(engine)
-
-    assert made.append.columns == (await talk.append(TEXT)).columns
-    assert (made.info.version, made.info.position) == (1, len(TEXT))
 
 
 async def test_a_session_too_large_for_a_commit_is_not_made(store, tools):
@@ -65,21 +54,6 @@ async def test_reset_of_both_scores_like_a_new_session(engine, tools):
     assert (reset.info.version, reset.info.position, repeat.replayed) == (2, 5, True)
     assert again.columns.logprobs == first.columns.logprobs
     assert again.columns.starts == (5, 6, 7, 8, 9)
-
-
-async def test_delete_is_final_and_idempotent(store, tools):
-    """A deleted session is gone for every call; deleting it again is no error and is counted once."""
-    metrics = Metrics()
-    async with tools.engine_on(store, metrics=metrics) as engine:
-        talk = await tools.Talk.begin(engine)
-        await engine.delete("acme", talk.session)
-        await engine.delete("acme", talk.session)
-        with pytest.raises(Gone):
-            await talk.append("x")
-        with pytest.raises(Gone):
-            await talk.info()
-
-        assert tools.value(metrics, "sessions_ended_total", reason="closed") == 1
 
 
 async def test_words_wait_in_the_session(store, tools, words):
@@ -116,6 +90,3 @@ async def test_a_session_does_not_begin_with_a_word_that_does_not_end(store, too
         with pytest.raises(TooLarge, match="unfinished word"):
             await tools.Talk.begin(engine, text="x" * 4_097)
     assert await store.count("acme") == 0
-
-
-# ---- limits, metrics, the whole ---------------------------------------------------------------------------

@@ -147,14 +147,6 @@ async def test_logprobs_are_those_of_scoring(engine, tools):
     assert [event.index for event in events] == list(range(8))
 
 
-async def test_an_empty_prompt_means_the_beginning(engine, tools):
-    """Without a prompt the text begins after bos."""
-    _, _, ends = await tools.collect(engine.generate(tools.ask(prompt="")))
-    _, _, prompted = await tools.collect(engine.generate(tools.ask()))
-
-    assert (ends[0].prompt_tokens, prompted[0].prompt_tokens) == (0, 4)
-
-
 # ---- prompts that are read, told and continued ------------------------------------------------------------
 
 

@@ -247,6 +247,3 @@ async def test_a_sessions_queue_is_bounded(tools):
         opened.set()
 
         assert [answer.version for answer in await asyncio.gather(*waiting)] == [1, 2, 3]
-
-
-# ---- the books
