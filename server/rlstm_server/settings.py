@@ -109,6 +109,7 @@ class Limits(BaseModel):
     score_tokens: int = Field(default=2**21, ge=1, le=2**28, description="Tokens of all items of one /score.")
     score_numbers: int = Field(default=2**22, ge=1, le=2**28, description="Tokens x (1 + top) of one /score.")
     append_tokens: int = Field(default=65_536, ge=1, le=2**17, description="Tokens of one append.")
+    note_bytes: int = Field(default=65_536, ge=1, le=2**17, description="UTF-8 of a session's note.")
     candidates: int = Field(default=256, ge=1, le=4096, description="Candidates of one session score.")
     generate_tokens: int = Field(
         default=65_536, ge=1, le=2**24, description="n x max_tokens of one /generate."

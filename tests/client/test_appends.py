@@ -156,7 +156,7 @@ def test_no_append_is_taken_for_a_repeat_of_another(appends: list[tuple[str, str
 
 def test_another_way_to_append_is_another_append() -> None:
     """Options and ids have their part in the keys: a server would refuse them half way, or not know them."""
-    ways: list[dict[str, Any]] = [{}, {"learn": False}, {"final": True}, {"scores": "none"}, {"unit": "bits"}]
+    ways: list[dict[str, Any]] = [{}, {"learn": False}, {"final": True}, {"scores": "none"}, {"note": "n"}]
     text = "1" * 5000
     made = [keys(text, idempotency_key="k", **options) for options in ways]
     made.append(keys([1] * 5000, idempotency_key="k"))
@@ -183,14 +183,14 @@ def test_a_plan_follows_the_version() -> None:
 
 
 def test_ids_are_cut_by_their_number() -> None:
-    """In their order, none lost; the last piece alone ends the text."""
-    plan = AppendPlan("s1", [index % 256 for index in range(9_000)], {"final": True})
+    """In their order, none lost; the last piece alone ends the text, and brings the note."""
+    plan = AppendPlan("s1", [index % 256 for index in range(9_000)], {"final": True, "note": "n"})
     sent = [json.loads(call.content or b"") for call in plan]
 
     assert [token for body in sent for token in body["tokens"]] == [index % 256 for index in range(9_000)]
-    assert [(len(body["tokens"]), body.get("final")) for body in sent] == [
-        (4096, None),
-        (4096, None),
-        (808, True),
+    assert [(len(body["tokens"]), body.get("final"), body.get("note")) for body in sent] == [
+        (4096, None, None),
+        (4096, None, None),
+        (808, True, "n"),
     ]
     assert all("text" not in body for body in sent)

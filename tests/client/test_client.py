@@ -46,6 +46,16 @@ def test_score_learns(client: Any) -> None:
     assert len(result.items[0].static_logprobs) == 80
 
 
+def test_a_note_comes_with_its_text(client: Any, session: Any) -> None:
+    """Of a text in two pieces, or alone; it is read back with the version."""
+    session.append(LONG, note="one")
+    first = session.note()
+    session.update(note="two")
+
+    assert (first.version, first.note) == (2, "one")
+    assert (session.note().version, session.note(min_version=3).note) == (3, "two")
+
+
 def test_operations(client: Any) -> None:
     """Health, information, metrics, and the vocabulary."""
     info = client.info()

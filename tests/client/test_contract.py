@@ -40,6 +40,7 @@ METHODS: dict[str, tuple[Callable[[Any], Method], Any]] = {
     "GET /sessions": (lambda c: (c.sessions.page, ()), models.SessionPage),
     "POST /sessions/import": (lambda c: (c.sessions.import_session, (io.BytesIO(b"f"),)), models.SessionInfo),
     "GET /sessions/{session_id}": (lambda c: (c.sessions.get(ONE).info, ()), models.SessionInfo),
+    "GET /sessions/{session_id}/note": (lambda c: (c.sessions.get(ONE).note, ()), models.SessionNote),
     "PATCH /sessions/{session_id}": (lambda c: (c.sessions.get(ONE).update, ()), models.SessionInfo),
     "DELETE /sessions/{session_id}": (lambda c: (c.sessions.get(ONE).delete, ()), None),
     "POST /sessions/{session_id}/append": (

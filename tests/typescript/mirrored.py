@@ -143,7 +143,7 @@ def _text(chance, length):
 
 def keys(chance):
     """Texts and ids under a key of the caller's, and the keys of their pieces."""
-    for options in ({}, {"final": True, "unit": "bits"}, {"learn": False, "scores": "none"}):
+    for options in ({}, {"final": True, "unit": "bits", "note": "é"}, {"learn": False, "scores": "none"}):
         ids = [chance.randrange(256) for _ in range(5_000)]
         for whole in ("short", _text(chance, 6_000), ids):
             plan = _appends.AppendPlan("s", whole, {"idempotency_key": "k-1", **options})

@@ -130,8 +130,8 @@ class AppendPlan:
 
     def __init__(self, session_id: str, text: str | Sequence[int], given: Mapping[str, Any]) -> None:
         _calls.changing(given)  # refuses a key that none can be
-        named = ("final", "if_match", "idempotency_key")
-        self._final, self._if_match, self._key = (given.get(name) for name in named)
+        named = ("final", "note", "if_match", "idempotency_key")
+        self._final, self._note, self._if_match, self._key = (given.get(name) for name in named)
         self._options = {name: value for name, value in given.items() if name not in named}
         self._pieces: Sequence[str | Sequence[int]] = (
             cut(text, PIECE_BYTES) if isinstance(text, str) else cut_ids(text)
@@ -152,6 +152,7 @@ class AppendPlan:
             options = {
                 **self._options,
                 "final": self._final if index == last else None,
+                "note": self._note if index == last else None,
                 "if_match": self._version(),
                 "idempotency_key": self._piece_key(index) if self._key is not None and last else self._key,
             }
@@ -196,7 +197,7 @@ class AppendPlan:
         """The digest of all that is appended. If-Match is no part of it: a repeat is one at any version."""
         text = self._text
         body = {"text": text} if isinstance(text, str) else {"tokens": [*text]}
-        options = {"final": self._final, **self._options}
+        options = {"final": self._final, "note": self._note, **self._options}
         return _digest(body | {name: value for name, value in options.items() if value is not None})
 
 

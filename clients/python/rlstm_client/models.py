@@ -247,6 +247,14 @@ class SessionInfo(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SessionNote(Answer):
+    """The newest note, and the version that was read; ``note`` is empty where there was none."""
+
+    version: int
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot(Answer):
     """A version of a session that was given a name, and where the session stood then."""
 

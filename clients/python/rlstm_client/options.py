@@ -12,6 +12,7 @@ UnitOption = Annotated[Unit, "Of every log-probability."]
 Model = Annotated[str, "Of those that the server has; default: its first."]
 Name = Annotated[str, "A name of your own, unique among your live sessions."]
 Seconds = Annotated[float, "Expire when unused so long."]
+Note = Annotated[str, "A text of yours, kept with this change; `Session.note` gives it back."]
 Metadata = Annotated[Mapping[str, Any], "A note of yours; notes replace those from before."]
 
 
@@ -124,6 +125,7 @@ class AppendOptions(StreamAppendOptions, ChangeOptions, total=False):
     """Of `append`. The key names the whole text: repeat the append with it."""
 
     final: Annotated[bool, "The text ends here: flush its last word."]
+    note: Note
 
 
 class UpdateOptions(ChangeOptions, total=False):
@@ -132,6 +134,7 @@ class UpdateOptions(ChangeOptions, total=False):
     ttl_seconds: Seconds
     metadata: Metadata
     learning: Annotated[bool, "Whether appends may learn."]
+    note: Note
 
 
 class ResetOptions(ChangeOptions, total=False):

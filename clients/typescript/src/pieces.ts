@@ -147,7 +147,7 @@ export class AppendPlan {
       ...this.#options,
       session_id: this.#sessionId,
       ...(typeof piece === "string" ? { text: piece } : { tokens: piece }),
-      ...(index < this.#pieces.length - 1 ? { final: undefined } : {}),
+      ...(index < this.#pieces.length - 1 ? { final: undefined, note: undefined } : {}),
       if_match: this.#version(),
       idempotency_key: this.#key(index),
     });

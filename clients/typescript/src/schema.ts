@@ -220,6 +220,26 @@ export interface paths {
         readonly patch: operations["update_sessions__session_id__patch"];
         readonly trace?: never;
     };
+    readonly "/sessions/{session_id}/note": {
+        readonly parameters: {
+            readonly query?: never;
+            readonly header?: never;
+            readonly path?: never;
+            readonly cookie?: never;
+        };
+        /**
+         * Note
+         * @description Give the newest note.
+         */
+        readonly get: operations["note_sessions__session_id__note_get"];
+        readonly put?: never;
+        readonly post?: never;
+        readonly delete?: never;
+        readonly options?: never;
+        readonly head?: never;
+        readonly patch?: never;
+        readonly trace?: never;
+    };
     readonly "/sessions/{session_id}/generate": {
         readonly parameters: {
             readonly query?: never;
@@ -704,6 +724,11 @@ export interface components {
              * @enum {string}
              */
             readonly unit?: "nats" | "bits" | "log10";
+            /**
+             * Note
+             * @description A text of your own that takes effect with the change, in place of the one before: `GET /sessions/{session_id}/note` gives it back. Forks, snapshots and exports have it.
+             */
+            readonly note?: string | null;
         };
         /**
          * Candidate
@@ -1402,6 +1427,19 @@ export interface components {
             };
         };
         readonly JsonValue: unknown;
+        /**
+         * NoteAnswer
+         * @description The newest note, and the version that was read.
+         */
+        readonly NoteAnswer: {
+            /** Version */
+            readonly version: number;
+            /**
+             * Note
+             * @description Empty where there was none.
+             */
+            readonly note: string;
+        };
         /**
          * Problem
          * @description An error (RFC 9457). The last part of `type` names it for programs.
@@ -2194,6 +2232,11 @@ export interface components {
                 readonly [key: string]: string | number | boolean | null;
             } | null;
             /**
+             * Note
+             * @description A text of your own that takes effect with the change, in place of the one before: `GET /sessions/{session_id}/note` gives it back. Forks, snapshots and exports have it.
+             */
+            readonly note?: string | null;
+            /**
              * Learning
              * @description Whether appends may learn; off, they only read, whatever they ask for.
              */
@@ -2265,6 +2308,7 @@ export type GenerateAnswer = components['schemas']['GenerateAnswer'];
 export type GenerateRequest = components['schemas']['GenerateRequest'];
 export type ItemScores = components['schemas']['ItemScores'];
 export type JsonValue = components['schemas']['JsonValue'];
+export type NoteAnswer = components['schemas']['NoteAnswer'];
 export type Problem = components['schemas']['Problem'];
 export type RankedCandidate = components['schemas']['RankedCandidate'];
 export type ReadyFrame = components['schemas']['ReadyFrame'];
@@ -2681,6 +2725,32 @@ export interface operations {
                 };
                 content: {
                     readonly "application/json": components["schemas"]["ChangeAnswer"];
+                };
+            };
+        };
+    };
+    readonly note_sessions__session_id__note_get: {
+        readonly parameters: {
+            readonly query?: {
+                /** @description Refuse (412) an older session. */
+                readonly min_version?: number | null;
+            };
+            readonly header?: never;
+            readonly path: {
+                /** @description The id that the server gave the session. */
+                readonly session_id: string;
+            };
+            readonly cookie?: never;
+        };
+        readonly requestBody?: never;
+        readonly responses: {
+            /** @description Successful Response */
+            readonly 200: {
+                headers: {
+                    readonly [name: string]: unknown;
+                };
+                content: {
+                    readonly "application/json": components["schemas"]["NoteAnswer"];
                 };
             };
         };

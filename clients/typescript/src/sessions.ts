@@ -10,6 +10,7 @@ import type {
   ChangeAnswer,
   GenerateAnswer,
   CreatedSession,
+  NoteAnswer,
   SessionInfo,
   SessionPage,
   SessionSnapshot,
@@ -22,7 +23,7 @@ import { call, type CallOptions, type Options } from "./wire.js";
 export type SessionGenerateOptions = Options<"POST /sessions/{session_id}/generate", "session_id" | "stream">;
 
 /** Of `appendStream`, for every piece. */
-export interface AppendStreamOptions extends Omit<AppendOptions, "if_match" | "idempotency_key"> {
+export interface AppendStreamOptions extends Omit<AppendOptions, "if_match" | "idempotency_key" | "note"> {
   /** Texts are gathered until there are this many bytes of them; 1 sends each at once. */
   readonly gatherBytes?: number;
 }
@@ -44,6 +45,12 @@ export class Session {
   /** Version, position, totals and the like; `min_version` refuses an older session. */
   info(options: Options<"GET /sessions/{session_id}", "session_id"> = {}): Promise<SessionInfo> {
     const made = call("GET /sessions/{session_id}", { ...options, session_id: this.id });
+    return this.#connection.send(made, options.signal);
+  }
+
+  /** The newest note; `min_version` refuses an older session. */
+  note(options: Options<"GET /sessions/{session_id}/note", "session_id"> = {}): Promise<NoteAnswer> {
+    const made = call("GET /sessions/{session_id}/note", { ...options, session_id: this.id });
     return this.#connection.send(made, options.signal);
   }
 

@@ -16,12 +16,11 @@ import numpy as np
 from fastapi import APIRouter, Response
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.api.answers import BODY, answers, respond
-from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.bodies import BODY, StrictRoute, answers, respond
 from rlstm_server.api.dependencies import ContextDep
 from rlstm_server.errors import TooLarge
 from rlstm_server.schemas.text import Columns, ItemScores, ScoreAnswer, ScoreRequest, WordScore
-from rlstm_server.schemas.wire import FACTORS, Call, laid_out
+from rlstm_server.schemas.wire import FACTORS, laid_out
 
 WORD: Final = re.compile(r"\s*\S+|\s+\Z")
 
@@ -30,7 +29,7 @@ async def score(body: ScoreRequest, context: ContextDep) -> Response:
     """Score texts. Log-probabilities are of the raw distribution: finite, at most 0, at least -9999 nats."""
     context.held.expect(_numbers(body, context.limits.score_numbers))
     vocab = context.engine.models.named(body.model).vocab
-    answer = await context.engine.score(body.by(Call(caller=context.caller)))
+    answer = await context.engine.score(body.by(context.call))
 
     def build() -> dict[str, Any]:
         items = tuple(_as_asked(item, body, vocab) for item in answer.items)

@@ -63,7 +63,7 @@ class Changes:
             stored = answers.read_append(done.summary, done.details)
             return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=task.timings)
 
-        with charging(request.caller.quota) as charge:
+        with charging(request.call.quota) as charge:
             return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
@@ -77,9 +77,13 @@ class Changes:
     async def update(self, request: UpdateRequest) -> ChangeAnswer:
         """Change what was said of the session. Raises InvalidField when nothing is to change."""
         ttl_seconds, metadata, learning = request.ttl_seconds, request.metadata, request.learning
-        if ttl_seconds is None and metadata is None and learning is None:
-            raise InvalidField("body", "give at least one of ttl_seconds, metadata and learning")
+        note = request.note
+        if ttl_seconds is None and metadata is None and learning is None and note is None:
+            raise InvalidField("body", "give at least one of ttl_seconds, metadata, learning and note")
         requests.check_metadata(metadata or {})
+        requests.check_note(note, self.limits)
+
+        noted = {} if note is None else {"note": note}  # of a change as before, the digest too is as before
 
         async def plan(copy: SessionCopy) -> Job[Staged[SessionInfo]]:
             facts = copy.facts
@@ -89,10 +93,10 @@ class Changes:
                 metadata=facts.metadata if metadata is None else metadata,
                 learning=facts.learning if learning is None else learning,
             )
-            return partial(_stage, copy, lambda: replace(copy, facts=facts))
+            return partial(_stage, copy, lambda: replace(copy, facts=facts, state=copy.state.noting(note)))
 
         return await self._change(
-            request, "update", plan, ttl_seconds=ttl_seconds, metadata=metadata, learning=learning
+            request, "update", plan, ttl_seconds=ttl_seconds, metadata=metadata, learning=learning, **noted
         )
 
     async def restore(self, request: RestoreRequest) -> ChangeAnswer:
@@ -111,6 +115,7 @@ class Changes:
         read = partial(read_passage, vocab, request.passage, "", place=place, final=request.final)
         piece = await requests.off_loop(requests.size_of(request.passage), read)
         requests.check_append(piece, self.limits)
+        requests.check_note(request.note, self.limits)
         charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
         return partial(_stage_append, copy, request, piece, self.sessions.store.durability)
 
@@ -122,7 +127,7 @@ class Changes:
         **fields: Any,
     ) -> ChangeAnswer:
         """Commit a change that is answered with the session as it is then."""
-        change = _change(request, requests.request_digest(name, session=request.session, **fields))
+        change = _change(request, requests.request_digest(name, session=request.call.session, **fields))
 
         async def work(task: Task[ChangeAnswer]) -> ChangeAnswer:
             done = await self.sessions.change(task, change, plan)
@@ -148,11 +153,11 @@ class Changes:
 
 def _change(request: Request, body_hash: bytes) -> Change:
     return Change(
-        key=requests.session_key(request.caller.tenant, request.session),
-        operation_id=request.key or new_operation_id(),
+        key=requests.session_key(request.call.tenant, request.call.session),
+        operation_id=request.call.key or new_operation_id(),
         body_hash=body_hash,
-        caller=request.caller,
-        if_match=request.if_match,
+        caller=request.call,
+        if_match=request.call.if_match,
     )
 
 
@@ -166,7 +171,7 @@ async def _stage_append(
     learn = request.learn and copy.facts.learning
     usage = TokenUsage()
     reading = await read_in_session(copy.state, piece, usage, learn=learn)
-    state = reading.state.measured()
+    state = reading.state.measured().noting(request.note)
     answer = AppendAnswer(
         version=copy.position.version + 1,
         position=state.adapted.position,

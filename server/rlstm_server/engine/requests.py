@@ -36,10 +36,11 @@ def request_digest(operation: str, **fields: Any) -> bytes:
 
 def append_digest(request: AppendRequest) -> bytes:
     """Give that of an append, whose text may be long: it is hashed as it is. Raises InvalidText."""
-    said = (request.session, request.learn, request.final, request.scores, request.text is None)
+    said = (request.call.session, request.learn, request.final, request.scores, request.text is None)
     given = str(request.tokens) if request.text is None else request.text
+    note = "" if request.note is None else f" noting {len(request.note)} {request.note}"
     try:
-        return hashlib.sha256(f"append {said}\n{given}".encode()).digest()
+        return hashlib.sha256(f"append {said}{note}\n{given}".encode()).digest()
     except UnicodeEncodeError as error:
         raise InvalidText("a string holds a lone surrogate") from error
 
@@ -67,6 +68,15 @@ def check_append(piece: Piece, limits: EngineLimits) -> Piece:
     within("tokens of one append", len(piece.ids), limits.append_tokens)
     within("characters of an unfinished word", len(piece.after.pending), MAX_PENDING)
     return piece
+
+
+def check_note(note: str | None, limits: EngineLimits) -> None:
+    """Raise TooLarge for a note that is too long in UTF-8, InvalidText for one that is no text."""
+    try:
+        size = len((note or "").encode())
+    except UnicodeEncodeError as error:
+        raise InvalidText("note: it holds a lone surrogate") from error
+    within("bytes of a note (RLSTM_LIMITS__NOTE_BYTES)", size, limits.note_bytes)
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ from rlstm_server.errors import (
     StoreUnavailable,
     VersionMismatch,
 )
-from rlstm_server.schemas.sessions import SessionInfo, SessionPage
+from rlstm_server.schemas.sessions import NoteAnswer, SessionInfo, SessionPage
 from rlstm_server.schemas.text import Timings
 from rlstm_server.store.base import (
     Commit,
@@ -273,6 +273,11 @@ class Sessions(SessionQueues):
         if min_version is not None and head.version < min_version:
             raise VersionMismatch(min_version, head.version)
         return session_info(session, head)
+
+    async def note(self, tenant: str, session: str, min_version: int | None = None) -> NoteAnswer:
+        """What the client keeps with one. Raises NotFound, Gone, VersionMismatch below `min_version`."""
+        copy = await self.read(session_key(tenant, session), min_version)
+        return NoteAnswer(version=copy.position.version, note=copy.state.note)
 
     async def page(self, tenant: str, limit: int, cursor: str | None, name: str | None = None) -> SessionPage:
         """A page of a tenant's sessions, or the one of a name. One that is damaged is left out."""

@@ -45,7 +45,7 @@ from rlstm_server.schemas.text import AdaptationChoice
 from rlstm_server.store.base import Position, SessionKey
 
 MAGIC: Final = b"RLSTMST3"
-MAX_HEADER_BYTES: Final = 1 << 18
+MAX_HEADER_BYTES: Final = 1 << 20
 _LENGTH_BYTES: Final = 8
 _CHECKSUM_BYTES: Final = 32
 _FRONT_BYTES: Final = len(MAGIC) + _CHECKSUM_BYTES
@@ -79,6 +79,7 @@ class SessionState:
     choice      how it learns, from its creation to its end
     watch       over a single expert that learns beside the frozen baseline; of no meaning for others
     norm_ratio  of the fast weights to the slow ones, when the state was last committed
+    note        what the client keeps beside it
     """
 
     served: ServedModel
@@ -89,6 +90,7 @@ class SessionState:
     place: Place = START
     watch: LossGuard = field(default_factory=LossGuard)
     norm_ratio: float = 0.0
+    note: str = ""
 
     @classmethod
     def before_text(cls, served: ServedModel, choice: AdaptationChoice) -> "SessionState":
@@ -114,10 +116,14 @@ class SessionState:
             ratio = float(np.linalg.norm(delta_KP.astype(np.float64), axis=1).max()) / slow
         return replace(self, norm_ratio=ratio)
 
+    def noting(self, note: str | None) -> "SessionState":
+        """The same with another note; the same one for None."""
+        return self if note is None else replace(self, note=note)
+
     @property
     def nbytes(self) -> int:
-        """Bytes of its tensors, which are nearly all that is stored."""
-        return self.adapted.nbytes
+        """Bytes of its tensors and its note, which are nearly all that is stored."""
+        return self.adapted.nbytes + len(self.note.encode())
 
 
 class Header(BaseModel):
@@ -137,6 +143,7 @@ class Header(BaseModel):
     norm_ratio: float
     totals: SessionTotals
     place: Place
+    note: StrictStr = ""
     learning: bool = True
     metadata: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
 
@@ -251,6 +258,7 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
         place=header.place,
         watch=header.watch,
         norm_ratio=header.norm_ratio,
+        note=header.note,
     )
 
 
@@ -270,6 +278,7 @@ def _fields_of(state: SessionState) -> dict[str, Any]:
         "norm_ratio": state.norm_ratio,
         "totals": asdict(state.totals),
         "place": asdict(state.place),
+        **({"note": state.note} if state.note else {}),  # unknown to servers of before
     }
 
 

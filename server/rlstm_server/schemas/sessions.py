@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, JsonValue, computed_field, model_validator
 
 from rlstm_model.adaptation.state import Adapt
-from rlstm_server.caller import Caller
 from rlstm_server.schemas.generation import Sampling
 from rlstm_server.schemas.text import (
     AdaptationChoice,
@@ -32,6 +31,7 @@ from rlstm_server.schemas.wire import (
     LOG,
     OPTIONAL,
     Answer,
+    Call,
     MinVersionField,
     ModelField,
     Request,
@@ -45,6 +45,13 @@ MAX_TTL_SECONDS: Final = 366 * 86_400
 MAX_METADATA: Final = 32
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+NoteField = Annotated[
+    str | None,
+    Field(
+        description="A text of your own that takes effect with the change, in place of the one before:"
+        " `GET /sessions/{session_id}/note` gives it back. Forks, snapshots and exports have it."
+    ),
+]
 Weight = Annotated[float, Field(ge=-1e6, le=1e6)]
 ScoresField = Annotated[ScoreDetail, Field(description="Per-token columns, sums only, or neither.")]
 Name = Annotated[str, Field(pattern=rf"^{NAME.pattern}$")]
@@ -180,6 +187,7 @@ class AppendRequest(Continued, Request):
 
     scores: ScoresField = "tokens"
     unit: UnitField = "nats"
+    note: NoteField = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +220,14 @@ class AppendAnswer(Answer):
     def length(self) -> int:
         """Tokens that are told one by one."""
         return 0 if self.columns is None else len(self.columns.ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoteAnswer(Answer):
+    """The newest note, and the version that was read."""
+
+    version: int
+    note: Annotated[str, Field(description="Empty where there was none.")]
 
 
 class Frame(Continued):
@@ -299,6 +315,7 @@ class UpdateRequest(Request):
         default=None, description="From now on it expires this long after its last change."
     )
     metadata: Metadata | None = Field(default=None, description="Your own notes, in place of the old ones.")
+    note: NoteField = None
     learning: bool | None = Field(
         default=None, description="Whether appends may learn; off, they only read, whatever they ask for."
     )
@@ -334,11 +351,6 @@ class SessionGenerate(Sampling):
         if self.learn_from_output and not self.commit:
             raise ValueError("learn_from_output needs commit")
         return self
-
-    @property
-    def after(self) -> str | None:
-        """The id of the last event that the reader of a kept text has: what comes after it is streamed."""
-        return self._call.after
 
 
 class Candidate(Given):
@@ -467,11 +479,10 @@ class ForkRequest(Request):
 class ImportRequest:
     """Make a session of an exported one. ``ttl_seconds`` None uses the server's default."""
 
-    caller: Caller
+    call: Call
     data: bytes
     name: str | None = None
     ttl_seconds: float | None = None
-    key: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -178,6 +178,7 @@ class EngineLimits:
     """
 
     append_tokens: int = 65_536
+    note_bytes: int = 65_536
     score_items: int = 256
     score_tokens: int = 4_194_304
     candidates: int = 256

@@ -145,9 +145,9 @@ async def test_a_session_keeps_its_model(tools, store, first, other):
         assert await there.probe() == probe
         assert ((await there.info()).model, (await there.info()).fingerprint) == ("other", "f1")
         fork = await engine.fork(ForkRequest().by(talk.call()))
-        exported = await engine.export(talk.caller, talk.session)
+        exported = await engine.export(talk.call())
         data = exported.data
-        brought = await engine.import_session(ImportRequest(caller=talk.caller, data=data))
+        brought = await engine.import_session(ImportRequest(call=talk.call(), data=data))
         for made in (fork, brought):
             assert made.identity == renamed.identity
             assert (made.info.model, made.info.fingerprint) == ("renamed", "f1")

@@ -119,6 +119,10 @@ class Session:
         """Return version, position, totals and the like; ``min_version`` refuses an older session."""
         return self._send(_calls.get(self._path(), SessionInfo, min_version=min_version))
 
+    def note(self, *, min_version: int | None = None) -> models.SessionNote:
+        """Return the newest note; ``min_version`` refuses an older session."""
+        return self._send(_calls.get(self._path("note"), models.SessionNote, min_version=min_version))
+
     def update(self, **given: Unpack[options.UpdateOptions]) -> SessionInfo:
         """Change the time to live, the metadata, or whether appends may learn."""
         call = _calls.change(self._path(), SessionInfo, given, options.UpdateOptions, method="PATCH")
