@@ -8,9 +8,6 @@ from rlstm_server.errors import (
 from rlstm_server.schemas.sessions import ResetRequest
 from rlstm_server.schemas.text import AdaptationRequest, EngineLimits
 
-TEXT = "the quick brown fox"
-
-
 # ---- sessions ---------------------------------------------------------------------------------------------
 
 
