@@ -39,6 +39,18 @@ async def test_nan_in_one_session_touches_no_other(store, tools):
         assert await talks[0].probe() == await talks[1].probe() != expected
 
 
+async def test_each_session_learns_its_own_secret_only(engine, tools):
+    """Sessions that each learned a word give it the better score than any other session does."""
+    secrets = [f"<{letter * 4}>" for letter in "QXZJKV"]
+    talks = [await tools.Talk.begin(engine) for _ in secrets]
+    await asyncio.gather(*(talk.append(s * 12) for talk, s in zip(talks, secrets, strict=True)))
+    table = [[await talk.probe(secret) for secret in secrets] for talk in talks]
+
+    assert all(
+        max(range(len(talks)), key=lambda row: table[row][column]) == column for column in range(len(talks))
+    )
+
+
 async def test_two_engines_on_one_store_equal_one(store, tools):
     """Alternating appends through two engines score like the same appends through one."""
     metrics = Metrics()
