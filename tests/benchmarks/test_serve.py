@@ -49,26 +49,6 @@ def test_a_table_for_people(bench):
     assert line.split()[:2] == ["2", "engine"]
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        (["--rule", "whole"], "--rule"),
-        (["--rule", "output_bias:7"], "--rule"),
-        (["--rule", "subspace"], "--rule"),
-        (["--experts", 3], "--experts"),
-        (["--experts", 2, "--no-static"], "--experts"),
-        (["--sessions", 0], "--sessions"),
-        (["--bytes", 0], "--bytes"),
-        (["--scores", "none"], "--scores"),
-    ],
-)
-def test_wrong_usage_is_named(bench, options, name):
-    """Exit code 2 and the option's name."""
-    done = bench(*options)
-    assert done.exit_code == 2
-    assert name in done.stderr
-
-
 def test_more_than_the_machine_can_hold_is_refused(bench, monkeypatch):
     """Before anything is measured, with how much it would take."""
     monkeypatch.setattr(os, "sysconf", lambda name: 2**10)
