@@ -171,7 +171,7 @@ def watch(
     lines: Annotated[int, typer.Option(min=WARM_UP, help="Of each log, at most.")] = 2_000,
     every: Annotated[int, typer.Option(min=1, help="A strange line after so many.")] = 25,
     adapt: Annotated[str, typer.Option(help="What learns the log: memory, weights or both.")] = "memory",
-    margin: Annotated[str | None, typer.Option(help="As of the command.")] = None,
+    threshold: Annotated[str | None, typer.Option(help="As of the command.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Watch logs with strange lines in them, and count what is found."""
@@ -181,7 +181,7 @@ def watch(
         for name in texts
         if name in (only or texts)
     }
-    options = ["--local", model, "--adapt", adapt, *(("--margin", margin) if margin else ())]
+    options = ["--local", model, "--adapt", adapt, *(("--threshold", threshold) if threshold else ())]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         alarms = watched(Path(folder), given, *options)

@@ -13,11 +13,12 @@ from rlstm_client import Client
 
 pytestmark = pytest.mark.jobs
 
-USUAL = [f"12:00:{number % 60:02} opened by {'abcd'[number % 4]}" for number in range(96)]
+USUAL = [f"12:00:{number % 60:02} opened by {'ab'[number % 2]}" for number in range(96)]
 STRANGE = "~~~ ÄÖÜ ÄÖÜ ~~~"
-LINES = [*USUAL[:50], STRANGE, *USUAL[50:], STRANGE, "12:00:000000 opened by a", *USUAL[:3], STRANGE]
-ALARMS = [51, 98, 99, 103]
-RULE = ("--warm-up", "12", "--margin", "0.2")
+WRONG = ["12:00:000000 opened by a", "opened 12:00:02 by a"]
+LINES = [*USUAL[:50], STRANGE, *USUAL[50:], STRANGE, *WRONG, *USUAL[:3], STRANGE]
+ALARMS = [51, 98, 99, 100, 104]
+RULE = ("--warm-up", "12", "--threshold", "0.6")
 
 
 @pytest.fixture
@@ -126,14 +127,14 @@ def killed(watch, *arguments, after):
 
 @pytest.mark.timeout(600)
 def test_a_watch_that_is_killed_says_the_same(watch, log, tiny_checkpoint, server, tmp_path):
-    """By a server and without one: every line, with its score and its threshold."""
+    """By a server and without one: every line, with its score."""
     whole, _ = watch(log, "--all", "--url", server.url).communicate(timeout=120)
     after = (1, 3, 30, 2, 17, 1, 50)
     named = killed(watch, log, "--all", "--url", server.url, "--name", "killed", after=after)
     state = ("--local", tiny_checkpoint, "--state", tmp_path / "state")
     local = killed(watch, log, "--all", *state, after=after)
 
-    assert [line["number"] for line in told(whole).values() if line["alarm"]] == ALARMS
+    assert [line["number"] for line in told(whole).values() if line["reason"]] == ALARMS
     assert named == local == told(whole)
 
 

@@ -1,143 +1,151 @@
-"""What a watch says of a line, from the lines before it. No input, no output, and all of it is one note.
+"""What a watch says of a line, from the lines before it. No input, no output, and all it knows is one note.
 
-A line is *explained* where its template is known and no field is longer than any before it. Only what is not
-explained costs a model's time: its score is the share of its bits that learning does not save.
+A line's template is what is left of it without its fields, the words that hold a digit. A line of a known
+template is explained and costs no model's time, nor does one that differs from a well known template in one
+word, in the order of its words, or by a field that is longer than ever: these are alarms. Of any other line a
+session is asked what it costs; its score is the share of its bits that learning does not save.
 """
 
 import json
 import re
-import statistics
 from base64 import b64encode
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from string import ascii_lowercase, ascii_uppercase, digits
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple
+from zlib import crc32
 
 from rlstm_client.cli.exits import CommandError
 
-HISTORY: Final = 500  # scores that the threshold remembers
-PERCENT: Final = 98  # the quantile of them that it starts from
-MARGIN: Final = 0.7
+THRESHOLD: Final = 0.85
 WARM_UP: Final = 50
 SPARE_BITS: Final = 8.0  # what a byte costs of which nothing is known
-PATIENCE: Final = 3  # alarms in a row that teach nothing
-LONGEST_ALARM: Final = 20  # alarms in a row after which the scores before them say nothing any more
-LINES_OF_FIELDS: Final = 20  # of a template, before the lengths of its fields are held against it
+PATIENCE: Final = 3  # lines of too high a score in a row that teach nothing
+WELL_KNOWN: Final = 30  # lines of a template
 LONGER: Final = 2  # characters by which a field is longer than any before it, to be an alarm
-ROOM: Final = 32_000  # characters that all templates take, of the 64 kB of a note
-MOST_FIELDS: Final = 100  # of a line, that are looked at
+FEWEST_WORDS: Final = 4  # of a line, one of which may be the only one that is wrong
+MOST_WORDS: Final = 100  # of a line, and fields, that are compared
+ROOM: Final = 48_000  # characters that all templates take, of the 64 kB of a note
 
 _FIELD: Final = re.compile(r"""[^\s,;:=\[\]()|"'<>]*\d[^\s,;:=\[\]()|"'<>]*""")
-_COUNTS: Final = digits + ascii_uppercase + ascii_lowercase
-"""Numbers as characters; a greater one is as the last."""
-
+_GAP: Final = re.compile(r"[\s|]+")
+_CHARACTERS: Final = digits + ascii_uppercase + ascii_lowercase
+_OF_A_TEMPLATE: Final = 32  # characters in a note beside words and lengths
 _FORMAT: Final = 1
 
-_OF_A_TEMPLATE: Final = 14  # characters beside its numbers
-
-Reason = Literal["score", "field"]
+Reason = Literal["score", "field", "word", "order"]
 
 
 class Template(NamedTuple):
-    """What lines of one kind have in common: all but their fields, the words that hold a digit."""
+    """What is known of the lines of one template.
 
-    name: str
+    lines    how many there were
+    words    two characters for each of its words
+    lengths  one for each field: the greatest length
+    """
+
+    lines: int
+    words: str
     lengths: str
 
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """The template of a line, and how long each of its fields is."""
-        fields = _FIELD.findall(text)[:MOST_FIELDS]
-        rest = f"{len(fields)} {_FIELD.sub('#', text)}".encode("utf-8", "replace")
-        digest = blake2b(rest, digest_size=6).digest()
-        return cls(b64encode(digest).decode(), _written(map(len, fields)))
+
+class Seen(NamedTuple):
+    """A line, compared with the templates before it: its own, and what is wrong with it.
+
+    ``new`` says that no template explains it, nor what is wrong with it: it has to be asked what it costs.
+    """
+
+    name: str
+    template: Template
+    reason: Reason | None
+    new: bool
 
 
 class Verdict(NamedTuple):
-    """What is said of a line: why it is an alarm, if it is one, whether it is learned, and from what."""
+    """What is said of a line: why it is an alarm, if it is one, whether it is learned, and its score."""
 
-    alarm: Reason | None
+    reason: Reason | None
     learn: bool
-    score: float
-    threshold: float | None
+    score: float | None
 
 
 @dataclass
 class Judge:
     """Judges each line by those before it.
 
-    margin     how far from the usual score to 1 the threshold lies
+    threshold  the highest score that is no alarm
     warm_up    lines before the first alarm
     lines      that were judged
-    templates  of lines that were no alarm: how many there were, and the longest of each field; the one that
-               came last is the last
-    scores     of the newest lines that were no alarm; of an explained one it is 0
-    in_a_row   alarms at the end of what was judged
+    in_a_row   lines of too high a score at the end of them
+    templates  by name, that of the newest line last
     """
 
-    margin: float = MARGIN
+    threshold: float = THRESHOLD
     warm_up: int = WARM_UP
     lines: int = 0
-    templates: dict[str, str] = field(default_factory=dict)
-    scores: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
     in_a_row: int = 0
+    templates: dict[str, Template] = field(default_factory=dict)
 
-    @property
-    def limit(self) -> float | None:
-        """The highest score that is no alarm; None while there is too little history."""
-        if self.lines < self.warm_up or len(self.scores) < 2:
-            return None
-        usual = statistics.quantiles(self.scores, n=100, method="inclusive")[PERCENT - 1]
-        return usual + self.margin * max(0.0, 1 - usual)
+    def compare(self, text: str) -> Seen:
+        """Compare a line with what is known; it is not counted yet."""
+        fields = _FIELD.findall(text)[:MOST_WORDS]
+        masked = " ".join(_FIELD.sub("#", text).split())
+        name = b64encode(blake2b(f"{len(fields)} {masked}".encode(), digest_size=6).digest()).decode()
+        lengths = _written(map(len, fields))
+        known = self.templates.get(name)
+        warm = self.lines >= self.warm_up
+        if known is not None:
+            longer = warm and known.lines >= WELL_KNOWN and _longer(lengths, known.lengths)
+            longest = "".join(max(pair) for pair in zip(known.lengths, lengths, strict=True))
+            return Seen(name, known._replace(lengths=longest), "field" if longer else None, new=False)
+        words = "".join(map(_hashed, _GAP.split(masked)[:MOST_WORDS]))
+        reason = self._unlike(_pairs(words)) if warm else None
+        return Seen(name, Template(0, words, lengths), reason, new=reason is None)
 
-    def knows(self, template: Template) -> bool:
-        """Whether the lines of a template are explained, but for their fields."""
-        return template.name in self.templates
-
-    def judge(self, template: Template, bits: tuple[float, float] | None) -> Verdict:
+    def judge(self, seen: Seen, bits: tuple[float, float] | None) -> Verdict:
         """Judge a line, which is then one of those before the next.
 
-        ``bits`` are what it cost what was learned, and the model as loaded; None of a known template.
+        ``bits`` are what a new one costs what was learned, and the model as loaded.
         """
-        known = self.templates.get(template.name)
-        score = 0.0 if bits is None else round(bits[0] / (SPARE_BITS + bits[1]), 4)
-        limit = self.limit
-        alarm: Reason | None = None
-        if known and self.lines >= self.warm_up and _longer(template, known):
-            alarm = "field"
-        elif limit is not None and score > limit:
-            alarm = "score"
+        score = None if bits is None else round(bits[0] / (SPARE_BITS + bits[1]), 4)
+        reason = seen.reason
+        if score is not None and score > self.threshold and self.lines >= self.warm_up:
+            reason = "score"
         self.lines += 1
-        self.in_a_row = self.in_a_row + 1 if alarm == "score" else 0
-        if self.in_a_row > LONGEST_ALARM:  # another log: what was before it says nothing of it
-            self.scores.clear()
-            self.in_a_row, alarm = 0, None
-        if alarm != "score":
-            self.scores.append(score)
-        if alarm != "score" or self.in_a_row > PATIENCE:
-            self._remember(template, known)
-            return Verdict(alarm, not known, score, limit)
-        return Verdict(alarm, False, score, limit)
+        self.in_a_row = self.in_a_row + 1 if reason == "score" else 0
+        if 1 <= self.in_a_row <= PATIENCE:
+            return Verdict(reason, False, score)
+        self.templates.pop(seen.name, None)
+        self.templates[seen.name] = seen.template._replace(lines=seen.template.lines + 1)
+        if seen.template.lines == 0:
+            self._forget()
+        return Verdict(reason, seen.new, score)
 
-    def _remember(self, template: Template, known: str | None) -> None:
-        """Count a line of a template, and forget those that did not come for longest where they are many."""
-        count, longest = (known[0], known[1:]) if known else ("0", template.lengths)
-        longest = "".join(max(pair) for pair in zip(longest, template.lengths, strict=True))
-        self.templates.pop(template.name, None)
-        self.templates[template.name] = _written([_COUNTS.index(count) + 1]) + longest
-        while (
-            not known and _OF_A_TEMPLATE * len(self.templates) + sum(map(len, self.templates.values())) > ROOM
-        ):
-            del self.templates[next(iter(self.templates))]
+    def _unlike(self, words: Sequence[str]) -> Reason | None:
+        """Say what alone makes a line another than known ones: the order, or a word that never changed."""
+        alike = [(one.lines, _pairs(one.words)) for one in self.templates.values()]
+        alike = [(lines, other) for lines, other in alike if len(other) == len(words) >= FEWEST_WORDS]
+        if any(words != other and sorted(words) == sorted(other) for _, other in alike):
+            return "order"
+        for lines, other in alike:
+            places = _unequal(words, other)
+            if lines >= WELL_KNOWN and len(places) == 1:
+                changed = any(_unequal(third, other) == places for _, third in alike)
+                return None if changed else "word"
+        return None
+
+    def _forget(self) -> None:
+        """Forget the templates that did not come for longest, where all are too many for a note."""
+        size = sum(_OF_A_TEMPLATE + len(one.words) + len(one.lengths) for one in self.templates.values())
+        while size > ROOM:
+            oldest = self.templates.pop(next(iter(self.templates)))
+            size -= _OF_A_TEMPLATE + len(oldest.words) + len(oldest.lengths)
 
     def note(self, **more: Any) -> str:
         """All that it knows, and more that belongs to it, as text."""
         told = {"watch": _FORMAT, "lines": self.lines, "in_a_row": self.in_a_row}
-        return json.dumps(
-            {**told, **more, "scores": [*self.scores], "templates": self.templates}, separators=(",", ":")
-        )
+        return json.dumps(told | more | {"templates": self.templates}, separators=(",", ":"))
 
 
 def read_note(note: str, judge: Judge) -> dict[str, Any]:
@@ -152,20 +160,34 @@ def read_note(note: str, judge: Judge) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(note)
         if told["watch"] != _FORMAT:
             raise ValueError
-        judge.lines, judge.in_a_row, judge.templates = told["lines"], told["in_a_row"], told["templates"]
-        judge.scores.extend(told["scores"])
+        judge.lines, judge.in_a_row = told["lines"], told["in_a_row"]
+        judge.templates = {name: Template(*known) for name, known in told["templates"].items()}
     except (ValueError, KeyError, TypeError) as error:
         raise CommandError("the session's note is not one that this watch can read") from error
     return told
 
 
 def _written(numbers: Iterable[int]) -> str:
-    return "".join(_COUNTS[min(number, len(_COUNTS) - 1)] for number in numbers)
+    """Numbers as characters; a greater one is as the last."""
+    return "".join(_CHARACTERS[min(number, len(_CHARACTERS) - 1)] for number in numbers)
 
 
-def _longer(template: Template, known: str) -> bool:
-    """Whether a field is much longer than it ever was in many lines."""
-    if _COUNTS.index(known[0]) < LINES_OF_FIELDS:
-        return False
-    pairs = zip(template.lengths, known[1:], strict=True)
-    return any(_COUNTS.index(new) - _COUNTS.index(old) >= LONGER for new, old in pairs)
+def _longer(lengths: str, longest: str) -> bool:
+    """Whether a field is much longer than it ever was."""
+    pairs = zip(lengths, longest, strict=True)
+    return any(_CHARACTERS.index(new) - _CHARACTERS.index(old) >= LONGER for new, old in pairs)
+
+
+def _hashed(word: str) -> str:
+    """A word as two characters."""
+    high, low = divmod(crc32(word.encode()) % len(_CHARACTERS) ** 2, len(_CHARACTERS))
+    return _CHARACTERS[high] + _CHARACTERS[low]
+
+
+def _pairs(words: str) -> list[str]:
+    return [words[at : at + 2] for at in range(0, len(words), 2)]
+
+
+def _unequal(words: Sequence[str], others: Sequence[str]) -> list[int]:
+    """The places at which two lines of as many words differ."""
+    return [at for at, (one, other) in enumerate(zip(words, others, strict=True)) if one != other]

@@ -19,7 +19,7 @@ from rlstm_client import AsyncClient, AsyncSession, Retries
 from rlstm_client._http import DEFAULT_URL
 from rlstm_client.cli import commands, inputs
 from rlstm_client.cli.exits import CommandError
-from rlstm_client.cli.judging import MARGIN, WARM_UP, Judge, Template, Verdict, read_note
+from rlstm_client.cli.judging import THRESHOLD, WARM_UP, Judge, Verdict, read_note
 from rlstm_client.cli.sources import File, Line, StandardInput
 from rlstm_client.models import Adapt
 from rlstm_client.options import ChangeOptions, CreateOptions
@@ -85,18 +85,18 @@ class Watch:
         """
         async for line in self.log.lines(self.place):
             text = line.text[:READ] + "\n"
-            template = Template.of(text)
-            bits = None if self.judge.knows(template) else await self._bits(text)
-            verdict = self.judge.judge(template, bits)
+            seen = self.judge.compare(text)
+            bits = await self._bits(text) if seen.new else None
+            verdict = self.judge.judge(seen, bits)
             self.unsaved += 1
-            if every or verdict.alarm:
+            if every or verdict.reason:
                 tell(self._told(line, verdict, bits))
             if verdict.learn:
                 await self._commit(text)
-            elif verdict.alarm or self.unsaved >= SAVE_LINES:
+            elif verdict.reason or self.unsaved >= SAVE_LINES:
                 await self._commit()
                 await self._keep()
-            self.alarms += verdict.alarm is not None
+            self.alarms += verdict.reason is not None
         if self.unsaved:
             await self._commit()
 
@@ -134,14 +134,9 @@ class Watch:
         self.unsaved = 0
 
     def _told(self, line: Line, verdict: Verdict, bits: tuple[float, float] | None) -> Mapping[str, Any]:
-        told: dict[str, Any] = {
-            "log": self.log.name,
-            "number": self.judge.lines,
-            "alarm": bool(verdict.alarm),
-        }
-        told |= {"reason": verdict.alarm, "score": verdict.score, "threshold": verdict.threshold}
+        told = {"log": self.log.name, "number": self.judge.lines, "reason": verdict.reason}
         if bits is not None:
-            told |= {"bits": bits[0], "static_bits": bits[1]}
+            told |= {"score": verdict.score, "bits": bits[0], "static_bits": bits[1]}
         return told | {"bytes": line.size, "text": line.text[:READ]}
 
 
@@ -163,7 +158,9 @@ def watch(
         list[Path] | None, typer.Option(help="With --local: keep the session in this file; one for each log.")
     ] = None,
     adapt: Annotated[Adapt, typer.Option(help="What learns the log, of a new session.")] = "memory",
-    margin: Annotated[float, typer.Option(min=0, max=1, help="How far from the usual score to 1.")] = MARGIN,
+    threshold: Annotated[
+        float, typer.Option(min=0, help="The highest score, of about 1, that is no alarm.")
+    ] = THRESHOLD,
     warm_up: Annotated[int, typer.Option(min=2, help="Lines before the first alarm.")] = WARM_UP,
     every: Annotated[bool, typer.Option("--all", help="Write every line, not only alarms.")] = False,
     url: inputs.Url = DEFAULT_URL,
@@ -189,7 +186,7 @@ def watch(
             client, lasting = await stack.enter_async_context(_clients(url, api_key, local))
             watches = []
             for index, log in enumerate(sources):
-                one = Watch(log, Judge(margin, warm_up), state[index] if state else None)
+                one = Watch(log, Judge(threshold, warm_up), state[index] if state else None)
                 opening = one.opened(client, lasting, adapt, name[index] if name else None)
                 watches.append(await stack.enter_async_context(opening))
             await _together(one.run(_tell, every=every) for one in watches)
