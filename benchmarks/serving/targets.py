@@ -9,7 +9,6 @@ import orjson
 
 from benchmarks.serving.load import Rounds
 from benchmarks.serving.process import rounds_of
-from rlstm_server.caller import Caller
 from rlstm_server.engine.engine import Engine
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import AppendRequest, CreateSession
@@ -47,7 +46,7 @@ class EngineTarget:
         await self.engine.delete(self.tenant, session)
 
     def _call(self, session: str = "") -> Call:
-        return Call(caller=Caller(tenant=self.tenant, request_id="bench"), session=session)
+        return Call(tenant=self.tenant, request_id="bench", session=session)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,6 @@ from rlstm_server.api.auth import AuthLayer, load_keys
 from rlstm_server.api.dependencies import Services
 from rlstm_server.api.document import Application
 from rlstm_server.api.limits import ReceivingLayer
-from rlstm_server.api.lines import RequestLog
 from rlstm_server.api.openai import completions
 from rlstm_server.api.openai import models as openai_models
 from rlstm_server.api.tracing import WEBSOCKET, Endpoints, TracingLayer
@@ -78,9 +77,7 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         middleware=[
-            Middleware(
-                TracingLayer, metrics=metrics, respond=problems.respond, finished=RequestLog(endpoints)
-            ),
+            Middleware(TracingLayer, metrics=metrics, respond=problems.respond, endpoints=endpoints),
             Middleware(AuthLayer, ring=ring, host=settings.host, failed_logins=settings.limits.failed_logins),
             Middleware(ReceivingLayer, limits=settings.limits),
         ],

@@ -20,8 +20,7 @@ from rlstm_server.store.redis_check import (
     install_functions,
     read_servers,
 )
-from rlstm_server.store.redis_client import RedisLink
-from rlstm_server.store.redis_functions import LIBRARY
+from rlstm_server.store.redis_client import LIBRARY, RedisLink
 
 Url = Annotated[
     str | None,

@@ -21,7 +21,7 @@ from rlstm_server.app import create_app
 from rlstm_server.errors import Gone, NotFound, StateCorrupt
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import Position, SessionKey
-from rlstm_server.store.redis_functions import session_key
+from rlstm_server.store.redis_client import session_key
 from rlstm_server.store.redis_store import RedisStore
 
 from .load import PROBE

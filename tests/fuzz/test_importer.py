@@ -124,12 +124,12 @@ def test_bombs_allocate_nothing(worlds):
 async def use(engine, data):
     """Import a file and append to the session; gives what that came to."""
     try:
-        made = await engine.import_session(ImportRequest(caller=CALLER, data=data))
+        made = await engine.import_session(ImportRequest(call=Call(**vars(CALLER)), data=data))
     except ImportRejected:
         return "refused"
     try:
         for given in ({"text": "the dog ran"}, {"tokens": [1, 2, 3, 4, 5, 6]}):
-            call = Call(caller=CALLER, session=made.info.id)
+            call = Call(**vars(CALLER), session=made.info.id)
             await engine.append(AppendRequest(**given, final=True).by(call))
     except InternalFault:
         return "broken"

@@ -22,7 +22,7 @@ from rlstm_server.engine.state import MAGIC
 from rlstm_server.settings import Settings
 from rlstm_server.store.base import SessionKey
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.redis_functions import session_key
+from rlstm_server.store.redis_client import session_key
 from rlstm_server.store.redis_store import RedisStore
 
 OCTETS = {"content-type": "application/octet-stream"}

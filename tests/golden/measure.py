@@ -3,6 +3,7 @@
 Sizes are of the files that git knows in the folder it is run in, `--tree` names another. The append is one
 request of 200 bytes to a real `rlstm serve` with the shipped model: functions and modules called on any
 thread, each once; kinds of record made (dataclasses, named tuples, pydantic models); and JSON serialisations.
+What the same server calls while nobody asks anything is observed before, told beside it, and not counted.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +108,36 @@ def append(model: str, size: int, more: list[str]) -> dict[str, Any]:
                 for _ in range(3):
                     client.post(path, json={"text": ENGLISH[:160]}).raise_for_status()
                 time.sleep(1)
-                _signalled(process, out.with_suffix(".on"))
-                client.post(path, json={"text": (ENGLISH * 2)[:size]}).raise_for_status()
-                time.sleep(0.3)
-                _signalled(process, out)
-            return dict(json.loads(out.read_text()))
+                idle = _observed(process, out, lambda: time.sleep(2))
+                body = {"text": (ENGLISH * 2)[:size]}
+                asked = _observed(process, out, lambda: client.post(path, json=body).raise_for_status())
+            return _without(idle, asked)
         finally:
             process.terminate()
             process.wait(30)
             process.stdout.close()
+
+
+def _observed(process: "subprocess.Popen[str]", out: Path, work: Callable[[], object]) -> dict[str, Any]:
+    """What the server passes through meanwhile."""
+    _signalled(process, out.with_suffix(".on"))
+    work()
+    time.sleep(0.3)
+    _signalled(process, out)
+    found: dict[str, Any] = json.loads(out.read_text())
+    out.unlink()
+    out.with_suffix(".on").unlink()
+    return found
+
+
+def _without(idle: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """What was found beside what an idle server does; that is named as `idle`."""
+    own = {module: names for called in idle["functions"].values() for module, names in called.items()}
+    functions: dict[str, dict[str, list[str]]] = {}
+    for package, called in asked["functions"].items():
+        rest = {m: [name for name in names if name not in own.get(m, ())] for m, names in called.items()}
+        functions[package] = {module: names for module, names in rest.items() if names}
+    return {**asked, "functions": functions, "idle": own}
 
 
 def _signalled(process: "subprocess.Popen[str]", file: Path) -> None:
@@ -152,6 +175,8 @@ def main() -> None:
     for what in ("records", "serialisations"):
         kinds = found[what]
         print(f"  {len(kinds)} kinds, {sum(kinds.values())} in all: {what}")
+    idle = [f"{module}.{name}" for module, names in found["idle"].items() for name in names]
+    print(f"  {len(idle)} functions of an idle server are not counted: {', '.join(idle)}")
     if chosen.names:
         print(json.dumps(found, indent=1))
 

@@ -1,4 +1,4 @@
-"""`python -m tests.golden.profiled OUT ARGUMENTS`: `rlstm ARGUMENTS`, observed between two signals SIGUSR1.
+"""`python -m tests.golden.profiled OUT ARGUMENTS`: `rlstm ARGUMENTS`, observed from one SIGUSR1 to the next.
 
 OUT gets the functions called by package and module, the kinds of record made, and who serialised JSON.
 """
@@ -67,6 +67,8 @@ class Profile:
     def toggle(self, *_: Any) -> None:
         """Begin; the second time, write what was found."""
         if not self.on:
+            for found in (self.codes, self.records, self.serialisations):
+                found.clear()
             self.on = True
             self.out.with_suffix(".on").touch()
             return

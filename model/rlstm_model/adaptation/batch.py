@@ -54,7 +54,8 @@ class Learner:
 class ObserveChunk:
     """The next tokens of a stream: at least one, and none beyond the end of its segment.
 
-    ``learn``: whether they may be learned from; ``top`` alternatives are wanted of each.
+    ``learn``: whether they may be learned from; ``top`` alternatives are wanted of each, or the whole
+    ``distributions``; ``reads``: what the rows gave that have read the token before a single one already.
     """
 
     state: AdaptedState
@@ -62,6 +63,8 @@ class ObserveChunk:
     learn: bool
     top: int
     learner: Learner
+    distributions: bool = False
+    reads: Sequence[Read] = ()
 
     @cached_property
     def ends(self) -> bool:
@@ -103,7 +106,7 @@ class FrozenExperts:
             read.log_probs_TV for read in reads[len(reads) - cursor.experts + (self.memory is not None) :]
         ]
         if self.memory is not None:
-            experts.append(self.memory.mix(experts, ids, Mode.LOOK, cursor.context)[0])
+            experts.append(self.memory.mix(experts, ids, Mode.LOOK, cursor.context).log_probs_TV)
         return experts
 
     def context_after(self, cursor: Cursor, ids: Sequence[int]) -> tuple[int, ...]:
@@ -113,12 +116,13 @@ class FrozenExperts:
 
 @dataclass(frozen=True, eq=False)
 class ScoreChunk:
-    """Tokens to be scored after ``cursor``, at least one; nothing is learned. ``top`` as above."""
+    """Tokens to be scored after ``cursor``, at least one; nothing is learned. The rest as above."""
 
     reader: FrozenExperts
     cursor: Cursor
     ids: tuple[int, ...]
     top: int = 0
+    distributions: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +142,7 @@ class ObservedChunk:
 
     scores           of the mixture, as the weights were before they saw these tokens
     static_logprobs  of the frozen baseline, float32; None where it is not carried
+    log_probs_TV     what each token was scored against; None where it was not wanted
     updates          1 where a segment ended here and was learned from
     guards           what was kept from happening: "step_skipped", "projected", "restarted", once a row
     gradient_norms   of the rows whose segment ended here and was learned from, where they are finite
@@ -147,6 +152,7 @@ class ObservedChunk:
     state: AdaptedState
     scores: TokenScores
     static_logprobs: Floats | None
+    log_probs_TV: Floats | None = None
     updates: int = 0
     guards: tuple[str, ...] = ()
     gradient_norms: tuple[float, ...] = ()
@@ -154,15 +160,16 @@ class ObservedChunk:
 
 
 class ScoredChunk(NamedTuple):
-    """The scores of tokens, and the place after them; ``static_logprobs`` as in :class:`ObservedChunk`."""
+    """The scores of tokens, and the place after them; the rest as in :class:`ObservedChunk`."""
 
     scores: TokenScores
     cursor: Cursor
     static_logprobs: Floats | None = None
+    log_probs_TV: Floats | None = None
 
     @staticmethod
     def concatenate(parts: "Sequence[ScoredChunk]") -> "ScoredChunk":
-        """Pieces of one text, one after the other. Raises ValueError when there is none."""
+        """Scores of one text's pieces, one after the other. Raises ValueError when there is none."""
         scores = TokenScores.concatenate([part.scores for part in parts])
         static = [part.static_logprobs for part in parts if part.static_logprobs is not None]
         return ScoredChunk(scores, parts[-1].cursor, np.concatenate(static) if static else None)
@@ -177,7 +184,7 @@ class NextToken:
 
     log_probs_V: Floats
     experts: Sequence[Floats]
-    states_R2U: Floats
+    reads: Sequence[Read]
     before: Cursor
     reader: FrozenExperts
 
@@ -186,7 +193,8 @@ class NextToken:
         mixture = self.before.mixture
         if mixture is not None:
             _, mixture = _follow(mixture, self.experts, (token,))
-        return Cursor(self.states_R2U, token, mixture, self.reader.context_after(self.before, (token,)))
+        context = self.reader.context_after(self.before, (token,))
+        return Cursor(_states(self.reads), token, mixture, context)
 
 
 BatchResult: TypeAlias = ObservedChunk | ScoredChunk | NextToken | Exception
@@ -264,11 +272,12 @@ def _elements(item: BatchItem) -> int:
 def _run(items: Sequence[BatchItem]) -> Iterator[BatchResult]:
     """Items of one backend."""
     rows = [_rows(item) for item in items]
-    reads = iter(_backend(items[0]).read([row for own in rows for row in own]))
+    wanted = [row for own in rows for row in own]
+    reads = iter(_backend(items[0]).read(wanted) if wanted else ())
     for item, own in zip(items, rows, strict=True):
         done = [next(reads) for _ in own]
         if isinstance(item, ObserveChunk):
-            yield _observed(item, done)
+            yield _observed(item, done or item.reads)
         elif isinstance(item, ScoreChunk):
             yield _scored(item, done)
         else:
@@ -300,7 +309,7 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
     state, config = chunk.state, chunk.learner.calibration.config
     ids = (state.now.last, *chunk.ids[:-1])
     if not chunk.learns:
-        return _reading(ids, state.now.states_R2U, state.delta_KP)
+        return [] if chunk.reads else _reading(ids, state.now.states_R2U, state.delta_KP)
     whole = (*state.pending, *chunk.ids)
     scale = 1 / config.segment if config.reduction == "mean" else 1.0
     loss_weights = [scale * flag for flag in chunk.flags]
@@ -321,13 +330,13 @@ def _follow(
     experts: Sequence[Floats],
     ids: Sequence[int],
     *,
-    top: int = 0,
+    whole: bool = False,
     scores: bool = False,
 ) -> tuple[native.Mixed, MixtureState | None]:
     """A text's tokens in a mixture of experts, and the mixture after them."""
     weights, tokens = (1.0,) if mixture is None else mixture.weights, 0 if mixture is None else mixture.tokens
     mixed = native.mix(
-        experts, np.array(ids, np.int32), np.array(weights), tokens, scores=scores, whole=top > 0
+        experts, np.array(ids, np.int32), np.array(weights), tokens, scores=scores, whole=whole
     )
     after = None if mixture is None else MixtureState(tuple(mixed.weights_K.tolist()), mixed.tokens)
     return mixed, after
@@ -348,6 +357,17 @@ def _columns(mixed: native.Mixed, top: int) -> TokenScores:
     )
 
 
+def _states(reads: Sequence[Read]) -> Floats:
+    return np.stack([read.states_2U for read in reads])
+
+
+def _distributions(
+    mixture: MixtureState | None, experts: Sequence[Floats], mixed: native.Mixed
+) -> Floats | None:
+    """What tokens are scored against: to the last bit what predicts each of them (:func:`_predicted`)."""
+    return experts[0] if mixture is None else mixed.log_probs_TV
+
+
 def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
     return np.asarray(log_probs_TV[np.arange(len(ids)), np.array(ids)])
 
@@ -355,18 +375,20 @@ def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
 def _scored(item: ScoreChunk, reads: Sequence[Read]) -> ScoredChunk | ArithmeticError:
     experts = item.reader.mixed(reads, item.cursor, item.ids)
     scores = not item.reader.logprobs_only
-    mixed, mixture = _follow(item.cursor.mixture, experts, item.ids, top=item.top, scores=scores)
+    whole = item.top > 0 or item.distributions
+    mixed, mixture = _follow(item.cursor.mixture, experts, item.ids, whole=whole, scores=scores)
     static = _of_targets(reads[0].log_probs_TV, item.ids) if item.reader.static else None
     if not mixed.whole or (static is not None and bool(np.isnan(static).any())):
         return ArithmeticError("the model's output is not finite")
     after = Cursor(
-        np.stack([read.states_2U for read in reads]),
+        _states(reads),
         item.ids[-1],
         mixture,
         item.reader.context_after(item.cursor, item.ids),
     )
     baseline = None if static is None else at_least_the_floor(static)
-    return ScoredChunk(_columns(mixed, item.top), after, baseline)
+    log_probs_TV = _distributions(item.cursor.mixture, experts, mixed) if item.distributions else None
+    return ScoredChunk(_columns(mixed, item.top), after, baseline, log_probs_TV)
 
 
 def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
@@ -374,12 +396,11 @@ def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
     log_probs_V = experts[0][0]
     if item.cursor.mixture is not None:
         # The target is any: only the distribution is wanted, and the weights are as they were.
-        mixed, _ = _follow(item.cursor.mixture, experts, (0,), top=1)
+        mixed, _ = _follow(item.cursor.mixture, experts, (0,), whole=True)
         log_probs_V = np.full_like(log_probs_V, np.nan)
         if mixed.read and mixed.log_probs_TV is not None:
             log_probs_V = mixed.log_probs_TV[0]
-    states = np.stack([read.states_2U for read in reads])
-    return NextToken(log_probs_V, experts, states, item.cursor, item.reader)
+    return NextToken(log_probs_V, experts, reads, item.cursor, item.reader)
 
 
 # ---- learning ---------------------------------------------------------------------------------------------
@@ -396,15 +417,20 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
     experts = chunk.state.expert_config
     scores = not chunk.learner.logprobs_only
     own, memory = read_TV[experts.mixed], chunk.state.memory
+    by_weights = by_memory = None
     if memory is not None:
-        recalled, memory = memory.mix(own, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
-        own = [*own, recalled]
-    mixed, mixture = _follow(chunk.state.mixture, own, chunk.ids, top=chunk.top, scores=scores)
+        recalled = memory.mix(own, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
+        own, memory = [*own, recalled.log_probs_TV], recalled.memory
+        by_weights = at_least_the_floor(recalled.weights_T)
+        by_memory = at_least_the_floor(_of_targets(recalled.log_probs_TV, chunk.ids))
+    whole = chunk.top > 0 or chunk.distributions
+    mixed, mixture = _follow(chunk.state.mixture, own, chunk.ids, whole=whole, scores=scores)
     state = replace(_after(chunk, reads, mixture), memory=memory)
     observed = ObservedChunk(
         state=state,
-        scores=_columns(mixed, chunk.top),
+        scores=replace(_columns(mixed, chunk.top), weights_logprobs=by_weights, memory_logprobs=by_memory),
         static_logprobs=at_least_the_floor(own_TR[:, 0]) if experts.static else None,
+        log_probs_TV=_distributions(chunk.state.mixture, own, mixed) if chunk.distributions else None,
     )
     if not chunk.learns:
         return observed
@@ -415,7 +441,7 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
 
 
 def _after(chunk: ObserveChunk, reads: Sequence[Read], mixture: MixtureState | None) -> AdaptedState:
-    now = Cursor(np.stack([read.states_2U for read in reads]), chunk.ids[-1])
+    now = Cursor(_states(reads), chunk.ids[-1])
     before, ends = chunk.state, chunk.ends
     return replace(
         before,
@@ -468,7 +494,7 @@ def _observe_again(chunk: ObserveChunk, broken: Sequence[bool]) -> ObservedChunk
         state = restart(chunk.learner, chunk.state, rows, must_help=True)
     except NonFiniteState as error:
         return error
-    (result,) = run_batch([replace(chunk, state=state)])
+    (result,) = run_batch([replace(chunk, state=state, reads=())])
     if not isinstance(result, ObservedChunk):
         return result if isinstance(result, NonFiniteState) else NonFiniteState(str(result))
     return replace(result, guards=("restarted",) * sum(rows) + result.guards)

@@ -204,14 +204,6 @@ def _records_of_file(settings: Settings) -> list[KeyRecord]:
     return records
 
 
-def principal_of(scope: Scope) -> Principal:
-    """Give whom the auth layer let in."""
-    principal = scope[PRINCIPAL]
-    if not isinstance(principal, Principal):
-        raise TypeError("the request did not pass the auth layer")
-    return principal
-
-
 class FailedLogins:
     """Wrong keys, counted by the address they come from: `burst` at once, and one more a second.
 
@@ -272,10 +264,11 @@ class AuthLayer:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        trace = trace_of(scope)
+        trace, path = trace_of(scope), scope["path"]
         try:
-            principal = self._admit(scope)
-            _check_path(scope["path"])
+            principal = self._admit(scope, path)
+            if not path.isprintable():  # with a line end behind it a path would match
+                raise NotFound("there is no such route")
         except ServerError as error:
             await answer(error, trace)(scope, receive, send)
             return
@@ -283,14 +276,16 @@ class AuthLayer:
         trace.tenant, trace.key_id = principal.tenant or None, principal.key_id
         await self._app(scope, receive, send)
 
-    def _admit(self, scope: Scope) -> Principal:
-        if _is_open(scope["path"]) and scope.get("method") in {"GET", "HEAD"}:
+    def _admit(self, scope: Scope, path: str) -> Principal:
+        """Give who asks. Health, and files without data, may be read without a key, spelt exactly so."""
+        if (path in OPEN_PATHS or path in page_files()) and scope.get("method") in {"GET", "HEAD"}:
             return NOBODY
         headers = Headers(scope=scope)
         if self._ring is None:
             return self._admit_local(headers)
-        principal = self._identify(self._ring, _bearer(scope, headers), _address(scope))
-        principal.require(*_needed(scope["path"]))
+        client = scope.get("client")  # of a proxy that is trusted, what it says
+        principal = self._identify(self._ring, _bearer(scope, headers), str(client[0]) if client else "")
+        principal.require(*_needed(path))
         if principal.requests is not None:
             principal.requests.take()
         return principal
@@ -304,23 +299,15 @@ class AuthLayer:
         return principal
 
     def _admit_local(self, headers: Headers) -> Principal:
+        """Let in the user of this machine, but no other web page: it may neither read nor change anything."""
         name = _host_name(headers.get("host", ""))
         if name != self._host and not is_loopback(name):
             raise Forbidden("without keys the server answers to this machine's own names only")
-        if not _from_own_page(headers):
+        origins = [_host_name(origin.partition("://")[2]) for origin in headers.getlist("origin")]
+        sites = headers.getlist("sec-fetch-site")
+        if not all(map(is_loopback, origins)) or not OWN_PAGES.issuperset(sites):
             raise Forbidden("without keys the server answers to no other web page")
         return LOCAL
-
-
-def _check_path(path: str) -> None:
-    """Raise NotFound for a path that no route has, but would match: with a line end behind it."""
-    if not path.isprintable():
-        raise NotFound("there is no such route")
-
-
-def _is_open(path: str) -> bool:
-    """Say whether a path, spelt exactly so, may be read without a key: health, and files without data."""
-    return path in OPEN_PATHS or path in page_files()
 
 
 def _needed(path: str) -> tuple[ScopeName, ...]:
@@ -337,19 +324,6 @@ def _bearer(scope: Scope, headers: Headers) -> bytes:
     if len(values) != 1 or not values[0].startswith("Bearer ") or len(values[0]) <= len("Bearer "):
         raise Unauthorized("send one header authorization: Bearer <key>")
     return values[0].removeprefix("Bearer ").encode("latin-1")
-
-
-def _address(scope: Scope) -> str:
-    """Give where the request comes from: of a proxy that is trusted, what it says."""
-    client = scope.get("client")
-    return str(client[0]) if client else ""
-
-
-def _from_own_page(headers: Headers) -> bool:
-    """Say whether no browser tells of another page: it may not read answers, and shall change nothing."""
-    origins = [_host_name(origin.partition("://")[2]) for origin in headers.getlist("origin")]
-    sites = headers.getlist("sec-fetch-site")
-    return all(map(is_loopback, origins)) and OWN_PAGES.issuperset(sites)
 
 
 def _host_name(host: str) -> str:

@@ -1,22 +1,28 @@
-"""Strict JSON bodies: what a lax parser would let pass is refused, and a long one is read in a thread.
+"""JSON in and out: strict bodies, encoded answers, both in a thread where they are long.
 
-One that is made to cost much is refused early: each part of a body becomes an object, and each part that is
-wrong could become an error of its own.
+What a lax parser would let pass is refused. A body that is made to cost much is refused early: each part of
+it becomes an object, and each part that is wrong could become an error of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final, Literal
 
 import jiter
+import orjson
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field
 
+from rlstm_server.api.problems import MEDIA_TYPE
 from rlstm_server.errors import InvalidJson, InvalidText, UnsupportedMediaType
+from rlstm_server.schemas.text import Timings
+from rlstm_server.schemas.wire import Answer, Unit, laid_out
 
 INLINE_BYTES: Final = 16_384
 """A smaller body is parsed at once; a larger one in a thread, so that other requests go on."""
@@ -26,6 +32,9 @@ MAX_PARTS: Final = 65_536
 
 MAX_FAULTS: Final = 16
 """So many faults of a body are told."""
+
+INLINE_TOKENS: Final = 512
+"""An answer about fewer tokens is encoded at once; a larger one in a thread."""
 
 _TO_NEXT_PART = re.compile(rb'(?s)(?:[^"\[{:]++|"(?:[^"\\]++|\\.)*+"?+)*+[\[{:]')
 _PLACE = re.compile(r"at line (\d+) column (\d+)$")
@@ -47,7 +56,17 @@ class StrictRoute(APIRoute):
             return value
 
         async def handle_strictly(request: Request) -> Response:
-            return await handle(await _read(request, read))
+            body = await request.body()
+            if body:
+                _check_declared(request)
+            scope: Any = request.scope
+            if "content-type" not in request.headers:  # one that sent no body at all is taken as JSON
+                scope = {**scope, "headers": [*scope["headers"], (b"content-type", b"application/json")]}
+            found = ReadRequest(scope, request.receive)
+            found._body = body or b"{}"
+            short = len(body) <= INLINE_BYTES
+            found.value = read(found._body) if short else await asyncio.to_thread(read, body)
+            return await handle(found)
 
         return handle_strictly
 
@@ -62,35 +81,14 @@ class ReadRequest(Request):
         return self.value
 
 
-async def _read(request: Request, read: Callable[[bytes], Any]) -> ReadRequest:
-    body = await request.body()
-    if body:
-        _check_media_type(request.headers.getlist("content-type"))
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise UnsupportedMediaType("send the body as it is, without content-encoding")
-    found = ReadRequest(_declared_as_json(request), request.receive)
-    found._body = body or b"{}"
-    if len(body) <= INLINE_BYTES:
-        found.value = read(found._body)
-    else:
-        found.value = await asyncio.to_thread(read, body)
-    return found
-
-
-def _declared_as_json(request: Request) -> Any:
-    """Give the request's scope; one that sent no body at all is treated as having sent JSON."""
-    if "content-type" in request.headers:
-        return request.scope
-    headers = [*request.scope["headers"], (b"content-type", b"application/json")]
-    return {**request.scope, "headers": headers}
-
-
-def _check_media_type(values: list[str]) -> None:
-    media_type, charset = _declared(values)
+def _check_declared(request: Request) -> None:
+    media_type, charset = _declared(request.headers.getlist("content-type"))
     if media_type != "application/json":
         raise UnsupportedMediaType("send the body with content-type: application/json")
     if charset not in {"utf-8", "utf8"}:
         raise UnsupportedMediaType("send the body as UTF-8")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMediaType("send the body as it is, without content-encoding")
 
 
 def check_octets(values: list[str]) -> None:
@@ -116,7 +114,8 @@ def parse_strictly(body: bytes) -> Any:
         InvalidJson: not JSON, NaN or Infinity, a key given twice, too deep, or of too many parts.
         InvalidText: a string holds a lone surrogate.
     """
-    _check_parts(body)
+    if sum(map(body.count, (b"[", b"{", b":"))) > MAX_PARTS:
+        _count_parts(body)
     try:
         return jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True)
     except ValueError as error:
@@ -137,10 +136,8 @@ def _refusal(reason: str) -> InvalidJson | InvalidText:
     return InvalidJson(f"the body is not {kind}{where}")
 
 
-def _check_parts(body: bytes) -> None:
+def _count_parts(body: bytes) -> None:
     """Count what opens an object or a list, or ends a field's name, outside of strings; makes nothing yet."""
-    if sum(map(body.count, (b"[", b"{", b":"))) <= MAX_PARTS:
-        return
     at = 0
     for _ in range(MAX_PARTS + 1):
         part = _TO_NEXT_PART.match(body, at)
@@ -148,3 +145,98 @@ def _check_parts(body: bytes) -> None:
             return
         at = part.end()
     raise InvalidJson(f"the body has more than {MAX_PARTS:,} objects, lists and fields")
+
+
+# ---- answers ----------------------------------------------------------------------------------------------
+
+
+async def respond(
+    answer: Answer | Callable[[], Mapping[str, Any]],
+    *,
+    unit: Unit = "nats",
+    tokens: int = 0,
+    timings: Timings | None = None,
+    version: int | None = None,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Write an answer about so many tokens, all its logarithms in this unit; or what a function makes."""
+    if isinstance(answer, Answer):
+        timings = getattr(answer, "timings", None)
+        body = await encode(partial(laid_out, answer, unit), tokens)
+    else:
+        body = await encode(answer, tokens)
+    response = Response(body, status_code=status, headers=headers, media_type="application/json")
+    if timings is not None:
+        parts = (("queue", timings.queue), ("compute", timings.compute), ("store", timings.store))
+        told = [f"{name};dur={seconds * 1000:.3f}" for name, seconds in parts]
+        response.headers["server-timing"] = ", ".join(told)
+    if version is not None:
+        response.headers["etag"] = f'"{version}"'
+    return response
+
+
+async def encode(build: Callable[[], Mapping[str, Any]], tokens: int) -> bytes:
+    """Build an answer and encode it."""
+    if tokens <= INLINE_TOKENS:
+        return orjson.dumps(build())
+    return await asyncio.to_thread(lambda: orjson.dumps(build()))
+
+
+# ---- in the OpenAPI document ------------------------------------------------------------------------------
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457). The last part of `type` names it for programs."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    applied: Literal["no", "yes", "unknown"] = Field(
+        description="Whether the change took effect. Of a request with a key it is `no` only where no earlier"
+        " one with that key can have done it; where it is `unknown`, a repeat with the same key tells."
+    )
+    request_id: str
+
+
+SCHEMAS: Final = "#/components/schemas/"
+
+PROBLEMS: Final[Mapping[int, str]] = {
+    400: "Not strict JSON; text that is no text; ids outside the vocabulary.",
+    401: "No key, or a wrong one.",
+    403: "The key may not do this.",
+    404: "Unknown, or somebody else's.",
+    408: "The request did not arrive in time, or its answer was not read in time.",
+    409: "The session, a name, a key or the server is in a state that forbids it; `type` says which.",
+    410: "Deleted or expired within the last 24 hours.",
+    412: "The session is at another version, which `version` tells.",
+    413: "Over a limit; both numbers are named.",
+    415: "The body is not declared as what the route reads.",
+    422: "A field is wrong, or the idempotency key was used with another body.",
+    426: "It is reached over a WebSocket, and this was none: a proxy may have made it a plain request.",
+    429: "Your quota is used up.",
+    500: "A fault of the server, logged with the request id; or the stored state cannot be used.",
+    503: "Overloaded, draining, or the store is down or full; or committed less durably than asked.",
+    504: "Whether it was applied is not known: repeat it with the same key.",
+}
+"""Every status of a problem document but that of a wrong method."""
+
+ALWAYS: Final = (401, 403, 408, 413, 429, 500, 503)
+BODY: Final = (400, 415, 422)
+SESSION: Final = (404, 409, 410, 412, 422, 504)
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Document what a route refuses with: these statuses, and those that any request may get.
+
+    A reference, since FastAPI would make a validator of its own for each status of each route.
+    """
+    listed, schema = sorted({*ALWAYS, *statuses}), {"$ref": SCHEMAS + Problem.__name__}
+    content = {MEDIA_TYPE: {"schema": schema}}
+    return {status: {"content": content, "description": PROBLEMS[status]} for status in listed}
+
+
+def answers(status: int, model: Any, *refusals: int) -> dict[int | str, dict[str, Any]]:
+    """Document what a route answers, and the statuses that it refuses with."""
+    return {status: {"model": model}, **problems(*refusals)}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import FastAPI
 from pydantic import Field, RootModel, TypeAdapter
 
-from rlstm_server.api.answers import SCHEMAS, Problem
+from rlstm_server.api.bodies import SCHEMAS, Problem
 from rlstm_server.api.limits import OPEN_PATHS
 from rlstm_server.api.tracing import face_of
 from rlstm_server.schemas.generation import EndEvent, TokenEvent

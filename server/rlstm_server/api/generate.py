@@ -8,9 +8,8 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from rlstm_server.api.answers import BODY, problems
-from rlstm_server.api.answers import respond as respond_whole
-from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.bodies import BODY, StrictRoute, problems
+from rlstm_server.api.bodies import respond as respond_whole
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.document import event_schema
 from rlstm_server.api.events import TOKEN_NUMBERS, NamedEvents, Texts, open_stream, take_in
@@ -25,7 +24,7 @@ from rlstm_server.schemas.generation import (
     Usage,
 )
 from rlstm_server.schemas.text import EngineIdentity
-from rlstm_server.schemas.wire import Call, laid_out
+from rlstm_server.schemas.wire import laid_out
 
 
 async def generate(body: GenerateRequest, context: ContextDep) -> Response:
@@ -36,7 +35,7 @@ async def generate(body: GenerateRequest, context: ContextDep) -> Response:
     if not body.stream:
         context.held.expect((1 + TOKEN_NUMBERS) * tokens)
     identity = context.engine.models.named(body.model).identity
-    events = context.engine.generate(body.by(Call(caller=context.caller)))
+    events = context.engine.generate(body.by(context.call))
     return await respond(events, body, context, identity)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlstm_server.api.problems import answer
-from rlstm_server.api.tracing import Trace, trace_of
+from rlstm_server.api.tracing import trace_of
 from rlstm_server.errors import BodyTooLarge, InvalidField, Overloaded, ReceiveTimeout, ServerError
 from rlstm_server.settings import MEMORY_SHARE, NUMBER_BYTES, Limits
 
@@ -39,11 +39,11 @@ class Memory:
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes, self._taken_bytes = size_bytes, 0
-        self._tenants: dict[str, int] = {}
+        self._tenants = Counter[str]()
 
     def take(self, tenant: str, count: int) -> None:
         """Take some more. Raises Overloaded where there is none."""
-        own = self._tenants.get(tenant, 0) + count
+        own = self._tenants[tenant] + count
         if self._taken_bytes + count > self._size_bytes or own > MEMORY_SHARE * self._size_bytes:
             raise Overloaded(
                 "there is no memory for this request: too many large ones at once", retry_after=1
@@ -71,134 +71,61 @@ class ReceivingLayer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = scope[HELD] = Held(self._limits, self._memory, trace_of(scope).tenant)
+        exchange = scope[HELD] = Exchange(self._limits, self._memory, scope, receive, send)
         try:
-            await self._take_in(body, scope, receive, send)
-        finally:
-            body.release()
-
-    async def _take_in(self, body: Held, scope: Scope, receive: Receive, send: Send) -> None:
-        trace = trace_of(scope)
-        try:
-            content = await body.receive(scope, receive)
-        except ServerError as error:
-            late = isinstance(error, ReceiveTimeout)
-            await self._refuse(answer(error, trace), receive, send, seconds=0 if late else PASS_OVER_SECONDS)
-            return
-        if content is None:
-            trace.cancelled = True
-            return
-        await _Exchange(content, receive, send, trace).run(self._app, scope)
-
-    async def _refuse(self, response: Response, receive: Receive, send: Send, *, seconds: float) -> None:
-        """Answer, pass over some more of the body, and close.
-
-        Most clients read an answer when they have sent all; closed before, they would hear of a broken
-        connection only.
-        """
-        response.headers["connection"] = "close"
-        headers = response.raw_headers
-        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
-        await send({"type": "http.response.body", "body": response.body, "more_body": True})
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await _pass_over(receive, PASS_OVER_BODIES * self._limits.body_bytes)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await exchange.run(self._app)
+        finally:  # nobody reads the body any more, and the answer is sent
+            self._memory.give(exchange.tenant, exchange.taken_bytes)
 
 
-async def _pass_over(receive: Receive, count: int) -> None:
-    """Receive so many bytes and forget them, if there are so many."""
-    while count > 0:
-        message = await receive()
-        if message["type"] == "http.disconnect" or not message.get("more_body", False):
-            return
-        count -= len(message.get("body", b""))
+class Exchange:
+    """One request and its answer: the body, counted and timed, the watch over its client, and the memory.
 
-
-class Held:
-    """The memory that one request holds until it is released: its body, counted and timed, and its answer.
-
-    Whoever is of no tenant gets none: what is open takes no body.
+    It holds the memory of its body, and what a handler takes for its answer, until it is over. Whoever is of
+    no tenant gets none: what is open takes no body.
     """
 
-    def __init__(self, limits: Limits, memory: Memory, tenant: str | None) -> None:
-        self._limits, self._memory, self._tenant = limits, memory, tenant or ""
-        self._largest_bytes = limits.body_bytes if tenant else 0
-        self._taken_bytes = 0
-
-    async def receive(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Give the body; None where the client left before its end.
-
-        Raises InvalidField, TooLarge, Overloaded, ReceiveTimeout.
-        """
-        if scope["path"] == IMPORT_PATH:
-            self._largest_bytes = self._limits.import_bytes
-        headers = Headers(scope=scope)
-        declared = headers.get("content-length", "0")
-        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may believe the other
-            raise InvalidField("content-length", "content-length: not beside transfer-encoding")
-        if declared.isdecimal():
-            self._check_size(int(declared[:MOST_DIGITS]))
-        try:
-            async with asyncio.timeout(self._limits.receive_seconds):
-                return await self._whole(receive)
-        except TimeoutError:
-            raise ReceiveTimeout(
-                f"the request took longer than {self._limits.receive_seconds:g} s to arrive"
-            ) from None
+    def __init__(self, limits: Limits, memory: Memory, scope: Scope, receive: Receive, send: Send) -> None:
+        self._limits, self._memory, self._scope = limits, memory, scope
+        self._receive, self._send, self._trace = receive, send, trace_of(scope)
+        self.tenant, self.taken_bytes = self._trace.tenant or "", 0
+        self._body: bytes | None = None
+        self._left = asyncio.Event()
+        self._answered = False
 
     def expect(self, numbers: int) -> None:
         """Take memory for an answer of so many numbers. Raises Overloaded."""
         self.take(numbers * NUMBER_BYTES)
-
-    def take(self, size: int) -> None:
-        """Take memory of so many bytes. Raises Overloaded."""
-        self._memory.take(self._tenant, size)
-        self._taken_bytes += size
 
     def expect_file(self, size: int) -> None:
         """Take memory for a file that is read from memory, at most all that one tenant may have.
 
         Raises Overloaded.
         """
-        self.take(min(size, int(MEMORY_SHARE * self._limits.requests_bytes) - self._taken_bytes))
+        self.take(min(size, int(MEMORY_SHARE * self._limits.requests_bytes) - self.taken_bytes))
 
-    def release(self) -> None:
-        """Give everything back: nobody reads the body any more, and the answer is sent."""
-        if self._taken_bytes:
-            self._memory.give(self._tenant, self._taken_bytes)
-            self._taken_bytes = 0
+    def take(self, size: int) -> None:
+        """Take memory of so many bytes. Raises Overloaded."""
+        self._memory.take(self.tenant, size)
+        self.taken_bytes += size
 
-    async def _whole(self, receive: Receive) -> bytes | None:
-        parts = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            part = message.get("body", b"")
-            self._check_size(len(parts) + len(part))
-            if part:
-                self.take(len(part))
-                parts += part
-            if not message.get("more_body", False):
-                return bytes(parts)
-
-    def _check_size(self, size: int) -> None:
-        if size > self._largest_bytes:
-            raise BodyTooLarge(size, self._largest_bytes)
-
-
-class _Exchange:
-    """One request whose body is here: its answer, and the watch over its client."""
-
-    def __init__(self, body: bytes, receive: Receive, send: Send, trace: Trace) -> None:
-        self._body: bytes | None = body
-        self._receive, self._send, self._trace = receive, send, trace
-        self._left = asyncio.Event()
-        self._answered = False
-
-    async def run(self, app: ASGIApp, scope: Scope) -> None:
-        work = asyncio.ensure_future(app(scope, self.receive, self.send))
+    async def run(self, app: ASGIApp) -> None:
+        """Receive the body, and let the application answer as long as the client is there."""
+        try:
+            async with asyncio.timeout(self._limits.receive_seconds):
+                self._body = await self._received()
+        except TimeoutError:
+            seconds = self._limits.receive_seconds
+            late = ReceiveTimeout(f"the request took longer than {seconds:g} s to arrive")
+            await self._refuse(late, seconds=0)
+            return
+        except ServerError as error:
+            await self._refuse(error, seconds=PASS_OVER_SECONDS)
+            return
+        if self._body is None:
+            self._trace.cancelled = True
+            return
+        work = asyncio.ensure_future(app(self._scope, self._give_body, self._answer))
         watch = asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -213,7 +140,52 @@ class _Exchange:
         if not work.cancelled():
             work.result()
 
-    async def receive(self) -> Message:
+    async def _received(self) -> bytes | None:
+        """Give the body; None where the client left before its end.
+
+        Raises InvalidField, BodyTooLarge, Overloaded.
+        """
+        largest = self._limits.body_bytes if self.tenant else 0
+        if self._scope["path"] == IMPORT_PATH:
+            largest = self._limits.import_bytes
+        headers = Headers(scope=self._scope)
+        declared = headers.get("content-length", "0")
+        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy may believe the other
+            raise InvalidField("content-length", "content-length: not beside transfer-encoding")
+        if declared.isdecimal() and (size := int(declared[:MOST_DIGITS])) > largest:
+            raise BodyTooLarge(size, largest)
+        parts = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return None
+            part = message.get("body", b"")
+            if (size := len(parts) + len(part)) > largest:
+                raise BodyTooLarge(size, largest)
+            if part:
+                self.take(len(part))
+                parts += part
+            if not message.get("more_body", False):
+                return bytes(parts)
+
+    async def _refuse(self, error: ServerError, *, seconds: float) -> None:
+        """Answer, pass over some more of the body, and close.
+
+        Most clients read an answer when they have sent all; closed before, they would hear of a broken
+        connection only.
+        """
+        response, send = answer(error, self._trace), self._send
+        response.headers["connection"] = "close"
+        headers = response.raw_headers
+        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body, "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await _pass_over(self._receive, PASS_OVER_BODIES * self._limits.body_bytes)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _give_body(self) -> Message:
+        """What the application receives: the body at once, and then that the client has left."""
         if self._body is not None:
             message: Message = {"type": "http.request", "body": self._body, "more_body": False}
             self._body = None
@@ -221,20 +193,28 @@ class _Exchange:
         await self._left.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, message: Message) -> None:
-        if message["type"] != "http.response.body":
-            await self._send(message)
-            return
-        body = message.get("body", b"")
-        while len(body) > PIECE_BYTES:
-            await self._send({**message, "body": bytes(body[:PIECE_BYTES]), "more_body": True})
-            body = memoryview(body)[PIECE_BYTES:]
-        if not message.get("more_body", False):
-            self._answered = True
-        await self._send({**message, "body": bytes(body)})
+    async def _answer(self, message: Message) -> None:
+        """Send on what the application sends, a large body in pieces."""
+        if message["type"] == "http.response.body":
+            body = message.get("body", b"")
+            while len(body) > PIECE_BYTES:
+                await self._send({**message, "body": bytes(body[:PIECE_BYTES]), "more_body": True})
+                body = memoryview(body)[PIECE_BYTES:]
+            self._answered = self._answered or not message.get("more_body", False)
+            message = {**message, "body": bytes(body)}
+        await self._send(message)
 
     async def _watch(self) -> None:
         """Return when the client has left; a server also says so after the whole answer."""
         while (await self._receive())["type"] != "http.disconnect":
             continue
         self._left.set()
+
+
+async def _pass_over(receive: Receive, count: int) -> None:
+    """Receive so many bytes and forget them, if there are so many."""
+    while count > 0:
+        message = await receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            return
+        count -= len(message.get("body", b""))

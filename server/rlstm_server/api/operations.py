@@ -6,7 +6,7 @@ import asyncio
 
 from fastapi import APIRouter, Response
 
-from rlstm_server.api.answers import problems, respond
+from rlstm_server.api.bodies import problems, respond
 from rlstm_server.api.dependencies import ContextDep
 
 

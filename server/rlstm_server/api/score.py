@@ -16,12 +16,11 @@ import numpy as np
 from fastapi import APIRouter, Response
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.api.answers import BODY, answers, respond
-from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.bodies import BODY, StrictRoute, answers, respond
 from rlstm_server.api.dependencies import ContextDep
 from rlstm_server.errors import TooLarge
 from rlstm_server.schemas.text import Columns, ItemScores, ScoreAnswer, ScoreRequest, WordScore
-from rlstm_server.schemas.wire import FACTORS, Call, laid_out
+from rlstm_server.schemas.wire import FACTORS, laid_out
 
 WORD: Final = re.compile(r"\s*\S+|\s+\Z")
 
@@ -30,7 +29,7 @@ async def score(body: ScoreRequest, context: ContextDep) -> Response:
     """Score texts. Log-probabilities are of the raw distribution: finite, at most 0, at least -9999 nats."""
     context.held.expect(_numbers(body, context.limits.score_numbers))
     vocab = context.engine.models.named(body.model).vocab
-    answer = await context.engine.score(body.by(Call(caller=context.caller)))
+    answer = await context.engine.score(body.by(context.call))
 
     def build() -> dict[str, Any]:
         items = tuple(_as_asked(item, body, vocab) for item in answer.items)
@@ -51,9 +50,9 @@ def _numbers(body: ScoreRequest, limit: int) -> int:
 def _as_asked(item: ItemScores, body: ScoreRequest, vocab: Vocab) -> ItemScores:
     """Add what was asked for besides, and leave out what was not."""
     words = word_scores(item.text, item.columns, FACTORS[body.unit]) if body.words and item.columns else None
-    if body.scores != "tokens" or item.columns is None:
-        return replace(item, columns=None, words=words)
-    return replace(item, bytes=byte_column(item.columns.ids, vocab), words=words)
+    columns = None if item.columns is None else item.columns.asked(body.scores)
+    spelled = None if columns is None else byte_column(columns.ids, vocab)
+    return replace(item, columns=columns, bytes=spelled, words=words)
 
 
 def word_scores(text: str, columns: Columns, factor: float) -> list[WordScore]:

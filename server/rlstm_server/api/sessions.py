@@ -6,18 +6,15 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request, Response
 
-from rlstm_server.api.answers import BODY, SESSION, answers, problems, respond
-from rlstm_server.api.bodies import StrictRoute, check_octets
+from rlstm_server.api.bodies import BODY, SESSION, StrictRoute, answers, check_octets, problems, respond
 from rlstm_server.api.dependencies import (
     AskingDep,
     ChangingDep,
     ContextDep,
     CopyingDep,
-    KeyDep,
     KeyedDep,
     MinVersion,
     ResumingDep,
-    SessionDep,
     SnapshotDep,
 )
 from rlstm_server.api.events import TOKEN_NUMBERS
@@ -73,9 +70,9 @@ TTLSeconds = Annotated[
 # ---- sessions ---------------------------------------------------------------------------------------------
 
 
-async def create(body: CreateSession, context: ContextDep, call: KeyedDep) -> Response:
+async def create(body: CreateSession, context: KeyedDep) -> Response:
     """Make a session; a first text is appended at once."""
-    return await _made(await context.engine.create_session(body.by(call)), body.unit)
+    return await _made(await context.engine.create_session(body.by(context.call)), body.unit)
 
 
 async def listing(
@@ -88,60 +85,60 @@ async def listing(
     if name is not None and cursor is not None:
         raise InvalidField("cursor", "cursor: there is one page of a name")
     context.held.take(limit * SESSION_BYTES)
-    page = await context.engine.list_sessions(context.caller.tenant, limit, cursor, name)
+    page = await context.engine.list_sessions(context.call.tenant, limit, cursor, name)
     return await respond(page, tokens=len(page.sessions))
 
 
-async def info(call: AskingDep, context: ContextDep, min_version: MinVersion = None) -> Response:
+async def info(context: AskingDep, min_version: MinVersion = None) -> Response:
     """Tell where a session stands and what learning has saved it."""
-    found = await context.engine.session_info(call.caller.tenant, call.session, min_version)
+    found = await context.engine.session_info(context.call.tenant, context.call.session, min_version)
     return await respond(found, version=found.version)
 
 
-async def note(call: AskingDep, context: ContextDep, min_version: MinVersion = None) -> Response:
+async def note(context: AskingDep, min_version: MinVersion = None) -> Response:
     """Give the newest note."""
-    found = await context.engine.session_note(call.caller.tenant, call.session, min_version)
+    found = await context.engine.session_note(context.call.tenant, context.call.session, min_version)
     return await respond(found, version=found.version)
 
 
-async def update(body: UpdateRequest, context: ContextDep, call: ChangingDep) -> Response:
+async def update(body: UpdateRequest, context: ChangingDep) -> Response:
     """Change the time to live, the metadata, or whether appends may learn."""
-    return await _changed(await context.engine.update(body.by(call)))
+    return await _changed(await context.engine.update(body.by(context.call)))
 
 
-async def append(body: AppendRequest, context: ContextDep, call: ChangingDep) -> Response:
+async def append(body: AppendRequest, context: ChangingDep) -> Response:
     """Score this text with the weights as they are, then learn from it."""
-    if body.scores == "tokens":
+    if body.scores in ("tokens", "parts"):
         context.held.expect(len(body.tokens or ()) + len((body.text or "").encode()))
-    answer = await context.engine.append(body.by(call))
+    answer = await context.engine.append(body.by(context.call))
     return await respond(answer, unit=body.unit, tokens=answer.length, version=answer.version)
 
 
-async def score(body: CandidatesRequest, context: ContextDep, call: AskingDep) -> Response:
+async def score(body: CandidatesRequest, context: AskingDep) -> Response:
     """Rank continuations against the session as it is; nothing changes."""
-    answer = await context.engine.score_candidates(body.by(call))
+    answer = await context.engine.score_candidates(body.by(context.call))
     return await respond(answer, unit=body.unit, tokens=len(answer.candidates), version=answer.version)
 
 
-async def generate(body: SessionGenerate, context: ContextDep, call: ResumingDep) -> Response:
+async def generate(body: SessionGenerate, context: ResumingDep) -> Response:
     """Continue the session's text with its own weights; keep it in the session where asked."""
-    if call.after is not None and not body.stream:
+    if context.call.after is not None and not body.stream:
         raise InvalidField("last-event-id", "last-event-id: needs stream")
     context.trace.changes = body.commit
     if not body.stream:
         context.held.expect((1 + TOKEN_NUMBERS) * body.max_tokens)
-    events = context.engine.generate_in_session(body.by(call))
+    events = context.engine.generate_in_session(body.by(context.call))
     return await respond_events(events, body, context)
 
 
-async def reset(body: ResetRequest, context: ContextDep, call: ChangingDep) -> Response:
+async def reset(body: ResetRequest, context: ChangingDep) -> Response:
     """Forget the fast weights, the recurrent state, or both."""
-    return await _changed(await context.engine.reset(body.by(call)))
+    return await _changed(await context.engine.reset(body.by(context.call)))
 
 
-async def delete(call: AskingDep, context: ContextDep) -> Response:
+async def delete(context: AskingDep) -> Response:
     """End a session for good. Repeating it is harmless."""
-    await context.engine.delete(call.caller.tenant, call.session)
+    await context.engine.delete(context.call.tenant, context.call.session)
     return Response(status_code=204)
 
 
@@ -163,43 +160,43 @@ async def _made(made: CreatedSession, unit: Unit = "nats") -> Response:
 # ---- snapshots --------------------------------------------------------------------------------------------
 
 
-async def take(body: SnapshotRequest, context: ContextDep, call: ChangingDep) -> Response:
+async def take(body: SnapshotRequest, context: ChangingDep) -> Response:
     """Give the present version a name to go back to. No version is made."""
-    taken = await context.engine.take_snapshot(body.by(call))
+    taken = await context.engine.take_snapshot(body.by(context.call))
     return await respond(taken, version=taken.snapshot.version, status=201)
 
 
-async def list_snapshots(call: AskingDep, context: ContextDep, min_version: MinVersion = None) -> Response:
+async def list_snapshots(context: AskingDep, min_version: MinVersion = None) -> Response:
     """List a session's named snapshots, oldest version first."""
-    found = await context.engine.list_snapshots(call.caller.tenant, call.session, min_version)
+    found = await context.engine.list_snapshots(context.call.tenant, context.call.session, min_version)
     return await respond(SnapshotPage(snapshots=found), tokens=len(found))
 
 
-async def drop(call: AskingDep, snapshot: SnapshotDep, context: ContextDep) -> Response:
+async def drop(context: AskingDep, snapshot: SnapshotDep) -> Response:
     """Remove a named snapshot. Repeating it is harmless."""
-    await context.engine.drop_snapshot(call.caller.tenant, call.session, snapshot)
+    await context.engine.drop_snapshot(context.call.tenant, context.call.session, snapshot)
     return Response(status_code=204)
 
 
-async def restore(body: RestoreRequest, context: ContextDep, call: ChangingDep) -> Response:
+async def restore(body: RestoreRequest, context: ChangingDep) -> Response:
     """Go back to a named snapshot: state, position and totals are as they were then, the version is new."""
-    return await _changed(await context.engine.restore(body.by(call)))
+    return await _changed(await context.engine.restore(body.by(context.call)))
 
 
 # ---- forks and files --------------------------------------------------------------------------------------
 
 
-async def fork(body: ForkRequest, context: ContextDep, call: CopyingDep) -> Response:
+async def fork(body: ForkRequest, context: CopyingDep) -> Response:
     """Make an independent copy of a session, as it is or as it was at a named snapshot."""
-    return await _made(await context.engine.fork(body.by(call)))
+    return await _made(await context.engine.fork(body.by(context.call)))
 
 
-async def export(context: ContextDep, session: SessionDep, min_version: MinVersion = None) -> Response:
+async def export(context: AskingDep, min_version: MinVersion = None) -> Response:
     """Give the session as a safetensors file, which can be imported again where its model is served."""
-    exported = await context.engine.export(context.caller, session, min_version)
+    exported = await context.engine.export(context.call, min_version)
     context.held.expect_file(len(exported.data))
     headers = {
-        "content-disposition": f'attachment; filename="{session}.rlstm"',
+        "content-disposition": f'attachment; filename="{exported.session}.rlstm"',
         "etag": f'"{exported.version}"',
     }
     return Response(exported.data, headers=headers, media_type=OCTETS)
@@ -207,16 +204,13 @@ async def export(context: ContextDep, session: SessionDep, min_version: MinVersi
 
 async def import_session(
     request: Request,
-    context: ContextDep,
-    key: KeyDep,
+    context: KeyedDep,
     name: NewName = None,
     ttl_seconds: TTLSeconds = None,
 ) -> Response:
     """Make a session of an exported file; it gets an id of its own."""
     check_octets(request.headers.getlist("content-type"))
-    asked = ImportRequest(
-        caller=context.caller, data=await request.body(), name=name, ttl_seconds=ttl_seconds, key=key
-    )
+    asked = ImportRequest(call=context.call, data=await request.body(), name=name, ttl_seconds=ttl_seconds)
     return await _made(await context.engine.import_session(asked))
 
 

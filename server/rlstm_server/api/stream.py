@@ -20,19 +20,17 @@ from pydantic import Field, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rlstm_server.api import problems
-from rlstm_server.api.answers import encode
-from rlstm_server.api.answers import problems as refusals
-from rlstm_server.api.bodies import parse_strictly
-from rlstm_server.api.dependencies import AskingDep, ContextDep, RequestContext
+from rlstm_server.api.bodies import encode, parse_strictly
+from rlstm_server.api.bodies import problems as refusals
+from rlstm_server.api.dependencies import AskingDep, RequestContext
 from rlstm_server.api.document import ReadyFrame, ScoresFrame, frame_schema
-from rlstm_server.api.tracing import SESSION_ID, trace_of
+from rlstm_server.api.tracing import trace_of
 from rlstm_server.errors import (
     Conflict,
     InFlight,
     InternalError,
     InvalidField,
     InvalidJson,
-    NotFound,
     Overloaded,
     RateLimited,
     ServerError,
@@ -40,7 +38,7 @@ from rlstm_server.errors import (
     UpgradeRequired,
 )
 from rlstm_server.schemas.sessions import AppendAnswer, AppendRequest, Frame, ScoresField
-from rlstm_server.schemas.wire import Call, Strict, UnitField, laid_out
+from rlstm_server.schemas.wire import Strict, UnitField, laid_out
 
 PROTOCOL: Final = "rlstm.v1"
 """The subprotocol that is spoken; the key may come as another one, `bearer.<key>`."""
@@ -79,16 +77,16 @@ Schema = TypeVar("Schema", bound=Strict)
 class TextStream:
     """One connection: reads a frame, appends it, acknowledges it."""
 
-    def __init__(self, socket: WebSocket, session: str, asked: Asked) -> None:
-        self._socket, self._asked, self._context = socket, asked, RequestContext(socket)
-        self._call = Call(caller=self._context.caller, session=session)
+    def __init__(self, socket: WebSocket, context: RequestContext, asked: Asked) -> None:
+        self._socket, self._asked, self._context = socket, asked, context
+        self._call = context.call
         self._name = asked.stream or secrets.token_hex(16)
-        self._trace, self._engine = self._context.trace, self._context.engine
+        self._trace, self._engine = context.trace, context.engine
         self._last: int | None = None
 
     async def run(self) -> None:
         """Serve the connection to its end; what went wrong is told before it is closed."""
-        info = await self._engine.session_info(self._call.caller.tenant, self._call.session)
+        info = await self._engine.session_info(self._call.tenant, self._call.session)
         await self._socket.accept(PROTOCOL if PROTOCOL in self._socket.scope["subprotocols"] else None)
         self._trace.keyed = True  # a frame may have been sent before
         seq: int | None = None
@@ -186,18 +184,14 @@ def _read(schema: type[Schema], value: object) -> Schema:
 
 async def stream(socket: WebSocket) -> None:
     """Take continuous text: frames up, acknowledgements with scores down."""
-    trace, session = trace_of(socket.scope), socket.path_params["session_id"]
     try:
-        if not SESSION_ID.fullmatch(session):
-            raise NotFound
-        trace.session_id = session
-        asked = _read(Asked, dict(socket.query_params))
-        await TextStream(socket, session, asked).run()
+        context = RequestContext(socket, socket.path_params["session_id"])
+        await TextStream(socket, context, _read(Asked, dict(socket.query_params))).run()
     except ServerError as error:
-        await socket.send_denial_response(problems.answer(error, trace))
+        await socket.send_denial_response(problems.answer(error, trace_of(socket.scope)))
 
 
-async def answer_plainly(call: AskingDep, context: ContextDep, asked: Annotated[Asked, Query()]) -> NoReturn:
+async def answer_plainly(context: AskingDep, asked: Annotated[Asked, Query()]) -> NoReturn:
     """Continuous text over a WebSocket of the subprotocol `rlstm.v1`: frames up, acknowledgements down.
 
     Each frame is appended, the next when the one before is acknowledged. A frame that is sent again under the
@@ -205,7 +199,7 @@ async def answer_plainly(call: AskingDep, context: ContextDep, asked: Annotated[
     `bearer.<key>`. A request that is no WebSocket is refused as that would be, or else with 426: browsers do
     not tell why a WebSocket was refused.
     """
-    await context.engine.session_info(call.caller.tenant, call.session)
+    await context.engine.session_info(context.call.tenant, context.call.session)
     raise UpgradeRequired("ask for a WebSocket here; if that was done, a proxy did not pass it on")
 
 

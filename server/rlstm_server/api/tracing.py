@@ -1,23 +1,32 @@
-"""The outermost layer: each request gets an id, its headers, a line in the log and a place in the metrics."""
+"""The outermost layer: each request gets an id, its headers, a line in the log and a place in the metrics.
+
+Of a change the line says who, what, and what came of it. A call that was refused at the door is a change too:
+what it asked for is read off its path. Lines never hold text, metadata, names or keys: an API key and an
+idempotency key appear as the first digits of their digests. Changes are lines of the audit log, which is part
+of the other one unless it has a file of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import logging
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Final, Literal
 
-from opentelemetry.trace import get_current_span
+from opentelemetry.trace import format_trace_id, get_current_span
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute, compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlstm_server.errors import InternalError, Rejection, ServerError
-from rlstm_server.metrics import Metrics, Outcome
+from rlstm_server.logs import AUDIT, LOGGER
+from rlstm_server.metrics import OTHER, Metrics, Outcome
 from rlstm_server.telemetry import REQUEST_ID as SPAN_REQUEST_ID
 from rlstm_server.telemetry import SESSION_ID as SPAN_SESSION_ID
 
@@ -31,6 +40,37 @@ Face = Literal["native", "openai"]
 
 WEBSOCKET = "WS"
 """What stands for a method in the name of an endpoint that takes a WebSocket."""
+
+SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+READING: Final = frozenset(
+    {
+        "POST /score",
+        "POST /generate",
+        "POST /sessions/{session_id}/score",
+        "POST /v1/completions",
+        "POST /v1/engines/{model_id}/logprob",
+        "POST /tokenize",
+        "POST /detokenize",
+    }
+)
+"""Routes that change nothing, though their method could. Any other is written down, new ones included."""
+
+ONE_VERSION: Final = frozenset(
+    {
+        "PATCH /sessions/{session_id}",
+        "POST /sessions/{session_id}/append",
+        "POST /sessions/{session_id}/reset",
+        "POST /sessions/{session_id}/restore",
+    }
+)
+"""Routes that make exactly one version, so that the one before is known."""
+
+QUIET: Final = frozenset({"GET /health/live", "GET /health/ready", "GET /metrics"})
+"""Endpoints that machines poll: their successes are logged at debug level only."""
+
+DIGEST_DIGITS: Final = 16
+
+requests, audit = logging.getLogger(f"{LOGGER}.requests"), logging.getLogger(AUDIT)
 
 STARTS = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
 SWITCHED = 101
@@ -92,9 +132,6 @@ class Trace:
 Respond = Callable[[ServerError, str, Face], Response]
 """Writes an error as a response: for the request of this id, in these words."""
 
-Finished = Callable[[Trace, Scope, float], None]
-"""Is told of every request that is over, and of the seconds that it took."""
-
 
 def trace_of(scope: Scope) -> Trace:
     """Give the trace of the request that `scope` belongs to."""
@@ -146,8 +183,8 @@ def face_of(path: str) -> Face:
 class TracingLayer:
     """Traces every request, a WebSocket to its end; an exception that nobody answered becomes a fixed 500."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, respond: Respond, finished: Finished) -> None:
-        self._app, self._metrics, self._respond, self._finished = app, metrics, respond, finished
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, respond: Respond, endpoints: Endpoints) -> None:
+        self._app, self._metrics, self._respond, self._endpoints = app, metrics, respond, endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -155,19 +192,16 @@ class TracingLayer:
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope)
+        request_id = given.get("x-request-id", "")
         trace = scope[KEY] = Trace(
-            request_id=_request_id(given),
+            request_id=request_id if REQUEST_ID.fullmatch(request_id) else secrets.token_hex(16),
             face=face_of(scope["path"]),
             keyed="idempotency-key" in given,
         )
 
         async def send_traced(message: Message) -> None:
             if message["type"] in STARTS:
-                trace.status = message.get("status", SWITCHED)
-                _describe_span(trace)
-                headers = MutableHeaders(scope=message)
-                _read_headers(headers, trace)
-                _add_headers(headers, trace)
+                _begin_answer(message, trace)
             await send(message)
 
         try:
@@ -185,35 +219,65 @@ class TracingLayer:
             self._finish(trace, scope)
 
     def _finish(self, trace: Trace, scope: Scope) -> None:
-        seconds = time.perf_counter() - trace.started
-        self._metrics.request_finished(endpoint_of(scope), trace.outcome, seconds)
+        """Count a request that is over, and write its line."""
+        seconds, endpoint, outcome = time.perf_counter() - trace.started, endpoint_of(scope), trace.outcome
+        self._metrics.request_finished(endpoint, outcome, seconds)
         if trace.rejection is not None:
             self._metrics.rejected.labels(trace.rejection).inc()
-        self._finished(trace, scope, seconds)
+        span = get_current_span().get_span_context()
+        line = {
+            "request_id": trace.request_id,
+            "trace_id": format_trace_id(span.trace_id) if span.is_valid else None,
+            "tenant": trace.tenant,
+            "endpoint": endpoint or OTHER,
+            "session_id": trace.session_id,
+            "status": trace.status,
+            "seconds": round(seconds, 6),
+            "outcome": outcome,
+            "code": trace.problem,
+        }
+        level = logging.DEBUG if endpoint in QUIET and outcome == "ok" else logging.INFO
+        level = logging.ERROR if trace.fault else level
+        change = self._change(trace, scope, endpoint)
+        if change is not None:
+            audit.log(max(level, logging.INFO), "change", extra=line | change, exc_info=trace.fault)
+        if change is None or audit.handlers:
+            requests.log(level, "request", extra=line, exc_info=trace.fault)
+
+    def _change(self, trace: Trace, scope: Scope, endpoint: str | None) -> dict[str, Any] | None:
+        """What is said besides of a call that may change something; None of any other."""
+        session = trace.session_id or trace.made
+        if endpoint is None:
+            endpoint, session = self._endpoints.asked_for(scope)
+        if endpoint is None or scope.get("method") in SAFE or endpoint in READING or not trace.changes:
+            return None
+        key = Headers(scope=scope).get("idempotency-key")
+        return {
+            "endpoint": endpoint,
+            "session_id": session,
+            "key_id": trace.key_id,
+            "made": trace.made,
+            "version_before": trace.version - 1 if trace.version and endpoint in ONE_VERSION else None,
+            "version": trace.version,
+            "operation": None if key is None else hashlib.sha256(key.encode()).hexdigest()[:DIGEST_DIGITS],
+        }
 
 
-def _describe_span(trace: Trace) -> None:
-    """Say in the request's span, where there is one, which request and session it is."""
+def _begin_answer(message: Message, trace: Trace) -> None:
+    """Add headers to an answer, name the request in its span, and learn what the answer tells of.
+
+    That is the session that it made, and the version of a session.
+    """
+    trace.status = message.get("status", SWITCHED)
     span = get_current_span()
     span.set_attribute(SPAN_REQUEST_ID, trace.request_id)
     if trace.session_id is not None:
         span.set_attribute(SPAN_SESSION_ID, trace.session_id)
-
-
-def _request_id(headers: Headers) -> str:
-    given = headers.get("x-request-id", "")
-    return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
-
-
-def _read_headers(headers: Headers, trace: Trace) -> None:
-    """Learn from an answer which session it made, and which version of a session it tells of."""
+    headers = MutableHeaders(scope=message)
     if made := MADE.fullmatch(headers.get("location", "")):
         trace.made = made[1]
     if tag := VERSION.fullmatch(headers.get("etag", "")):
         trace.version = int(tag[1])
-
-
-def _add_headers(headers: MutableHeaders, trace: Trace) -> None:
     headers["x-request-id"] = trace.request_id
     for name, value in SECURITY_HEADERS.items():
         headers.setdefault(name, value)

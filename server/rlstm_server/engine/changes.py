@@ -63,7 +63,7 @@ class Changes:
             stored = answers.read_append(done.summary, done.details)
             return replace(stored, replayed=True, expires_at=head.expires_at_ms / 1000, timings=task.timings)
 
-        with charging(request.caller.quota) as charge:
+        with charging(request.call.quota) as charge:
             return await self.sessions.enqueue(change.key, change.operation_id, work).wait()
 
     async def reset(self, request: ResetRequest) -> ChangeAnswer:
@@ -127,7 +127,7 @@ class Changes:
         **fields: Any,
     ) -> ChangeAnswer:
         """Commit a change that is answered with the session as it is then."""
-        change = _change(request, requests.request_digest(name, session=request.session, **fields))
+        change = _change(request, requests.request_digest(name, session=request.call.session, **fields))
 
         async def work(task: Task[ChangeAnswer]) -> ChangeAnswer:
             done = await self.sessions.change(task, change, plan)
@@ -153,11 +153,11 @@ class Changes:
 
 def _change(request: Request, body_hash: bytes) -> Change:
     return Change(
-        key=requests.session_key(request.caller.tenant, request.session),
-        operation_id=request.key or new_operation_id(),
+        key=requests.session_key(request.call.tenant, request.call.session),
+        operation_id=request.call.key or new_operation_id(),
         body_hash=body_hash,
-        caller=request.caller,
-        if_match=request.if_match,
+        caller=request.call,
+        if_match=request.call.if_match,
     )
 
 
@@ -178,7 +178,7 @@ async def _stage_append(
         durability=durability,
         replayed=False,
         expires_at=None,
-        columns=reading.columns if request.scores == "tokens" else None,
+        columns=reading.columns.asked(request.scores),
         totals=None if request.scores == "none" else reading.totals,
         updates=reading.updates,
         guards=reading.guards,

@@ -103,7 +103,7 @@ class Completions:
         requests.within("prompt tokens", len(piece.ids), self.limits.prompt_tokens)
         order = _Order(served, request.settings, self.metrics)
         prompt = Prompt(piece=piece, after_bos=True)
-        async with aclosing(self._continue(order, [prompt], request.caller, len(piece.ids))) as events:
+        async with aclosing(self._continue(order, [prompt], request.call, len(piece.ids))) as events:
             async for event in events:
                 if not isinstance(event, PromptEvent):
                     yield event

@@ -4,7 +4,6 @@ import hashlib
 from dataclasses import dataclass, replace
 from functools import partial
 
-from rlstm_server.caller import Caller
 from rlstm_server.engine import requests
 from rlstm_server.engine.creation import Creator
 from rlstm_server.engine.models import Models
@@ -29,6 +28,7 @@ from rlstm_server.schemas.sessions import (
     ImportRequest,
 )
 from rlstm_server.schemas.text import MAX_RATE_SCALE
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionKey
 
 _ROUNDING = 1.001
@@ -46,10 +46,10 @@ class Copies:
     async def fork(self, request: ForkRequest) -> CreatedSession:
         """Copy a session. See Engine.fork."""
         requests.check_metadata(request.metadata or {})
-        source = requests.session_key(request.caller.tenant, request.session)
+        source = requests.session_key(request.call.tenant, request.call.session)
         body_hash = requests.request_digest(
             "fork",
-            session=request.session,
+            session=request.call.session,
             snapshot=request.snapshot,
             name=request.name,
             ttl_seconds=request.ttl_seconds,
@@ -66,11 +66,11 @@ class Copies:
 
         return await self.sessions.start(work).wait()
 
-    async def export(self, caller: Caller, session: str, min_version: int | None = None) -> ExportedSession:
+    async def export(self, call: Call, min_version: int | None = None) -> ExportedSession:
         """Write a session as a file. See Engine.export."""
-        copy = await self.sessions.read(requests.session_key(caller.tenant, session), min_version)
+        copy = await self.sessions.read(requests.session_key(call.tenant, call.session), min_version)
         data = await requests.off_loop(copy.state.nbytes, partial(write_file, copy), requests.STATE_BYTES)
-        return ExportedSession(session=session, version=copy.position.version, data=data)
+        return ExportedSession(session=call.session, version=copy.position.version, data=data)
 
     async def import_session(self, request: ImportRequest) -> CreatedSession:
         """Make a session of a file. See Engine.import_session."""
@@ -98,10 +98,10 @@ class Copies:
     async def _forked(self, request: ForkRequest, source: SessionKey) -> tuple[SessionState, SessionFacts]:
         """The session that a fork makes of its source as that is now."""
         copy = await self.sessions.read(source, request.min_version)
-        state, ancestor = copy.state, Ancestor(session=request.session, version=copy.position.version)
+        state, ancestor = copy.state, Ancestor(session=request.call.session, version=copy.position.version)
         if request.snapshot is not None:
             state, version = await self.snapshots.open(source, request.snapshot)
-            ancestor = Ancestor(session=request.session, version=version, snapshot=request.snapshot)
+            ancestor = Ancestor(session=request.call.session, version=version, snapshot=request.snapshot)
         metadata = copy.facts.metadata if request.metadata is None else request.metadata
         facts = self.creator.facts(request.name, request.ttl_seconds, metadata)
         if request.ttl_seconds is None:

@@ -34,7 +34,6 @@ from rlstm_server.schemas.sessions import (
     SessionInfo,
 )
 from rlstm_server.schemas.text import AdaptationChoice, EngineIdentity
-from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import (
     Created,
     Creation,
@@ -80,7 +79,7 @@ class Creator:
         if request.first is None:
             return made
         answer = await self._append_first(request, made.info.id)
-        return replace(made, info=await self._present(request.caller.tenant, made.info.id), append=answer)
+        return replace(made, info=await self._present(request.call.tenant, made.info.id), append=answer)
 
     def facts(self, name: str | None, ttl_seconds: float | None, metadata: Mapping[str, Any]) -> SessionFacts:
         """What is said of a session that is made now."""
@@ -111,16 +110,16 @@ class Creator:
         `brought`: its state comes from elsewhere, another session or a file. Raises RateLimited for one too
         many of the tenant, SessionExists, StoreFull, IdempotencyMismatch, and Gone.
         """
-        key = SessionKey(request.caller.tenant, new_session_id())
+        key = SessionKey(request.call.tenant, new_session_id())
         copy = SessionCopy(key=key, position=Position.first(key), state=state, facts=facts)
         described = answers.write_session(info_of(copy, facts.created_at_ms + facts.ttl_ms))
         size = state.served.state_bytes(state.choice)
         try:
-            async with self.quota.reserve(request.caller, size, sessions=1):
+            async with self.quota.reserve(request.call, size, sessions=1):
                 writing = partial(self.sessions.states.serialize, key, 0, state)
                 creation = Creation(
                     key=key,
-                    operation_id=request.key or new_operation_id(),
+                    operation_id=request.call.key or new_operation_id(),
                     body_hash=body_hash,
                     name=facts.name,
                     info=described,
@@ -148,9 +147,9 @@ class Creator:
 
         Raises IdempotencyMismatch, Gone.
         """
-        tenant, outcome = request.caller.tenant, None
-        if request.key is not None:
-            outcome = await self.sessions.store.recall_creation(tenant, request.key, body_hash)
+        tenant, outcome = request.call.tenant, None
+        if request.call.key is not None:
+            outcome = await self.sessions.store.recall_creation(tenant, request.call.key, body_hash)
         if outcome is None:
             error.settled = True
             raise error
@@ -219,15 +218,15 @@ class Creator:
         """Append the first text; without a key to repeat the request with, a session without it is ended."""
         if request.first is None:
             raise ValueError("there is no first text")
-        key = None if request.key is None else request.key + FIRST
-        call = Call(caller=request.caller, session=session, key=key)
+        key = None if request.call.key is None else request.call.key + FIRST
+        call = replace(request.call, session=session, key=key)
         append = AppendRequest(text=request.text, tokens=request.tokens, scores=request.scores).by(call)
         try:
             return await self.changes.append(append)
         except ServerError as error:
             if error.applied != "yes":
                 await self._give_up(
-                    SessionKey(request.caller.tenant, session), error, keyed=request.key is not None
+                    SessionKey(request.call.tenant, session), error, keyed=request.call.key is not None
                 )
             raise
 

@@ -37,6 +37,7 @@ from rlstm_server.errors import (
 )
 from rlstm_server.metrics import STORE_OPERATIONS, Memory, Metrics
 from rlstm_server.schemas.text import EngineLimits
+from rlstm_server.schemas.wire import Call
 from rlstm_server.store.base import SessionStore
 
 CACHE_BYTES: Final = 512 * 2**20
@@ -47,16 +48,16 @@ Answer = TypeVar("Answer")
 Event = TypeVar("Event")
 
 
-class Keyed(Protocol):
-    """A request that may have an idempotency key."""
+class Called(Protocol):
+    """A request that tells who asks, maybe under an idempotency key."""
 
     @property
-    def key(self) -> str | None:
-        """Under it a repeat of the request is known."""
+    def call(self) -> Call:
+        """Under its key a repeat of the request is known."""
 
 
 Request = TypeVar("Request")
-Change = TypeVar("Change", bound=Keyed)
+Change = TypeVar("Change", bound=Called)
 
 
 class Engine:
@@ -119,7 +120,7 @@ class Engine:
         self.generate = self._stream(completions.generate)
         self.complete = self._stream(completions.complete)
         self.generate_in_session = self._stream(
-            streams.generate, lambda request: request.key if request.commit else None
+            streams.generate, lambda request: request.call.key if request.commit else None
         )
         self.create_session = self._change(creator.perform)
         self.append = self._change(changes.append)
@@ -157,7 +158,7 @@ class Engine:
     def _change(self, call: Callable[[Change], Awaitable[Answer]]) -> Callable[[Change], Awaitable[Answer]]:
         @wraps(call)
         async def taken(request: Change) -> Answer:
-            with self._taking(request.key):
+            with self._taking(request.call.key):
                 return await call(request)
 
         return taken

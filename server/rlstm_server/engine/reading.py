@@ -4,7 +4,7 @@ Sums are taken in float64.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from rlstm_model.adaptation.batch import ObservedChunk
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.adaptation.state import NonFiniteState
-from rlstm_model.scores import TokenScores
+from rlstm_model.scores import Floats, TokenScores
 from rlstm_server.engine.state import SessionState
 from rlstm_server.engine.text import Piece
 from rlstm_server.engine.worker import compute
@@ -74,12 +74,13 @@ class TokenUsage:
             metrics.gradient_norm.observe(norm)
         if self.session is None:
             return
-        adapted, static = -self.session.logprob, self.session.static_logprob
-        if static is not None:
-            metrics.learned(static_nats=-static, adapted_nats=adapted, tokens=self.session.tokens)
-        else:
-            metrics.loss_nats.labels("adapted").inc(adapted)
-            metrics.loss_tokens.labels("adapted").inc(self.session.tokens)
+        metrics.learned(
+            self.session.tokens,
+            adapted=self.session.logprob,
+            static=self.session.static_logprob,
+            weights=self.session.weights_logprob,
+            memory=self.session.memory_logprob,
+        )
 
 
 class Reading(NamedTuple):
@@ -129,6 +130,7 @@ async def read_piece(
         piece,
         TokenScores.concatenate(scores) if scores else None,
         tuple(static) if adapted.expert_config.static else None,
+        remembers=adapted.expert_config.remembers,
     )
     totals, sums = totals_of(piece, columns), state.totals
     sums = sums if own else _add(sums, totals)
@@ -154,9 +156,20 @@ def _watched(
 
 
 def columns_of(
-    piece: Piece, scores: TokenScores | None, static_logprobs: tuple[float, ...] | None
+    piece: Piece,
+    scores: TokenScores | None,
+    static_logprobs: tuple[float, ...] | None,
+    *,
+    remembers: bool = False,
 ) -> Columns:
-    """Per-token data of a piece; `scores` None is for a piece without tokens."""
+    """Per-token data of a piece; `scores` None is for a piece without tokens.
+
+    Those of the weights and of the memory where one `remembers`.
+    """
+
+    def part(column: Floats | None) -> tuple[float, ...] | None:
+        return tuple([] if column is None else column.tolist()) if remembers else None
+
     return Columns(
         ids=tuple(piece.ids),
         logprobs=() if scores is None else tuple(scores.logprobs.tolist()),
@@ -165,16 +178,23 @@ def columns_of(
         entropies=() if scores is None else tuple(scores.entropies.tolist()),
         starts=tuple(piece.starts),
         ends=tuple(piece.ends),
+        weights_logprobs=part(None if scores is None else scores.weights_logprobs),
+        memory_logprobs=part(None if scores is None else scores.memory_logprobs),
         top=None if scores is None or scores.top_ids is None else alternatives(scores),
     )
 
 
 def totals_of(piece: Piece, columns: Columns) -> Totals:
     """Sums over a piece, in float64."""
-    static = columns.static_logprobs
+
+    def total(column: Sequence[float] | None) -> float | None:
+        return None if column is None else sum(column)
+
     return Totals(
         logprob=sum(columns.logprobs),
-        static_logprob=None if static is None else sum(static),
+        static_logprob=total(columns.static_logprobs),
+        weights_logprob=total(columns.weights_logprobs),
+        memory_logprob=total(columns.memory_logprobs),
         tokens=len(piece.ids),
         bytes=piece.bytes,
         words=piece.words,
@@ -191,11 +211,15 @@ def alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], ..
 
 
 def _add(sums: SessionTotals, totals: Totals) -> SessionTotals:
-    static = totals.static_logprob
+    def less(nats: float | None, logprob: float | None) -> float | None:
+        return None if nats is None or logprob is None else nats - logprob
+
     return replace(
         sums,
         tokens=sums.tokens + totals.tokens,
         bytes=sums.bytes + totals.bytes,
         adapted_nats=sums.adapted_nats - totals.logprob,
-        static_nats=None if static is None or sums.static_nats is None else sums.static_nats - static,
+        static_nats=less(sums.static_nats, totals.static_logprob),
+        weights_nats=less(sums.weights_nats, totals.weights_logprob),
+        memory_nats=less(sums.memory_nats, totals.memory_logprob),
     )

@@ -36,7 +36,7 @@ def request_digest(operation: str, **fields: Any) -> bytes:
 
 def append_digest(request: AppendRequest) -> bytes:
     """Give that of an append, whose text may be long: it is hashed as it is. Raises InvalidText."""
-    said = (request.session, request.learn, request.final, request.scores, request.text is None)
+    said = (request.call.session, request.learn, request.final, request.scores, request.text is None)
     given = str(request.tokens) if request.text is None else request.text
     note = "" if request.note is None else f" noting {len(request.note)} {request.note}"
     try:

@@ -85,11 +85,11 @@ class Scoring:
         items = await requests.off_loop(size, partial(self._item_texts, served, given))
         choice = None if request.learning is None else served.choose(request.learning)
         rows, usage = min(len(items), ROWS_OF_REQUEST), TokenUsage()
-        with charging(request.caller.quota) as charge:
+        with charging(request.call.quota) as charge:
             count = sum(text.tokens for text in items)
             charge.add(tokens=count, learned=0 if choice is None else count)
             job = partial(score_items, served, choice, items, request.top, usage)
-            ran = await self.sessions.worker.run(job, request.caller, rows)
+            ran = await self.sessions.worker.run(job, request.call, rows)
         usage.count(self.sessions.metrics)
         timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
         return ScoreAnswer(
@@ -107,14 +107,14 @@ class Scoring:
     async def rank(self, request: CandidatesRequest) -> CandidatesAnswer:
         """Rank continuations."""
         requests.within("candidates", len(request.candidates), self.limits.candidates)
-        key = requests.session_key(request.caller.tenant, request.session)
+        key = requests.session_key(request.call.tenant, request.call.session)
         copy = await self.sessions.read(key, request.min_version)
         size = sum(requests.size_of(candidate.passage) for candidate in request.candidates)
         pieces = await requests.off_loop(size, partial(self._candidate_pieces, request, copy))
         job = partial(rank_candidates, copy.state, request.named_candidates, pieces, request.mix)
-        with self.sessions.distrusting(key), charging(request.caller.quota) as charge:
+        with self.sessions.distrusting(key), charging(request.call.quota) as charge:
             charge.add(tokens=sum(len(piece.ids) for piece in pieces))
-            ran = await self.sessions.worker.run(job, request.caller, min(len(pieces), ROWS_OF_REQUEST))
+            ran = await self.sessions.worker.run(job, request.call, min(len(pieces), ROWS_OF_REQUEST))
         self.sessions.metrics.tokens.labels("scored").inc(sum(ranked.tokens for ranked in ran.result))
         timings = Timings(queue=ran.queue_seconds, compute=ran.compute_seconds)
         return CandidatesAnswer(version=copy.position.version, candidates=ran.result, timings=timings)

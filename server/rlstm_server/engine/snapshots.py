@@ -38,7 +38,7 @@ class NamedSnapshots:
 
     async def name(self, request: SnapshotRequest) -> SnapshotAnswer:
         """Name the present version. See Engine.take_snapshot."""
-        key = requests.session_key(request.caller.tenant, request.session)
+        key = requests.session_key(request.call.tenant, request.call.session)
 
         async def work(task: Task[SnapshotAnswer]) -> SnapshotAnswer:
             for _ in range(1 + REDOS):
@@ -48,7 +48,7 @@ class NamedSnapshots:
                     return answer
             raise Conflict("other servers changed the session at the same time", retry_after=1)
 
-        return await self.sessions.enqueue(key, request.key or new_operation_id(), work).wait()
+        return await self.sessions.enqueue(key, request.call.key or new_operation_id(), work).wait()
 
     async def list(
         self, tenant: str, session: str, min_version: int | None = None
@@ -78,11 +78,11 @@ class NamedSnapshots:
         copy = await self.sessions.read(key)
         if (known := await self._known(key, request, copy.position.version)) is not None:
             return self._answer(known, replayed=True)
-        if request.if_match not in (None, copy.position.version):
-            raise VersionMismatch(request.if_match or 0, copy.position.version)
-        noted = _Noted(position=copy.state.adapted.position, totals=copy.state.totals, key=request.key)
+        if request.call.if_match not in (None, copy.position.version):
+            raise VersionMismatch(request.call.if_match or 0, copy.position.version)
+        noted = _Noted(position=copy.state.adapted.position, totals=copy.state.totals, key=request.call.key)
         store, written = self.sessions.store, noted.model_dump_json().encode()
-        async with self.quota.reserve(request.caller, copy.state.nbytes, sessions=0):
+        async with self.quota.reserve(request.call, copy.state.nbytes, sessions=0):
             named = await task.commit(store.name_snapshot(key, request.name, copy.position, written))
         if not isinstance(named, NamedSnapshot):
             self.sessions.cache.drop(key)
@@ -96,7 +96,7 @@ class NamedSnapshots:
         """
         snapshots = await self.sessions.store.named_snapshots(key)
         for snapshot in snapshots:
-            if request.key is not None and _noted(snapshot).key == request.key:
+            if request.call.key is not None and _noted(snapshot).key == request.call.key:
                 if snapshot.name != request.name:
                     raise IdempotencyMismatch("the idempotency key was used with another request")
                 return snapshot

@@ -227,7 +227,7 @@ class _Text:
 
     def __post_init__(self) -> None:
         request = self.request
-        self.operation_id = request.key or new_operation_id()
+        self.operation_id = request.call.key or new_operation_id()
         self.version: int | None = None
         self.progress = Progress(
             settings=request.settings, seed=_seed(request), learn=request.learn_from_output
@@ -255,7 +255,7 @@ class _Text:
         """What tells this request, and one chunk of it, from another with the same key."""
         return requests.request_digest(
             "generate",
-            session=self.request.session,
+            session=self.request.call.session,
             settings=self.request.settings,
             learn=self.request.learn_from_output,
             chunk=number,
@@ -283,8 +283,8 @@ class _Text:
             key=self.key,
             operation_id=f"{self.operation_id}#{number}",
             body_hash=self.digest(number),
-            caller=self.request.caller,
-            if_match=self.request.if_match if number == 0 else None,
+            caller=self.request.call,
+            if_match=self.request.call.if_match if number == 0 else None,
             redo=number == 0,
         )
         stored = await self.sessions.recall(change) if self._repeats else None
@@ -326,7 +326,7 @@ class _Text:
                 text=token.text,
                 logprob=token.logprob,
                 mark=EventId(index=index, chunk=number, first=first).write(
-                    self.request.session, self.operation_id
+                    self.request.call.session, self.operation_id
                 ),
             )
             for index, token in enumerate(chunk.tokens, start=first)
@@ -369,7 +369,7 @@ class SessionStreams:
         """Continue a session's text, and commit it to the session where asked."""
         stream = self._commit(request) if request.commit else self._show(request)
         learns = request.commit and request.learn_from_output
-        with charging(request.caller.quota) as charge:
+        with charging(request.call.quota) as charge:
             async with aclosing(
                 charged(stream, request.settings.max_tokens, charge, learns=learns)
             ) as events:
@@ -379,15 +379,15 @@ class SessionStreams:
     async def _show(self, request: SessionGenerate) -> AsyncGenerator[GenerationEvent, None]:
         """Continue from the session's state as it is; nothing changes."""
         requests.check_generation(request.settings, self.limits)
-        if request.after is not None:
+        if request.call.after is not None:
             raise InvalidField(
                 "last-event-id", "last-event-id: needs commit: only committed text can be gone on with"
             )
-        key = requests.session_key(request.caller.tenant, request.session)
+        key = requests.session_key(request.call.tenant, request.call.session)
         copy = await self.sessions.read(key, request.min_version)
         progress = Progress(settings=request.settings, seed=_seed(request))
         job = partial(_show, progress, copy, self.sessions.metrics)
-        stream = self.sessions.worker.stream(job, request.caller, copy.state.adapted.expert_config.rows)
+        stream = self.sessions.worker.stream(job, request.call, copy.state.adapted.expert_config.rows)
         with self.sessions.distrusting(key):
             async with aclosing(stream) as events:
                 shown = 0
@@ -403,7 +403,7 @@ class SessionStreams:
         """Continue the session's text and commit it: every token is stored before it is an event."""
         requests.check_generation(request.settings, self.limits)
         requests.within("max_tokens of committed text", request.settings.max_tokens, COMMITTED_TOKENS)
-        key = requests.session_key(request.caller.tenant, request.session)
+        key = requests.session_key(request.call.tenant, request.call.session)
         after, buffer = _after(request), Buffer[GenerationEvent](self.limits)
         text = _Text(self.sessions, key, request, after, buffer)
         place = (key, text.operation_id, text.digest(0))
@@ -434,19 +434,19 @@ class SessionStreams:
 
 
 def _after(request: SessionGenerate) -> EventId | None:
-    if request.after is None:
+    if request.call.after is None:
         return None
-    if request.key is None:
+    if request.call.key is None:
         raise InvalidField(
             "last-event-id", "last-event-id: needs the idempotency-key that the text began with"
         )
-    return read_event_id(request.after, request.session, request.key)
+    return read_event_id(request.call.after, request.call.session, request.call.key)
 
 
 def _seed(request: SessionGenerate) -> int:
     """The seed; one drawn from the key is the same in every repeat of the request."""
     if request.settings.seed is not None:
         return request.settings.seed
-    if request.key is None:
+    if request.call.key is None:
         return secrets.randbits(32)
-    return int.from_bytes(hashlib.sha256(request.key.encode()).digest()[:4], "little")
+    return int.from_bytes(hashlib.sha256(request.call.key.encode()).digest()[:4], "little")

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, JsonValue, computed_field, model_validator
 
 from rlstm_model.adaptation.state import Adapt
-from rlstm_server.caller import Caller
 from rlstm_server.schemas.generation import Sampling
 from rlstm_server.schemas.text import (
     AdaptationChoice,
@@ -32,6 +31,7 @@ from rlstm_server.schemas.wire import (
     LOG,
     OPTIONAL,
     Answer,
+    Call,
     MinVersionField,
     ModelField,
     Request,
@@ -53,7 +53,10 @@ NoteField = Annotated[
     ),
 ]
 Weight = Annotated[float, Field(ge=-1e6, le=1e6)]
-ScoresField = Annotated[ScoreDetail, Field(description="Per-token columns, sums only, or neither.")]
+ScoresField = Annotated[
+    ScoreDetail,
+    Field(description="Per-token columns, sums only, or neither; `parts`: also those of weights and memory."),
+]
 Name = Annotated[str, Field(pattern=rf"^{NAME.pattern}$")]
 TTLSeconds = Annotated[float, Field(ge=1, le=MAX_TTL_SECONDS)]
 ResetScope = Literal["fast_weights", "recurrent", "both"]
@@ -100,6 +103,24 @@ class SessionTotals(Answer):
             description="Under the weights as loaded; null without a frozen baseline.",
         ),
     ] = 0.0
+    weights_nats: Annotated[
+        float | None,
+        BITS,
+        OPTIONAL,
+        Field(
+            serialization_alias="weights_bits",
+            description="Under the weights as adapted, where there is a memory beside them.",
+        ),
+    ] = None
+    memory_nats: Annotated[
+        float | None,
+        BITS,
+        OPTIONAL,
+        Field(
+            serialization_alias="memory_bits",
+            description="Of the expert that blends the weights with the memory.",
+        ),
+    ] = None
     updates: Annotated[int, Field(description="Segments learned from.")] = 0
     guards: Annotated[int, Field(description="Times that a guard acted.")] = 0
 
@@ -352,11 +373,6 @@ class SessionGenerate(Sampling):
             raise ValueError("learn_from_output needs commit")
         return self
 
-    @property
-    def after(self) -> str | None:
-        """The id of the last event that the reader of a kept text has: what comes after it is streamed."""
-        return self._call.after
-
 
 class Candidate(Given):
     """One continuation to rank."""
@@ -484,11 +500,10 @@ class ForkRequest(Request):
 class ImportRequest:
     """Make a session of an exported one. ``ttl_seconds`` None uses the server's default."""
 
-    caller: Caller
+    call: Call
     data: bytes
     name: str | None = None
     ttl_seconds: float | None = None
-    key: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

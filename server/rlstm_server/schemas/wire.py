@@ -47,13 +47,12 @@ UnitField = Annotated[Unit, Field(description="Of every log-probability, entropy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class Call(Caller):
     """Who asks, for which session, under which idempotency key, and at which version only.
 
     `after` is the id of the last event that the reader of a stream that broke off has.
     """
 
-    caller: Caller
     session: str = ""
     key: str | None = None
     if_match: int | None = None
@@ -81,26 +80,6 @@ class Request(Strict):
     def call(self) -> Call:
         """Who asks, and how."""
         return self._call
-
-    @property
-    def caller(self) -> Caller:
-        """Who asks."""
-        return self._call.caller
-
-    @property
-    def session(self) -> str:
-        """The session that is asked."""
-        return self._call.session
-
-    @property
-    def key(self) -> str | None:
-        """The client's idempotency key."""
-        return self._call.key
-
-    @property
-    def if_match(self) -> int | None:
-        """Refuse unless the session is at this version."""
-        return self._call.if_match
 
 
 def _some(text: str) -> str:
@@ -251,17 +230,13 @@ def laid_out(answer: Answer, unit: Unit = "nats") -> dict[str, Any]:
             written[part.name] = value * factor
         elif BITS in marks:
             written[part.name] = value / math.log(2)
+        elif isinstance(value, Answer):
+            written[part.name] = laid_out(value, unit)
+        elif isinstance(value, (tuple, list)) and value and isinstance(value[0], Answer):
+            written[part.name] = [laid_out(one, unit) for one in value]
         else:
-            written[part.name] = unit if part.name == "unit" else _inner(value, unit)
+            written[part.name] = unit if part.name == "unit" else value
     return written
-
-
-def _inner(value: Any, unit: Unit) -> Any:
-    if isinstance(value, Answer):
-        return laid_out(value, unit)
-    if isinstance(value, (tuple, list)) and value and isinstance(value[0], Answer):
-        return [laid_out(one, unit) for one in value]
-    return value
 
 
 def column(values: Iterable[Any], factor: float = 1.0) -> list[Any] | orjson.Fragment:

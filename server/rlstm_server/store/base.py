@@ -153,8 +153,7 @@ class Creation:
     brought: bool = False
 
     def __post_init__(self) -> None:
-        _check_operation(self.operation_id, self.body_hash)
-        _check_contents(self.info, self.state, self.ttl_ms)
+        _check_written(self)
         if self.name is not None:
             check_name(self.name)
         if len(self.answer) > MAX_CREATION_ANSWER_BYTES:
@@ -193,8 +192,7 @@ class Commit:
     details: bytes = b""
 
     def __post_init__(self) -> None:
-        _check_operation(self.operation_id, self.body_hash)
-        _check_contents(self.info, self.state, self.ttl_ms)
+        _check_written(self)
         if self.if_match is not None and self.if_match < 0:
             raise ValueError(f"if_match must not be negative: {self.if_match}")
         if len(self.summary) > MAX_SUMMARY_BYTES:
@@ -459,16 +457,14 @@ def check_info(info: bytes) -> None:
         raise ValueError(f"info must be at most {MAX_INFO_BYTES} bytes, not {len(info)}")
 
 
-def _check_operation(operation_id: str, body_hash: bytes) -> None:
-    if not 1 <= len(operation_id.encode()) <= MAX_OPERATION_ID_BYTES:
+def _check_written(change: Creation | Commit) -> None:
+    """Raise ValueError for what cannot be stored."""
+    if not 1 <= len(change.operation_id.encode()) <= MAX_OPERATION_ID_BYTES:
         raise ValueError(f"operation_id must be 1 to {MAX_OPERATION_ID_BYTES} bytes long")
-    if len(body_hash) != HASH_BYTES:
-        raise ValueError(f"body_hash must be {HASH_BYTES} bytes, not {len(body_hash)}")
-
-
-def _check_contents(info: bytes, state: bytes, ttl_ms: int) -> None:
-    check_info(info)
-    if not 1 <= len(state) <= MAX_STATE_BYTES:
-        raise ValueError(f"state must be 1 to {MAX_STATE_BYTES} bytes, not {len(state)}")
-    if not 1 <= ttl_ms <= MAX_TTL_MS:
-        raise ValueError(f"ttl_ms must be 1 to {MAX_TTL_MS}, not {ttl_ms}")
+    if len(change.body_hash) != HASH_BYTES:
+        raise ValueError(f"body_hash must be {HASH_BYTES} bytes, not {len(change.body_hash)}")
+    if not 1 <= len(change.state) <= MAX_STATE_BYTES:
+        raise ValueError(f"state must be 1 to {MAX_STATE_BYTES} bytes, not {len(change.state)}")
+    if not 1 <= change.ttl_ms <= MAX_TTL_MS:
+        raise ValueError(f"ttl_ms must be 1 to {MAX_TTL_MS}, not {change.ttl_ms}")
+    check_info(change.info)

@@ -14,8 +14,7 @@ from redis.exceptions import NoPermissionError
 
 from rlstm_server.errors import InternalError, ServerError, StartupError
 from rlstm_server.store.base import Durability
-from rlstm_server.store.redis_client import RedisLink
-from rlstm_server.store.redis_functions import LIBRARY
+from rlstm_server.store.redis_client import LIBRARY, RedisLink
 
 MIN_VERSION: Final = (7, 0)
 _PARAMETERS: Final = (

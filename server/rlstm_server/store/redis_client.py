@@ -1,31 +1,36 @@
-"""Commands to the servers of a store: which one, how often, and what is known afterwards.
+"""Commands to a store, and its functions: how often they are sent, and what is known afterwards.
 
-redis-py gives connections, pools, Sentinels and the map of a cluster, with its own retries off: they re-send
-commands on a time-out, which applies them twice. A command is sent again only by `RedisLink.call`, whose
-commands all have the same effect once or twice.
+redis-py's own retries are off: they re-send commands on a time-out, which applies them twice. A command is
+sent again only by `RedisLink.call`, whose commands all have the same effect once or twice.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from redis.asyncio import RedisCluster, Sentinel
-from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.sentinel import MasterNotFoundError
-from redis.exceptions import AskError, MovedError, RedisClusterException, RedisError, SlotNotCoveredError
+from redis.exceptions import AskError, MovedError, RedisError
 
-from rlstm_server.errors import DurabilityNotReached, OutcomeUnknown, StoreUnavailable
+from rlstm_server.errors import (
+    DurabilityNotReached,
+    Gone,
+    NotFound,
+    OutcomeUnknown,
+    StateCorrupt,
+    StoreUnavailable,
+)
 from rlstm_server.settings import is_loopback
-from rlstm_server.store.redis_address import Address, Endpoint, read_address
+from rlstm_server.store.base import SessionKey
+from rlstm_server.store.redis_address import Endpoint, read_address
 from rlstm_server.store.redis_server import (
+    TOPOLOGIES,
     Argument,
     Command,
     NotApplied,
     Patience,
     RedisServer,
     Replication,
-    unreachable,
+    Servers,
 )
 
 Answer = TypeVar("Answer")
@@ -35,183 +40,40 @@ HOPS: Final = 5
 """How often a cluster may point elsewhere within one try."""
 HOP_S: Final = 0.05
 """Between two of them, but for the first: what a key on its way from one server to another gets."""
-SLOTS: Final = 16_384
+
+LIBRARY: Final = "rlstm_v3"
+"""Releases whose functions differ have libraries of their own, side by side on one server."""
+_SESSION_PARTS: Final = ("head", "ops", "tomb", "named", "states")
+_TENANT_PARTS: Final = ("names", "index", "ids", "creations")
 
 
-class Replicas(NamedTuple):
-    """How many replicas a change must have reached, how long they have, and a function that marks it."""
+def session_key(key: SessionKey, part: str) -> str:
+    """Return a stored key; what stands in braces puts all keys of a session in one cluster slot."""
+    return f"rlstm:{{{key.tenant}/{key.session_id}}}:{part}"
 
-    number: int
-    within_s: float
-    mark: str
+
+def tenant_key(tenant: str, part: str) -> str:
+    """Return a stored key of a tenant; they share a slot too."""
+    return f"rlstm:{{{tenant}}}:{part}"
 
 
 class Reply(NamedTuple):
-    """What the server said; `resent` when an earlier try of the same call may have been applied.
+    """What the server said.
 
-    `replicas` counts those that have the change too, of the `wanted` ones that the link waits for.
+    resent      an earlier try of the same call may have been applied
+    replicated  so many replicas have the change as the link waits for
     """
 
     content: Any
     resent: bool
-    replicas: int = 0
-    wanted: int = 0
+    replicated: bool
 
     def require_replicas(self) -> None:
         """Raise errors.DurabilityNotReached for a change that too few replicas have."""
-        if self.replicas < self.wanted:
+        if not self.replicated:
             raise DurabilityNotReached(
                 "the change is made, but no replica has it yet; repeat with the same key to learn of one"
             )
-
-
-class _Servers:
-    """Servers by where they are, each made once."""
-
-    def __init__(self, address: Address, patience: Patience) -> None:
-        self.address, self.patience = address, patience
-        self._servers: dict[Endpoint, RedisServer] = {}
-
-    def at(self, host: str, port: int) -> RedisServer:
-        """Return the server there."""
-        endpoint = Endpoint(host, port)
-        if endpoint not in self._servers:
-            self._servers[endpoint] = RedisServer(self.address, endpoint, self.patience)
-        return self._servers[endpoint]
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await asyncio.gather(*(server.close() for server in self._servers.values()))
-
-
-class _OneServer:
-    """A store that is one server; those of several servers do more."""
-
-    can_change = False
-    """Whether another server can take the place of one that fails."""
-
-    def __init__(self, servers: _Servers) -> None:
-        self._servers = servers
-
-    async def server(self, key: str) -> RedisServer:
-        """Return the primary that has the key. Raises NotApplied when none is known."""
-        endpoint = self._servers.address.endpoints[0]
-        return self._servers.at(endpoint.host, endpoint.port)
-
-    async def primaries(self) -> Sequence[RedisServer]:
-        """Return every server that takes changes. Raises NotApplied when they are not known."""
-        return (await self.server(""),)
-
-    def suspect(self, server: RedisServer) -> None:
-        """Look again before the next command: this server failed, or takes no changes."""
-
-    async def close(self) -> None:
-        """Close what is not a server's."""
-
-
-class _Sentinels(_OneServer):
-    """A primary with replicas that Sentinels watch; when it fails, one of them takes its place."""
-
-    can_change = True
-
-    def __init__(self, servers: _Servers) -> None:
-        super().__init__(servers)
-        address = servers.address
-        self._primary: RedisServer | None = None
-        self._asking = asyncio.Lock()
-        self._sentinels = Sentinel(  # type: ignore[no-untyped-call]
-            [(endpoint.host, endpoint.port) for endpoint in address.endpoints],
-            sentinel_kwargs=address.sentinel_options | {"socket_timeout": servers.patience.timeout_s},
-        )
-
-    async def server(self, key: str) -> RedisServer:
-        async with self._asking:
-            if self._primary is None:
-                self._primary = await self._find()
-            return self._primary
-
-    def suspect(self, server: RedisServer) -> None:
-        if server is self._primary:
-            self._primary = None
-
-    async def close(self) -> None:
-        with suppress(RedisError, OSError):
-            await self._sentinels.aclose()
-
-    async def _find(self) -> RedisServer:
-        """Ask who the primary is, and believe it only if that server agrees: it may have been replaced."""
-        address, patience = self._servers.address, self._servers.patience
-        try:
-            async with asyncio.timeout(patience.timeout_s * len(address.endpoints)):
-                server = self._servers.at(*await self._sentinels.discover_master(address.name))
-        except (MasterNotFoundError, RedisError, OSError) as error:
-            raise NotApplied(StoreUnavailable("no Sentinel knows a primary of the store")) from error
-        try:
-            role, _ = await server.send(("ROLE",))
-        except (RedisError, OSError) as error:
-            raise NotApplied(StoreUnavailable("the primary of the store does not answer")) from error
-        if role[0] != b"master":
-            raise NotApplied(StoreUnavailable("the store is changing its primary"))
-        return server
-
-
-class _Cluster(_OneServer):
-    """The primaries of a cluster, found from those of its servers that the address names."""
-
-    can_change = True
-
-    def __init__(self, servers: _Servers) -> None:
-        super().__init__(servers)
-        nodes = [ClusterNode(endpoint.host, endpoint.port) for endpoint in servers.address.endpoints]
-        self._map = RedisCluster(
-            startup_nodes=nodes, require_full_coverage=False, **servers.address.cluster_options
-        )
-        self._is_current = False
-        self._fetching = asyncio.Lock()
-
-    async def server(self, key: str) -> RedisServer:
-        await self._make_current()
-        try:
-            node = self._map.get_node_from_key(key)
-        except SlotNotCoveredError:
-            node = None
-        if node is None:
-            raise NotApplied(StoreUnavailable("no server of the cluster has this part of the store"))
-        return self._servers.at(node.host, int(node.port))
-
-    async def primaries(self) -> Sequence[RedisServer]:
-        """Return the primaries of all slots; a part of the store that nobody has is an error."""
-        await self._make_current()
-        if len(self._map.nodes_manager.slots_cache) < SLOTS:
-            raise NotApplied(StoreUnavailable("a part of the store has no server in the cluster"))
-        places = sorted((node.host, int(node.port)) for node in self._map.get_primaries())
-        return [self._servers.at(*place) for place in places]
-
-    def suspect(self, server: RedisServer) -> None:
-        self._is_current = False
-
-    async def close(self) -> None:
-        with suppress(RedisError, OSError):
-            await self._map.aclose()
-
-    async def _make_current(self) -> None:
-        async with self._fetching:
-            if self._is_current:
-                return
-            try:
-                async with asyncio.timeout(self._servers.patience.timeout_s * TRIES):
-                    await self._map.aclose()
-                    await self._map.initialize()
-            except (RedisClusterException, RedisError, OSError) as error:
-                raise unreachable(error) from error
-            self._is_current = True
-
-
-_TOPOLOGIES: Final[dict[str, Callable[[_Servers], _OneServer]]] = {
-    "server": _OneServer,
-    "sentinel": _Sentinels,
-    "cluster": _Cluster,
-}
 
 
 class RedisLink:
@@ -226,9 +88,9 @@ class RedisLink:
         self, url: str, *, timeout_s: float = 1.5, queue_s: float = 5.0, connections: int = 8
     ) -> None:
         self._address = read_address(url)
-        self.servers = _Servers(self._address, Patience(timeout_s, queue_s, connections))
-        self._topology = _TOPOLOGIES[self._address.kind](self.servers)
-        self._replicas: Replicas | None = None
+        self.servers = Servers(self._address, Patience(timeout_s, queue_s, connections))
+        self._topology = TOPOLOGIES[self._address.kind](self.servers)
+        self._replication: Replication | None = None
 
     @property
     def is_cluster(self) -> bool:
@@ -243,9 +105,35 @@ class RedisLink:
             not place.port or is_loopback(place.host) for place in places
         )
 
-    def wait_for_replicas(self, replicas: Replicas) -> None:
-        """From here on, count for each change the replicas that have it."""
-        self._replicas = replicas
+    def wait_for_replicas(self, replicas: int, within_s: float) -> None:
+        """From here on, wait for so many replicas, so long, to have each change."""
+        self._replication = Replication(replicas, within_s, f"{LIBRARY}_mark")
+
+    async def session(
+        self, name: str, key: SessionKey, *arguments: Argument, changes: bool, absent: bool = False
+    ) -> Reply:
+        """Call a function of one session. All functions have the same effect once or twice.
+
+        Raises errors.Gone, errors.NotFound, and errors.StateCorrupt for a session that another release
+        stored, unless `absent` takes the words GONE, NOT_FOUND and FORM too; errors.DurabilityNotReached.
+        """
+        keys = [session_key(key, part) for part in _SESSION_PARTS]
+        reply = await self.call("FCALL", f"{LIBRARY}_{name}", len(keys), *keys, *arguments, changes=changes)
+        word = reply.content[0]
+        if word in (b"OK", b"REPLAY"):
+            reply.require_replicas()
+        elif word == b"NOT_FOUND" and not absent:
+            raise NotFound
+        elif word == b"GONE" and not absent:
+            raise Gone(reply.content[1].decode())
+        elif word == b"FORM" and not absent:
+            raise StateCorrupt("the session is stored in a form that this release cannot read")
+        return reply
+
+    async def tenant(self, name: str, tenant: str, *arguments: Argument, changes: bool) -> Reply:
+        """Call a function of a tenant's names, indexes and creations."""
+        keys = [tenant_key(tenant, part) for part in _TENANT_PARTS]
+        return await self.call("FCALL", f"{LIBRARY}_{name}", len(keys), *keys, *arguments, changes=changes)
 
     async def call(self, *command: Argument, changes: bool) -> Reply:
         """Return the reply to `command`, which must be safe to apply twice, from the server of its first key.
@@ -255,31 +143,20 @@ class RedisLink:
         applied, OutcomeUnknown when a change may have been.
         """
         key = str(command[3 if command[0] == "FCALL" else 1])
-        replication = self._replication(key) if changes else None
-        (content, replicas), resent = await self._tried(
-            lambda: self._at_key(key, command, replication), changes
-        )
-        return Reply(content, resent, replicas, replication.replicas if replication else 0)
+        replication = self._replication if changes else None
+        attempt = partial(self._at_key, key, command, replication)
+        (content, replicas), resent = await self._tried(attempt, changes)
+        return Reply(content, resent, replication is None or replicas >= replication.replicas)
 
     async def call_all(self, *command: Argument) -> dict[str, Any]:
         """Return every primary's reply by its name; an error of one is an error."""
-        replies, _ = await self._tried(lambda: self._at_all(command), changes=False)
+        replies, _ = await self._tried(partial(self._at_all, command), changes=False)
         return replies
 
     async def close(self) -> None:
         """Close all connections."""
         await self._topology.close()
         await self.servers.close()
-
-    def _replication(self, key: str) -> Replication | None:
-        if self._replicas is None:
-            return None
-        mark = f"{key.rpartition(':')[0]}:mark"  # in the slot of the key, by what stands in braces
-        return Replication(
-            replicas=self._replicas.number,
-            within_s=self._replicas.within_s,
-            mark=("FCALL", self._replicas.mark, 1, mark),
-        )
 
     async def _tried(self, attempt: Callable[[], Awaitable[Answer]], changes: bool) -> tuple[Answer, bool]:
         """Return the answer, and whether an earlier try may have been applied."""
@@ -322,7 +199,7 @@ class RedisLink:
             )
         if isinstance(where, MovedError):
             self._topology.suspect(server)
-        return self.servers.at(where.host or server.endpoint.host, int(where.port))
+        return self.servers.at(Endpoint(where.host or server.endpoint.host, int(where.port)))
 
     async def _at_all(self, command: Command) -> dict[str, Any]:
         return {

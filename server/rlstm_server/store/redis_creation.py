@@ -20,7 +20,7 @@ from rlstm_server.store.base import (
     Mismatch,
     SessionKey,
 )
-from rlstm_server.store.redis_functions import RedisFunctions
+from rlstm_server.store.redis_client import RedisLink
 
 _TRIES: Final = 3
 
@@ -28,8 +28,8 @@ _TRIES: Final = 3
 class RedisCreations:
     """Creations, and the hints of a tenant that lead to its sessions."""
 
-    def __init__(self, functions: RedisFunctions, limits: Limits) -> None:
-        self._functions = functions
+    def __init__(self, link: RedisLink, limits: Limits) -> None:
+        self._link = link
         self._limits = limits
 
     async def create(self, creation: Creation) -> CreationOutcome:
@@ -45,7 +45,7 @@ class RedisCreations:
         self, tenant: str, operation_id: str, body_hash: bytes
     ) -> CreationReplayed | Mismatch | None:
         """Ask for the session that an operation made; a placed one is made permanent."""
-        reply = await self._functions.tenant(
+        reply = await self._link.tenant(
             "recall_creation",
             tenant,
             operation_id.encode(),
@@ -66,14 +66,14 @@ class RedisCreations:
     async def release(self, key: SessionKey, name: bytes, operation_id: str = "") -> None:
         """Remove the hints that lead to a session which is not there."""
         with suppress(StoreUnavailable):  # a hint: whoever meets it next removes it
-            await self._functions.tenant(
+            await self._link.tenant(
                 "release", key.tenant, key.session_id, name, operation_id.encode(), changes=False
             )
 
     async def place(self, creation: Creation) -> Head:
         """Write the session; it vanishes by itself unless it is made permanent."""
         position = creation.position
-        reply = await self._functions.session(
+        reply = await self._link.session(
             "create",
             creation.key,
             position.chain,
@@ -98,7 +98,7 @@ class RedisCreations:
     async def _claim(self, creation: Creation, head: Head) -> CreationOutcome | None:
         """Claim and confirm; None when a claim that led nowhere was removed and all must be tried again."""
         key = creation.key
-        reply = await self._functions.tenant(
+        reply = await self._link.tenant(
             "claim",
             key.tenant,
             creation.operation_id.encode(),
@@ -136,7 +136,7 @@ class RedisCreations:
     async def _withdraw(self, key: SessionKey) -> None:
         """Take back a session that was placed."""
         with suppress(StoreUnavailable):  # it has an expiry
-            await self._functions.session("withdraw", key, changes=False)
+            await self._link.session("withdraw", key, changes=False)
 
     async def _make_permanent(self, creation: Creation, head: Head) -> Created | None:
         try:
@@ -151,7 +151,7 @@ class RedisCreations:
     async def _confirm(self, key: SessionKey, name: bytes, operation_id: str) -> bytes | None:
         """Make a placed session permanent; None, and its hints removed, when it is not there any more."""
         try:
-            reply = await self._functions.session("confirm", key, self._limits.tombstone_ms, changes=True)
+            reply = await self._link.session("confirm", key, self._limits.tombstone_ms, changes=True)
         except NotFound:
             await self.release(key, name, operation_id)
             return None
@@ -159,7 +159,7 @@ class RedisCreations:
 
     async def look_at(self, key: SessionKey) -> Sequence[Any]:
         """Return a session's head without its state, or the reply that says why there is none."""
-        reply = await self._functions.session_or_absence(
-            "load", key, self._limits.tombstone_ms, 0, "", b"", changes=False
+        reply = await self._link.session(
+            "load", key, self._limits.tombstone_ms, 0, "", b"", changes=False, absent=True
         )
         return reply.content  # type: ignore[no-any-return]

@@ -1,4 +1,6 @@
-"""One Redis or Valkey server, and one try of one command at it, with every failure given its honest name.
+"""The Redis or Valkey servers of a store: which one has a key, and one try of one command at one of them.
+
+redis-py gives connections, pools, Sentinels and the map of a cluster. Every failure gets its honest name.
 
 All of a try goes over one connection of redis-py's pool, so that a replica is waited for behind the change
 itself. A connection is used again only if every reply on it was read to its end: whoever is cancelled, nobody
@@ -7,20 +9,25 @@ is given the reply to another's command.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from redis.asyncio import ConnectionPool
+from redis.asyncio import ConnectionPool, RedisCluster, Sentinel
+from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import (
     AskError,
     AuthenticationError,
     BusyLoadingError,
     NoPermissionError,
     OutOfMemoryError,
+    RedisClusterException,
     RedisError,
     ResponseError,
+    SlotNotCoveredError,
 )
 
 from rlstm_server.errors import InternalError, ServerError, StoreFull, StoreUnavailable
@@ -31,6 +38,8 @@ Command = tuple[Argument, ...]
 
 SLOW_BYTES_PER_SECOND: Final = 4 << 20
 """What a busy store with a slow disk still takes in; a large command may take longer than a small one."""
+SLOTS: Final = 16_384
+"""Of a cluster."""
 LOADING: Final = "the store is loading its data"
 """What is said of a store that has started and does not answer yet."""
 
@@ -76,15 +85,21 @@ class Patience(NamedTuple):
 
 
 class Replication(NamedTuple):
-    """How many replicas must have a change and all before it, how long to wait, and a write to wait for.
+    """How many replicas must have a change and all before it, how long to wait, and a function that writes.
 
-    The write is of no meaning. Waiting for it is waiting for all that was written before, by whichever
+    That write is of no meaning. Waiting for it is waiting for all that was written before, by whichever
     connection; a change that had been made already is covered, too.
     """
 
     replicas: int
     within_s: float
-    mark: Command
+    mark: str
+
+    def commands(self, command: Command) -> list[Command]:
+        """The write beside the first key of `command`, in its slot by what stands in braces, and the wait."""
+        key = str(command[3 if command[0] == "FCALL" else 1])
+        marked = ("FCALL", self.mark, 1, f"{key.rpartition(':')[0]}:mark")
+        return [marked, ("WAIT", self.replicas, max(1, round(self.within_s * 1000)))]
 
 
 class RedisServer:
@@ -111,16 +126,18 @@ class RedisServer:
         before: list[Command] = [("ASKING",)] if asking else []
         commands, awaited = [*before, command], 0
         if replication is not None:
-            milliseconds = max(1, round(replication.within_s * 1000))
-            commands += [*before, replication.mark, ("WAIT", replication.replicas, milliseconds)]
+            commands += [*before, *replication.commands(command)]
         async with self._connection(allowance_s) as connection:
             try:
                 # both disconnect when they are cut short, so no reply is left for the next caller
                 async with asyncio.timeout(self._patience.timeout_s + allowance_s):
-                    await _written(connection, commands)
+                    await connection.send_packed_command(connection.pack_commands(commands))
                     replies = [await _reply(connection) for _ in (*before, command)]
             except (BusyLoadingError, AuthenticationError) as error:
                 raise _refusal(error) from error
+            except RuntimeError as error:
+                # so uvloop says that the connection was reset while nobody used it
+                raise ConnectionResetError("the store reset the connection") from error
             if replication is not None:
                 awaited = await self._replicas(connection, replication.within_s, len(before) + 2)
             if isinstance(replies[-1], ResponseError):
@@ -149,7 +166,11 @@ class RedisServer:
         except TimeoutError as error:
             raise NotApplied(StoreUnavailable("the store has more to do than it gets done")) from error
         try:
-            connection = await self._connected()
+            try:
+                async with asyncio.timeout(self._patience.timeout_s):
+                    connection: AbstractConnection = await self.pool.get_connection()  # type: ignore[no-untyped-call]
+            except (RedisError, OSError) as error:
+                raise unreachable(error) from error
             try:
                 yield connection
             except NotApplied:
@@ -161,22 +182,6 @@ class RedisServer:
                 await self.pool.release(connection)
         finally:
             self._permits.release()
-
-    async def _connected(self) -> AbstractConnection:
-        try:
-            async with asyncio.timeout(self._patience.timeout_s):
-                connection: AbstractConnection = await self.pool.get_connection()  # type: ignore[no-untyped-call]
-                return connection
-        except (RedisError, OSError) as error:
-            raise unreachable(error) from error
-
-
-async def _written(connection: AbstractConnection, commands: list[Command]) -> None:
-    try:
-        await connection.send_packed_command(connection.pack_commands(commands))
-    except RuntimeError as error:
-        # so uvloop says that the connection was reset while nobody used it
-        raise ConnectionResetError("the store reset the connection") from error
 
 
 async def _reply(connection: AbstractConnection) -> Any:
@@ -222,3 +227,157 @@ def _refusal(error: RedisError) -> NotApplied:
     if "Function not found" in text:
         return NotApplied(StoreUnavailable("the store has lost the function library; install it again"))
     return NotApplied(InternalError("the store refused a command"))
+
+
+# ---- which server has a key -------------------------------------------------------------------------------
+
+
+class Servers:
+    """Servers by where they are, each made once."""
+
+    def __init__(self, address: Address, patience: Patience) -> None:
+        self.address, self.patience = address, patience
+        self._servers: dict[Endpoint, RedisServer] = {}
+
+    def at(self, endpoint: Endpoint) -> RedisServer:
+        """Return the server there."""
+        if endpoint not in self._servers:
+            self._servers[endpoint] = RedisServer(self.address, endpoint, self.patience)
+        return self._servers[endpoint]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+
+class OneServer:
+    """A store that is one server; those of several servers do more."""
+
+    can_change = False
+    """Whether another server can take the place of one that fails."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    @cached_property
+    def _only(self) -> RedisServer:
+        return self._servers.at(self._servers.address.endpoints[0])
+
+    async def server(self, key: str) -> RedisServer:
+        """Return the primary that has the key. Raises NotApplied when none is known."""
+        return self._only
+
+    async def primaries(self) -> Sequence[RedisServer]:
+        """Return every server that takes changes. Raises NotApplied when they are not known."""
+        return (await self.server(""),)
+
+    def suspect(self, server: RedisServer) -> None:
+        """Look again before the next command: this server failed, or takes no changes."""
+
+    async def close(self) -> None:
+        """Close what is not a server's."""
+
+
+class _Sentinels(OneServer):
+    """A primary with replicas that Sentinels watch; when it fails, one of them takes its place."""
+
+    can_change = True
+
+    def __init__(self, servers: Servers) -> None:
+        super().__init__(servers)
+        address = servers.address
+        self._primary: RedisServer | None = None
+        self._asking = asyncio.Lock()
+        self._sentinels = Sentinel(  # type: ignore[no-untyped-call]
+            [(endpoint.host, endpoint.port) for endpoint in address.endpoints],
+            sentinel_kwargs=address.sentinel_options | {"socket_timeout": servers.patience.timeout_s},
+        )
+
+    async def server(self, key: str) -> RedisServer:
+        async with self._asking:
+            if self._primary is None:
+                self._primary = await self._find()
+            return self._primary
+
+    def suspect(self, server: RedisServer) -> None:
+        if server is self._primary:
+            self._primary = None
+
+    async def close(self) -> None:
+        with suppress(RedisError, OSError):
+            await self._sentinels.aclose()
+
+    async def _find(self) -> RedisServer:
+        """Ask who the primary is, and believe it only if that server agrees: it may have been replaced."""
+        address, patience = self._servers.address, self._servers.patience
+        try:
+            async with asyncio.timeout(patience.timeout_s * len(address.endpoints)):
+                server = self._servers.at(Endpoint(*await self._sentinels.discover_master(address.name)))
+        except (MasterNotFoundError, RedisError, OSError) as error:
+            raise NotApplied(StoreUnavailable("no Sentinel knows a primary of the store")) from error
+        try:
+            role, _ = await server.send(("ROLE",))
+        except (RedisError, OSError) as error:
+            raise NotApplied(StoreUnavailable("the primary of the store does not answer")) from error
+        if role[0] != b"master":
+            raise NotApplied(StoreUnavailable("the store is changing its primary"))
+        return server
+
+
+class _Cluster(OneServer):
+    """The primaries of a cluster, found from those of its servers that the address names."""
+
+    can_change = True
+
+    def __init__(self, servers: Servers) -> None:
+        super().__init__(servers)
+        nodes = [ClusterNode(endpoint.host, endpoint.port) for endpoint in servers.address.endpoints]
+        self._map = RedisCluster(
+            startup_nodes=nodes, require_full_coverage=False, **servers.address.cluster_options
+        )
+        self._is_current = False
+        self._fetching = asyncio.Lock()
+
+    async def server(self, key: str) -> RedisServer:
+        await self._make_current()
+        try:
+            node = self._map.get_node_from_key(key)
+        except SlotNotCoveredError:
+            node = None
+        if node is None:
+            raise NotApplied(StoreUnavailable("no server of the cluster has this part of the store"))
+        return self._servers.at(Endpoint(node.host, int(node.port)))
+
+    async def primaries(self) -> Sequence[RedisServer]:
+        """Return the primaries of all slots; a part of the store that nobody has is an error."""
+        await self._make_current()
+        if len(self._map.nodes_manager.slots_cache) < SLOTS:
+            raise NotApplied(StoreUnavailable("a part of the store has no server in the cluster"))
+        places = sorted((node.host, int(node.port)) for node in self._map.get_primaries())
+        return [self._servers.at(Endpoint(*place)) for place in places]
+
+    def suspect(self, server: RedisServer) -> None:
+        self._is_current = False
+
+    async def close(self) -> None:
+        with suppress(RedisError, OSError):
+            await self._map.aclose()
+
+    async def _make_current(self) -> None:
+        async with self._fetching:
+            if self._is_current:
+                return
+            try:
+                async with asyncio.timeout(self._servers.patience.timeout_s * 2):
+                    await self._map.aclose()
+                    await self._map.initialize()
+            except (RedisClusterException, RedisError, OSError) as error:
+                raise unreachable(error) from error
+            self._is_current = True
+
+
+TOPOLOGIES: Final[dict[str, Callable[[Servers], OneServer]]] = {
+    "server": OneServer,
+    "sentinel": _Sentinels,
+    "cluster": _Cluster,
+}

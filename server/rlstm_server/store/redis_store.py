@@ -53,9 +53,8 @@ from rlstm_server.store.redis_check import (
     find_concerns,
     read_servers,
 )
-from rlstm_server.store.redis_client import RedisLink, Replicas, Reply
+from rlstm_server.store.redis_client import RedisLink, Reply, tenant_key
 from rlstm_server.store.redis_creation import RedisCreations
-from rlstm_server.store.redis_functions import LIBRARY, RedisFunctions, tenant_key
 
 _TENANTS: Final = "rlstm:tenants"
 
@@ -86,13 +85,12 @@ class RedisStore:
     ) -> None:
         self._link = RedisLink(url, timeout_s=timeout_s, connections=connections)
         self._limits = limits or Limits()
-        self._functions = RedisFunctions(self._link)
-        self._creations = RedisCreations(self._functions, self._limits)
+        self._creations = RedisCreations(self._link, self._limits)
         self._wanted = durability
         self._allow_weaker = allow_weaker
         self._install = install
         self._shared = shared
-        self._replicas = Replicas(number=1, within_s=replica_s, mark=f"{LIBRARY}_mark")
+        self._replica_s = replica_s
         self._durability: Durability = "memory"
 
     @property
@@ -114,7 +112,7 @@ class RedisStore:
             await self.close()
             raise
         if self._durability == "replica":
-            self._link.wait_for_replicas(self._replicas)
+            self._link.wait_for_replicas(1, self._replica_s)
 
     async def ping(self) -> None:
         """Return if the store answers. Raises errors.StoreUnavailable."""
@@ -132,21 +130,21 @@ class RedisStore:
     ) -> Head:
         """Return the newest version, in one round trip."""
         version, chain = (known.version, known.chain) if known else ("", b"")
-        reply = await self._functions.session(
+        reply = await self._link.session(
             "load", key, self._limits.tombstone_ms, int(with_state), version, chain, changes=False
         )
         return _head(reply.content)
 
     async def commit(self, commit: Commit) -> CommitOutcome:
         """Apply one operation, in one round trip."""
-        limits = self._limits
+        limits, after = self._limits, commit.position
         arguments = (
             commit.operation_id.encode(),
             commit.body_hash.hex(),
             "" if commit.if_match is None else commit.if_match,
             commit.expects.version,
             commit.expects.chain,
-            commit.position.chain,
+            after.chain,
             commit.info,
             commit.state,
             commit.ttl_ms,
@@ -158,7 +156,7 @@ class RedisStore:
             limits.tombstone_ms,
         )
         try:
-            reply = await self._functions.session("commit", commit.key, *arguments, changes=True)
+            reply = await self._link.session("commit", commit.key, *arguments, changes=True)
         except StoreFull:
             # "not applied" would be a lie if an earlier try of the same operation was
             reply = await self._recall(commit.key, commit.operation_id, commit.body_hash)
@@ -166,7 +164,7 @@ class RedisStore:
                 raise
         if reply.content[0] == b"OK" and reply.content[3] == b"1":
             await self._reindex(commit.key, reply.content[2])
-        return _commit_outcome(commit, reply)
+        return _commit_outcome(commit, after, reply)
 
     async def recall(
         self, key: SessionKey, operation_id: str, body_hash: bytes
@@ -188,7 +186,7 @@ class RedisStore:
         check_name(name)
         check_info(info)
         await self._admit(self._limits.import_below)
-        reply = await self._functions.session(
+        reply = await self._link.session(
             "name_snapshot",
             key,
             name.encode(),
@@ -212,14 +210,14 @@ class RedisStore:
 
     async def named_snapshots(self, key: SessionKey) -> Sequence[NamedSnapshot]:
         """Return all named snapshots, oldest version first."""
-        reply = await self._functions.session("named", key, self._limits.tombstone_ms, changes=False)
+        reply = await self._link.session("named", key, self._limits.tombstone_ms, changes=False)
         rows = zip(reply.content[1::3], reply.content[2::3], reply.content[3::3], strict=True)
         found = [_named(name.decode(), entry, size) for name, entry, size in rows]
         return sorted(found, key=lambda one: (one.version, one.created_at_ms, one.name))
 
     async def read_snapshot(self, key: SessionKey, name: str) -> tuple[NamedSnapshot, bytes]:
         """Return a named snapshot and its state, in one round trip."""
-        reply = await self._functions.session(
+        reply = await self._link.session(
             "read_snapshot", key, name.encode(), self._limits.tombstone_ms, changes=False
         )
         if reply.content[0] == b"NO_SNAPSHOT":
@@ -229,14 +227,12 @@ class RedisStore:
 
     async def drop_snapshot(self, key: SessionKey, name: str) -> None:
         """Remove a named snapshot."""
-        await self._functions.session(
-            "drop_snapshot", key, name.encode(), self._limits.tombstone_ms, changes=True
-        )
+        await self._link.session("drop_snapshot", key, name.encode(), self._limits.tombstone_ms, changes=True)
 
     async def delete(self, key: SessionKey) -> None:
         """End the session, then remove the hints that lead to it; should that fail, the sweep does."""
         await self._reindex(key, b"0")
-        reply = await self._functions.session("delete", key, self._limits.tombstone_ms, changes=True)
+        reply = await self._link.session("delete", key, self._limits.tombstone_ms, changes=True)
         await self._creations.release(key, reply.content[1])
 
     async def find(self, tenant: str, name: str) -> str:
@@ -257,7 +253,7 @@ class RedisStore:
         if limit < 1:
             raise InvalidField("limit", "limit must be at least 1")
         created_at_ms, session_id = read_cursor(cursor)
-        reply = await self._functions.tenant("page", tenant, created_at_ms, session_id, limit, changes=False)
+        reply = await self._link.tenant("page", tenant, created_at_ms, session_id, limit, changes=False)
         fields = reply.content[1:]
         rows = [(int(at), i.decode()) for i, at in zip(fields[::2], fields[1::2], strict=True)]
         found = [await self._listed(SessionKey(tenant, i)) for _, i in rows]
@@ -299,7 +295,7 @@ class RedisStore:
 
     async def _recall(self, key: SessionKey, operation_id: str, body_hash: bytes) -> Reply:
         """Ask for an operation; wait for replicas as a change does: it may find a try of our own."""
-        return await self._functions.session(
+        return await self._link.session(
             "recall",
             key,
             operation_id.encode(),
@@ -323,7 +319,7 @@ class RedisStore:
         """End all that are due; one that cannot be looked at now is passed by."""
         ended = 0
         while True:
-            due = (await self._functions.tenant("due", tenant, at_once, changes=False)).content[1:]
+            due = (await self._link.tenant("due", tenant, at_once, changes=False)).content[1:]
             passed_by = 0
             for session_id in due:
                 try:
@@ -343,7 +339,7 @@ class RedisStore:
 
     async def _reindex(self, key: SessionKey, expires_at_ms: bytes) -> None:
         with suppress(StoreUnavailable):  # a hint: the sweeper comes later than it could
-            await self._functions.tenant("reindex", key.tenant, key.session_id, expires_at_ms, changes=False)
+            await self._link.tenant("reindex", key.tenant, key.session_id, expires_at_ms, changes=False)
 
 
 def _usage(info: bytes) -> Usage:
@@ -386,16 +382,16 @@ def _named(name: str, entry: bytes, state_bytes: int) -> NamedSnapshot:
         raise StateCorrupt("a named snapshot in the store cannot be read") from error
 
 
-def _commit_outcome(commit: Commit, reply: Reply) -> CommitOutcome:
+def _commit_outcome(commit: Commit, after: Position, reply: Reply) -> CommitOutcome:
     fields = reply.content
     match fields[0]:
         case b"OK":
-            return Committed(position=commit.position, expires_at_ms=int(fields[2]))
+            return Committed(position=after, expires_at_ms=int(fields[2]))
         case b"REPLAY" | b"MISMATCH":
             known = _known(fields)
             if reply.resent and isinstance(known, Replayed) and known.is_of(commit):
                 # our first try was applied, only its reply was lost
-                return Committed(position=commit.position, expires_at_ms=int(fields[7]))
+                return Committed(position=after, expires_at_ms=int(fields[7]))
             return known
         case b"MOVED":
             return Moved(current=int(fields[1]))

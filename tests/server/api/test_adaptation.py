@@ -28,19 +28,19 @@ async def test_a_session_that_asks_for_nothing_is_told_what_it_gets(client):
         "experts": DEFAULT_EXPERTS,
         "rate_scale": 1.0,
         "static": True,
-        "adapt": "weights",
+        "adapt": "both",
         "rates": [0.0, rule["rate"]],
     }
-    assert (made["weights"], made["norm_ratio"]) == ([0.5, 0.5], 0.0)
+    assert (made["weights"], made["norm_ratio"]) == ([1 / 3] * 3, 0.0)
 
 
 @pytest.mark.parametrize(
     ("asked", "weights"),
     [
-        ({"kind": "output_bias", "experts": 4}, 4),
+        ({"kind": "output_bias", "experts": 4}, 5),
         ({"num_fast_weights": 256, "experts": 1}, 1),
         ({"kind": "output_bias", "static": False}, 1),
-        ({"kind": "full", "rate_scale": 2.5}, DEFAULT_EXPERTS),
+        ({"kind": "full", "rate_scale": 2.5}, DEFAULT_EXPERTS + 1),
     ],
 )
 async def test_a_session_learns_as_it_asked_to(client, asked, weights):
@@ -50,7 +50,8 @@ async def test_a_session_learns_as_it_asked_to(client, asked, weights):
     found = (await client.get(f"/sessions/{made['id']}")).json()
 
     assert asked.items() <= found["adaptation"].items()
-    assert len(found["adaptation"]["rates"]) == len(answer["weights"]) == weights
+    remembers = found["adaptation"]["adapt"] == "both"
+    assert len(found["adaptation"]["rates"]) + remembers == len(answer["weights"]) == weights
     assert sum(answer["weights"]) == pytest.approx(1.0)
     assert (answer["weights"], answer["norm_ratio"]) == (found["weights"], found["norm_ratio"])
     assert answer["norm_ratio"] > 0
@@ -69,6 +70,7 @@ async def test_a_session_adapts_by_what_it_asks_for(client, adapt, mixed):
     (item,) = scored["items"]
 
     assert len(answer["weights"]) == mixed
+    assert "memory_logprobs" not in answer
     assert item["logprobs"] == answer["logprobs"]
     assert scored["adaptation"] == made["adaptation"]
     assert (answer["updates"] > 0) == (adapt != "memory")

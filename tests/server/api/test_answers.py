@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_server.api.answers import INLINE_TOKENS, respond, server_timing
+from rlstm_server.api.bodies import INLINE_TOKENS, respond
 from rlstm_server.schemas.text import Timings
 from rlstm_server.schemas.wire import FACTORS, PIECE, column
 
@@ -41,7 +41,7 @@ async def test_large_and_small_answers_are_the_same_bytes():
     assert small.headers["etag"] == large.headers["etag"] == '"7"'
 
 
-def test_timings_are_milliseconds():
+async def test_timings_are_milliseconds():
     """In the form of the Server-Timing header."""
-    header = server_timing(Timings(queue=0.001, compute=0.25, store=0.0))
-    assert header == "queue;dur=1.000, compute;dur=250.000, store;dur=0.000"
+    answer = await respond(dict, timings=Timings(queue=0.001, compute=0.25, store=0.0))
+    assert answer.headers["server-timing"] == "queue;dur=1.000, compute;dur=250.000, store;dur=0.000"

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from rlstm_server import errors
-from rlstm_server.api.answers import PROBLEMS
+from rlstm_server.api.bodies import PROBLEMS
 from rlstm_server.api.problems import TYPE_PREFIX, document, envelope, note, respond
 from rlstm_server.api.tracing import Trace
 

@@ -5,7 +5,6 @@ import logging
 import httpx
 import pytest
 
-from rlstm_server.api.lines import RequestLog
 from rlstm_server.api.problems import respond
 from rlstm_server.api.tracing import Endpoints, TracingLayer
 from rlstm_server.logs import JsonFormatter
@@ -13,8 +12,7 @@ from rlstm_server.metrics import Metrics
 
 
 async def ask(app, metrics=None, **headers):
-    log = RequestLog(Endpoints(()))
-    layer = TracingLayer(app, metrics=metrics or Metrics(), respond=respond, finished=log)
+    layer = TracingLayer(app, metrics=metrics or Metrics(), respond=respond, endpoints=Endpoints(()))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(layer), base_url="http://a") as client:
         return await client.get("/canary", headers=headers)
 

@@ -35,7 +35,7 @@ def caller(tenant="acme"):
 
 def call(by=None, **fields):
     """Who asks, for what."""
-    return Call(caller=by or caller(), **fields)
+    return Call(**vars(by or caller()), **fields)
 
 
 def tiny_parameters(vocab, *, seed=0, hidden=6):
@@ -140,14 +140,14 @@ class Talk:
     @classmethod
     async def begin(cls, engine, tenant="acme", **fields):
         """A new session."""
-        call = Call(caller=caller(tenant), key=fields.pop("key", None))
+        call = Call(**vars(caller(tenant)), key=fields.pop("key", None))
         made = await engine.create_session(CreateSession(**fields).by(call))
         return cls(engine, made.info.id, tenant)
 
     async def append(self, text=None, *, tokens=None, **fields):
         """One append."""
         call = Call(
-            caller=self.caller,
+            **vars(self.caller),
             session=self.session,
             key=fields.pop("key", None),
             if_match=fields.pop("if_match", None),
@@ -205,7 +205,7 @@ def ask(prompt="the ", **settings):
     if "stop" in settings:
         settings["stop"] = list(settings["stop"])
     return GenerateRequest(prompt=prompt, **{"max_tokens": 12, "seed": 1, **settings}).by(
-        Call(caller=caller())
+        Call(**vars(caller()))
     )
 
 

@@ -199,7 +199,7 @@ async def test_what_is_known_to_be_applied_stays_so_in_a_drain(tools, made):
         await talk.append("x", key="k")
         store.scripts = {"load_head": [forever]}
         again = (
-            engine.create_session(CreateSession().by(Call(caller=talk.caller, key="s")))
+            engine.create_session(CreateSession().by(Call(**vars(talk.caller), key="s")))
             if made == "a session"
             else talk.append("x", key="k")
         )

@@ -131,7 +131,7 @@ async def test_ten_thousand_requests_at_once_are_bounded(tools):
     served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
 
     async def flood(engine):
-        request = ScoreRequest(items=[tools.item("x")]).by(Call(caller=tools.caller("enemy")))
+        request = ScoreRequest(items=[tools.item("x")]).by(Call(**vars(tools.caller("enemy"))))
         calls = (engine.score(request) for _ in range(10_000))
         return await asyncio.gather(*calls, return_exceptions=True)
 

@@ -69,10 +69,10 @@ def test_the_static_loss_is_counted_where_there_is_one(tools, static, nats, toke
     metrics = Metrics()
     TokenUsage(session=totals(-6.0, static)).count(metrics)
 
-    assert tools.value(metrics, "loss_nats_total", weights="adapted") == 6.0
-    assert tools.value(metrics, "loss_tokens_total", weights="adapted") == 3
-    assert tools.value(metrics, "loss_nats_total", weights="static") == nats
-    assert tools.value(metrics, "loss_tokens_total", weights="static") == tokens
+    assert tools.value(metrics, "loss_nats_total", part="adapted") == 6.0
+    assert tools.value(metrics, "loss_tokens_total", part="adapted") == 3
+    assert tools.value(metrics, "loss_nats_total", part="static") == nats
+    assert tools.value(metrics, "loss_tokens_total", part="static") == tokens
 
 
 def test_two_readings_of_one_operation_are_one_usage(tools):

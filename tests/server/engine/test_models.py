@@ -85,7 +85,7 @@ def test_the_bytes_of_a_state_are_known_before_it_is(served, kind, experts, stat
     """They are those of a state in the middle of a segment that has learned."""
     choice = served.choose(AdaptationRequest(kind=kind, experts=experts, static=static))
     evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
-    state = evaluator.start(experts=experts, static=static)
+    state = evaluator.start(experts=experts, static=static, adapt=choice.adapt)
     for part in evaluator.observe(state, list(b"just enough text")):
         state = part.state
 
@@ -170,9 +170,9 @@ async def test_a_session_keeps_its_model(tools, store, first, other):
         assert await there.probe() == probe
         assert ((await there.info()).model, (await there.info()).fingerprint) == ("other", "f1")
         fork = await engine.fork(ForkRequest().by(talk.call()))
-        exported = await engine.export(talk.caller, talk.session)
+        exported = await engine.export(talk.call())
         data = exported.data
-        brought = await engine.import_session(ImportRequest(caller=talk.caller, data=data))
+        brought = await engine.import_session(ImportRequest(call=talk.call(), data=data))
         for made in (fork, brought):
             assert made.identity == renamed.identity
             assert (made.info.model, made.info.fingerprint) == ("renamed", "f1")

@@ -206,11 +206,11 @@ def asking(tools, **allowed):
 
 
 def create(engine, caller, **fields):
-    return asyncio.ensure_future(engine.create_session(CreateSession(**fields).by(Call(caller=caller))))
+    return asyncio.ensure_future(engine.create_session(CreateSession(**fields).by(Call(**vars(caller)))))
 
 
 async def name(engine, caller, session, called):
-    request = SnapshotRequest(name=called).by(Call(caller=caller, session=session, key=None, if_match=None))
+    request = SnapshotRequest(name=called).by(Call(**vars(caller), session=session, key=None, if_match=None))
     await engine.take_snapshot(request)
 
 

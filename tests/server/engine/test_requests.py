@@ -4,7 +4,6 @@ import threading
 
 import pytest
 
-from rlstm_server.caller import Caller
 from rlstm_server.engine import requests
 from rlstm_server.errors import InvalidText, NotFound, TooLarge
 from rlstm_server.schemas.generation import GenerationSettings
@@ -33,7 +32,7 @@ def test_equal_appends_have_equal_digests_and_others_do_not():
 
     def digest(session="s", **fields):
         return requests.append_digest(
-            AppendRequest(**fields).by(Call(caller=Caller(tenant="a", request_id="r"), session=session))
+            AppendRequest(**fields).by(Call(tenant="a", request_id="r", session=session))
         )
 
     asked = [{"text": "a"}, {"text": "b"}, {"tokens": [97]}, {"text": "[97]"}, {"text": "a", "learn": False}]

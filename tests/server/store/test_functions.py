@@ -6,7 +6,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from rlstm_server.store.redis_check import library_code
-from rlstm_server.store.redis_functions import LIBRARY, session_key, tenant_key
+from rlstm_server.store.redis_client import LIBRARY, session_key, tenant_key
 
 CHAIN, HASH = b"c" * 32, "b" * 64
 SESSION_PARTS = ("head", "ops", "tomb", "named", "states")

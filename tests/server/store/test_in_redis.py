@@ -17,7 +17,7 @@ from rlstm_server.errors import (
 )
 from rlstm_server.store.base import Committed, Created, CreationReplayed, Limits, Replayed
 from rlstm_server.store.embedded import EmbeddedValkey
-from rlstm_server.store.redis_functions import session_key, tenant_key
+from rlstm_server.store.redis_client import session_key, tenant_key
 from rlstm_server.store.redis_store import RedisStore
 
 
@@ -137,7 +137,7 @@ async def test_a_creation_cut_short_leaves_name_and_id_free(store, embedded_url,
     dying = build.creation(operation_id="key", name="diary")
     head = await dead._creations.place(dying)
     if cut_short_after == "claim":
-        await dead._functions.tenant(
+        await dead._link.tenant(
             "claim", build.tenant, "key", dying.body_hash.hex(), dying.key.session_id, "diary",
             head.created_at_ms, head.expires_at_ms, 1024, 86_400_000, changes=True,
         )  # fmt: skip
@@ -199,7 +199,7 @@ async def test_the_sweeper_meets_a_prolonged_session_once(store, admin, build):
 async def test_a_late_clean_up_leaves_a_name_to_its_new_owner(store, build):
     """What is removed for a dead session is removed only where it still points to that session."""
     dead, _ = await build.session(store, name="diary")
-    await store._functions.session("delete", dead, 60_000, changes=True)  # and the replica dies here
+    await store._link.session("delete", dead, 60_000, changes=True)  # and the replica dies here
     alive, _ = await build.session(store, name="diary")
 
     await store._creations.release(dead, b"diary")

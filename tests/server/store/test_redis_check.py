@@ -6,7 +6,7 @@ from redis import Redis
 from rlstm_server.errors import StartupError
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_check import library_code, read_servers, weaknesses
-from rlstm_server.store.redis_functions import LIBRARY
+from rlstm_server.store.redis_client import LIBRARY
 from rlstm_server.store.redis_store import RedisStore
 
 GOOD = {

@@ -7,8 +7,7 @@ from redis.crc import key_slot
 
 from rlstm_server.errors import ServerError, StartupError, StoreUnavailable
 from rlstm_server.store.redis_check import LIBRARY
-from rlstm_server.store.redis_client import RedisLink
-from rlstm_server.store.redis_functions import session_key
+from rlstm_server.store.redis_client import RedisLink, session_key
 from rlstm_server.store.redis_store import RedisStore
 
 from . import servers

@@ -19,8 +19,7 @@ from pydantic import Field
 
 from rlstm_model.vocab import Vocab
 from rlstm_server.api import problems
-from rlstm_server.api.answers import respond
-from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.bodies import StrictRoute, respond
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.events import TOKEN_NUMBERS, Texts, frame, open_stream, take_in
 from rlstm_server.api.openai.models import ModelPath, Named, encode, resolve
@@ -87,7 +86,7 @@ async def complete(body: CompletionIn, context: ContextDep) -> Response:
 
 def _request(body: CompletionIn, named: Named, context: RequestContext) -> CompletionRequest:
     return CompletionRequest(
-        caller=context.caller,
+        caller=context.call,
         model=named.served.name,
         prompts=body.prompt,
         settings=body.settings,
@@ -250,7 +249,7 @@ async def logprob(model_id: ModelPath, body: LogprobIn, context: ContextDep) -> 
     continuation = await encode(vocab, body.continuation, "continuation")
     ids = (*before, *continuation)
     request = CompletionRequest(
-        caller=context.caller,
+        caller=context.call,
         model=named.served.name,
         prompts=(Passage(tokens=ids),),
         settings=GenerationSettings(max_tokens=0),

@@ -14,8 +14,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from rlstm_model.vocab import Vocab
-from rlstm_server.api.answers import BODY, answers, respond
-from rlstm_server.api.bodies import StrictRoute
+from rlstm_server.api.bodies import BODY, StrictRoute, answers, respond
 from rlstm_server.api.dependencies import ContextDep, RequestContext
 from rlstm_server.api.openai.schemas import Documented, envelopes
 from rlstm_server.engine.models import ServedModel

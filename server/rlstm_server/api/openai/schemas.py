@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from rlstm_model.sampling import SamplingConfig
-from rlstm_server.api.answers import ALWAYS, PROBLEMS
+from rlstm_server.api.bodies import ALWAYS, PROBLEMS
 from rlstm_server.api.problems import FIELD_NAME
 from rlstm_server.schemas.generation import (
     MAX_CHOICES,
