@@ -54,12 +54,12 @@ def test_a_note_is_all_that_a_judge_knows(before: list[Line], after: list[Line])
 
 
 def test_a_score_above_the_threshold_is_an_alarm_that_teaches_nothing() -> None:
-    """From the end of the warm-up; the fourth in a row is learned, and the next one after another is not."""
+    """From the end of the warm-up; what follows it in a row is told and learned."""
     judge = Judge(threshold=0.8, warm_up=2)
     verdicts = new(judge, 0.9, 0.9, 0.8, 0.81, 0.9, 0.9, 0.9, 0.9, 0.1, 0.9)
 
     assert [verdict.reason for verdict in verdicts] == [None] * 3 + ["score"] * 5 + [None, "score"]
-    assert [verdict.learn for verdict in verdicts] == [True] * 3 + [False] * 3 + [True] * 3 + [False]
+    assert [verdict.learn for verdict in verdicts] == [True] * 3 + [False] + [True] * 5 + [False]
     assert verdicts[3].score == 0.81
 
 

@@ -21,7 +21,7 @@ from rlstm_client.cli.exits import CommandError
 THRESHOLD: Final = 0.85
 WARM_UP: Final = 50
 SPARE_BITS: Final = 8.0  # what a byte costs of which nothing is known
-PATIENCE: Final = 3  # lines of too high a score in a row that teach nothing
+PATIENCE: Final = 1  # lines of too high a score in a row that teach nothing: what goes on is the log's own
 WELL_KNOWN: Final = 30  # lines of a template
 LONGER: Final = 2  # characters by which a field is longer than any before it, to be an alarm
 FEWEST_WORDS: Final = 4  # of a line, one of which may be the only one that is wrong

@@ -30,7 +30,7 @@ READ: Final = 1_000
 """Characters of a line that are judged, learned and shown: its beginning."""
 
 SAVE_LINES: Final = 1_000
-"""Lines after which what is known of them is committed, where none of them was learned."""
+"""What is known of so many lines is committed at the latest."""
 
 _LASTING: Final = Retries(attempts=10)
 """A server that starts again is waited for, 45 to 90 seconds."""
@@ -91,10 +91,12 @@ class Watch:
             self.unsaved += 1
             if every or verdict.reason:
                 tell(self._told(line, verdict, bits))
+            due = verdict.reason is not None or self.judge.lines % SAVE_LINES == 0
             if verdict.learn:
                 await self._commit(text)
-            elif verdict.reason or self.unsaved >= SAVE_LINES:
+            elif due:
                 await self._commit()
+            if due:
                 await self._keep()
             self.alarms += verdict.reason is not None
         if self.unsaved:
