@@ -93,6 +93,7 @@ def test_ctrl_c(watch, server, log):
 @pytest.mark.parametrize(
     "arguments",
     [
+        ("a", "a"),
         ("a", "b", "--name", "one"),
         ("a", "b", "--name", "one", "--name", "one"),
         ("--state", "s"),

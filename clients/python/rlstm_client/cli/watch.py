@@ -176,9 +176,13 @@ def watch(
         raise CommandError("--state goes with --local; a server keeps the session under a --name")
     if name and local:
         raise CommandError("--name goes with a server; with --local the session is kept in a --state")
+    if not logs and inputs.nothing_piped():
+        raise CommandError("give a log, or pipe one in")
     sources = [
         StandardInput() if str(path) == "-" else File(path, follow=follow) for path in logs or [Path("-")]
     ]
+    if len({source.name for source in sources}) < len(sources):
+        raise CommandError("give each log once")
     for option, given in (("--name", name), ("--state", state)):
         if given and (len(given) != len(sources) or len({*given}) < len(given)):
             raise CommandError(f"give as many different {option} as logs: {len(sources)}, not {len(given)}")
