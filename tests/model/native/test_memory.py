@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.native import memory as memories
-from rlstm_model.native.memory import Memory, MemoryConfig, Mode, TokenKind, kinds_of
+from rlstm_model.native.memory import Memory, MemoryConfig, Mode, TokenKind, kinds_of, stored_size
 
 V, K, ORDERS, SHAPE = 7, 2, (1, 2, 4), 16
 KINDS = bytes([*TokenKind][k] for k in (0, 1, 2, 0, 4, 5, 6))
@@ -70,7 +70,7 @@ class Reference:
         self.capacity, self.read = capacity, []
         self.bayes, self.learned = np.full(experts, 1 / experts), 0
         self.shares = {}
-        self.sets = {"all": np.array([0.4 / experts] * experts + [0.3, 0.4])}
+        self.sets = {"all": np.array([0.25 / experts] * experts + [0.25, 0.5])}
 
     def counts(self, chain, number, context):
         """What followed a context: weights, how often it occurred, and how long ago it last did."""
@@ -224,6 +224,70 @@ def test_looking_changes_nothing_and_goes_on_after_its_context():
     assert context.tobytes() == looked.tobytes()
 
 
+def test_what_is_stored_comes_back():
+    """Beyond the capacity, counted or not, the same bits as without; of a vocabulary of bytes, 9 bits a token."""
+    config, draw = MemoryConfig(kinds_of(256)), np.random.default_rng(3)
+    text, rows = draw.integers(32, 36, size=17_000).tolist(), rows_of(draw, 1_000, 256)
+    memory = Memory.start(config, 1)
+    for start in range(0, len(text), 1_000):
+        mode = Mode.CONTEXT if start == 5_000 else Mode.LEARN
+        memory = memory.mix([rows], text[start : start + 1_000], mode).memory
+    stored = memory.stored()
+    assert stored.nbytes == stored_size(256) == 16_256 + 16_256 // 8
+    back = Memory.restore(config, stored, memory.values, remembered=16_256, read=memory.read)
+    assert back.marked.tolist() == memory.marked.tolist()
+    for mode in Mode:
+        assert (
+            back.mix([rows[:300]], text[:300], mode).log_probs_TV.tobytes()
+            == memory.mix([rows[:300]], text[:300], mode).log_probs_TV.tobytes()
+        )
+
+
+@pytest.mark.parametrize("vocab_size", [300, 50_000, 70_000])
+def test_any_vocabulary(vocab_size):
+    """Sums are one, a repetition is known, and what is stored comes back."""
+    config, rows = MemoryConfig(kinds_of(vocab_size)), rows_of(np.random.default_rng(0), 8, vocab_size)
+    text = [vocab_size - 1, 0, vocab_size // 2, 7] * 2
+    mixed, memory, _ = Memory.start(config, 1).mix([rows], text, Mode.LEARN)
+    np.testing.assert_allclose(np.exp(mixed.astype(np.float64)).sum(1), 1, atol=1e-6)
+    assert mixed[-1, 7] > rows[-1, 7] + 1
+    stored = memory.stored()
+    assert len(stored) == stored_size(vocab_size)
+    back = Memory.restore(config, stored, memory.values, remembered=8, read=8)
+    assert back.marked.tolist() == memory.marked.tolist()
+
+
+def colliding(vocab_size):
+    """Pairs of tokens whose contexts have one bucket: the hash of `src/memory.c`."""
+
+    def scrambled(x):
+        x ^= x >> np.uint64(33)
+        x *= np.uint64(0xFF51AFD7ED558CCD)
+        x ^= x >> np.uint64(29)
+        x *= np.uint64(0xC4CEB9FE1A85EC53)
+        return x ^ x >> np.uint64(32)
+
+    newest, before = np.divmod(np.arange(vocab_size * vocab_size, dtype=np.uint64), np.uint64(vocab_size))
+    hashes = np.full(len(newest), 0x9E3779B97F4A7C15, np.uint64)
+    for token in (newest, before):
+        hashes = scrambled(hashes + token + np.uint64(1))
+    buckets = scrambled(hashes) & np.uint64(16_383)
+    chosen = np.flatnonzero(buckets == buckets[0])
+    return np.stack([before[chosen], newest[chosen]], 1).ravel().astype(int).tolist()
+
+
+def test_contexts_of_one_bucket_cost_bounded_time():
+    """1,023 places of a bucket are looked at, and no more: thousands of tokens in seconds."""
+    text, rows = colliding(3_000) * 5, rows_of(np.random.default_rng(0), 100, 3_000)
+    assert len(text) > 5_000
+    memory, began = Memory.start(MemoryConfig(kinds_of(3_000)), 1), time.process_time()
+    for start in range(0, len(text), 100):
+        part = text[start : start + 100]
+        mixed, memory, _ = memory.mix([rows[: len(part)]], part, Mode.LEARN)
+        np.testing.assert_allclose(np.exp(mixed.astype(np.float64)).sum(1), 1, atol=1e-6)
+    assert time.process_time() - began < 20
+
+
 @pytest.mark.parametrize(
     "text", [[65] * 40_000, [*range(256)] * 160, [*np.random.default_rng(0).integers(256, size=40_000)]]
 )
@@ -244,6 +308,13 @@ def test_what_is_wrong_is_refused():
     for orders in ((), (0,), (2, 2), (3, 1)):
         with pytest.raises(ValueError, match="orders must ascend"):
             Memory.start(MemoryConfig(KINDS, 100, orders), 1)
+    for config, told in (
+        (MemoryConfig(KINDS, 100, (1, 257)), "reaches back 256"),
+        (MemoryConfig(KINDS, 1 << 15), "has 1 to 32511 tokens"),
+        (MemoryConfig(bytes([8]), 100, ORDERS), "kind is 0 to 7"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            Memory.start(config, 1)
     memory = started()
     for tokens in ([V], [-1]):
         with pytest.raises(ValueError, match="outside the vocabulary"):

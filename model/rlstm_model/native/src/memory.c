@@ -237,8 +237,9 @@ void rl_memory_begin(int32_t orders, int32_t experts, float *values) {
   for (int k = 0; k < experts; k++) l.bayes[k] = 1.0f / (float)experts;
   for (int i = 0; i < shares_of(orders); i++) l.share[i] = 0.5f;
   for (int i = 0; i < sets_of(orders) * l.inputs; i++) l.set[i] = 0.0f;
-  for (int k = 0; k < experts; k++) l.set[k] = 0.4f / (float)experts;
-  l.set[experts] = 0.3f, l.set[experts + 1] = 0.4f;
+  /* They sum to one: before anything was counted the blend is the experts' mixture. */
+  for (int k = 0; k < experts; k++) l.set[k] = 0.25f / (float)experts;
+  l.set[experts] = 0.25f, l.set[experts + 1] = 0.5f;
 }
 
 static float *share_of(const learned *l, int o, const followers *f) {
