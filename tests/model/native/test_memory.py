@@ -225,7 +225,7 @@ def test_looking_changes_nothing_and_goes_on_after_its_context():
 
 
 def test_what_is_stored_comes_back():
-    """Beyond the capacity, counted or not, the same bits as without; of a vocabulary of bytes, 9 bits a token."""
+    """Beyond the capacity, counted or not, the same bits as without; of bytes, 9 bits a token."""
     config, draw = MemoryConfig(kinds_of(256)), np.random.default_rng(3)
     text, rows = draw.integers(32, 36, size=17_000).tolist(), rows_of(draw, 1_000, 256)
     memory = Memory.start(config, 1)
