@@ -39,7 +39,10 @@ TOKENS = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a memory costs one session: microseconds a token, and milliseconds to load it when it is full."""
+    """What a memory costs one session: microseconds a token, and milliseconds to load it when it is full.
+
+    All are read in pieces of a segment, as a server does.
+    """
 
     frozen: float
     beside_frozen: float
@@ -94,13 +97,18 @@ def cost(evaluator: DynamicEvaluator, ids: Sequence[int]) -> Cost:
         )
         return Counts(config, stored.marked)
 
+    def read() -> None:
+        cursor = reader.cursor
+        for start in range(0, len(part), segment):
+            _, cursor = reader.score(cursor, part[start : start + segment])
+
     def adapt() -> None:
         for _ in evaluator.observe(state, part):
             pass
 
     micro = 1e6 / len(part)
     return Cost(
-        frozen=micro * best(lambda: reader.score(reader.cursor, part)),
+        frozen=micro * best(read),
         beside_frozen=micro * best(adapt),
         alone=micro * best(remember),
         load=1e3 * best(load_full),

@@ -133,6 +133,21 @@ static void contexts_before(const rl_memory *m, const int32_t *end, int64_t all,
   place_context(m, &text[4], hash);
 }
 
+/* Ask for what `followed` will wait for: where chains begin, or how they do. A model that was read meanwhile has driven
+ * all of it out of the nearest caches. */
+static void fetch_chains(const rl_memory *m, const context c[MOST_CONTEXTS], int begun) {
+  for (int o = 0; o < m->contexts; o++) {
+    if (c[o].bucket == NONE) continue;
+    const uint16_t *newest = &m->newest[o][c[o].bucket];
+    if (!begun)
+      __builtin_prefetch(newest);
+    else if (*newest != NOWHERE) {
+      __builtin_prefetch(&m->older[o][*newest]), __builtin_prefetch(&m->token[*newest]);
+      __builtin_prefetch(o < m->orders ? (const void *)&m->counted[*newest] : &m->mark[o - m->orders][*newest]);
+    }
+  }
+}
+
 /* Read on: the token becomes the newest of its contexts' buckets, where it `counts`. */
 static void add(rl_memory *m, int32_t token, int counts, const context c[MOST_CONTEXTS]) {
   const int32_t here = (int32_t)(m->read & m->mask);
@@ -344,7 +359,9 @@ static void read_token(rl_memory *m, const learned *l, int experts, const float 
   int32_t rank;
   float entropy;
   contexts_before(m, r->end, r->known, r->context);
+  fetch_chains(m, r->context, 0);
   rl_chosen_kernels()->distribution(&token, &rank, &entropy, m->row[0]);
+  fetch_chains(m, r->context, 1);
   *weights_only = m->row[0][*r->end];
   const int text = interpolate(m, l, r, m->orders, m->contexts, m->row[0], m->row[1]);
   const int newest = interpolate(m, l, r, 0, m->orders, m->row[0], m->row[2]);
