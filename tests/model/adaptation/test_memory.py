@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation.batch import run_batch
 from rlstm_model.adaptation.state import ExpertConfig, StateMismatch
 
 KINDS = [{"experts": 1, "adapt": "memory"}, {"experts": 2, "adapt": "both"}, {"experts": 4, "adapt": "both"}]
@@ -83,17 +82,6 @@ def test_what_may_not_be_learned_from_is_context_alone(evaluator, observe, kind)
     assert read.memory.values.tobytes() == state.memory.values.tobytes()
     assert (read.memory.marked & 1).tolist() == [1] * 11 + [0] * 11
     assert (read.memory.marked[11:] >> 1).tolist() == MOTIF
-
-
-@kinds
-def test_a_stream_gets_in_any_batch_what_it_gets_alone(evaluator, observe, bits_of, text, kind):
-    states = [observe(evaluator, MOTIF, text(9, seed), **kind).state for seed in range(4)]
-    items = [evaluator.chunk(state, MOTIF[:3]) for state in states]
-    together = run_batch(items)
-    for item, result in zip(items, together, strict=True):
-        (alone,) = run_batch([item])
-        assert alone.scores.logprobs.tobytes() == result.scores.logprobs.tobytes()
-        assert bits_of(alone.state) == bits_of(result.state)
 
 
 @kinds

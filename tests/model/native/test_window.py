@@ -11,7 +11,7 @@ import pytest
 from tests.model.drawn import config_of, draw, draw_space, draw_weights, expected, merged
 
 from rlstm_model import native
-from rlstm_model.native.packed import PackedModel, Rule, Space, padded
+from rlstm_model.native.packed import PackedModel, Rule, Space
 
 TIME = 5
 
@@ -194,19 +194,6 @@ def test_half_precision_is_rounded_to_the_nearest():
     ).all()
 
 
-def test_a_text_may_be_cut_anywhere():
-    case = Case(config_of(), time=9)
-    pool = native.Pool(1)
-    whole, pieces = (case.row(0, learn=False) for _ in range(2))
-    (window,) = pool.window(case.model, [whole])
-    parts = [
-        pool.window(case.model, [pieces._replace(ids=pieces.ids[start:stop])])[0].log_probs_TV
-        for start, stop in ((0, 1), (1, 6), (6, 9))
-    ]
-    assert np.concatenate(parts).tobytes() == window.log_probs_TV.tobytes()
-    assert whole.state.tobytes() == pieces.state.tobytes()
-
-
 def test_instruction_sets_of_one_identity_have_the_same_bits():
     code = (
         "import hashlib, numpy as np, sys; sys.path.insert(0, sys.argv[1]);"
@@ -274,7 +261,3 @@ def test_values_that_are_not_finite_stay_in_their_row():
     windows = pool.window(case.model, rows)
     assert [bool(np.isfinite(window.log_probs_TV).all()) for window in windows] == [True, False, False, True]
     assert [bool(np.isfinite(window.gradient_P).all()) for window in windows] == [True, False, False, True]
-
-
-def test_padding_is_to_whole_vectors():
-    assert [padded(size) for size in (0, 1, 16, 17)] == [0, 16, 16, 32]

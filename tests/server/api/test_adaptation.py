@@ -1,5 +1,7 @@
 """The adaptation object over HTTP: what is asked for, what was used, and what there is."""
 
+import math
+
 import pytest
 
 from rlstm_server.schemas.text import DEFAULT_EXPERTS
@@ -115,3 +117,33 @@ async def test_info_lists_all_rules_with_their_bytes(client):
     assert (
         bias["state_bytes"] <= stored <= bias["state_bytes"] + 4_096
     )  # the header, and what it is sealed with
+
+
+async def test_answers_tell_what_each_part_makes_of_a_token(client):
+    """Weights and memory, on request; a repeat and `/score` tell the same, totals the sums."""
+    made = (await client.post("/sessions", json={})).json()
+    path, body = f"/sessions/{made['id']}/append", {"text": TEXT * 2, "scores": "parts"}
+    answer = (await client.post(path, json=body, headers={"Idempotency-Key": "once"})).json()
+    repeat = (await client.post(path, json=body, headers={"Idempotency-Key": "once"})).json()
+    (item,) = (await client.post("/score", json={**body, "adapt": True})).json()["items"]
+    sums = (await client.get(f"/sessions/{made['id']}")).json()["totals"]
+
+    for part in ("static", "weights", "memory"):
+        column = answer[f"{part}_logprobs"]
+        assert len(column) == answer["totals"]["tokens"] == len(TEXT) * 2
+        assert column == pytest.approx(item[f"{part}_logprobs"])
+        assert column == repeat[f"{part}_logprobs"]
+        assert answer["totals"][f"{part}_logprob"] == pytest.approx(sum(column))
+        assert sums[f"{part}_bits"] == pytest.approx(-sum(column) / math.log(2))
+    bound = math.log(len(answer["weights"])) + math.log(2 * len(TEXT) + 1)
+    assert answer["totals"]["logprob"] > answer["totals"]["memory_logprob"] - bound
+    assert answer["weights_logprobs"] != answer["memory_logprobs"]
+
+
+async def test_without_a_memory_there_are_no_parts(client):
+    """Then the weights' log-probabilities are the answer's own."""
+    made = (await client.post("/sessions", json={"adapt": "weights"})).json()
+    path = f"/sessions/{made['id']}/append"
+    answer = (await client.post(path, json={"text": TEXT, "scores": "parts"})).json()
+    assert "memory_logprobs" not in answer
+    assert "memory_logprob" not in answer["totals"]
