@@ -67,6 +67,11 @@ FIELDS = [
         for path in ("/score", "/sessions")
         for adaptation, named in LEARNING
     ),
+    *(
+        ("/sessions", {"adapt": adapt, "adaptation": more}, 422, "adapt")
+        for adapt, more in (("all", {}), (True, {}), ("memory", {"experts": 2}), ("both", {"experts": 1}))
+    ),
+    ("/sessions", {"adapt": "both", "adaptation": {"static": False}}, 422, "adapt"),
     ("/score", {"tokens": [256]}, 400, "token"),
     ("/score", {"text": "a", "model": CANARY}, 404, "these are: tiny"),
     ("/score", {"tokens": [2**70]}, 400, "token"),
