@@ -88,13 +88,15 @@ class Metrics:
         self.requests.labels(endpoint, outcome).inc()
         self.request_seconds.labels(endpoint).observe(seconds)
 
-    def learned(self, *, static_nats: float, adapted_nats: float, tokens: int) -> None:
-        """Add the static and adapted loss of `tokens` tokens of a session, in nats (both are >= 0)."""
-        for weights, nats in (("static", static_nats), ("adapted", adapted_nats)):
-            self.loss_nats.labels(weights).inc(max(nats, 0.0))
-            self.loss_tokens.labels(weights).inc(tokens)
-        gain = static_nats - adapted_nats
-        self.gain_nats.labels("positive" if gain >= 0 else "negative").inc(abs(gain))
+    def learned(self, logprob: float, static_logprob: float | None, tokens: int) -> None:
+        """Add what so many tokens of a session lost; None without a frozen baseline."""
+        for weights, nats in (("adapted", logprob), ("static", static_logprob)):
+            if nats is not None:
+                self.loss_nats.labels(weights).inc(max(-nats, 0.0))
+                self.loss_tokens.labels(weights).inc(tokens)
+        if static_logprob is not None:
+            gain = logprob - static_logprob
+            self.gain_nats.labels("positive" if gain >= 0 else "negative").inc(abs(gain))
 
     def batch_finished(self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int]) -> None:
         """Count what was performed at once: its rows and tokens by what they were for."""

@@ -11,8 +11,8 @@ def value(metrics, name, **labels):
 def test_static_and_adapted_loss_are_sums_of_their_own():
     """Mean loss is rate over rate; a gain and a loss land under different signs."""
     metrics = Metrics()
-    metrics.learned(static_nats=10.0, adapted_nats=7.0, tokens=4)
-    metrics.learned(static_nats=2.0, adapted_nats=2.5, tokens=1)
+    metrics.learned(-7.0, -10.0, 4)
+    metrics.learned(-2.5, -2.0, 1)
     assert value(metrics, "rlstm_loss_nats_total", weights="static") == 12.0
     assert value(metrics, "rlstm_loss_nats_total", weights="adapted") == 9.5
     assert value(metrics, "rlstm_loss_tokens_total", weights="adapted") == 5

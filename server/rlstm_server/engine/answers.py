@@ -64,7 +64,7 @@ def info_of(copy: SessionCopy, expires_at_ms: int = 0) -> SessionInfo:
 
 def write_session(info: SessionInfo) -> bytes:
     """Write the description of a session."""
-    return _SESSION.dump_json(info)
+    return _SESSION.dump_json(info, exclude_computed_fields=True)
 
 
 def read_session(data: bytes) -> SessionInfo:
@@ -125,7 +125,7 @@ def store_session(info: SessionInfo) -> tuple[bytes, bytes]:
 def store_append(answer: AppendAnswer) -> tuple[bytes, bytes]:
     """Write an append's answer: its columns are the details."""
     details = b"" if answer.columns is None else _pack(answer.columns)
-    return _APPEND.dump_json(replace(answer, columns=None)), details
+    return _APPEND.dump_json(replace(answer, columns=None), exclude_computed_fields=True), details
 
 
 def read_append(summary: bytes, details: bytes | None) -> AppendAnswer:

@@ -18,10 +18,17 @@ from rlstm_server.engine import requests
 from rlstm_server.engine.generate import Continuation, StopStrings, charged
 from rlstm_server.engine.models import Models, ServedModel
 from rlstm_server.engine.quotas import charging
-from rlstm_server.engine.reading import TokenUsage, columns_of, read_piece
+from rlstm_server.engine.reading import (
+    EMPTY,
+    Piece,
+    TokenUsage,
+    columns_of,
+    read_context,
+    read_passage,
+    read_piece,
+)
 from rlstm_server.engine.score import ROWS_OF_REQUEST, score_text
 from rlstm_server.engine.state import SessionState
-from rlstm_server.engine.text import EMPTY, Piece, read_context, read_passage
 from rlstm_server.engine.worker import Worker, gather
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.generation import (

@@ -166,7 +166,6 @@ class Sessions(SessionQueues):
         NotFound, Gone, and whatever `compute` raises.
         """
         for _ in range(1 + REDOS if change.redo else 1):
-            task.check()
             try:
                 done = await self._try(task, change, compute)
             except ServerError as error:
@@ -182,6 +181,7 @@ class Sessions(SessionQueues):
                 return done
             self.cache.drop(change.key)
             self.metrics.conflicts.labels("redone").inc()
+            task.check()
         self.metrics.conflicts.labels("refused").inc()
         lost = Conflict("other servers changed the session at the same time", retry_after=1)
         lost.settled = True

@@ -153,11 +153,7 @@ class Request(Generic[Result]):
     queue_seconds: float = 0.0
     compute_seconds: float = 0.0
     coroutine: Coroutine[Any, Any, Result] | None = None
-
-    @property
-    def result(self) -> Result:
-        """What the job returned."""
-        return self.future.result()
+    result: Result = field(init=False)
 
     def go_on(self, results: Sequence[BatchResult] | None) -> None:
         """Run to the next await, or to the end; the outcome is on its way when this returns."""
@@ -180,7 +176,7 @@ class Request(Generic[Result]):
 
     def end(self, outcome: Any) -> None:
         """Let the event loop have a result or an error; when that is closed, nobody waits any more."""
-        self.over, self.items = True, ()
+        self.over, self.items, self.result = True, (), outcome
         if isinstance(outcome, Exception) and not isinstance(outcome, ServerError):
             # What was not foreseen fails this request only.
             extra = {"request_id": self.caller.request_id, "endpoint": self.caller.endpoint}

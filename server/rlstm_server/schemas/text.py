@@ -75,11 +75,6 @@ class Given(Strict):
             raise ValueError("give either text or tokens")
         return self
 
-    @cached_property
-    def passage(self) -> Passage:
-        """The one of the two that was given."""
-        return Passage(text=self.text, tokens=self.tokens)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:

@@ -9,9 +9,8 @@ from rlstm_model.adaptation.state import ExpertConfig
 from rlstm_model.checkpoint import load
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.engine.models import ServedModel
-from rlstm_server.engine.reading import TokenUsage, read_in_session, read_piece
+from rlstm_server.engine.reading import TokenUsage, read_passage, read_piece
 from rlstm_server.engine.state import SessionState
-from rlstm_server.engine.text import read_passage
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.text import AdaptationChoice, Passage, Totals
 
@@ -79,11 +78,11 @@ def test_two_readings_of_one_operation_are_one_usage(tools):
     """Text that is read before a generated chunk keeps its loss; the chunk adds only what it learned."""
     served, usage = tools.serve(ByteVocab()), TokenUsage()
     pieces = [read_passage(served.vocab, Passage(text=text), "") for text in ("abcde", "fghij")]
-    first = tools.finish(read_in_session(tools.before_text(served), pieces[0], usage, learn=True))
+    first = tools.finish(read_piece(tools.before_text(served), pieces[0], usage, learn=True))
     own = tools.finish(read_piece(first.state, pieces[1], usage, learn=True, own=True))
 
-    assert (usage.scored, usage.generated, usage.adapted, usage.row_steps) == (5, 0, 10, 2)
-    assert (usage.session, own.state.totals.tokens, own.state.totals.updates) == (first.totals, 5, 2)
+    assert (usage.adapted, usage.row_steps) == (10, 2)
+    assert (first.totals.tokens, own.state.totals.tokens, own.state.totals.updates) == (5, 5, 2)
 
 
 def test_a_long_append_holds_few_fast_weights_at_a_time(tools, tiny_checkpoint):

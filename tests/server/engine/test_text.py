@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_model.vocab import ByteVocab, CharVocab, WordVocab
-from rlstm_server.engine.text import START, Place, read_passage
+from rlstm_server.engine.reading import START, Place, read_passage
 from rlstm_server.errors import InvalidField, InvalidText, InvalidToken
 from rlstm_server.schemas.text import Passage
 
