@@ -125,7 +125,7 @@ def store_session(info: SessionInfo) -> tuple[bytes, bytes]:
 def store_append(answer: AppendAnswer) -> tuple[bytes, bytes]:
     """Write an append's answer: its columns are the details."""
     details = b"" if answer.columns is None else _pack(answer.columns)
-    return _APPEND.dump_json(replace(answer, columns=None), exclude_computed_fields=True), details
+    return _APPEND.dump_json(replace(answer, columns=None)), details
 
 
 def read_append(summary: bytes, details: bytes | None) -> AppendAnswer:

@@ -115,7 +115,7 @@ class Changes:
         requests.check_append(piece, self.limits)
         requests.check_note(request.note, self.limits)
         charge.add(tokens=len(piece.ids), learned=len(piece.ids) if request.learn else 0)
-        return partial(_stage_append, copy, request, piece, self.sessions.store.durability)
+        return partial(_stage_append, copy, request, piece, self.sessions.durability)
 
     async def _change(
         self,
@@ -135,7 +135,7 @@ class Changes:
                 info = await self._info(change.key, done)
             return ChangeAnswer(
                 info=info,
-                durability=self.sessions.store.durability,
+                durability=self.sessions.durability,
                 replayed=isinstance(done, Replayed),
             )
 

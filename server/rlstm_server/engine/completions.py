@@ -222,7 +222,10 @@ async def _read_adapting(
 def _prompt_event(served: ServedModel, place: int, prompt: Prompt, columns: Columns | None) -> PromptEvent:
     piece = prompt.piece
     logprobs = () if columns is None else columns.logprobs
-    top = () if columns is None or columns.top is None else columns.top
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+    if columns is not None and columns.top is not None:
+        rows = zip(columns.top.ids, columns.top.logprobs, strict=True)
+        top = tuple(tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in rows)
     unscored = len(piece.ids) - len(logprobs)
     return PromptEvent(
         prompt=place,

@@ -201,7 +201,7 @@ class Creator:
             info=info,
             identity=identity,
             append=None,
-            durability=self.sessions.store.durability,
+            durability=self.sessions.durability,
             replayed=replayed,
         )
 

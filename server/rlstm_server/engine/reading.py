@@ -27,7 +27,7 @@ from rlstm_server.engine.worker import compute
 from rlstm_server.errors import InvalidField, InvalidText, InvalidToken, StateCorrupt
 from rlstm_server.metrics import Metrics
 from rlstm_server.schemas.sessions import SessionTotals
-from rlstm_server.schemas.text import Columns, Given, Passage, Totals
+from rlstm_server.schemas.text import Alternatives, Columns, Given, Passage, Totals
 
 Texts = Passage | Given
 
@@ -289,6 +289,9 @@ def columns_of(
     piece: Piece, scores: TokenScores | None, static_logprobs: tuple[float, ...] | None
 ) -> Columns:
     """Per-token data of a piece; `scores` None is for a piece without tokens."""
+    top = None
+    if scores is not None and scores.top_ids is not None and scores.top_logprobs is not None:
+        top = Alternatives(ids=scores.top_ids.tolist(), logprobs=scores.top_logprobs.tolist())
     return Columns(
         ids=tuple(piece.ids),
         logprobs=() if scores is None else tuple(scores.logprobs.tolist()),
@@ -297,29 +300,19 @@ def columns_of(
         entropies=() if scores is None else tuple(scores.entropies.tolist()),
         starts=tuple(piece.starts),
         ends=tuple(piece.ends),
-        top=None if scores is None or scores.top_ids is None else alternatives(scores),
+        top=top,
     )
 
 
 def totals_of(piece: Piece, columns: Columns) -> Totals:
     """Sums over a piece, in float64."""
-    static = columns.static_logprobs
-    return Totals(
-        logprob=sum(columns.logprobs),
-        static_logprob=None if static is None else sum(static),
-        tokens=len(piece.ids),
+    return Totals.of(
+        columns.logprobs,
+        columns.static_logprobs,
         bytes=piece.bytes,
         words=piece.words,
         unknown=piece.unknown,
     )
-
-
-def alternatives(scores: TokenScores) -> tuple[tuple[tuple[int, float], ...], ...] | None:
-    """The most probable ids at each token with their log-probabilities; None where not asked for."""
-    if scores.top_ids is None or scores.top_logprobs is None:
-        return None
-    rows = zip(scores.top_ids.tolist(), scores.top_logprobs.tolist(), strict=True)
-    return tuple(tuple(zip(ids, logprobs, strict=True)) for ids, logprobs in rows)
 
 
 def _add(sums: SessionTotals, totals: Totals) -> SessionTotals:

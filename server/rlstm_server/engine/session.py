@@ -42,6 +42,7 @@ from rlstm_server.store.base import (
     Commit,
     CommitOutcome,
     Committed,
+    Durability,
     Mismatch,
     Moved,
     Replayed,
@@ -91,6 +92,7 @@ class Sessions(SessionQueues):
     """All sessions, as this replica sees them: queues, copies, and the way to and from the store."""
 
     store: SessionStore
+    durability: Durability
     states: States
     worker: Worker
     _loads: "WeakValueDictionary[SessionKey, asyncio.Lock]" = field(default_factory=WeakValueDictionary)

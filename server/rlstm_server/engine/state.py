@@ -126,7 +126,7 @@ class SessionState:
         )
 
     def measured(self, note: str | None = None) -> "SessionState":
-        """As it is committed: with the greatest norm of its experts' fast weights, and with this note, if any."""
+        """As it is committed: with the norm of its fast weights, the greatest of all, and with a new note."""
         slow, delta_KP, ratio = self.evaluator.slow_norm, self.adapted.delta_KP, 0.0
         if delta_KP is not None and slow:
             ratio = float(np.linalg.norm(delta_KP.astype(np.float64), axis=1).max()) / slow

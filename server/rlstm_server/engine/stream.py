@@ -352,7 +352,7 @@ class _Text:
             seed=self.progress.seed,
             version=self.version,
             position=chunk.position,
-            durability=self.sessions.store.durability,
+            durability=self.sessions.durability,
             replayed=self._repeats,
             identity=await self._identity(),
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Final, Literal, NotRequired
 
-from pydantic import Field, StrictBool, computed_field, field_validator, model_validator
+from pydantic import Field, StrictBool, field_validator, model_validator
 from typing_extensions import TypedDict
 
 from rlstm_model.adaptation.config import AdaptationConfig, Kind
@@ -108,18 +108,11 @@ class Columns(Answer):
     ]
     starts: Annotated[tuple[int, ...], COLUMN, Field(description="First code point of the token's span.")]
     ends: Annotated[tuple[int, ...], COLUMN, Field(description="Code point after the span.")]
-    top: Annotated[tuple[tuple[tuple[int, float], ...], ...] | None, HIDDEN] = None
-
-    @computed_field(alias="top")
-    @property
-    def alternatives(self) -> Annotated[Alternatives | None, OPTIONAL]:
-        """The most probable tokens at each place, where they were asked for."""
-        if self.top is None:
-            return None
-        return Alternatives(
-            ids=[[token for token, _ in best] for best in self.top],
-            logprobs=[[logprob for _, logprob in best] for best in self.top],
-        )
+    top: Annotated[
+        Alternatives | None,
+        OPTIONAL,
+        Field(description="The most probable tokens at each place, where they were asked for."),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,33 +126,42 @@ class Totals(Answer):
     words: int
     unknown: Annotated[int, Field(description="Words outside the vocabulary.")]
 
-    @computed_field(description="exp of the mean loss a token; null for no tokens.")
-    @property
-    def perplexity(self) -> float | None:
-        """The exponential of the mean loss a token, kept finite; None for no tokens."""
-        return math.exp(min(-self.logprob / self.tokens, 700.0)) if self.tokens else None
+    perplexity: Annotated[
+        float | None, Field(description="exp of the mean loss a token; null for no tokens.")
+    ]
+    bits_per_byte: Annotated[
+        float | None, Field(description="Mean loss in bits a UTF-8 byte; None for no bytes.")
+    ]
+    static_bits_per_byte: Annotated[
+        float | None, Field(description="The same for the weights as loaded; None where they were not run.")
+    ]
+    gain: Annotated[float | None, LOG, Field(description="logprob - static_logprob: what learning saved.")]
 
-    @computed_field
-    @property
-    def bits_per_byte(self) -> float | None:
-        """Mean loss in bits a UTF-8 byte; None for no bytes."""
-        return _bits_per_byte(self.logprob, self.bytes)
-
-    @computed_field
-    @property
-    def static_bits_per_byte(self) -> float | None:
-        """The same for the weights as loaded; None where they were not run."""
-        return None if self.static_logprob is None else _bits_per_byte(self.static_logprob, self.bytes)
-
-    @computed_field(description="logprob - static_logprob: what learning saved.")
-    @property
-    def gain(self) -> Annotated[float | None, LOG]:
-        """Nats saved by learning: adapted less static log-probability; None without a static reference."""
-        return None if self.static_logprob is None else self.logprob - self.static_logprob
-
-
-def _bits_per_byte(logprob: float, count: int) -> float | None:
-    return -logprob / math.log(2) / count if count else None
+    @classmethod
+    def of(
+        cls,
+        logprobs: Sequence[float],
+        static_logprobs: Sequence[float] | None,
+        *,
+        bytes: int,  # noqa: A002
+        words: int,
+        unknown: int,
+    ) -> Totals:
+        """Sum over tokens. The perplexity is kept finite."""
+        logprob, tokens = sum(logprobs), len(logprobs)
+        static = None if static_logprobs is None else sum(static_logprobs)
+        return cls(
+            logprob=logprob,
+            static_logprob=static,
+            tokens=tokens,
+            bytes=bytes,
+            words=words,
+            unknown=unknown,
+            perplexity=math.exp(min(-logprob / tokens, 700.0)) if tokens else None,
+            bits_per_byte=-logprob / math.log(2) / bytes if bytes else None,
+            static_bits_per_byte=-static / math.log(2) / bytes if bytes and static is not None else None,
+            gain=None if static is None else logprob - static,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from rlstm_server.schemas.text import AdaptationChoice, Passage, Totals
 
 
 def totals(logprob, static):
-    return Totals(logprob=logprob, static_logprob=static, tokens=3, bytes=3, words=1, unknown=0)
+    columns = [None if one is None else (one, 0.0, 0.0) for one in (logprob, static)]
+    return Totals.of(*columns, bytes=3, words=1, unknown=0)
 
 
 def test_every_guard_is_counted_under_its_outcome(tools):
