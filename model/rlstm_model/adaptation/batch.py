@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model import native
-from rlstm_model.adaptation.backend import Backend, Read, Row
+from rlstm_model.adaptation.backend import Backend
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.adaptation.state import AdaptedState, Cursor, ExpertConfig, NonFiniteState
+from rlstm_model.adaptation.state import AdaptedState, Cursor, NonFiniteState
+from rlstm_model.native import Row, Window
 from rlstm_model.native.memory import ORDERS, Memory, Mode
 from rlstm_model.scores import Floats, TokenScores, alternatives, at_least_the_floor
 from rlstm_model.vocab import InvalidToken, check_ids
@@ -97,7 +98,7 @@ class FrozenExperts:
     logprobs_only: bool = False
     memory: Memory | None = None
 
-    def mixed(self, reads: "Sequence[Read]", cursor: Cursor, ids: Sequence[int]) -> list[Floats]:
+    def mixed(self, reads: "Sequence[Window]", cursor: Cursor, ids: Sequence[int]) -> list[Floats]:
         """The log-probabilities that are mixed of the tokens: of the last rows, and of the memory."""
         experts = [
             read.log_probs_TV for read in reads[len(reads) - cursor.experts + (self.memory is not None) :]
@@ -141,7 +142,6 @@ class ObservedChunk:
     updates          1 where a segment ended here and was learned from
     guards           what was kept from happening: "step_skipped", "projected", "restarted", once a row
     gradient_norms   of the rows whose segment ended here and was learned from, where they are finite
-    norm_ratio       of the fast weights to the slow ones after the step, the greatest of all rows
     """
 
     state: AdaptedState
@@ -150,7 +150,6 @@ class ObservedChunk:
     updates: int = 0
     guards: tuple[str, ...] = ()
     gradient_norms: tuple[float, ...] = ()
-    norm_ratio: float | None = None
 
 
 class ScoredChunk(NamedTuple):
@@ -204,11 +203,15 @@ def run_batch(items: Sequence[BatchItem]) -> list[BatchResult]:
     without tokens or beyond the end of its segment.
     """
     results: dict[int, BatchResult] = {}
+    rows: dict[int, list[Row]] = {}
     for i, item in enumerate(items):
         if (error := _refusal(item)) is not None:
             results[i] = error
-    for places in _windows(items, results):
-        results |= zip(places, _run([items[i] for i in places]), strict=True)
+        else:
+            rows[i] = _rows(item)
+    for places in _windows(items, rows):
+        done = _run([items[i] for i in places], [rows[i] for i in places])
+        results |= zip(places, done, strict=True)
     return [results[i] for i in range(len(items))]
 
 
@@ -233,18 +236,16 @@ def _refusal(item: BatchItem) -> ValueError | None:
     return None
 
 
-def _windows(items: Sequence[BatchItem], refused: Mapping[int, BatchResult]) -> Iterator[list[int]]:
+def _windows(items: Sequence[BatchItem], rows: Mapping[int, Sequence[Row]]) -> Iterator[list[int]]:
     """Which items are read together: those of one backend whose learning segments are of one length."""
     alike: dict[tuple[int, int], list[int]] = {}
-    for i, item in enumerate(items):
-        if i not in refused:
-            learned = len(item.flags) if isinstance(item, ObserveChunk) and item.learns else 0
-            alike.setdefault((id(_backend(item)), learned), []).append(i)
+    for i, own in rows.items():
+        alike.setdefault((id(_backend(items[i])), len(own[-1].targets)), []).append(i)
     for places in alike.values():
         window: list[int] = []
-        elements = 0
+        elements, vocabulary = 0, _backend(items[places[0]]).vocab_size
         for i in places:
-            more = _elements(items[i])
+            more = vocabulary * sum([len(row.ids) for row in rows[i]])
             if window and elements + more > _ELEMENTS_AT_ONCE:
                 yield window
                 window, elements = [], 0
@@ -253,17 +254,8 @@ def _windows(items: Sequence[BatchItem], refused: Mapping[int, BatchResult]) -> 
         yield window
 
 
-def _elements(item: BatchItem) -> int:
-    if isinstance(item, ObserveChunk):
-        rows, tokens = item.state.expert_config.rows, len(item.flags if item.learns else item.ids)
-    else:
-        rows, tokens = len(item.cursor.states_R2U), len(item.ids) if isinstance(item, ScoreChunk) else 1
-    return rows * tokens * _backend(item).vocab_size
-
-
-def _run(items: Sequence[BatchItem]) -> Iterator[BatchResult]:
+def _run(items: Sequence[BatchItem], rows: Sequence[Sequence[Row]]) -> Iterator[BatchResult]:
     """Items of one backend."""
-    rows = [_rows(item) for item in items]
     reads = iter(_backend(items[0]).read([row for own in rows for row in own]))
     for item, own in zip(items, rows, strict=True):
         done = [next(reads) for _ in own]
@@ -352,7 +344,7 @@ def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
     return np.asarray(log_probs_TV[np.arange(len(ids)), np.array(ids)])
 
 
-def _scored(item: ScoreChunk, reads: Sequence[Read]) -> ScoredChunk | ArithmeticError:
+def _scored(item: ScoreChunk, reads: Sequence[Window]) -> ScoredChunk | ArithmeticError:
     experts = item.reader.mixed(reads, item.cursor, item.ids)
     scores = not item.reader.logprobs_only
     mixed, mixture = _follow(item.cursor.mixture, experts, item.ids, top=item.top, scores=scores)
@@ -369,7 +361,7 @@ def _scored(item: ScoreChunk, reads: Sequence[Read]) -> ScoredChunk | Arithmetic
     return ScoredChunk(_columns(mixed, item.top), after, baseline)
 
 
-def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
+def _predicted(item: DecodeStep, reads: Sequence[Window]) -> NextToken:
     experts = item.reader.mixed(reads, item.cursor, (0,))  # before any: which it is plays no part
     log_probs_V = experts[0][0]
     if item.cursor.mixture is not None:
@@ -385,7 +377,7 @@ def _predicted(item: DecodeStep, reads: Sequence[Read]) -> NextToken:
 # ---- learning ---------------------------------------------------------------------------------------------
 
 
-def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | NonFiniteState:
+def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | NonFiniteState:
     """The scores of a chunk, and the state after it and after the step that it ended with."""
     new = len(chunk.ids)
     read_TV = [read.log_probs_TV[-new:] for read in reads]
@@ -400,7 +392,18 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
         recalled, memory = memory.mix(own, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
         own = [*own, recalled]
     mixed, mixture = _follow(chunk.state.mixture, own, chunk.ids, top=chunk.top, scores=scores)
-    state = replace(_after(chunk, reads, mixture), memory=memory)
+    before, ends = chunk.state, chunk.ends
+    now = Cursor(np.stack([read.states_2U for read in reads]), chunk.ids[-1])
+    state = replace(
+        before,
+        now=now,
+        start=now if ends else before.start,
+        mixture=mixture,
+        memory=memory,
+        pending=() if ends else before.pending + chunk.ids,
+        pending_learn=() if ends else chunk.flags,
+        position=before.position + new,
+    )
     observed = ObservedChunk(
         state=state,
         scores=_columns(mixed, chunk.top),
@@ -414,20 +417,6 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Read]) -> ObservedChunk | Non
         return error
 
 
-def _after(chunk: ObserveChunk, reads: Sequence[Read], mixture: MixtureState | None) -> AdaptedState:
-    now = Cursor(np.stack([read.states_2U for read in reads]), chunk.ids[-1])
-    before, ends = chunk.state, chunk.ends
-    return replace(
-        before,
-        now=now,
-        start=now if ends else before.start,
-        mixture=mixture,
-        pending=() if ends else before.pending + chunk.ids,
-        pending_learn=() if ends else chunk.flags,
-        position=before.position + len(chunk.ids),
-    )
-
-
 def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[native.Step]) -> ObservedChunk:
     """The same after the step of each row that learned, and its guards."""
     before = chunk.state
@@ -439,9 +428,6 @@ def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[nativ
         *("projected" for step in steps if step.taken and step.scale != 1),
         *("restarted" for row in lost if row),
     ]
-    slow_norm = chunk.learner.slow_norm
-    greatest = chunk.learner.calibration.config.max_norm_ratio
-    ratios = [min(step.norm / slow_norm, greatest) if slow_norm else 0.0 for step in steps if step.taken]
     state = replace(
         observed.state,
         delta_KP=np.stack([step.delta_P for step in steps]) if any(taken) else before.delta_KP,
@@ -454,7 +440,6 @@ def _stepped(chunk: ObserveChunk, observed: ObservedChunk, steps: Sequence[nativ
         updates=int(any(taken)),
         guards=tuple(guards),
         gradient_norms=tuple(step.gradient_norm for step in steps if math.isfinite(step.gradient_norm)),
-        norm_ratio=max(ratios, default=None),
     )
 
 
@@ -491,18 +476,15 @@ def restart(
     if delta_KP is not None:
         delta_KP = delta_KP.copy()
         delta_KP[chosen] = 0
+    # of all that are mixed: the frozen baseline first, the memory last
+    dropped = [False, *chosen.tolist(), *([False] * state.expert_config.remembers)]
     return replace(
         state,
         delta_KP=delta_KP if delta_KP is not None and delta_KP.any() else None,
         now=_reread(learner, state, chosen) if state.pending and chosen.any() else state.now,
-        mixture=None if state.mixture is None else state.mixture.drop(_dropped(state.expert_config, chosen)),
+        mixture=None if state.mixture is None else state.mixture.drop(dropped),
         bad_steps=tuple(0 if row else bad for row, bad in zip(rows, state.bad_steps, strict=True)),
     )
-
-
-def _dropped(experts: ExpertConfig, chosen: NDArray[np.bool_]) -> list[bool]:
-    """Of all that are mixed: the frozen baseline first, the memory last."""
-    return [False, *chosen.tolist(), *([False] * experts.remembers)]
 
 
 def _reread(learner: Learner, state: AdaptedState, chosen: NDArray[np.bool_]) -> Cursor:

@@ -127,14 +127,20 @@ class PackedModel:
         for name, index, put in self._laid:
             put(np.ascontiguousarray(parts[name][index], np.float32))
 
-    def pad_states(self, states_N2S: Floats) -> Floats:
-        """States ``[N, 2, S]``, h and then c of all layers' units, as rows take them: padded copies."""
-        whole = np.zeros((len(states_N2S), 2, self.state_size // 2), np.float32)
-        whole[:, :, self._units] = states_N2S
+    def pad_states(self, states_2U: Sequence[Floats]) -> Floats:
+        """States, h and then c of all layers' units, as the core takes them: padded copies ``[N, 2, S]``.
+
+        Raises ValueError for those of another shape.
+        """
+        if any(states.shape != (2, len(self._units)) for states in states_2U):
+            raise ValueError(f"an array must be states [2, {len(self._units)}]")
+        whole = np.zeros((len(states_2U), 2, self.state_size // 2), np.float32)
+        if states_2U:
+            whole[:, :, self._units] = np.stack(states_2U)
         return whole
 
     def unpad_states(self, whole: Floats) -> Floats:
-        """The states ``[N, 2, S]`` that padded ones hold."""
+        """The states ``[N, 2, U]`` that padded ones hold."""
         return np.ascontiguousarray(whole[:, :, self._units])
 
     def _add_rule(self, places_D: NDArray[np.int64], rule: Rule) -> None:
