@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rlstm_model import checkpoint as checkpoints
+from rlstm_model.adaptation.calibration import CalibrationSet
 from rlstm_model.adaptation.calibration_file import load_calibration
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, Reader, frozen_reader
 from rlstm_model.adaptation.state import Adapt, AdaptedState, Cursor
@@ -119,41 +120,47 @@ class LocalModel:
         Raises ValueError when it holds no token, InvalidText for a lone surrogate.
         """
         encoded = self.vocab.encode(text)
-        tokens, _ = self._reader.score(self._reader.cursor, encoded.ids, top)
+        tokens, _ = self.reader.score(self.reader.cursor, encoded.ids, top)
         return TextScores(encoded=encoded, tokens=tokens, bytes=len(text.encode()), words=len(text.split()))
 
-    def stream(self, *, rate_scale: float = 1.0, adapt: Adapt = "weights") -> Stream:
+    def stream(self, *, rate_scale: float = 1.0, adapt: Adapt = "both") -> Stream:
         """A new stream that learns: by fast weights, by a memory of its newest tokens, or by both.
 
         Raises CheckpointError when the checkpoint has no calibration.
         """
         experts = 2 if adapt == "both" else 1
-        start = self._evaluator.start(rate_scale=rate_scale, experts=experts, adapt=adapt)
-        return Stream(self._evaluator, self.vocab, start)
+        start = self.evaluator.start(rate_scale=rate_scale, experts=experts, adapt=adapt)
+        return Stream(self.evaluator, self.vocab, start)
 
     def generate(
         self, prompt: str, max_tokens: int, *, sampling: SamplingConfig | None = None, seed: int = 0
     ) -> Iterator[str]:
         """Continue ``prompt`` by the model as loaded, in pieces of text."""
-        cursor, ids = self._reader.cursor, self.vocab.encode(prompt).ids
+        cursor, ids = self.reader.cursor, self.vocab.encode(prompt).ids
         if ids:
-            _, cursor = self._reader.score(cursor, ids)
-        return _continue(self._reader, cursor, self.vocab, max_tokens, sampling or SamplingConfig(), seed)
+            _, cursor = self.reader.score(cursor, ids)
+        return _continue(self.reader, cursor, self.vocab, max_tokens, sampling or SamplingConfig(), seed)
 
     @cached_property
-    def _reader(self) -> Reader:
+    def reader(self) -> Reader:
+        """Reads with the weights as loaded."""
         return frozen_reader(self.checkpoint.parameters, self.vocab.bos_id)
 
     @cached_property
-    def _evaluator(self) -> DynamicEvaluator:
+    def calibrated(self) -> CalibrationSet:
+        """How the model may learn. Raises CheckpointError where nothing says so, CalibrationError."""
         path = self.checkpoint.adaptation_file
         if path is None:
             raise CheckpointError(
                 f"{self.checkpoint.folder} has no {checkpoints.ADAPTATION}: calibrate it first"
             )
-        parameters = self.checkpoint.parameters
-        calibration = load_calibration(path, parameters.config).choose()
-        return DynamicEvaluator.of(parameters, calibration, bos_id=self.vocab.bos_id)
+        return load_calibration(path, self.checkpoint.parameters.config)
+
+    @cached_property
+    def evaluator(self) -> DynamicEvaluator:
+        """Learns by the calibration's default rule. Raises as ``calibrated``."""
+        calibration, bos_id = self.calibrated.choose(), self.vocab.bos_id
+        return DynamicEvaluator.of(self.checkpoint.parameters, calibration, bos_id=bos_id)
 
 
 def load(name_or_path: str | Path) -> LocalModel:

@@ -26,7 +26,9 @@ class TokenScores:
     ``logprobs`` float32 ``[N]``: finite, at most 0, never below the floor; ``ranks`` int64 ``[N]``: 1 is
     the most probable token, ties go to the lower id; ``entropies`` float32 ``[N]`` of the distribution
     that the token was scored against; ``top_ids`` and ``top_logprobs`` ``[N, K]``, best first, or None.
-    Where only log-probabilities were asked for, ranks are 0 and entropies NaN.
+    Where only log-probabilities were asked for, ranks are 0 and entropies NaN. Of a mixture with a memory,
+    ``weights_logprobs`` are those of the weights alone, ``memory_logprobs`` of the expert that blends them
+    with the memory's counts; without a memory both are None.
     """
 
     logprobs: Floats
@@ -34,6 +36,8 @@ class TokenScores:
     entropies: Floats
     top_ids: NDArray[np.int64] | None = None
     top_logprobs: Floats | None = None
+    weights_logprobs: Floats | None = None
+    memory_logprobs: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.logprobs)

@@ -30,6 +30,7 @@ REJECTIONS = ("queue_full", "too_large", "conflict", "drain", "auth", "rate", "s
 UPDATE_OUTCOMES = ("applied", "clipped", "skipped_nonfinite", "skipped_frozen", "rolled_back")
 BUILD = ("version", "model", "model_fingerprint", "dtype", "device")
 ENDINGS = ("closed", "idle_ttl")
+PARTS = ("static", "weights", "memory", "adapted")
 MEMORIES: tuple[Memory, ...] = ("device", "host")
 STORE_OPERATIONS = (
     "create",
@@ -88,14 +89,14 @@ class Metrics:
         self.requests.labels(endpoint, outcome).inc()
         self.request_seconds.labels(endpoint).observe(seconds)
 
-    def learned(self, logprob: float, static_logprob: float | None, tokens: int) -> None:
-        """Add what so many tokens of a session lost; None without a frozen baseline."""
-        for weights, nats in (("adapted", logprob), ("static", static_logprob)):
-            if nats is not None:
-                self.loss_nats.labels(weights).inc(max(-nats, 0.0))
-                self.loss_tokens.labels(weights).inc(tokens)
-        if static_logprob is not None:
-            gain = logprob - static_logprob
+    def learned(self, tokens: int, *, adapted: float, static: float | None, **parts: float | None) -> None:
+        """Add the log-probability of `tokens` tokens of a session, by each part that it has."""
+        for part, logprob in {"static": static, **parts, "adapted": adapted}.items():
+            if logprob is not None:
+                self.loss_nats.labels(part).inc(max(-logprob, 0.0))
+                self.loss_tokens.labels(part).inc(tokens)
+        if static is not None:
+            gain = adapted - static
             self.gain_nats.labels("positive" if gain >= 0 else "negative").inc(abs(gain))
 
     def batch_finished(self, seconds: float, rows: Mapping[Phase, int], tokens: Mapping[Phase, int]) -> None:
@@ -169,10 +170,8 @@ class Metrics:
         self.static_weight = self._histogram(
             "mixture_static_weight", "Weight of the static expert at a commit", SHARES
         )
-        self.loss_nats = self._counter("loss_nats", "Summed loss in sessions", weights=("static", "adapted"))
-        self.loss_tokens = self._counter(
-            "loss_tokens", "Tokens behind the loss", weights=("static", "adapted")
-        )
+        self.loss_nats = self._counter("loss_nats", "Summed loss in sessions", part=PARTS)
+        self.loss_tokens = self._counter("loss_tokens", "Tokens behind the loss", part=PARTS)
         self.gain_nats = self._counter(
             "adapt_gain_nats", "Nats won or lost by learning", sign=("positive", "negative")
         )

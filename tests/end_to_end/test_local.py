@@ -45,8 +45,8 @@ def run(code: str, *arguments: str) -> str:
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="a GPU is here, which torch is asked for")
 @pytest.mark.parametrize("torch", [BLOCKED, ""], ids=["without torch", "with torch"])
-def test_nothing_local_imports_torch(torch: str) -> None:
-    """Scoring, learning and generating by the shipped model, by the command and by the library."""
+def test_nothing_local_imports_torch(torch: str, tmp_path: Path) -> None:
+    """Scoring, learning, generating and compressing by the shipped model, by command and by library."""
     assert '"updates": 2' in run(
         torch + COMMAND, "score", "--local", "bytes-small", "--adapt", "--json", "ab" * 20
     )
@@ -54,6 +54,10 @@ def test_nothing_local_imports_torch(torch: str) -> None:
         torch + COMMAND, "generate", "--local", "bytes-small", "It was", "-n", "4", "--seed", "1"
     ).strip()
     assert run(torch + LIBRARY) == "True 3\n8\n"
+    packed, back = tmp_path / "tale.rlz", tmp_path / "back"
+    run(torch + COMMAND, "compress", __file__, "--out", str(packed), "--adapt", "memory")
+    run(torch + COMMAND, "decompress", str(packed), "--out", str(back))
+    assert back.read_bytes() == Path(__file__).read_bytes()
 
 
 def test_nothing_that_asks_for_no_network_imports_torch() -> None:

@@ -69,5 +69,5 @@ async def test_sixty_four_sessions_at_once(start):
     )
     for weights, name in (("adapted", "logprob"), ("static", "static_logprob")):
         loss = -sum(getattr(answer.totals, name) for answer in answers)
-        assert count(metrics, "rlstm_loss_tokens_total", weights=weights) == tokens
-        assert count(metrics, "rlstm_loss_nats_total", weights=weights) == pytest.approx(loss, rel=1e-9)
+        assert count(metrics, "rlstm_loss_tokens_total", part=weights) == tokens
+        assert count(metrics, "rlstm_loss_nats_total", part=weights) == pytest.approx(loss, rel=1e-9)

@@ -33,7 +33,8 @@ def test_a_stream_is_the_evaluator(model):
     parameters = model.checkpoint.parameters
     calibration = load_calibration(model.checkpoint.adaptation_file, parameters.config).choose()
     evaluator = DynamicEvaluator.of(parameters, calibration, bos_id=model.vocab.bos_id)
-    expected = [part.scores.logprobs for part in evaluator.observe(evaluator.start(), list(TEXT.encode()))]
+    start = evaluator.start(experts=2, adapt="both")
+    expected = [part.scores.logprobs for part in evaluator.observe(start, list(TEXT.encode()))]
 
     stream = model.stream()
     parts = [stream.observe(TEXT[start : start + 25]) for start in range(0, len(TEXT), 25)]

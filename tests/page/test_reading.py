@@ -17,7 +17,7 @@ def test_typed_text_is_read_and_coloured(visit):
     visit.read(RHYME)
     assert visit.text == RHYME
     assert cells(visit) == len(RHYME)
-    assert visit.page.locator(".row span[class^=level]").count() > 20
+    assert visit.page.locator(".row span[class^=level]").count() > 10
     totals = visit.info()["totals"]
     assert totals["bytes"] == len(RHYME.encode())
     assert visit.page.locator("#figure-adapted").text_content() == (
@@ -54,6 +54,17 @@ def test_views_show_the_same_text(visit):
     assert visit.page.locator(".row span[class^=change]").count() > 0
 
 
+def test_charts_show_each_part(visit):
+    """What a byte costs by each part of the mixture, in the session's numbers, and the experts' weights."""
+    visit.read(RHYME * 4)
+    totals = visit.info()["totals"]
+    curve = visit.page.locator("#curve").get_attribute("aria-label")
+    for part in ("adapted", "memory", "weights", "static"):
+        assert f"{part} {totals[f'{part}_bits'] / totals['bytes']:.2f}" in curve
+    weights = visit.page.locator("#weights").get_attribute("aria-label")
+    assert [name in weights for name in ("static", "rate", "memory")] == [True] * 3
+
+
 def test_long_text_goes_in_pieces(visit):
     """Of at most 2 kB, cut between characters, each with a key of its own, one after the other."""
     visit.read(LONG)
@@ -64,8 +75,8 @@ def test_long_text_goes_in_pieces(visit):
     assert [append.final for append in visit.appends] == [False] * (len(sizes) - 1) + [True]
     assert visit.most_under_way == 1
     assert visit.info()["totals"]["bytes"] == len(LONG.encode())
-    assert visit.page.locator("#curve path.line").count() == 2
-    assert visit.page.locator("#weights path.area").count() == 2
+    assert visit.page.locator("#curve path.line").count() == 4
+    assert visit.page.locator("#weights path.area").count() == 3
 
 
 def test_reading_pauses_and_stops(visit):
@@ -172,7 +183,7 @@ def test_a_session_is_made_as_asked(visit):
     assert info["name"] == "my-novel"
     assert (adaptation["kind"], adaptation["experts"]) == ("output_bias", 4)
     visit.read(RHYME)
-    assert visit.page.locator("#weights path.area").count() == 4
+    assert visit.page.locator("#weights path.area").count() == 5
 
 
 def test_a_session_that_was_read_elsewhere_says_so(visit):

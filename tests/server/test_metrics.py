@@ -11,11 +11,11 @@ def value(metrics, name, **labels):
 def test_static_and_adapted_loss_are_sums_of_their_own():
     """Mean loss is rate over rate; a gain and a loss land under different signs."""
     metrics = Metrics()
-    metrics.learned(-7.0, -10.0, 4)
-    metrics.learned(-2.5, -2.0, 1)
-    assert value(metrics, "rlstm_loss_nats_total", weights="static") == 12.0
-    assert value(metrics, "rlstm_loss_nats_total", weights="adapted") == 9.5
-    assert value(metrics, "rlstm_loss_tokens_total", weights="adapted") == 5
+    metrics.learned(4, adapted=-7.0, static=-10.0, memory=-8.0)
+    metrics.learned(1, adapted=-2.5, static=-2.0)
+    assert value(metrics, "rlstm_loss_nats_total", part="static") == 12.0
+    assert value(metrics, "rlstm_loss_nats_total", part="adapted") == 9.5
+    assert value(metrics, "rlstm_loss_tokens_total", part="adapted") == 5
     assert value(metrics, "rlstm_adapt_gain_nats_total", sign="positive") == 3.0
     assert value(metrics, "rlstm_adapt_gain_nats_total", sign="negative") == 0.5
 
@@ -28,7 +28,7 @@ def test_every_metric_has_the_prefix_and_plain_labels():
     labels = {label for sample in samples for label in sample.labels}
     assert all(name.startswith(("rlstm_", "process_")) for name in names)
     assert labels <= {
-        "endpoint", "outcome", "reason", "kind", "weights", "sign", "tier", "op", "result", "phase", "le",
+        "endpoint", "outcome", "reason", "kind", "part", "sign", "tier", "op", "result", "phase", "le",
     }  # fmt: skip
 
 

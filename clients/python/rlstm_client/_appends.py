@@ -268,6 +268,8 @@ def _summed(parts: Sequence[Totals | None]) -> Totals | None:
         bits_per_byte=_per_byte([part.bits_per_byte for part in totals], totals),
         unknown=sum(part.unknown for part in totals),
         static_logprob=_sum([part.static_logprob for part in totals]),
+        weights_logprob=_sum([part.weights_logprob for part in totals]),
+        memory_logprob=_sum([part.memory_logprob for part in totals]),
         static_bits_per_byte=_per_byte([part.static_bits_per_byte for part in totals], totals),
         gain=_sum([part.gain for part in totals]),
         extra=totals[-1].extra,

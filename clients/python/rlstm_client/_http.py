@@ -164,9 +164,11 @@ class ArrivingFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.partial.close()
-        if isinstance(self._to, Path):
-            Path(self.partial.name).unlink(missing_ok=True)
+        try:
+            self.partial.close()  # a full disk refuses what is still to be written
+        finally:
+            if isinstance(self._to, Path):
+                Path(self.partial.name).unlink(missing_ok=True)
 
     def restart(self) -> None:
         """Drop what has come: it comes again from its beginning."""

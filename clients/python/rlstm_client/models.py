@@ -13,11 +13,21 @@ from functools import cache, partial
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 Unit = Literal["nats", "bits", "log10"]
-Scores = Literal["none", "totals", "tokens"]
+Scores = Literal["none", "totals", "tokens", "parts"]
 Kind = Literal["full", "subspace", "output_bias"]
 Adapt = Literal["weights", "memory", "both"]
 
-COLUMNS: Final = ("ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends")
+COLUMNS: Final = (
+    "ids",
+    "logprobs",
+    "static_logprobs",
+    "weights_logprobs",
+    "memory_logprobs",
+    "ranks",
+    "entropies",
+    "starts",
+    "ends",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +59,11 @@ class Adaptation(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Totals(Answer):
-    """Sums over the tokens of a text; ``static_…`` and ``gain`` compare with the weights as loaded."""
+    """Sums over the tokens of a text; ``static_…`` and ``gain`` compare with the weights as loaded.
+
+    Where a memory is mixed in, ``weights_logprob`` is that of the weights alone, ``memory_logprob`` that of
+    the expert that blends them with the memory.
+    """
 
     logprob: float
     tokens: int
@@ -61,6 +75,8 @@ class Totals(Answer):
     static_logprob: float | None = None
     static_bits_per_byte: float | None = None
     gain: float | None = None
+    weights_logprob: float | None = None
+    memory_logprob: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +100,10 @@ class WordScore(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Answer):
-    """What was found of each token: one entry a token in each column that was asked for, else none."""
+    """What was found of each token: one entry a token in each column that was asked for, else none.
+
+    ``weights_logprobs`` and ``memory_logprobs`` come with ``scores="parts"``, where a memory is mixed in.
+    """
 
     ids: Sequence[int] = ()
     logprobs: Sequence[float] = ()
@@ -93,6 +112,8 @@ class Columns(Answer):
     entropies: Sequence[float] = ()
     starts: Sequence[int] = ()
     ends: Sequence[int] = ()
+    weights_logprobs: Sequence[float] = ()
+    memory_logprobs: Sequence[float] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +222,8 @@ class SessionTotals(Answer):
     guards: int = 0
     static_bits: float | None = None
     adapted_bits: float | None = None
+    weights_bits: float | None = None
+    memory_bits: float | None = None
     gain: float | None = None
 
 

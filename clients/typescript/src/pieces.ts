@@ -16,7 +16,17 @@ export const PIECE_BYTES = 4096;
 /** How many of a session's keys a server knows again: what has more pieces cannot be repeated as a whole. */
 const REMEMBERED_KEYS = 1024;
 const APPEND = "POST /sessions/{session_id}/append";
-const COLUMNS = ["ids", "logprobs", "static_logprobs", "ranks", "entropies", "starts", "ends"] as const;
+const COLUMNS = [
+  "ids",
+  "logprobs",
+  "static_logprobs",
+  "weights_logprobs",
+  "memory_logprobs",
+  "ranks",
+  "entropies",
+  "starts",
+  "ends",
+] as const;
 
 /** Of `append`. */
 export type AppendOptions = Options<typeof APPEND, "session_id" | "text" | "tokens">;
@@ -282,6 +292,12 @@ function summed(parts: readonly Totals[]): Totals {
   return {
     logprob: sum(parts.map((part) => part.logprob)),
     static_logprob: sumOfAll(parts.map((part) => part.static_logprob)),
+    ...(parts[0]?.memory_logprob === undefined
+      ? {}
+      : {
+          weights_logprob: sumOfAll(parts.map((part) => part.weights_logprob)),
+          memory_logprob: sumOfAll(parts.map((part) => part.memory_logprob)),
+        }),
     tokens: sum(parts.map((part) => part.tokens)),
     bytes: sum(parts.map((part) => part.bytes)),
     words: sum(parts.map((part) => part.words)),
@@ -297,7 +313,7 @@ function sum(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0);
 }
 
-function sumOfAll(values: readonly (number | null)[]): number | null {
+function sumOfAll(values: readonly (number | null | undefined)[]): number | null {
   return all(values) ? sum(values) : null;
 }
 

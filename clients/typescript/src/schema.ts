@@ -557,7 +557,7 @@ export interface components {
             readonly static?: boolean;
             /**
              * Adapt
-             * @description What adapts: fast `weights`, a `memory` of the newest tokens beside frozen weights, or `both`: weights, unless a single expert is asked for.
+             * @description What adapts: fast `weights`, a `memory` of the newest tokens beside frozen weights, or `both`: both, unless a single expert is asked for.
              */
             readonly adapt?: ("weights" | "memory" | "both") | null;
         };
@@ -641,6 +641,16 @@ export interface components {
              * @description Code point after the span.
              */
             readonly ends?: readonly number[];
+            /**
+             * Weights Logprobs
+             * @description Under the weights as adapted, without the memory. With `scores: parts`.
+             */
+            readonly weights_logprobs?: readonly number[];
+            /**
+             * Memory Logprobs
+             * @description Of the expert that blends the weights with the memory. With `scores: parts`.
+             */
+            readonly memory_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -712,11 +722,11 @@ export interface components {
             readonly final?: boolean;
             /**
              * Scores
-             * @description Per-token columns, sums only, or neither.
+             * @description Per-token columns, sums only, or neither; `parts`: also those of weights and memory.
              * @default tokens
              * @enum {string}
              */
-            readonly scores?: "none" | "totals" | "tokens";
+            readonly scores?: "none" | "totals" | "tokens" | "parts";
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
@@ -966,11 +976,11 @@ export interface components {
             readonly tokens?: readonly number[] | null;
             /**
              * Scores
-             * @description Per-token columns, sums only, or neither.
+             * @description Per-token columns, sums only, or neither; `parts`: also those of weights and memory.
              * @default tokens
              * @enum {string}
              */
-            readonly scores?: "none" | "totals" | "tokens";
+            readonly scores?: "none" | "totals" | "tokens" | "parts";
             /**
              * Unit
              * @description Of every log-probability, entropy and gain in the answer.
@@ -1403,6 +1413,16 @@ export interface components {
              * @description Code point after the span.
              */
             readonly ends?: readonly number[];
+            /**
+             * Weights Logprobs
+             * @description Under the weights as adapted, without the memory. With `scores: parts`.
+             */
+            readonly weights_logprobs?: readonly number[];
+            /**
+             * Memory Logprobs
+             * @description Of the expert that blends the weights with the memory. With `scores: parts`.
+             */
+            readonly memory_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -1676,11 +1696,11 @@ export interface components {
             readonly unit?: "nats" | "bits" | "log10";
             /**
              * Scores
-             * @description Per-token columns, or sums only.
+             * @description Per-token columns, or sums only; `parts`: those of weights and memory as well.
              * @default tokens
              * @enum {string}
              */
-            readonly scores?: "totals" | "tokens";
+            readonly scores?: "totals" | "tokens" | "parts";
             /**
              * Words
              * @description Also sums over words. The white space before a word belongs to that word.
@@ -1767,6 +1787,16 @@ export interface components {
              * @description Code point after the span.
              */
             readonly ends?: readonly number[];
+            /**
+             * Weights Logprobs
+             * @description Under the weights as adapted, without the memory. With `scores: parts`.
+             */
+            readonly weights_logprobs?: readonly number[];
+            /**
+             * Memory Logprobs
+             * @description Of the expert that blends the weights with the memory. With `scores: parts`.
+             */
+            readonly memory_logprobs?: readonly number[];
             /** @description The most probable tokens at each place, where they were asked for. */
             readonly top?: components["schemas"]["Alternatives"];
             /**
@@ -2023,6 +2053,16 @@ export interface components {
              */
             readonly static_bits: number | null;
             /**
+             * Weights Bits
+             * @description Under the weights as adapted, where there is a memory beside them.
+             */
+            readonly weights_bits?: number;
+            /**
+             * Memory Bits
+             * @description Of the expert that blends the weights with the memory.
+             */
+            readonly memory_bits?: number;
+            /**
              * Updates
              * @description Segments learned from.
              * @default 0
@@ -2179,6 +2219,16 @@ export interface components {
              * @description The same under the weights as loaded.
              */
             readonly static_logprob: number | null;
+            /**
+             * Weights Logprob
+             * @description The same under the weights as adapted, where there is a memory beside them.
+             */
+            readonly weights_logprob?: number;
+            /**
+             * Memory Logprob
+             * @description The same for the expert that blends the weights with the memory.
+             */
+            readonly memory_logprob?: number;
             /** Tokens */
             readonly tokens: number;
             /**
@@ -2876,8 +2926,8 @@ export interface operations {
             readonly query?: {
                 /** @description Drawn by the sender: frames sent again need it. */
                 readonly stream?: string | null;
-                /** @description Per-token columns, sums only, or neither. */
-                readonly scores?: "none" | "totals" | "tokens";
+                /** @description Per-token columns, sums only, or neither; `parts`: also those of weights and memory. */
+                readonly scores?: "none" | "totals" | "tokens" | "parts";
                 /** @description Of every log-probability, entropy and gain in the answer. */
                 readonly unit?: "nats" | "bits" | "log10";
             };

@@ -8,20 +8,30 @@ stream, U hidden units.
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model import native
 from rlstm_model.adaptation.backend import Backend
-from rlstm_model.adaptation.calibration import Calibration
-from rlstm_model.adaptation.mixture import MixtureState
+from rlstm_model.adaptation.items import (
+    BatchItem,
+    BatchResult,
+    DecodeStep,
+    Learner,
+    NextToken,
+    ObserveChunk,
+    ObservedChunk,
+    ScoreChunk,
+    ScoredChunk,
+    states_of,
+)
+from rlstm_model.adaptation.mixture import MixtureState, follow
 from rlstm_model.adaptation.state import AdaptedState, Cursor, NonFiniteState
 from rlstm_model.native import Row, Window
-from rlstm_model.native.memory import ORDERS, Memory, Mode
+from rlstm_model.native.memory import Mode
 from rlstm_model.scores import Floats, TokenScores, alternatives, at_least_the_floor
 from rlstm_model.vocab import InvalidToken, check_ids
 
@@ -29,166 +39,6 @@ MAX_BAD_STEPS = 3
 
 # Log-probabilities that the rows of one window have at most; a single item may have more.
 _ELEMENTS_AT_ONCE = 1 << 24
-
-
-@dataclass(frozen=True, eq=False)
-class Learner:
-    """A model under a calibration, without any stream of its own.
-
-    slow_norm      of the model's weights as loaded, by which the norm of fast weights is measured
-    logprobs_only  gives no ranks and entropies, which take longer than all else over a large vocabulary
-    """
-
-    backend: Backend
-    calibration: Calibration
-    slow_norm: float
-    bos_id: int
-    logprobs_only: bool = False
-
-    @property
-    def segment(self) -> int:
-        """S."""
-        return self.calibration.config.segment
-
-
-@dataclass(frozen=True, eq=False)
-class ObserveChunk:
-    """The next tokens of a stream: at least one, and none beyond the end of its segment.
-
-    ``learn``: whether they may be learned from; ``top`` alternatives are wanted of each.
-    """
-
-    state: AdaptedState
-    ids: tuple[int, ...]
-    learn: bool
-    top: int
-    learner: Learner
-
-    @cached_property
-    def ends(self) -> bool:
-        """Whether the segment ends here."""
-        return (self.state.position + len(self.ids)) % self.learner.segment == 0
-
-    @cached_property
-    def flags(self) -> tuple[bool, ...]:
-        """Whether each token of the segment so far may be learned from."""
-        return self.state.pending_learn + (self.learn,) * len(self.ids)
-
-    @cached_property
-    def learns(self) -> bool:
-        """Whether a step is taken after these tokens."""
-        idle = self.learner.calibration.idle or self.state.rate_scale == 0
-        return self.ends and any(self.flags) and not idle and bool(self.state.expert_config.rates)
-
-
-@dataclass(frozen=True, eq=False)
-class FrozenExperts:
-    """A stream's experts at one moment.
-
-    delta_KP   fast weights of those that learn; None is zero for all
-    cursor     where the stream was: the rows that are mixed, and with ``static`` the frozen baseline first
-    static     whether that row's log-probabilities are wanted too
-    logprobs_only  as in :class:`Learner`
-    """
-
-    backend: Backend
-    delta_KP: NDArray[Any] | None
-    cursor: Cursor
-    static: bool = False
-    logprobs_only: bool = False
-    memory: Memory | None = None
-
-    def mixed(self, reads: "Sequence[Window]", cursor: Cursor, ids: Sequence[int]) -> list[Floats]:
-        """The log-probabilities that are mixed of the tokens: of the last rows, and of the memory."""
-        experts = [
-            read.log_probs_TV for read in reads[len(reads) - cursor.experts + (self.memory is not None) :]
-        ]
-        if self.memory is not None:
-            experts.append(self.memory.mix(experts, ids, Mode.LOOK, cursor.context)[0])
-        return experts
-
-    def context_after(self, cursor: Cursor, ids: Sequence[int]) -> tuple[int, ...]:
-        """What a memory will see before the next token, beside its own."""
-        return () if self.memory is None else (*cursor.context, *ids)[-ORDERS[-1] :]
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreChunk:
-    """Tokens to be scored after ``cursor``, at least one; nothing is learned. ``top`` as above."""
-
-    reader: FrozenExperts
-    cursor: Cursor
-    ids: tuple[int, ...]
-    top: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class DecodeStep:
-    """The cursor's token to be read, and the one after it to be predicted."""
-
-    reader: FrozenExperts
-    cursor: Cursor
-
-
-BatchItem: TypeAlias = ObserveChunk | ScoreChunk | DecodeStep
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ObservedChunk:
-    """What the next tokens of a stream gave.
-
-    scores           of the mixture, as the weights were before they saw these tokens
-    static_logprobs  of the frozen baseline, float32; None where it is not carried
-    updates          1 where a segment ended here and was learned from
-    guards           what was kept from happening: "step_skipped", "projected", "restarted", once a row
-    gradient_norms   of the rows whose segment ended here and was learned from, where they are finite
-    """
-
-    state: AdaptedState
-    scores: TokenScores
-    static_logprobs: Floats | None
-    updates: int = 0
-    guards: tuple[str, ...] = ()
-    gradient_norms: tuple[float, ...] = ()
-
-
-class ScoredChunk(NamedTuple):
-    """The scores of tokens, and the place after them; ``static_logprobs`` as in :class:`ObservedChunk`."""
-
-    scores: TokenScores
-    cursor: Cursor
-    static_logprobs: Floats | None = None
-
-    @staticmethod
-    def concatenate(parts: "Sequence[ScoredChunk]") -> "ScoredChunk":
-        """Pieces of one text, one after the other. Raises ValueError when there is none."""
-        scores = TokenScores.concatenate([part.scores for part in parts])
-        static = [part.static_logprobs for part in parts if part.static_logprobs is not None]
-        return ScoredChunk(scores, parts[-1].cursor, np.concatenate(static) if static else None)
-
-
-@dataclass(frozen=True, eq=False)
-class NextToken:
-    """The next token's log-probabilities ``[V]``, and where the text goes on once it is chosen.
-
-    Whether the distribution is one is not looked at: sampling refuses what is not finite.
-    """
-
-    log_probs_V: Floats
-    experts: Sequence[Floats]
-    states_R2U: Floats
-    before: Cursor
-    reader: FrozenExperts
-
-    def after(self, token: int) -> Cursor:
-        """The place after ``token``; the mixture's weights follow it as they follow text."""
-        mixture = self.before.mixture
-        if mixture is not None:
-            _, mixture = _follow(mixture, self.experts, (token,))
-        return Cursor(self.states_R2U, token, mixture, self.reader.context_after(self.before, (token,)))
-
-
-BatchResult: TypeAlias = ObservedChunk | ScoredChunk | NextToken | Exception
 
 
 # ---- a batch ----------------------------------------------------------------------------------------------
@@ -240,7 +90,8 @@ def _windows(items: Sequence[BatchItem], rows: Mapping[int, Sequence[Row]]) -> I
     """Which items are read together: those of one backend whose learning segments are of one length."""
     alike: dict[tuple[int, int], list[int]] = {}
     for i, own in rows.items():
-        alike.setdefault((id(_backend(items[i])), len(own[-1].targets)), []).append(i)
+        learned = len(own[-1].targets) if own else 0
+        alike.setdefault((id(_backend(items[i])), learned), []).append(i)
     for places in alike.values():
         window: list[int] = []
         elements, vocabulary = 0, _backend(items[places[0]]).vocab_size
@@ -256,11 +107,12 @@ def _windows(items: Sequence[BatchItem], rows: Mapping[int, Sequence[Row]]) -> I
 
 def _run(items: Sequence[BatchItem], rows: Sequence[Sequence[Row]]) -> Iterator[BatchResult]:
     """Items of one backend."""
-    reads = iter(_backend(items[0]).read([row for own in rows for row in own]))
+    wanted = [row for own in rows for row in own]
+    reads = iter(_backend(items[0]).read(wanted) if wanted else ())
     for item, own in zip(items, rows, strict=True):
         done = [next(reads) for _ in own]
         if isinstance(item, ObserveChunk):
-            yield _observed(item, done)
+            yield _observed(item, done or item.reads)
         elif isinstance(item, ScoreChunk):
             yield _scored(item, done)
         else:
@@ -292,7 +144,7 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
     state, config = chunk.state, chunk.learner.calibration.config
     ids = (state.now.last, *chunk.ids[:-1])
     if not chunk.learns:
-        return _reading(ids, state.now.states_R2U, state.delta_KP)
+        return [] if chunk.reads else _reading(ids, state.now.states_R2U, state.delta_KP)
     whole = (*state.pending, *chunk.ids)
     scale = 1 / config.segment if config.reduction == "mean" else 1.0
     loss_weights = [scale * flag for flag in chunk.flags]
@@ -306,23 +158,6 @@ def _rows_of_chunk(chunk: ObserveChunk) -> list[Row]:
         inputs = (state.start.last, *whole[:-1])
         rows.append(Row(inputs, states_2U, delta_P, whole, loss_weights, rate))
     return rows
-
-
-def _follow(
-    mixture: MixtureState | None,
-    experts: Sequence[Floats],
-    ids: Sequence[int],
-    *,
-    top: int = 0,
-    scores: bool = False,
-) -> tuple[native.Mixed, MixtureState | None]:
-    """A text's tokens in a mixture of experts, and the mixture after them."""
-    weights, tokens = (1.0,) if mixture is None else mixture.weights, 0 if mixture is None else mixture.tokens
-    mixed = native.mix(
-        experts, np.array(ids, np.int32), np.array(weights), tokens, scores=scores, whole=top > 0
-    )
-    after = None if mixture is None else MixtureState(tuple(mixed.weights_K.tolist()), mixed.tokens)
-    return mixed, after
 
 
 def _columns(mixed: native.Mixed, top: int) -> TokenScores:
@@ -340,6 +175,13 @@ def _columns(mixed: native.Mixed, top: int) -> TokenScores:
     )
 
 
+def _distributions(
+    mixture: MixtureState | None, experts: Sequence[Floats], mixed: native.Mixed
+) -> Floats | None:
+    """What tokens are scored against: to the last bit what predicts each of them (:func:`_predicted`)."""
+    return experts[0] if mixture is None else mixed.log_probs_TV
+
+
 def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
     return np.asarray(log_probs_TV[np.arange(len(ids)), np.array(ids)])
 
@@ -347,18 +189,20 @@ def _of_targets(log_probs_TV: Floats, ids: Sequence[int]) -> Floats:
 def _scored(item: ScoreChunk, reads: Sequence[Window]) -> ScoredChunk | ArithmeticError:
     experts = item.reader.mixed(reads, item.cursor, item.ids)
     scores = not item.reader.logprobs_only
-    mixed, mixture = _follow(item.cursor.mixture, experts, item.ids, top=item.top, scores=scores)
+    whole = item.top > 0 or item.distributions
+    mixed, mixture = follow(item.cursor.mixture, experts, item.ids, whole=whole, scores=scores)
     static = _of_targets(reads[0].log_probs_TV, item.ids) if item.reader.static else None
     if not mixed.whole or (static is not None and bool(np.isnan(static).any())):
         return ArithmeticError("the model's output is not finite")
     after = Cursor(
-        np.stack([read.states_2U for read in reads]),
+        states_of(reads),
         item.ids[-1],
         mixture,
         item.reader.context_after(item.cursor, item.ids),
     )
     baseline = None if static is None else at_least_the_floor(static)
-    return ScoredChunk(_columns(mixed, item.top), after, baseline)
+    log_probs_TV = _distributions(item.cursor.mixture, experts, mixed) if item.distributions else None
+    return ScoredChunk(_columns(mixed, item.top), after, baseline, log_probs_TV)
 
 
 def _predicted(item: DecodeStep, reads: Sequence[Window]) -> NextToken:
@@ -366,12 +210,11 @@ def _predicted(item: DecodeStep, reads: Sequence[Window]) -> NextToken:
     log_probs_V = experts[0][0]
     if item.cursor.mixture is not None:
         # The target is any: only the distribution is wanted, and the weights are as they were.
-        mixed, _ = _follow(item.cursor.mixture, experts, (0,), top=1)
+        mixed, _ = follow(item.cursor.mixture, experts, (0,), whole=True)
         log_probs_V = np.full_like(log_probs_V, np.nan)
         if mixed.read and mixed.log_probs_TV is not None:
             log_probs_V = mixed.log_probs_TV[0]
-    states = np.stack([read.states_2U for read in reads])
-    return NextToken(log_probs_V, experts, states, item.cursor, item.reader)
+    return NextToken(log_probs_V, experts, reads, item.cursor, item.reader)
 
 
 # ---- learning ---------------------------------------------------------------------------------------------
@@ -388,12 +231,16 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | N
     experts = chunk.state.expert_config
     scores = not chunk.learner.logprobs_only
     own, memory = read_TV[experts.mixed], chunk.state.memory
+    by_weights = by_memory = None
     if memory is not None:
-        recalled, memory = memory.mix(own, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
-        own = [*own, recalled]
-    mixed, mixture = _follow(chunk.state.mixture, own, chunk.ids, top=chunk.top, scores=scores)
+        recalled = memory.mix(own, chunk.ids, Mode.LEARN if chunk.learn else Mode.CONTEXT)
+        own, memory = [*own, recalled.log_probs_TV], recalled.memory
+        by_weights = at_least_the_floor(recalled.weights_T)
+        by_memory = at_least_the_floor(_of_targets(recalled.log_probs_TV, chunk.ids))
+    whole = chunk.top > 0 or chunk.distributions
+    mixed, mixture = follow(chunk.state.mixture, own, chunk.ids, whole=whole, scores=scores)
     before, ends = chunk.state, chunk.ends
-    now = Cursor(np.stack([read.states_2U for read in reads]), chunk.ids[-1])
+    now = Cursor(states_of(reads), chunk.ids[-1])
     state = replace(
         before,
         now=now,
@@ -406,8 +253,9 @@ def _observed(chunk: ObserveChunk, reads: Sequence[Window]) -> ObservedChunk | N
     )
     observed = ObservedChunk(
         state=state,
-        scores=_columns(mixed, chunk.top),
+        scores=replace(_columns(mixed, chunk.top), weights_logprobs=by_weights, memory_logprobs=by_memory),
         static_logprobs=at_least_the_floor(own_TR[:, 0]) if experts.static else None,
+        log_probs_TV=_distributions(chunk.state.mixture, own, mixed) if chunk.distributions else None,
     )
     if not chunk.learns:
         return observed
@@ -453,7 +301,7 @@ def _observe_again(chunk: ObserveChunk, broken: Sequence[bool]) -> ObservedChunk
         state = restart(chunk.learner, chunk.state, rows, must_help=True)
     except NonFiniteState as error:
         return error
-    (result,) = run_batch([replace(chunk, state=state)])
+    (result,) = run_batch([replace(chunk, state=state, reads=())])
     if not isinstance(result, ObservedChunk):
         return result if isinstance(result, NonFiniteState) else NonFiniteState(str(result))
     return replace(result, guards=("restarted",) * sum(rows) + result.guards)

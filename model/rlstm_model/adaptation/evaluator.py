@@ -12,13 +12,16 @@ stream is read by several rows (:class:`~rlstm_model.adaptation.state.ExpertConf
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.adaptation.backend import Backend, NativeBackend
-from rlstm_model.adaptation.batch import (
+from rlstm_model.adaptation.batch import restart, run_batch
+from rlstm_model.adaptation.calibration import Calibration
+from rlstm_model.adaptation.items import (
+    BatchResult,
     DecodeStep,
     FrozenExperts,
     Learner,
@@ -27,10 +30,7 @@ from rlstm_model.adaptation.batch import (
     ObservedChunk,
     ScoreChunk,
     ScoredChunk,
-    restart,
-    run_batch,
 )
-from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.adaptation.state import (
     Adapt,
@@ -101,32 +101,58 @@ class DynamicEvaluator(Learner):
         )
 
     def observe(
-        self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0
+        self,
+        state: AdaptedState,
+        ids: Sequence[int],
+        *,
+        learn: bool = True,
+        top: int = 0,
+        distributions: bool = False,
     ) -> Iterator[ObservedChunk]:
         """Score ``ids``, then learn from them: in chunks, none of which crosses the end of a segment.
 
         Each carries the state after it; stop whenever you like and keep the last. ``learn=False`` reads and
-        scores but takes no step from these tokens. Raises InvalidToken, before anything is read, for an id
-        outside the vocabulary, NonFiniteState when the stored state cannot be used.
+        scores but takes no step from these tokens; ``distributions`` gives those of each token too. Raises
+        InvalidToken, before anything is read, for an id outside the vocabulary, NonFiniteState when the
+        stored state cannot be used.
         """
-        return self._observe(state, check_ids(ids, self.backend.vocab_size), learn, top)
+        ids = check_ids(ids, self.backend.vocab_size)
+        return self._observe(state, ids, learn=learn, top=top, distributions=distributions)
 
-    def _observe(self, state: AdaptedState, ids: list[int], learn: bool, top: int) -> Iterator[ObservedChunk]:
+    def _observe(self, state: AdaptedState, ids: list[int], **wanted: Any) -> Iterator[ObservedChunk]:
         done = 0
         while done < len(ids):
-            chunk = self.chunk(state, ids[done : done + self.segment], learn=learn, top=top)
-            (observed,) = run_batch([chunk])
-            if not isinstance(observed, ObservedChunk):
-                raise observed if isinstance(observed, Exception) else TypeError(type(observed))
+            chunk = self.chunk(state, ids[done : done + self.segment], **wanted)
+            (result,) = run_batch([chunk])
+            observed = _done(result, ObservedChunk)
             state, done = observed.state, done + len(chunk.ids)
             yield observed
 
     def chunk(
-        self, state: AdaptedState, ids: Sequence[int], *, learn: bool = True, top: int = 0
+        self,
+        state: AdaptedState,
+        ids: Sequence[int],
+        *,
+        learn: bool = True,
+        top: int = 0,
+        distributions: bool = False,
     ) -> ObserveChunk:
         """As many of ``ids``, tokens of the vocabulary, as the stream's unfinished segment has room for."""
         room = self.segment - state.position % self.segment
-        return ObserveChunk(state, tuple(ids[:room]), learn, top, self)
+        return ObserveChunk(state, tuple(ids[:room]), learn, top, self, distributions)
+
+    def next(self, state: AdaptedState) -> NextToken:
+        """What the next token is scored against, to the last bit. Raises NonFiniteState."""
+        reader = self.reader(state, static=True)
+        return reader.next(reader.cursor)
+
+    def follow(self, state: AdaptedState, following: NextToken, token: int) -> AdaptedState:
+        """What observing the token gives, without reading again what :meth:`next` has read.
+
+        Raises as :meth:`observe`.
+        """
+        (observed,) = run_batch([replace(self.chunk(state, (token,)), reads=following.reads)])
+        return _done(observed, ObservedChunk).state
 
     def reader(self, state: AdaptedState, *, static: bool = False) -> "Reader":
         """The stream's present experts, for inference.
@@ -189,6 +215,16 @@ class DynamicEvaluator(Learner):
         return _beginning(self.backend, self.bos_id, expert_config.rows)
 
 
+_Result = TypeVar("_Result", ObservedChunk, ScoredChunk, NextToken)
+
+
+def _done(result: BatchResult, kind: type[_Result]) -> _Result:
+    """What an item gave; what it could not be done for is raised."""
+    if not isinstance(result, kind):
+        raise result if isinstance(result, Exception) else TypeError(type(result))
+    return result
+
+
 def _beginning(backend: Backend, bos_id: int, rows: int = 1) -> Cursor:
     return Cursor(np.zeros((rows, 2, backend.units), np.float32), bos_id)
 
@@ -207,16 +243,17 @@ class Reader(FrozenExperts):
         """Tokens that are read at once."""
         return max(1, min(CHUNK, _ELEMENTS_AT_ONCE // self.backend.vocab_size))
 
-    def chunks(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> Iterator[ScoredChunk]:
+    def chunks(
+        self, cursor: Cursor, ids: Sequence[int], top: int = 0, *, distributions: bool = False
+    ) -> Iterator[ScoredChunk]:
         """Scores of ``ids`` after ``cursor``, piece by piece. Raises InvalidToken, ArithmeticError."""
         ids = check_ids(ids, self.backend.vocab_size)
         for start in range(0, len(ids), self.at_once):
-            item = ScoreChunk(self, cursor, tuple(ids[start : start + self.at_once]), top)
+            item = ScoreChunk(self, cursor, tuple(ids[start : start + self.at_once]), top, distributions)
             (result,) = run_batch([item])
-            if not isinstance(result, ScoredChunk):
-                raise result if isinstance(result, Exception) else TypeError(type(result))
-            cursor = result.cursor
-            yield result
+            scored = _done(result, ScoredChunk)
+            cursor = scored.cursor
+            yield scored
 
     def score(self, cursor: Cursor, ids: Sequence[int], top: int = 0) -> tuple[TokenScores, Cursor]:
         """Scores of ``ids`` (at least one) after ``cursor``, and the cursor after them."""
@@ -226,9 +263,7 @@ class Reader(FrozenExperts):
     def next(self, cursor: Cursor) -> NextToken:
         """Read the cursor's token and predict the one after it."""
         (result,) = run_batch([DecodeStep(self, cursor)])
-        if not isinstance(result, NextToken):
-            raise result if isinstance(result, Exception) else TypeError(type(result))
-        return result
+        return _done(result, NextToken)
 
 
 def frozen_reader(

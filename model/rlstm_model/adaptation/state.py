@@ -259,7 +259,6 @@ class StateSchema:
         try:
             return Memory.restore(
                 self.vocab_size,
-                expert_config.experts,
                 arrays["memory"],
                 arrays["mixing"],
                 remembered=remembered,

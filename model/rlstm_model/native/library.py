@@ -62,7 +62,7 @@ def library() -> ctypes.CDLL:
         c_int32,
         c_void_p,
         c_int32,
-        *2 * [c_void_p],
+        *3 * [c_void_p],
         c_int32,
     ]
     loaded.rl_identity.restype = loaded.rl_instructions.restype = c_char_p

@@ -1,11 +1,10 @@
 """A memory of the newest tokens: n-gram counts that are mixed with what experts say (`src/memory.c`).
 
-A memory is a value: reading gives the one after. Its counts are derived from its tokens; the newest value has
-them at hand, and an older one counts again. Shape suffixes: T tokens, V vocabulary, K experts.
+A memory is a value: reading gives the one after. Its counts are derived from its tokens; those of the values
+that were read last are at hand. Shape suffixes: T tokens, V vocabulary, K experts.
 """
 
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from ctypes import c_void_p
@@ -33,115 +32,106 @@ class Mode(IntEnum):
     LEARN = 2  # and they are counted, and the mixing follows them
 
 
-class Counts:
-    """Where contexts occurred among the newest tokens: some 700 kB, made when they are first asked for.
+class MemoryConfig(NamedTuple):
+    """What a memory is of: the vocabulary, how many tokens are remembered, whose successors are counted."""
 
-    Those that were used last are held, `HELD` in a process; others are made again, in milliseconds.
-    """
-
-    def __init__(self, vocab_size: int, capacity: int, orders: Sequence[int]) -> None:
-        """Raises ValueError for orders that do not ascend, or that do not fit."""
-        if list(orders) != sorted(set(orders)) or not orders or orders[0] < 1:
-            raise ValueError(f"orders must ascend from 1, not {list(orders)}")
-        if not 1 <= capacity < (1 << 15) - orders[-1]:
-            raise ValueError(f"a memory has 1 to {(1 << 15) - 1 - orders[-1]} tokens, not {capacity}")
-        self.vocab_size, self.capacity, self.orders = vocab_size, capacity, tuple(orders)
-        self.lock = threading.Lock()
-        self.read = 0
-        """Tokens so far: a value whose number is another is not of this moment."""
-        self._pointer: int | None = None
-
-    def __del__(self) -> None:
-        self._free()
+    vocab_size: int
+    capacity: int = CAPACITY
+    orders: tuple[int, ...] = ORDERS
 
     @property
     def kept(self) -> int:
-        """Tokens that it is made of, at most: those that are counted, and the context of the oldest."""
+        """Tokens that a memory is made of, at most: those that are counted, and the context of the oldest."""
         return self.capacity + self.orders[-1]
 
-    def opened(self, memory: "Memory") -> int:
-        """What the core knows them by, at the moment of a value. Raises MemoryError. With the lock held."""
-        if self._pointer is None or self.read != memory.read:
-            self._free()
-            lengths = np.array(self.orders, np.int32)
-            self._pointer = library().rl_memory_new(
-                self.capacity, self.vocab_size, len(self.orders), lengths.ctypes.data
-            )
-            if not self._pointer:
-                raise MemoryError(f"a memory of {self.capacity} tokens does not fit")
-            self.add(memory.marked)
-            self.read = memory.read
-        _hold(self)
-        return self._pointer
+    def check(self) -> None:
+        """Raise ValueError for orders that do not ascend, or that do not fit."""
+        if list(self.orders) != sorted(set(self.orders)) or not self.orders or self.orders[0] < 1:
+            raise ValueError(f"orders must ascend from 1, not {list(self.orders)}")
+        if not 1 <= self.capacity < (1 << 15) - self.orders[-1]:
+            most = (1 << 15) - 1 - self.orders[-1]
+            raise ValueError(f"a memory has 1 to {most} tokens, not {self.capacity}")
 
-    def add(self, marked: NDArray[np.int32], context: Sequence[int] = ()) -> None:
-        """Read on, after a context, and count what is marked so. Raises ValueError."""
-        line = np.array([*context, *(marked >> 1)], np.int32)
-        counted = np.ascontiguousarray(marked & 1, np.uint8)
-        code = library().rl_memory_add(
-            self._pointer, line.ctypes.data, len(context), len(marked), counted.ctypes.data
+
+class Counts:
+    """Where contexts occurred among the tokens of one memory: some 700 kB, derived from them."""
+
+    def __init__(self, config: MemoryConfig, marked: NDArray[np.int32]) -> None:
+        """Raises MemoryError, and ValueError for a token outside the vocabulary."""
+        lengths = np.array(config.orders, np.int32)
+        self.pointer = library().rl_memory_new(
+            config.capacity, config.vocab_size, len(lengths), lengths.ctypes.data
         )
-        if code != 0:
+        if not self.pointer:
+            raise MemoryError(f"a memory of {config.capacity} tokens does not fit")
+        line, counted = marked >> 1, np.ascontiguousarray(marked & 1, np.uint8)
+        if library().rl_memory_add(self.pointer, line.ctypes.data, 0, len(line), counted.ctypes.data):
             raise ValueError("a token lies outside the vocabulary")
 
-    def let_go(self) -> bool:
-        """Free what it takes, unless it is in use."""
-        if not self.lock.acquire(blocking=False):
-            return False
-        self._free()
-        self.lock.release()
-        return True
-
-    def _free(self) -> None:
-        pointer, self._pointer = getattr(self, "_pointer", None), None
-        if pointer:
-            library().rl_memory_free(pointer)
+    def __del__(self) -> None:
+        if self.pointer:
+            library().rl_memory_free(self.pointer)
 
 
 HELD: Final = 256
-"""Counts that a process holds."""
+"""Counts that a process holds, of the memories read last; others are made again, in milliseconds."""
 
-_held: "OrderedDict[int, weakref.ref[Counts]]" = OrderedDict()
+_held: "OrderedDict[int, tuple[NDArray[np.int32], Counts]]" = OrderedDict()
 _holding = threading.Lock()
 
 
-def _hold(counts: Counts) -> None:
-    """These were used last; of too many those go that were not used for longest."""
+def _take(config: MemoryConfig, marked: NDArray[np.int32]) -> Counts:
+    """The counts of these very tokens, which nobody else has until they are given back."""
     with _holding:
-        _held[id(counts)] = weakref.ref(counts)
-        _held.move_to_end(id(counts))
-        for key in [*_held][: max(0, len(_held) - HELD)]:
-            old = _held.pop(key)()
-            if old is not None and not old.let_go():
-                _held[key] = weakref.ref(old)
+        found = _held.pop(id(marked), None)
+    return Counts(config, marked) if found is None else found[1]
+
+
+def _give_back(marked: NDArray[np.int32], counts: Counts) -> None:
+    with _holding:
+        _held[id(marked)] = (marked, counts)  # with the array itself, so that no other has its id
+        while len(_held) > HELD:
+            _held.popitem(last=False)
+
+
+class Recalled(NamedTuple):
+    """What tokens were read with: log-probabilities ``[T, V]``, and the memory after them.
+
+    weights_T  the tokens' log-probabilities by the experts' mixture, without the memory
+    """
+
+    log_probs_TV: Floats
+    memory: "Memory"
+    weights_T: Floats
 
 
 class Memory(NamedTuple):
-    """A memory at one moment: never written to.
+    """A memory at one moment: never written to. It may be read from by several, and go on in several ways.
 
     marked  the newest tokens, oldest first: twice the token, plus 1 where it is counted
     values  float32, what was learned beside the counts: shares of orders, and weights of the mixing
     read    tokens so far
-    counts  of the newest value that came of this one
     """
 
+    config: MemoryConfig
     marked: NDArray[np.int32]
     values: Floats
-    read: int
-    counts: Counts
+    read: int = 0
 
     @classmethod
     def start(
         cls, vocab_size: int, experts: int, capacity: int = CAPACITY, orders: Sequence[int] = ORDERS
     ) -> "Memory":
         """Before any token. Raises ValueError for orders that do not ascend."""
+        config = MemoryConfig(vocab_size, capacity, tuple(orders))
+        config.check()
         values = np.empty(size_of(experts, orders), np.float32)
         library().rl_memory_begin(len(orders), experts, values.ctypes.data)
-        return cls(np.empty(0, np.int32), values, 0, Counts(vocab_size, capacity, orders))
+        return cls(config, np.empty(0, np.int32), values)
 
     def mix(
         self, experts: Sequence[Floats], tokens: Sequence[int], mode: Mode, context: Sequence[int] = ()
-    ) -> tuple[Floats, "Memory"]:
+    ) -> Recalled:
         """Log-probabilities ``[T, V]`` of the next tokens, of experts' and the memory, and the memory after.
 
         ``experts`` are ``[T, V]``. ``context``: tokens that were
@@ -149,47 +139,46 @@ class Memory(NamedTuple):
         right after it is read, so a text may be cut anywhere. Raises ValueError for a token outside the
         vocabulary, and for other shapes.
         """
-        counts = self.counts
-        if any(log_probs_TV.shape != (len(tokens), counts.vocab_size) for log_probs_TV in experts):
+        vocab_size, longest = self.config.vocab_size, self.config.orders[-1]
+        if any(log_probs_TV.shape != (len(tokens), vocab_size) for log_probs_TV in experts):
             raise ValueError("log-probabilities must be of as many tokens, and of the vocabulary")
-        newest = [*(self.marked[-counts.orders[-1] :] >> 1), *context][-counts.orders[-1] :]
+        newest = [*(self.marked[-longest:] >> 1), *context][-longest:]
         line = np.array([*newest, *tokens], np.int32)
-        values, stride = self.values.copy(), padded(counts.vocab_size)
+        values, stride = self.values.copy(), padded(vocab_size)
         given = [with_room(log_probs_TV, stride) for log_probs_TV in experts]
-        mixed = np.empty((len(tokens), stride), np.float32)
-        with counts.lock:
-            code = library().rl_memory_read(
-                counts.opened(self),
-                len(experts),
-                stride,
-                (c_void_p * len(given))(*(rows.ctypes.data for rows in given)),
-                len(tokens),
-                line.ctypes.data,
-                len(newest),
-                values.ctypes.data,
-                mixed.ctypes.data,
-                mode,
-            )
-            counts.read += len(tokens) if code == 0 and mode is not Mode.LOOK else 0
-        if code != 0:
+        mixed, weights_T = np.empty((len(tokens), stride), np.float32), np.empty(len(tokens), np.float32)
+        counts = _take(self.config, self.marked)
+        code = library().rl_memory_read(
+            counts.pointer,
+            len(experts),
+            stride,
+            (c_void_p * len(given))(*(rows.ctypes.data for rows in given)),
+            len(tokens),
+            line.ctypes.data,
+            len(newest),
+            values.ctypes.data,
+            mixed.ctypes.data,
+            weights_T.ctypes.data,
+            mode,
+        )
+        after = self if mode is Mode.LOOK or code else self._after(tokens, values, counted=mode is Mode.LEARN)
+        _give_back(after.marked, counts)
+        if code:
             raise ValueError("a token lies outside the vocabulary")
-        rows = mixed[:, : counts.vocab_size]
-        if mode is Mode.LOOK:
-            return rows, self
-        added = np.array(tokens, np.int32) << 1 | (mode is Mode.LEARN)
-        return rows, self._after(added, values)
+        return Recalled(mixed[:, :vocab_size], after, weights_T)
 
     def follow(self, token: int) -> "Memory":
         """After a token that is context alone, such as the beginning of all text: no expert is asked."""
-        return self._after(np.array([token << 1], np.int32), self.values)
+        return self._after([token], self.values, counted=False)
 
-    def _after(self, added: NDArray[np.int32], values: Floats) -> "Memory":
-        marked = np.concatenate((self.marked, added))[-self.counts.kept :]
-        return Memory(marked, values, self.read + len(added), self.counts)
+    def _after(self, tokens: Sequence[int], values: Floats, *, counted: bool) -> "Memory":
+        added = np.array(tokens, np.int32) << 1 | counted
+        marked = np.concatenate((self.marked, added))[-self.config.kept :]
+        return Memory(self.config, marked, values, self.read + len(added))
 
     def stored(self) -> NDArray[Any]:
         """``marked`` in the type and the length of all memories: zeros stand before the oldest token."""
-        whole: NDArray[Any] = np.zeros(self.counts.kept, stored_type(self.counts.vocab_size))
+        whole: NDArray[Any] = np.zeros(self.config.kept, stored_type(self.config.vocab_size))
         whole[len(whole) - len(self.marked) :] = self.marked
         return whole
 
@@ -197,7 +186,6 @@ class Memory(NamedTuple):
     def restore(
         cls,
         vocab_size: int,
-        experts: int,
         stored: NDArray[Any],
         values: Floats,
         *,
@@ -205,15 +193,15 @@ class Memory(NamedTuple):
         read: int,
     ) -> "Memory":
         """What was stored. Raises ValueError for what no reading leads to."""
-        empty = cls.start(vocab_size, experts)
-        if remembered != min(read, empty.counts.kept):
+        config = MemoryConfig(vocab_size)
+        if remembered != min(read, config.kept):
             raise ValueError(f"{remembered} tokens are not what is left of {read}")
         marked = stored[len(stored) - remembered :].astype(np.int32)
         if marked.size and marked.max() >> 1 >= vocab_size:
             raise ValueError("a token lies outside the vocabulary")
         if not np.isfinite(values).all():
             raise ValueError("a number is not finite")
-        return cls(marked, values, read, empty.counts)
+        return cls(config, marked, values, read)
 
 
 def stored_type(vocab_size: int) -> type:

@@ -50,9 +50,9 @@ def _numbers(body: ScoreRequest, limit: int) -> int:
 def _as_asked(item: ItemScores, body: ScoreRequest, vocab: Vocab) -> ItemScores:
     """Add what was asked for besides, and leave out what was not."""
     words = word_scores(item.text, item.columns, FACTORS[body.unit]) if body.words and item.columns else None
-    if body.scores != "tokens" or item.columns is None:
-        return replace(item, columns=None, words=words)
-    return replace(item, bytes=byte_column(item.columns.ids, vocab), words=words)
+    columns = None if item.columns is None else item.columns.asked(body.scores)
+    spelled = None if columns is None else byte_column(columns.ids, vocab)
+    return replace(item, columns=columns, bytes=spelled, words=words)
 
 
 def word_scores(text: str, columns: Columns, factor: float) -> list[WordScore]:

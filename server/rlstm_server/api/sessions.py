@@ -108,7 +108,7 @@ async def update(body: UpdateRequest, context: ChangingDep) -> Response:
 
 async def append(body: AppendRequest, context: ChangingDep) -> Response:
     """Score this text with the weights as they are, then learn from it."""
-    if body.scores == "tokens":
+    if body.scores in ("tokens", "parts"):
         context.held.expect(len(body.tokens or ()) + len((body.text or "").encode()))
     answer = await context.engine.append(body.by(context.call))
     return await respond(answer, unit=body.unit, tokens=answer.length, version=answer.version)

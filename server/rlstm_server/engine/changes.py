@@ -177,7 +177,7 @@ async def _stage_append(
         durability=durability,
         replayed=False,
         expires_at=None,
-        columns=reading.columns if request.scores == "tokens" else None,
+        columns=reading.columns.asked(request.scores),
         totals=None if request.scores == "none" else reading.totals,
         updates=reading.updates,
         guards=reading.guards,

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from rlstm_model.adaptation.batch import ObservedChunk
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
+from rlstm_model.adaptation.items import ObservedChunk
 from rlstm_model.adaptation.loss_guard import LossGuard
 from rlstm_model.adaptation.state import NonFiniteState
-from rlstm_model.scores import TokenScores
+from rlstm_model.scores import Floats, TokenScores
 from rlstm_model.vocab import InvalidText as VocabInvalidText
 from rlstm_model.vocab import InvalidToken as VocabInvalidToken
 from rlstm_model.vocab import Vocab
@@ -218,7 +218,13 @@ class TokenUsage:
         for norm in self.gradient_norms:
             metrics.gradient_norm.observe(norm)
         if self.session is not None:
-            metrics.learned(self.session.logprob, self.session.static_logprob, self.session.tokens)
+            metrics.learned(
+                self.session.tokens,
+                adapted=self.session.logprob,
+                static=self.session.static_logprob,
+                weights=self.session.weights_logprob,
+                memory=self.session.memory_logprob,
+            )
 
 
 class Reading(NamedTuple):
@@ -262,8 +268,12 @@ async def read_piece(
         piece,
         TokenScores.concatenate(scores) if scores else None,
         tuple(static) if adapted.expert_config.static else None,
+        remembers=adapted.expert_config.remembers,
     )
-    totals, sums = totals_of(piece, columns), state.totals
+    totals, sums = (
+        Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown),
+        state.totals,
+    )
     sums = sums if own else _add(sums, totals)
     sums = replace(sums, updates=sums.updates + updates, guards=sums.guards + guards.total())
     after = replace(state, adapted=adapted, totals=sums, place=piece.after, watch=watch)
@@ -286,9 +296,20 @@ def _watched(
 
 
 def columns_of(
-    piece: Piece, scores: TokenScores | None, static_logprobs: tuple[float, ...] | None
+    piece: Piece,
+    scores: TokenScores | None,
+    static_logprobs: tuple[float, ...] | None,
+    *,
+    remembers: bool = False,
 ) -> Columns:
-    """Per-token data of a piece; `scores` None is for a piece without tokens."""
+    """Per-token data of a piece; `scores` None is for a piece without tokens.
+
+    Those of the weights and of the memory where one `remembers`.
+    """
+
+    def part(column: Floats | None) -> tuple[float, ...] | None:
+        return tuple([] if column is None else column.tolist()) if remembers else None
+
     top = None
     if scores is not None and scores.top_ids is not None and scores.top_logprobs is not None:
         top = Alternatives(ids=scores.top_ids.tolist(), logprobs=scores.top_logprobs.tolist())
@@ -300,27 +321,22 @@ def columns_of(
         entropies=() if scores is None else tuple(scores.entropies.tolist()),
         starts=tuple(piece.starts),
         ends=tuple(piece.ends),
+        weights_logprobs=part(None if scores is None else scores.weights_logprobs),
+        memory_logprobs=part(None if scores is None else scores.memory_logprobs),
         top=top,
     )
 
 
-def totals_of(piece: Piece, columns: Columns) -> Totals:
-    """Sums over a piece, in float64."""
-    return Totals.of(
-        columns.logprobs,
-        columns.static_logprobs,
-        bytes=piece.bytes,
-        words=piece.words,
-        unknown=piece.unknown,
-    )
-
-
 def _add(sums: SessionTotals, totals: Totals) -> SessionTotals:
-    static = totals.static_logprob
+    def less(nats: float | None, logprob: float | None) -> float | None:
+        return None if nats is None or logprob is None else nats - logprob
+
     return replace(
         sums,
         tokens=sums.tokens + totals.tokens,
         bytes=sums.bytes + totals.bytes,
         adapted_nats=sums.adapted_nats - totals.logprob,
-        static_nats=None if static is None or sums.static_nats is None else sums.static_nats - static,
+        static_nats=less(sums.static_nats, totals.static_logprob),
+        weights_nats=less(sums.weights_nats, totals.weights_logprob),
+        memory_nats=less(sums.memory_nats, totals.memory_logprob),
     )

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from rlstm_model.adaptation.batch import ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.evaluator import Reader
+from rlstm_model.adaptation.items import ScoreChunk, ScoredChunk
 from rlstm_model.adaptation.state import Cursor
 from rlstm_server.engine import requests
 from rlstm_server.engine.models import Models, ServedModel
@@ -23,7 +23,6 @@ from rlstm_server.engine.reading import (
     read_context,
     read_passage,
     read_piece,
-    totals_of,
 )
 from rlstm_server.engine.session import Sessions
 from rlstm_server.engine.state import SessionCopy, SessionState
@@ -220,12 +219,13 @@ async def _sums(reader: Reader, piece: Piece) -> _Sums:
 
 
 async def _score_item(reader: Reader, item: ItemText, top: int) -> ItemScores:
-    cursor = reader.cursor
+    cursor, piece = reader.cursor, item.piece
     if item.context is not None:
         cursor = await read(reader, item.context.ids)
-    sliced = await score_text(reader, cursor, item.piece.ids, top)
-    columns = columns_of(item.piece, sliced.scores, None)
-    return _item_scores(item, columns, totals_of(item.piece, columns), updates=0, guards={})
+    sliced = await score_text(reader, cursor, piece.ids, top)
+    columns = columns_of(piece, sliced.scores, None)
+    totals = Totals.of(columns, bytes=piece.bytes, words=piece.words, unknown=piece.unknown)
+    return _item_scores(item, columns, totals, updates=0, guards={})
 
 
 async def _score_adapting(state: SessionState, item: ItemText, top: int, usage: TokenUsage) -> ItemScores:

@@ -122,7 +122,11 @@ class SessionState:
                 adapt=choice.adapt,
             ),
             choice=choice,
-            totals=SessionTotals(static_nats=0.0 if choice.static else None),
+            totals=SessionTotals(
+                static_nats=0.0 if choice.static else None,
+                weights_nats=0.0 if choice.expert_config.remembers else None,
+                memory_nats=0.0 if choice.expert_config.remembers else None,
+            ),
         )
 
     def measured(self, note: str | None = None) -> "SessionState":
@@ -266,7 +270,9 @@ def read(data: bytes, models: Models) -> tuple[Header, SessionState]:
         raise Unreadable("it holds a value that is not finite") from None
     except (StateMismatch, SafetensorError, InvalidField, InvalidToken, ValueError, TypeError):
         raise Unreadable("it does not fit the model") from None
-    if (header.totals.static_nats is None) == adapted.expert_config.static:
+    sums, rows = header.totals, adapted.expert_config
+    parts = [sums.static_nats is not None, sums.weights_nats is not None, sums.memory_nats is not None]
+    if parts != [rows.static, rows.remembers, rows.remembers]:
         raise Unreadable("its sums do not fit it")
     return header, SessionState(
         served=served,

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
-from rlstm_model.adaptation.batch import (
+from rlstm_model.adaptation.batch import run_batch
+from rlstm_model.adaptation.items import (
     BatchItem,
     BatchResult,
     DecodeStep,
@@ -27,7 +28,6 @@ from rlstm_model.adaptation.batch import (
     ObservedChunk,
     ScoreChunk,
     ScoredChunk,
-    run_batch,
 )
 from rlstm_server.caller import Caller
 from rlstm_server.engine.buffer import Buffer, Event

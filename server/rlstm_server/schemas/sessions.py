@@ -53,7 +53,10 @@ NoteField = Annotated[
     ),
 ]
 Weight = Annotated[float, Field(ge=-1e6, le=1e6)]
-ScoresField = Annotated[ScoreDetail, Field(description="Per-token columns, sums only, or neither.")]
+ScoresField = Annotated[
+    ScoreDetail,
+    Field(description="Per-token columns, sums only, or neither; `parts`: also those of weights and memory."),
+]
 Name = Annotated[str, Field(pattern=rf"^{NAME.pattern}$")]
 TTLSeconds = Annotated[float, Field(ge=1, le=MAX_TTL_SECONDS)]
 ResetScope = Literal["fast_weights", "recurrent", "both"]
@@ -100,6 +103,24 @@ class SessionTotals(Answer):
             description="Under the weights as loaded; null without a frozen baseline.",
         ),
     ] = 0.0
+    weights_nats: Annotated[
+        float | None,
+        BITS,
+        OPTIONAL,
+        Field(
+            serialization_alias="weights_bits",
+            description="Under the weights as adapted, where there is a memory beside them.",
+        ),
+    ] = None
+    memory_nats: Annotated[
+        float | None,
+        BITS,
+        OPTIONAL,
+        Field(
+            serialization_alias="memory_bits",
+            description="Of the expert that blends the weights with the memory.",
+        ),
+    ] = None
     updates: Annotated[int, Field(description="Segments learned from.")] = 0
     guards: Annotated[int, Field(description="Times that a guard acted.")] = 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Final, Literal, NotRequired
 
@@ -35,9 +35,9 @@ from rlstm_server.schemas.wire import (
 )
 
 FirstToken = Literal["bos", "context", "session", "unscored"]
-ScoreDetail = Literal["none", "totals", "tokens"]
+ScoreDetail = Literal["none", "totals", "tokens", "parts"]
 
-DEFAULT_ADAPT: Final[Adapt] = "weights"
+DEFAULT_ADAPT: Final[Adapt] = "both"
 """What adapts unless something else is asked for."""
 
 AdaptField = StrictBool | Adapt
@@ -95,7 +95,7 @@ class Alternatives(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Answer):
-    """Equally long arrays, one entry a token. Absent where `scores` did not ask for tokens."""
+    """Equally long arrays, one entry a token. Absent where `scores` asked for no tokens."""
 
     ids: Annotated[tuple[int, ...], COLUMN]
     logprobs: Annotated[tuple[float, ...], COLUMN, LOG]
@@ -108,11 +108,31 @@ class Columns(Answer):
     ]
     starts: Annotated[tuple[int, ...], COLUMN, Field(description="First code point of the token's span.")]
     ends: Annotated[tuple[int, ...], COLUMN, Field(description="Code point after the span.")]
+    weights_logprobs: Annotated[
+        tuple[float, ...] | None,
+        COLUMN,
+        LOG,
+        OPTIONAL,
+        Field(description="Under the weights as adapted, without the memory. With `scores: parts`."),
+    ] = None
+    memory_logprobs: Annotated[
+        tuple[float, ...] | None,
+        COLUMN,
+        LOG,
+        OPTIONAL,
+        Field(description="Of the expert that blends the weights with the memory. With `scores: parts`."),
+    ] = None
     top: Annotated[
         Alternatives | None,
         OPTIONAL,
         Field(description="The most probable tokens at each place, where they were asked for."),
     ] = None
+
+    def asked(self, scores: ScoreDetail) -> Columns | None:
+        """What of them an answer has that was asked for these scores."""
+        if scores == "tokens":
+            return replace(self, weights_logprobs=None, memory_logprobs=None)
+        return self if scores == "parts" else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +141,18 @@ class Totals(Answer):
 
     logprob: Annotated[float, LOG, Field(description="Sum, in the answer's unit.")]
     static_logprob: Annotated[float | None, LOG, Field(description="The same under the weights as loaded.")]
+    weights_logprob: Annotated[
+        float | None,
+        LOG,
+        OPTIONAL,
+        Field(description="The same under the weights as adapted, where there is a memory beside them."),
+    ] = None
+    memory_logprob: Annotated[
+        float | None,
+        LOG,
+        OPTIONAL,
+        Field(description="The same for the expert that blends the weights with the memory."),
+    ] = None
     tokens: int
     bytes: Annotated[int, Field(description="Of the text in UTF-8.")]
     words: int
@@ -138,21 +170,18 @@ class Totals(Answer):
     gain: Annotated[float | None, LOG, Field(description="logprob - static_logprob: what learning saved.")]
 
     @classmethod
-    def of(
-        cls,
-        logprobs: Sequence[float],
-        static_logprobs: Sequence[float] | None,
-        *,
-        bytes: int,  # noqa: A002
-        words: int,
-        unknown: int,
-    ) -> Totals:
+    def of(cls, columns: Columns, *, bytes: int, words: int, unknown: int) -> Totals:  # noqa: A002
         """Sum over tokens. The perplexity is kept finite."""
-        logprob, tokens = sum(logprobs), len(logprobs)
-        static = None if static_logprobs is None else sum(static_logprobs)
+
+        def total(column: Sequence[float] | None) -> float | None:
+            return None if column is None else sum(column)
+
+        logprob, static, tokens = sum(columns.logprobs), total(columns.static_logprobs), len(columns.ids)
         return cls(
             logprob=logprob,
             static_logprob=static,
+            weights_logprob=total(columns.weights_logprobs),
+            memory_logprob=total(columns.memory_logprobs),
             tokens=tokens,
             bytes=bytes,
             words=words,
@@ -360,8 +389,9 @@ class ScoreRequest(Request):
     context_tokens: ContextTokensField = Field(default=[])
     model: ModelField = None
     unit: UnitField = "nats"
-    scores: Literal["totals", "tokens"] = Field(
-        default="tokens", description="Per-token columns, or sums only."
+    scores: Literal["totals", "tokens", "parts"] = Field(
+        default="tokens",
+        description="Per-token columns, or sums only; `parts`: those of weights and memory as well.",
     )
     words: bool = Field(
         default=False, description="Also sums over words. The white space before a word belongs to that word."

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.model import drawn
 
-from rlstm_model.adaptation.batch import DecodeStep, ObservedChunk, ScoreChunk, restart, run_batch
+from rlstm_model.adaptation.batch import restart, run_batch
 from rlstm_model.adaptation.evaluator import DynamicEvaluator, frozen_reader
+from rlstm_model.adaptation.items import DecodeStep, ObservedChunk, ScoreChunk
 from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.adaptation.state import NonFiniteState
 from rlstm_model.native.packed import Space
@@ -506,3 +507,41 @@ def test_a_large_batch_is_cut_into_windows(monkeypatch, evaluator, observe, text
     together = [bits(result) for result in run_batch(items)]
     monkeypatch.setattr("rlstm_model.adaptation.batch._ELEMENTS_AT_ONCE", 300)
     assert [bits(result) for result in run_batch(items)] == together
+
+
+EVERY_KIND = [
+    {"experts": experts, "adapt": adapt, "static": static}
+    for adapt, counts in {"weights": (1, 2, 4), "memory": (1,), "both": (2, 4)}.items()
+    for experts in counts
+    for static in (True, False)
+    if static or (experts == 1 and adapt == "weights")
+]
+
+
+@pytest.mark.parametrize("start", EVERY_KIND, ids=str)
+def test_a_token_that_was_predicted_is_followed_without_reading_again(
+    evaluator, observe, text, bits_of, start
+):
+    """The state is that of observing it, and what predicted it is what it is scored against."""
+    ids = text(3 * SEGMENT + 2)
+    state = evaluator.start(**start)
+    for token, chunk in zip(
+        ids, observe(evaluator, *([token] for token in ids), **start).chunks, strict=True
+    ):
+        following = evaluator.next(state)
+        state = evaluator.follow(state, following, token)
+        assert bits_of(state) == bits_of(chunk.state)
+        assert chunk.scores.logprobs[0] == pytest.approx(following.log_probs_V[token], abs=2e-6)
+    whole = [
+        chunk.log_probs_TV for chunk in evaluator.observe(evaluator.start(**start), ids, distributions=True)
+    ]
+    assert np.concatenate(whole)[-1].tobytes() == following.log_probs_V.tobytes()
+
+
+def test_fast_weights_that_broke_are_read_again(evaluator, text):
+    """Though what predicted the token was read with them."""
+    (chunk,) = evaluator.observe(evaluator.start(experts=2), text(SEGMENT))
+    state = replace(chunk.state, delta_KP=np.full_like(chunk.state.delta_KP, np.nan))
+    after = evaluator.follow(state, evaluator.next(state), 3)
+    assert after.delta_KP is None
+    assert np.isfinite(after.now.states_R2U).all()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlstm_model.native import memory as memories
-from rlstm_model.native.memory import Counts, Memory, Mode
+from rlstm_model.native.memory import Memory, Mode
 
 V, K, ORDERS = 7, 2, (1, 2, 4)
 BOUNDS = (1, 2, 3, 5, 9, 19, 49), (1, 2, 5)
@@ -45,7 +45,7 @@ class Reference:
         """Log-probabilities of the next token, which then is ``token``."""
         experts_KV, learns = experts_KV.astype(np.float64), mode is Mode.LEARN
         p_V, used, deepest = np.exp(experts_KV).T @ self.bayes, [], None
-        base_V = p_V
+        base_V, self.weights_logprob = p_V, math.log(p_V[token])
         for place, order in enumerate(ORDERS):
             counts = self.counts(order) if len(self.read) >= order else np.zeros(V)
             if not counts.any():
@@ -100,11 +100,12 @@ def test_distributions_are_those_of_the_reference(text, capacity, cuts, draw):
     for start, stop in pairwise(ends):
         mode = draw.choice([Mode.LEARN, Mode.LEARN, Mode.CONTEXT])
         part = text[start:stop]
-        mixed, memory = memory.mix([rows[start:stop] for rows in experts], part, mode)
+        mixed, memory, weights_T = memory.mix([rows[start:stop] for rows in experts], part, mode)
         np.testing.assert_allclose(np.exp(mixed.astype(np.float64)).sum(1), 1, atol=1e-6)
         for t in range(start, stop):
             expected = reference.step(np.stack([rows[t] for rows in experts]), text[t], mode)
             np.testing.assert_allclose(mixed[t - start], expected, atol=2e-4)
+            np.testing.assert_allclose(weights_T[t - start], reference.weights_logprob, atol=2e-5)
 
 
 def test_of_a_context_the_newest_occurrences_count():
@@ -115,7 +116,7 @@ def test_of_a_context_the_newest_occurrences_count():
         Memory.start(V, 1, 400, ORDERS),
         Reference(400, 1),
     )
-    mixed, _ = memory.mix([rows], text, Mode.LEARN)
+    mixed, *_ = memory.mix([rows], text, Mode.LEARN)
     expected = [reference.step(rows[t][None], text[t], Mode.LEARN) for t in range(700)]
     np.testing.assert_allclose(mixed, expected, atol=5e-4)
 
@@ -127,8 +128,8 @@ def test_counts_that_were_let_go_are_made_again(monkeypatch):
     several = [Memory.start(V, 1, orders=ORDERS) for _ in range(3)]
     for _ in range(4):
         done = [memory.mix([rows], text, Mode.LEARN) for memory in several]
-        several = [memory for _, memory in done]
-        assert len({mixed.tobytes() for mixed, _ in done}) == 1
+        several = [each.memory for each in done]
+        assert len({each.log_probs_TV.tobytes() for each in done}) == 1
 
 
 @settings(max_examples=30, deadline=None)
@@ -137,27 +138,42 @@ def test_a_memory_is_a_value(before, after, capacity, cut):
     """An older one reads as it did, by counting again; how a text was cut leaves no trace in any bit."""
     generator = np.random.default_rng(1)
     one, two = rows_of(generator, len(before)), rows_of(generator, len(after))
-    _, then = Memory.start(V, 1, capacity, ORDERS).mix([one], before, Mode.LEARN)
-    first, whole = then.mix([two], after, Mode.LEARN)
-    again, _ = then.mix([two], after, Mode.LEARN)
+    _, then, _ = Memory.start(V, 1, capacity, ORDERS).mix([one], before, Mode.LEARN)
+    first, whole, _ = then.mix([two], after, Mode.LEARN)
+    again, *_ = then.mix([two], after, Mode.LEARN)
     pieces, memory = [], then
     for start in range(0, len(after), cut):
-        mixed, memory = memory.mix([two[start : start + cut]], after[start : start + cut], Mode.LEARN)
+        mixed, memory, _ = memory.mix([two[start : start + cut]], after[start : start + cut], Mode.LEARN)
         pieces.append(mixed)
     assert first.tobytes() == again.tobytes() == b"".join(piece.tobytes() for piece in pieces)
     assert whole.marked.tolist() == memory.marked.tolist()
     assert whole.values.tobytes() == memory.values.tobytes()
 
 
+def test_several_go_on_from_one():
+    """Two texts after the same, read in turn: each as if it were alone."""
+    before, rows = [1, 2, 3, 4] * 4, rows_of(np.random.default_rng(1), 16)
+    _, then, _ = Memory.start(V, 1, orders=ORDERS).mix([rows], before, Mode.LEARN)
+    branches = [[1, 2, 5, 1, 2, 5, 1, 2], [3, 4, 6, 6, 3, 4, 6, 6]]
+    alone = [then.mix([rows[:8]], text, Mode.LEARN).log_probs_TV for text in branches]
+    memories, pieces = [then, then], [[], []]
+    for t in range(0, 8, 2):
+        for i in range(2):
+            mixed, memories[i], _ = memories[i].mix([rows[t : t + 2]], branches[i][t : t + 2], Mode.LEARN)
+            pieces[i].append(mixed)
+    for whole, parts in zip(alone, pieces, strict=True):
+        assert np.concatenate(parts).tobytes() == whole.tobytes()
+
+
 def test_looking_changes_nothing_and_goes_on_after_its_context():
     """What is looked at after a context is what would be read after it, unlearned."""
     text, rows = [1, 2, 3] * 8, rows_of(np.random.default_rng(1), 24)
-    _, memory = Memory.start(V, 1, orders=ORDERS).mix([rows], text, Mode.LEARN)
-    looked, same = memory.mix([rows[:6]], [1, 2, 5, 1, 2, 3], Mode.LOOK)
-    later, _ = memory.mix([rows[3:6]], [1, 2, 3], Mode.LOOK, context=[1, 2, 5])
+    _, memory, _ = Memory.start(V, 1, orders=ORDERS).mix([rows], text, Mode.LEARN)
+    looked, same, _ = memory.mix([rows[:6]], [1, 2, 5, 1, 2, 3], Mode.LOOK)
+    later, *_ = memory.mix([rows[3:6]], [1, 2, 3], Mode.LOOK, context=[1, 2, 5])
     assert same is memory
     assert looked[3:].tobytes() == later.tobytes()
-    context, _ = memory.mix([rows[:6]], [1, 2, 5, 1, 2, 3], Mode.CONTEXT)
+    context, *_ = memory.mix([rows[:6]], [1, 2, 5, 1, 2, 3], Mode.CONTEXT)
     assert context.tobytes() == looked.tobytes()
 
 
@@ -170,17 +186,17 @@ def test_hostile_texts_stay_bounded(text):
     began = time.perf_counter()
     for start in range(0, len(text), 1_000):
         part = text[start : start + 1_000]
-        mixed, memory = memory.mix([rows[: len(part)]], part, Mode.LEARN)
+        mixed, memory, _ = memory.mix([rows[: len(part)]], part, Mode.LEARN)
         np.testing.assert_allclose(np.exp(mixed.astype(np.float64)).sum(1), 1, atol=1e-6)
     assert time.perf_counter() - began < 40
-    assert len(memory.marked) == memory.counts.kept == 8192 + 20
+    assert len(memory.marked) == memory.config.kept == 8192 + 20
     assert np.isfinite(memory.values).all()
 
 
 def test_what_is_wrong_is_refused():
     for orders in ((), (0,), (2, 2), (3, 1)):
         with pytest.raises(ValueError, match="orders must ascend"):
-            Counts(V, 100, orders)
+            Memory.start(V, 1, 100, orders)
     memory = Memory.start(V, 1, orders=ORDERS)
     for tokens in ([V], [-1]):
         with pytest.raises(ValueError, match="outside the vocabulary"):

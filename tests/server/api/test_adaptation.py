@@ -1,5 +1,7 @@
 """The adaptation object over HTTP: what is asked for, what was used, and what there is."""
 
+import math
+
 import pytest
 
 from rlstm_server.schemas.text import DEFAULT_EXPERTS
@@ -28,19 +30,19 @@ async def test_a_session_that_asks_for_nothing_is_told_what_it_gets(client):
         "experts": DEFAULT_EXPERTS,
         "rate_scale": 1.0,
         "static": True,
-        "adapt": "weights",
+        "adapt": "both",
         "rates": [0.0, rule["rate"]],
     }
-    assert (made["weights"], made["norm_ratio"]) == ([0.5, 0.5], 0.0)
+    assert (made["weights"], made["norm_ratio"]) == ([1 / 3] * 3, 0.0)
 
 
 @pytest.mark.parametrize(
     ("asked", "weights"),
     [
-        ({"kind": "output_bias", "experts": 4}, 4),
+        ({"kind": "output_bias", "experts": 4}, 5),
         ({"num_fast_weights": 256, "experts": 1}, 1),
         ({"kind": "output_bias", "static": False}, 1),
-        ({"kind": "full", "rate_scale": 2.5}, DEFAULT_EXPERTS),
+        ({"kind": "full", "rate_scale": 2.5}, DEFAULT_EXPERTS + 1),
     ],
 )
 async def test_a_session_learns_as_it_asked_to(client, asked, weights):
@@ -50,7 +52,8 @@ async def test_a_session_learns_as_it_asked_to(client, asked, weights):
     found = (await client.get(f"/sessions/{made['id']}")).json()
 
     assert asked.items() <= found["adaptation"].items()
-    assert len(found["adaptation"]["rates"]) == len(answer["weights"]) == weights
+    remembers = found["adaptation"]["adapt"] == "both"
+    assert len(found["adaptation"]["rates"]) + remembers == len(answer["weights"]) == weights
     assert sum(answer["weights"]) == pytest.approx(1.0)
     assert (answer["weights"], answer["norm_ratio"]) == (found["weights"], found["norm_ratio"])
     assert answer["norm_ratio"] > 0
@@ -69,6 +72,7 @@ async def test_a_session_adapts_by_what_it_asks_for(client, adapt, mixed):
     (item,) = scored["items"]
 
     assert len(answer["weights"]) == mixed
+    assert "memory_logprobs" not in answer
     assert item["logprobs"] == answer["logprobs"]
     assert scored["adaptation"] == made["adaptation"]
     assert (answer["updates"] > 0) == (adapt != "memory")
@@ -113,3 +117,33 @@ async def test_info_lists_all_rules_with_their_bytes(client):
     assert (
         bias["state_bytes"] <= stored <= bias["state_bytes"] + 4_096
     )  # the header, and what it is sealed with
+
+
+async def test_answers_tell_what_each_part_makes_of_a_token(client):
+    """Weights and memory, on request; a repeat and `/score` tell the same, totals the sums."""
+    made = (await client.post("/sessions", json={})).json()
+    path, body = f"/sessions/{made['id']}/append", {"text": TEXT * 2, "scores": "parts"}
+    answer = (await client.post(path, json=body, headers={"Idempotency-Key": "once"})).json()
+    repeat = (await client.post(path, json=body, headers={"Idempotency-Key": "once"})).json()
+    (item,) = (await client.post("/score", json={**body, "adapt": True})).json()["items"]
+    sums = (await client.get(f"/sessions/{made['id']}")).json()["totals"]
+
+    for part in ("static", "weights", "memory"):
+        column = answer[f"{part}_logprobs"]
+        assert len(column) == answer["totals"]["tokens"] == len(TEXT) * 2
+        assert column == pytest.approx(item[f"{part}_logprobs"])
+        assert column == repeat[f"{part}_logprobs"]
+        assert answer["totals"][f"{part}_logprob"] == pytest.approx(sum(column))
+        assert sums[f"{part}_bits"] == pytest.approx(-sum(column) / math.log(2))
+    bound = math.log(len(answer["weights"])) + math.log(2 * len(TEXT) + 1)
+    assert answer["totals"]["logprob"] > answer["totals"]["memory_logprob"] - bound
+    assert answer["weights_logprobs"] != answer["memory_logprobs"]
+
+
+async def test_without_a_memory_there_are_no_parts(client):
+    """Then the weights' log-probabilities are the answer's own."""
+    made = (await client.post("/sessions", json={"adapt": "weights"})).json()
+    path = f"/sessions/{made['id']}/append"
+    answer = (await client.post(path, json={"text": TEXT, "scores": "parts"})).json()
+    assert "memory_logprobs" not in answer
+    assert "memory_logprob" not in answer["totals"]

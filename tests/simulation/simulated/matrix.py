@@ -224,7 +224,7 @@ class Watch:
         if attempt.intent.kind == "generate" and any(
             one.events and one.outcome != "answered" for one in earlier
         ):
-            self.row("stream-marked" if attempt.request.after is not None else "stream-resumed")
+            self.row("stream-marked" if attempt.request.call.after is not None else "stream-resumed")
 
 
 def _chain(task: "asyncio.Task[Any]") -> Iterator[str]:

@@ -61,6 +61,16 @@ COMMANDS = (
     Command(name="report", help="Compare training runs on one page.", extra="training"),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.text:score_app"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.text:generate_app"),
+    Command(
+        name="compress",
+        help="Compress a file to as many bits as it costs a model.",
+        target="rlstm_client.cli.compress:compress_app",
+    ),
+    Command(
+        name="decompress",
+        help="Give back what was compressed.",
+        target="rlstm_client.cli.compress:decompress_app",
+    ),
     Command(name="session", help="Keep streams and learn from them.", target="rlstm_client.cli.session:app"),
 )
 

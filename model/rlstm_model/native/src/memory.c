@@ -225,7 +225,7 @@ static void follow(float *weights, int inputs, const float *const *row, const fl
 }
 
 static void read_token(rl_memory *m, const learned *l, int experts, const float *const *given, const int32_t *end,
-                       int64_t known, float *out, int mode) {
+                       int64_t known, float *out, float *weights_only, int mode) {
   const rl_kernels *kernels = rl_chosen_kernels();
   const int32_t target = *end;
   const int learns = mode == RL_LEARN;
@@ -236,6 +236,7 @@ static void read_token(rl_memory *m, const learned *l, int experts, const float 
   int single;
   const int orders = buckets_before(m, end, known, bucket_);
   kernels->distribution(&token, &rank, &entropy, mixed);
+  *weights_only = mixed[target];
   const int depth = interpolate(m, l, end, bucket_, orders, mixed, chain, learns, &single);
   const float *row[MOST_INPUTS];
   for (int k = 0; k < experts; k++) row[k] = given[k];
@@ -262,13 +263,15 @@ static void read_token(rl_memory *m, const learned *l, int experts, const float 
 }
 
 int32_t rl_memory_read(rl_memory *m, int32_t experts, int64_t stride, const float *const *log_probs, int32_t length,
-                       const int32_t *line, int32_t known, float *values, float *out, int32_t mode) {
+                       const int32_t *line, int32_t known, float *values, float *out, float *weights_only,
+                       int32_t mode) {
   if (experts < 1 || experts >= MOST_INPUTS || outside(m, line, (int64_t)known + length)) return -1;
   const learned l = parts_of(m->orders, experts, values);
   for (int32_t t = 0; t < length; t++) {
     const float *given[MOST_INPUTS];
     for (int k = 0; k < experts; k++) given[k] = log_probs[k] + t * stride;
-    read_token(m, &l, experts, given, line + known + t, (int64_t)known + t, out + t * stride, mode);
+    read_token(m, &l, experts, given, line + known + t, (int64_t)known + t, out + t * stride, weights_only + t,
+               mode);
   }
   return 0;
 }

@@ -10,10 +10,12 @@ const LABEL_PIXELS = 14;
 const LABEL_WIDTH = 98;
 /** The first bytes swing widely: the scale is that of what comes after them, where there is enough. */
 const SETTLED = 0.04;
+/** What is drawn, the last on top, by what it is called. */
+const PARTS = { fixed: "static", weights: "weights", memory: "memory", adapted: "adapted" };
 
 export class Curves {
   #transcript = null;
-  #rates = [];
+  #experts = [];
   #charts = [];
   #cursor = null;
   #draw = oncePerFrame(() => this.#drawNow());
@@ -24,10 +26,10 @@ export class Curves {
     redraw.observe(byId("weights"));
   }
 
-  /** Draw a transcript of a session whose experts learn at these rates; null draws nothing. */
-  show(transcript, rates) {
+  /** Draw a transcript of a session that adapts so; null draws nothing. */
+  show(transcript, adaptation) {
     this.#transcript = transcript;
-    this.#rates = rates;
+    this.#experts = adaptation === undefined ? [] : expertsOf(adaptation);
     this.#cursor = null;
     this.#draw();
   }
@@ -56,9 +58,9 @@ export class Curves {
 
   #drawCurve(curve) {
     const last = curve.at(-1);
-    const hasStatic = last.fixed !== null;
+    const parts = Object.keys(PARTS).filter((part) => last[part] !== null);
     const settled = curve.slice(Math.floor(curve.length * SETTLED));
-    const values = settled.flatMap(({ adapted, fixed: static_ }) => (hasStatic ? [adapted, static_] : [adapted]));
+    const values = settled.flatMap((point) => parts.map((part) => point[part]));
     const [least, most] = [Math.min(...values), Math.max(...values)];
     const room = Math.max(0.05, (most - least) * 0.1);
     const chart = new Chart(byId("curve"), {
@@ -68,19 +70,13 @@ export class Curves {
       xLabel: sizeTick,
       yLabel: (value) => fixed(value, most - least > 2 ? 1 : 2),
     });
-    const adapted = curve.map((point) => [point.bytes, point.adapted]);
-    const labels = [["adapted", last.adapted]];
-    if (hasStatic) {
-      const static_ = curve.map((point) => [point.bytes, point.fixed]);
-      chart.area(static_, adapted, "gain");
-      chart.line(static_, "static");
-      labels.push(["static", last.fixed]);
-    }
-    chart.line(adapted, "adapted");
-    for (const { name, value, y } of apart(labels.map(([name, value]) => ({ name, value, y: chart.y(value) })), chart)) {
-      chart.label(`${name} ${fixed(value)}`, chart.right + 5, y, name);
-    }
-    byId("curve").setAttribute("aria-label", `Bits per byte so far, after ${bytes(last.bytes)}: ${labels.map(([name, value]) => `${name} ${fixed(value)}`).join(", ")}`);
+    const line = (part) => curve.map((point) => [point.bytes, point[part]]);
+    if (last.fixed !== null) chart.area(line("fixed"), line("adapted"), "gain");
+    for (const part of parts) chart.line(line(part), PARTS[part]);
+    const labels = parts.map((part) => ({ name: PARTS[part], value: last[part], y: chart.y(last[part]) })).reverse();
+    const spoken = labels.map(({ name, value }) => `${name} ${fixed(value)}`).join(", ");
+    for (const { name, value, y } of apart(labels, chart)) chart.label(`${name} ${fixed(value)}`, chart.right + 5, y, name);
+    byId("curve").setAttribute("aria-label", `Bits per byte so far, after ${bytes(last.bytes)}: ${spoken}`);
     this.#charts.push(chart);
   }
 
@@ -94,12 +90,12 @@ export class Curves {
       yLabel: (value) => `${Math.round(value * 100)} %`,
     });
     let lower = points.map((point) => [point.bytes, 0]);
-    const labels = this.#rates.map((rate, expert) => {
+    const labels = this.#experts.map((name, expert) => {
       const upper = points.map((point, index) => [point.bytes, lower[index][1] + point.weights[expert]]);
-      chart.area(upper, lower, `expert${expert}`);
+      chart.area(upper, lower, name === "memory" ? name : `expert${expert}`);
       const middle = (upper.at(-1)[1] + lower.at(-1)[1]) / 2;
       lower = upper;
-      return { name: nameOf(rate), value: last.weights[expert], y: chart.y(middle) };
+      return { name, value: last.weights[expert], y: chart.y(middle) };
     });
     for (const { name, y } of apart(labels, chart)) chart.label(name, chart.right + 5, y, "expert");
     byId("weights").setAttribute("aria-label", `Weight of each expert: ${labels.map(({ name, value }) => `${name} ${Math.round(value * 100)} %`).join(", ")}`);
@@ -117,9 +113,10 @@ function drawNothing(svg, title) {
   svg.setAttribute("aria-label", `${title}: ${NOTHING}`);
 }
 
-/** What an expert is called: by its learning rate. */
-function nameOf(rate) {
-  return rate === 0 ? "static" : `rate ${Number(rate.toPrecision(2))}`;
+/** What the experts that are mixed are called: by their learning rates, and the memory last. */
+function expertsOf({ rates, adapt }) {
+  const names = rates.map((rate) => (rate === 0 ? "static" : `rate ${Number(rate.toPrecision(2))}`));
+  return adapt === "weights" ? names : [...names, "memory"];
 }
 
 /** At most so many points, the first and the last among them. */

@@ -25,7 +25,7 @@ export function heard({ totals }) {
 function factsOf({ id, version, position, adaptation, state_bytes: state, expires_at: expires, learning }) {
   return [
     `${whole(position)} tokens, version ${whole(version)}`,
-    `${adaptation.experts} expert${adaptation.experts === 1 ? "" : "s"}, ${adaptation.kind.replace("_", " ")} of ${whole(adaptation.num_fast_weights)}`,
+    `${adaptation.experts} expert${adaptation.experts === 1 ? "" : "s"}${adaptation.adapt === "memory" ? "" : `, ${adaptation.kind.replace("_", " ")} of ${whole(adaptation.num_fast_weights)}`}${adaptation.adapt === "weights" ? "" : ", a memory"}`,
     `${bytes(state)} of state`,
     ...(learning ? [] : ["learning is off"]),
     ...(expires === null ? [] : [`expires ${new Date(expires * 1000).toLocaleDateString("en", { dateStyle: "medium" })}`]),

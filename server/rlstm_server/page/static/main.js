@@ -232,7 +232,7 @@ class Page {
     this.#pointed = null;
     if (this.#info !== null) this.#name(this.#modelOf(this.#open?.session));
     this.#inspector.show(transcript, this.#scale);
-    this.#curves.show(transcript, this.#open?.session.adaptation.rates ?? []);
+    this.#curves.show(transcript, this.#open?.session.adaptation);
     this.#colour();
     this.#tell();
   }

@@ -28,14 +28,14 @@ export class Reading {
   }
 
   #append({ text, learn, isFinal, operation }) {
-    const body = { text, learn, final: isFinal, unit: "bits" };
+    const body = { text, learn, final: isFinal, unit: "bits", scores: "parts" };
     return ask("POST", `sessions/${this.session.id}/append`, { body, operation });
   }
 
   #take(piece, answer) {
     this.transcript.add(piece.text, answer);
     const { totals } = this.session;
-    const { logprob, static_logprob: fixed, tokens, bytes } = answer.totals;
+    const { logprob, static_logprob: fixed, weights_logprob: weights, memory_logprob: memory, tokens, bytes } = answer.totals;
     this.session = {
       ...this.session,
       version: answer.version,
@@ -49,6 +49,7 @@ export class Reading {
         bytes: totals.bytes + bytes,
         adapted_bits: totals.adapted_bits - logprob,
         static_bits: fixed === null ? null : totals.static_bits - fixed,
+        ...(memory === undefined ? {} : { weights_bits: totals.weights_bits - weights, memory_bits: totals.memory_bits - memory }),
         gain: fixed === null ? null : totals.gain + answer.totals.gain,
         updates: totals.updates + answer.updates,
       },

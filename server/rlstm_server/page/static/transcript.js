@@ -30,7 +30,7 @@ export class Transcript {
   weights = [];
   #held = "";
   #position = 0;
-  #sums = { bytes: 0, adapted: 0, fixed: 0 };
+  #sums = { bytes: 0, adapted: 0, fixed: 0, weights: null, memory: null };
   #coversAll;
 
   /** `coversAll` says that every character belongs to a token; words leave out the white space between them. */
@@ -41,8 +41,8 @@ export class Transcript {
   /** The transcript of a session that may have read something before. */
   static of(session, options) {
     const transcript = new Transcript(options);
-    const { bytes, adapted_bits: adapted, static_bits: fixed } = session.totals;
-    transcript.#sums = { bytes, adapted, fixed };
+    const { bytes, adapted_bits: adapted, static_bits: fixed, weights_bits: weights = null, memory_bits: memory = null } = session.totals;
+    transcript.#sums = { bytes, adapted, fixed, weights, memory };
     transcript.#position = session.position;
     if (session.position > 0) transcript.mark(`${whole(session.position)} tokens were read before`);
     transcript.weigh(session.weights);
@@ -51,8 +51,9 @@ export class Transcript {
 
   /** The running means at the end. */
   get now() {
-    const { bytes, adapted, fixed } = this.#sums;
-    return { bytes, adapted: adapted / bytes, fixed: fixed === null ? null : fixed / bytes };
+    const { bytes, ...sums } = this.#sums;
+    const means = Object.entries(sums).map(([part, sum]) => [part, sum === null ? null : sum / bytes]);
+    return { bytes, ...Object.fromEntries(means) };
   }
 
   get length() {
@@ -126,27 +127,31 @@ export class Transcript {
   }
 
   /** A repetition was answered with sums only: the text has no colours. */
-  #miss(all, { bytes, logprob, static_logprob: fixed }) {
+  #miss(all, { bytes, logprob, static_logprob: fixed, weights_logprob: weights, memory_logprob: memory }) {
     this.mark("read, but its scores were not kept:");
     this.#openBlock().text += all;
     this.#held = "";
-    this.#count(bytes, { adapted: -logprob, fixed: fixed === null ? null : -fixed });
+    this.#count(bytes, { adapted: -logprob, fixed: fixed === null ? null : -fixed, weights: -weights, memory: -memory });
   }
 
   #read(all, answer) {
-    const { ids, starts, ends, logprobs, static_logprobs: fixed, ranks } = answer;
+    const { ids, starts, ends, logprobs, static_logprobs: fixed, ranks, weights_logprobs: weights, memory_logprobs: memory } = answer;
     const points = codePoints(all);
     const first = this.#endOf(all, points, answer) - (points.length - 1);
     let shown = 0;
     let token = 0;
     while (token < ids.length) {
-      const cell = { adapted: 0, fixed: fixed ? 0 : null, rank: 0, tokens: 0 };
+      const cell = { adapted: 0, fixed: fixed ? 0 : null, weights: 0, memory: 0, rank: 0, tokens: 0 };
       const start = starts[token];
       let end = ends[token];
       // Tokens that share a character are one cell.
       do {
         cell.adapted -= logprobs[token];
         if (fixed) cell.fixed -= fixed[token];
+        if (memory) {
+          cell.weights -= weights[token];
+          cell.memory -= memory[token];
+        }
         cell.rank = Math.max(cell.rank, ranks[token]);
         cell.tokens += 1;
         end = Math.max(end, ends[token]);
@@ -197,7 +202,7 @@ export class Transcript {
     const sums = this.#sums;
     sums.bytes += bytes;
     sums.adapted += cell.adapted;
-    if (sums.fixed !== null) sums.fixed += cell.fixed;
+    for (const part of ["fixed", "weights", "memory"]) if (sums[part] !== null) sums[part] += cell[part];
     if (sums.bytes - (this.curve.at(-1)?.bytes ?? -CURVE_BYTES) < CURVE_BYTES) return;
     this.curve.push(this.now);
   }

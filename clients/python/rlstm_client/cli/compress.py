@@ -1,0 +1,133 @@
+"""`rlstm compress` and `rlstm decompress`: a file in as many bits as it costs a model, and back."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Annotated, Any, Final, Literal
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rlstm_client._http import ArrivingFile
+from rlstm_client.cli import commands, inputs, output
+from rlstm_client.cli.exits import CommandError, Exit
+
+compress_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+decompress_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+SUFFIX: Final = ".rlz"
+_PIPE: Final = Path("-")
+
+Source = Annotated[Path, typer.Argument(metavar="FILE", help="The file; - is standard input.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where to; - is standard output.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Adapt = Annotated[
+    Literal["frozen", "weights", "memory", "both"],
+    typer.Option(help="What adapts to the file: nothing, fast weights, a memory, or both."),
+]
+
+
+@compress_app.command()
+def compress(
+    file: Source,
+    out: Out = None,
+    model: Annotated[str, typer.Option(help="A shipped model, or the folder of one.")] = "bytes-small",
+    adapt: Adapt = "both",
+    force: Force = False,
+) -> None:
+    """Compress a file to as many bits as it costs the model; FILE.rlz is written beside it.
+
+    Only the same model gives it back. The file itself stays.
+
+    Example: rlstm compress novel.txt
+    """
+    place = out or (_PIPE if file == _PIPE else Path(f"{file}{SUFFIX}"))
+    if place == _PIPE and sys.stdout.isatty():
+        raise CommandError("what is compressed is no text for a terminal: give --out FILE")
+    done = _run("compress", file, place, force=force, model=model, adapt=adapt)
+    if place != _PIPE:
+        rate = f", {8 * done.packed / done.bytes:.3f} bits a byte" if done.bytes else ""
+        output.write(f"{place}: {done.bytes:,} bytes in {done.packed:,}{rate}\n")
+
+
+@decompress_app.command()
+def decompress(
+    file: Source,
+    out: Out = None,
+    model: Annotated[
+        str | None, typer.Option(help="The folder of the model, where it is no shipped one.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Give back what `rlstm compress` was given, byte for byte; FILE.rlz becomes FILE.
+
+    Nothing is written of a file that is damaged, or that another model made.
+
+    Example: rlstm decompress novel.txt.rlz
+    """
+    if out is None and file != _PIPE and file.suffix != SUFFIX:
+        raise CommandError(f"{file}: the name does not end in {SUFFIX}: give --out FILE")
+    place = out or (_PIPE if file == _PIPE else file.with_suffix(""))
+    size = _run("decompress", file, place, force=force, model=model)
+    if place != _PIPE:
+        output.write(f"{place}: {size:,} bytes\n")
+
+
+def _run(name: str, file: Path, place: Path, *, force: bool, **given: Any) -> Any:
+    """Have the library read a file and write another, of which all is there in the end, or nothing."""
+    act = commands.load(commands.LOCAL_GROUP, name, "compress")
+    _refuse(place, force)
+    with _opened(file) as source, ArrivingFile(sys.stdout.buffer if place == _PIPE else place) as arriving:
+        with _progress(name, os.fstat(source.fileno()).st_size) as progress:
+            try:
+                done = act(source, arriving.partial, progress=progress, **given)
+            except (ValueError, ArithmeticError, ImportError) as error:
+                raise CommandError(str(error), _code(error)) from error
+        _refuse(place, force)
+        if _PIPE not in (file, place):
+            shutil.copymode(file, arriving.partial.name)
+        arriving.keep()
+        sys.stdout.flush()
+    return done
+
+
+def _refuse(place: Path, force: bool) -> None:
+    """Nothing that is there is written over, unless that is asked for."""
+    if place == _PIPE:
+        return
+    if not place.parent.is_dir():
+        raise CommandError(f"{place.parent}: No such directory")
+    if os.path.lexists(place):
+        if not place.is_file():
+            raise CommandError(f"{place}: is there already, and no file")
+        if not force:
+            raise CommandError(f"{place}: is there already; --force replaces it")
+
+
+def _opened(file: Path) -> IO[bytes]:
+    if file != _PIPE:
+        return file.open("rb")
+    if inputs.nothing_piped():
+        raise CommandError("give a FILE, or pipe one in")
+    return open(sys.stdin.fileno(), "rb", closefd=False)
+
+
+def _code(error: Exception) -> Exit:
+    """Input that is wrong, a part that is missing, or a model that computes no numbers."""
+    if isinstance(error, ValueError):
+        return Exit.USAGE
+    return Exit.MISSING if isinstance(error, ImportError) else Exit.REFUSED
+
+
+@contextmanager
+def _progress(label: str, size: int) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on standard error, on terminals only; ``size`` is of a file, or 0 where that is not known."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(label, total=size or None)
+        yield lambda done, of: progress.update(task, completed=done, total=of or size or None)
