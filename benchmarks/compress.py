@@ -1,0 +1,144 @@
+"""Files of `rlstm compress` beside xz and PPMd: ``python -m benchmarks.compress``.
+
+Each stream is one file of its segments, by each kind of adaptation; beside a file's bytes stand the bits that
+its text was scored with. lstm-compress and cmix, which take hours, are not run here.
+"""
+
+import importlib.util
+import io
+import lzma
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from typing import Annotated
+
+import typer
+
+from rlstm_model import native
+from rlstm_model.compression import KINDS, compress, decompress
+from rlstm_training.commands.console import AsJson, Model, command, progress_bar, show_json, show_table, warn
+from rlstm_training.commands.evaluate import Streams
+from rlstm_training.corpora.reading import load_stream, stream_names
+
+PREFIX = 5_000
+PPMD = "pyppmd"
+ORDERS = (4, 6, 8, 12, 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """A stream's file by one kind: its bytes, and the bits that were scored."""
+
+    stream: str
+    kind: str
+    bytes: int
+    bits: float
+
+    @property
+    def excess(self) -> float:
+        """What of the file was not scored, header and all, as a part of what was."""
+        return 8 * self.bytes / self.bits - 1 if self.bits else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """A stream's own bytes, and those that others make of it; None of one that is not installed."""
+
+    stream: str
+    bytes: int
+    xz: int
+    ppmd: int | None
+
+
+def packed(stream: str, content: bytes, model: str, kind: str, back: bool) -> Packed:
+    """Compress, on one thread; with ``back`` decompress too. Raises AssertionError where that differs."""
+    native.set_threads(1)
+    sink = io.BytesIO()
+    done = compress(io.BytesIO(content), sink, model=model, adapt=kind)  # type: ignore[arg-type]
+    if back:
+        again = io.BytesIO()
+        decompress(io.BytesIO(sink.getvalue()), again, model=model)
+        if again.getvalue() != content:
+            raise AssertionError(f"{stream}, {kind}: what came back is something else")
+    return Packed(stream=stream, kind=kind, bytes=done.packed, bits=done.bits)
+
+
+def others(stream: str, content: bytes) -> Others:
+    """By ``xz -9e``, and by PPMd of the order that does best."""
+    xz = len(lzma.compress(content, preset=9 | lzma.PRESET_EXTREME))
+    return Others(stream=stream, bytes=len(content), xz=xz, ppmd=_ppmd(content))
+
+
+def _ppmd(content: bytes) -> int | None:
+    if importlib.util.find_spec(PPMD) is None:
+        return None
+    import pyppmd
+
+    return min(len(pyppmd.compress(content, max_order=order, mem_size=256 << 20)) for order in ORDERS)
+
+
+def show(beside: Sequence[Others], done: Iterable[Packed], kinds: Sequence[str]) -> None:
+    """Bytes of all, and how near ours are to what was scored."""
+    ours = {(each.stream, each.kind): each for each in done}
+    rows, scored = [], []
+    for each in beside:
+        mine = [ours[each.stream, kind] for kind in kinds]
+        ppmd = "" if each.ppmd is None else f"{each.ppmd:,}"
+        rows.append(
+            [each.stream, f"{each.bytes:,}", f"{each.xz:,}", ppmd, *(f"{one.bytes:,}" for one in mine)]
+        )
+        scored.append([each.stream, *(f"{one.bits:,.0f} + {100 * one.excess:.2f} %" for one in mine)])
+    show_table(("bytes", "original", "xz -9e", "PPMd", *kinds), rows)
+    show_table(("bits scored, and more in the file", *kinds), scored)
+
+
+@command
+def main(
+    model: Model = "bytes-small",
+    stream: Streams = None,
+    prefix: Annotated[int, typer.Option(min=1, help="Bytes of each segment.")] = PREFIX,
+    whole: Annotated[bool, typer.Option("--whole", help="All bytes.")] = False,
+    kind: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(KINDS)} (all).")] = None,
+    back: Annotated[bool, typer.Option("--back", help="Decompress too, and compare.")] = False,
+    processes: Annotated[int | None, typer.Option(min=1, help="Of one thread each (one a core).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how many bytes streams take, by each kind of adaptation, beside xz and PPMd."""
+    kinds = list(dict.fromkeys(kind or KINDS))
+    if not {*kinds} <= {*KINDS}:
+        raise typer.BadParameter(f"must be of {', '.join(KINDS)}", param_hint="--kind")
+    if importlib.util.find_spec(PPMD) is None:
+        warn("PPMd is left out: pip install 'mogrifier-rlstm[peers]'")
+    names = list(dict.fromkeys(stream or stream_names()))
+    texts = {
+        name: b"".join(text for _, text in load_stream(name, prefix=None if whole else prefix))
+        for name in names
+    }
+    pool = ProcessPoolExecutor(processes or os.cpu_count(), mp_context=get_context("spawn"))
+    with pool, progress_bar("files", len(texts) * len(kinds)) as advance:
+        beside = [pool.submit(others, name, text) for name, text in texts.items()]
+        ours = [
+            pool.submit(packed, name, text, model, each, back)
+            for name, text in sorted(texts.items(), key=lambda item: -len(item[1]))
+            for each in kinds
+        ]
+        for _ in as_completed(ours):
+            advance(1)
+        told, done = [each.result() for each in beside], [each.result() for each in ours]
+    if as_json:
+        show_json(
+            {
+                "model": model,
+                "prefix": None if whole else prefix,
+                "others": list(map(asdict, told)),
+                "ours": list(map(asdict, done)),
+            }
+        )
+    else:
+        show(told, done, kinds)
+
+
+if __name__ == "__main__":
+    typer.run(main)
