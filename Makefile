@@ -108,7 +108,7 @@ bench: install
 	$(BIN)/python -m benchmarks.train
 	$(BIN)/python -m benchmarks.adapt
 	$(BIN)/python -m benchmarks.store
-	$(BIN)/python -m pytest tests/end_to_end/examples -m bench --capture no
+	$(BIN)/python -m benchmarks.watch
 
 bench-gpu: install
 	$(BIN)/python -m benchmarks.rows --device cuda

@@ -1,10 +1,12 @@
-"""The stateless routes without a server: the same application, called in this process.
+"""Without a server: the same application, called in this process.
 
-``rlstm score --local MODEL`` and ``rlstm generate --local MODEL`` come here, so a local answer is the served
+``rlstm score``, ``generate`` and ``watch`` come here with ``--local MODEL``, so a local answer is the served
 answer. Nothing listens and nothing is kept.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -33,11 +35,17 @@ def generate(model: str, body: dict[str, Any]) -> dict[str, Any]:
     return asyncio.run(_post(model, "/generate", body))
 
 
-async def _post(model: str, route: str, body: dict[str, Any]) -> dict[str, Any]:
+@asynccontextmanager
+async def serving(model: str) -> AsyncIterator[httpx.AsyncBaseTransport]:
+    """A server for this process alone, as what carries a client's requests. Raises StartupError."""
     app = create_app(load_settings(model=(model,), durability="memory"))
-    transport = httpx.ASGITransport(app=app)
+    async with app.router.lifespan_context(app):
+        yield httpx.ASGITransport(app=app)
+
+
+async def _post(model: str, route: str, body: dict[str, Any]) -> dict[str, Any]:
     async with (
-        app.router.lifespan_context(app),
+        serving(model) as transport,
         httpx.AsyncClient(transport=transport, base_url=BASE_URL, timeout=None) as client,  # noqa: S113
     ):
         response = await client.post(route, json=body)

@@ -3,7 +3,6 @@
 import json
 import time
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,11 +18,9 @@ from benchmarks.cases import (
     measure,
     multiply_adds,
     one_session,
-    scoring,
     sessions,
 )
-from benchmarks.models import TorchLSTM, lstm_of_equal_size
-from benchmarks.peers import Conditions, lstm_scoring, main, peers, ratios
+from benchmarks.peers import Conditions, main, peers, ratios
 from benchmarks.rows import rows
 from rlstm_model.adaptation.evaluator import DynamicEvaluator
 
@@ -137,24 +134,6 @@ def test_sessions_have_learned_before_and_go_on(evaluator, monkeypatch):
     alone = one_session(evaluator)
     assert [alone(), alone()] == [SEGMENT, SEGMENT]
     assert [state.position for state in seen] == [0, SEGMENT]
-
-
-def test_scoring_goes_on_and_scores_every_token(subject, monkeypatch):
-    """Ours, and torch.nn.LSTM's: distributions over the vocabulary for all rows."""
-    done, run = [], cases_module.run_batch
-    monkeypatch.setattr(cases_module, "run_batch", lambda items: done.append(run(items)) or done[-1])
-    ours = scoring(backend_on(CPU, subject), bos_id=BOS, length=SEGMENT, count=5)
-    assert [ours(), ours()] == [5 * SEGMENT] * 2
-    first, second = ([each.scores.logprobs for each in one] for one in done)
-    assert not np.array_equal(first, second)
-    scored, score = [], module._score
-    monkeypatch.setattr(
-        module, "_score", lambda logits, targets: scored.append(logits) or score(logits, targets)
-    )
-    lstm = TorchLSTM(lstm_of_equal_size(subject.parameters.config)).requires_grad_(False)
-    work = lstm_scoring(lstm, SEGMENT, 5)
-    assert [work(), work()] == [5 * SEGMENT] * 2
-    assert all(logits.shape == (SEGMENT, 5, 256) for logits in scored)
 
 
 def test_the_command(checkpoint, type_command):

@@ -49,39 +49,9 @@ def test_a_table_for_people(bench):
     assert line.split()[:2] == ["2", "engine"]
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        (["--rule", "whole"], "--rule"),
-        (["--rule", "output_bias:7"], "--rule"),
-        (["--rule", "subspace"], "--rule"),
-        (["--experts", 3], "--experts"),
-        (["--experts", 2, "--no-static"], "--experts"),
-        (["--sessions", 0], "--sessions"),
-        (["--bytes", 0], "--bytes"),
-        (["--scores", "none"], "--scores"),
-    ],
-)
-def test_wrong_usage_is_named(bench, options, name):
-    """Exit code 2 and the option's name."""
-    done = bench(*options)
-    assert done.exit_code == 2
-    assert name in done.stderr
-
-
 def test_more_than_the_machine_can_hold_is_refused(bench, monkeypatch):
     """Before anything is measured, with how much it would take."""
     monkeypatch.setattr(os, "sysconf", lambda name: 2**10)
     done = bench("--sessions", 100_000)
     assert done.exit_code == 2
     assert "--sessions" in done.stderr
-
-
-def test_a_model_that_is_not_there_is_one_line():
-    """Exit code 2, no traceback."""
-    app = typer.Typer()
-    app.command()(serve)
-    done = CliRunner().invoke(app, ["/no/such/model"])
-    assert done.exit_code == 2
-    assert done.stderr.startswith("rlstm: ")
-    assert len(done.stderr.splitlines()) == 1

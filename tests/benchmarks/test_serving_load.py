@@ -5,7 +5,6 @@ import itertools
 
 import pytest
 
-from benchmarks.lone import prose
 from benchmarks.serving.load import SHORT_BYTES, Plan, Rounds, measure
 
 
@@ -67,24 +66,6 @@ async def test_every_session_appends_and_waits():
     assert all(append.took >= 0.02 and append.tokens == 100 for append in measured.appends)
 
 
-async def test_throughput_is_what_was_answered_while_measuring():
-    """Four sessions with answers every 50 ms: 8,000 tokens a second, less the time lost between answers."""
-    plan = Plan(sessions=4, text_bytes=100, seconds=0.5)
-    measured = await measure(Clockwork(0.05), Clockwork(0.05), plan, Ticking())
-    assert measured.seconds >= 0.5
-    assert 4_000 < measured.tokens_per_second < 9_000
-    assert measured.tokens_per_second * measured.seconds == pytest.approx(100 * len(measured.appends))
-
-
-async def test_each_session_is_heard_while_measuring():
-    """However short the time, every session ends a text that is measured."""
-    measured = await measure(
-        Clockwork(0.05), Clockwork(0.01), Plan(sessions=3, text_bytes=9, seconds=0), Ticking()
-    )
-    assert len(measured.appends) >= 3
-    assert measured.short
-
-
 async def test_rounds_are_those_while_measuring():
     """What was counted before is taken off."""
     measured = await measure(
@@ -100,10 +81,3 @@ async def test_an_append_that_fails_ends_the_measurement(after):
     with pytest.raises(ConnectionError, match="gone"):
         await measure(crowd, stranger, Plan(sessions=2, text_bytes=9, seconds=5), Ticking())
     assert not crowd.alive | stranger.alive
-
-
-@pytest.mark.parametrize("size", [1, 20, 2_000])
-def test_prose_has_the_size_asked_for(size):
-    """In bytes; another seed gives another text."""
-    assert len(prose(size).encode()) == size
-    assert size < 20 or prose(size) != prose(size, seed=1)

@@ -101,9 +101,6 @@ def test_no_totals_without_all_of_them() -> None:
     assert combine([answer_of(1), answer_of(1, totals=None)]).totals is None
 
 
-NOT_STORED = AppendResult(version=2, position=4, replayed=True, scores_stored=False)
-
-
 @pytest.mark.parametrize("columns", [{"logprobs": ()}, {"ids": (1,)}, {"static_logprobs": (-3.0,)}])
 def test_columns_are_joined_whole_or_not_at_all(columns: dict[str, Any]) -> None:
     """A piece with a column that is missing or too short makes no answer for the text."""

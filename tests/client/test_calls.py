@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlstm_client import _calls, errors
-from rlstm_client._calls import Call, Reply, Retries, answer, encode, repeatable, still_open
+from rlstm_client._calls import Call, Reply, Retries, answer, encode, repeatable
 from rlstm_client.errors import RequestError, UnreadableAnswerError
 from rlstm_client.models import ServerInfo
 
@@ -153,22 +153,6 @@ def test_what_was_applied_is_never_repeated(error_class: type[errors.APIError]) 
     assert not repeatable(CHANGE, error_class("x", applied="yes", retry_after=0))
 
 
-@pytest.mark.parametrize(
-    "error_class",
-    [
-        errors.DrainingError,
-        errors.OverloadedError,
-        errors.StoreUnavailableError,
-        errors.SlowConsumerError,
-        errors.OutcomeUnknownError,
-    ],
-)
-def test_a_kept_text_goes_on_after_an_interruption(error_class: type[errors.APIError]) -> None:
-    """Part of it is applied, and the same call brings the rest; of a text that is not kept it would not."""
-    assert repeatable(KEPT, error_class("x", applied="yes"))
-    assert not repeatable(_calls.generate_in_session("s", {}), error_class("x", applied="yes"))
-
-
 def test_the_wait_doubles_and_is_spread() -> None:
     """Backoff doubles up to its bound; chance spreads it over the upper half."""
     retries = Retries(attempts=9, first_wait_s=1.0, longest_wait_s=6.0)
@@ -189,15 +173,3 @@ def test_the_wait_is_bounded(attempt: int, chance: float, retry_after: float | N
     else:
         assert wait is not None
         assert retry_after <= wait <= 1.5 * retries.longest_wait_s
-
-
-def test_a_lost_answer_is_not_forgotten_over_attempts_that_reach_no_server() -> None:
-    """Only a server that answers can say that nothing was applied."""
-    lost, refused = errors.ConnectionLostError("x", applied="unknown"), errors.CannotConnectError("x")
-    assert not still_open(errors.CannotConnectError("x"), False)
-    assert still_open(lost, False)
-    assert still_open(refused, True)
-    assert refused.applied == "unknown"
-    known = errors.OverloadedError("x")
-    assert not still_open(known, True)
-    assert known.applied == "no"

@@ -123,16 +123,6 @@ def test_a_typed_stream() -> None:
     ]
 
 
-def test_a_stream_without_its_end_is_an_error() -> None:
-    """A connection that just stops is not taken for success."""
-    reader = EventReader(call())
-    list(reader.feed(b'event: token\ndata: {"text":"a","id":97}\n\n'))
-
-    with pytest.raises(StreamInterruptedError) as caught:
-        reader.finish()
-    assert (caught.value.request_id, caught.value.applied) == ("r1", "unknown")
-
-
 def test_every_choice_has_to_end() -> None:
     """The end of one of two choices is not the end of the stream."""
     reader = EventReader(call(choices=2))

@@ -56,26 +56,6 @@ async def test_sessions_stay_with_a_replica_and_outlive_it(serve):
         assert all(len(asked) <= 2 for asked in homes(service.nginx).values())
 
 
-async def test_alternate_appends_to_both_replicas_equal_one_process(serve):
-    """Past the proxy, in turn to either: the scores are those of a session that only one of them served."""
-    texts = [f"the quick brown fox {turn}. " * (1 + turn % 3) for turn in range(10)]
-    async with (
-        serve() as service,
-        service.client(service.seats[0].url) as left,
-        service.client(service.seats[1].url) as right,
-    ):
-        alone, shared = await made(left, 2)
-        expected = [(await append(left, alone, text))["logprobs"] for text in texts]
-        found = [
-            (await append((left, right)[turn % 2], shared, text))["logprobs"]
-            for turn, text in enumerate(texts)
-        ]
-        scores = [(await each.post(f"/sessions/{shared}/score", json=PROBE)).json() for each in (left, right)]
-
-    assert found == expected
-    assert scores[0] == scores[1]
-
-
 async def test_events_are_not_held_back(serve):
     """They arrive while the text is being written: in several reads, the first long before the last."""
     async with serve() as service, service.client() as client:

@@ -89,32 +89,6 @@ def test_a_signal_ends_everything(start, tmp_path, number):
             socket.create_connection(("127.0.0.1", int(server.url.rsplit(":", 1)[1])), timeout=1)
 
 
-def refusal(start, *arguments, **variables):
-    """What a server that refuses to start says."""
-    with start(*arguments, **variables) as server:
-        code = server.process.wait(60)
-        return code, server.greeting, server.errors()
-
-
-def test_a_data_folder_in_use_is_named(start, tmp_path):
-    """The second server says who holds it; the first goes on."""
-    with start(data_dir=tmp_path) as first:
-        code, _, errors = refusal(start, data_dir=tmp_path)
-        assert code == 1
-        assert str(tmp_path) in errors
-        assert str(first.process.pid) in errors
-        with first.client() as client:
-            assert client.post("/sessions", json={}).status_code == 201
-
-
-def test_what_cannot_be_served_is_told_in_one_line(start):
-    """No trace back, nothing on standard output, exit code 1."""
-    code, greeting, errors = refusal(start, model="/nowhere/at/all")
-    assert (code, greeting) == (1, "")
-    assert "/nowhere/at/all" in errors
-    assert errors.count("\n") == 1
-
-
 def test_several_models_are_served_by_name(start, rlstm):
     """As they were given on the command line; the commands ask for one by its name."""
 
@@ -137,14 +111,3 @@ def test_several_models_are_served_by_name(start, rlstm):
     assert (made["model"], made["adaptation"]["kind"]) == ("also", "subspace")
     assert code == 1
     assert "these are: tiny, also" in sentence
-
-
-def test_with_keys_only_their_holders_are_served(start):
-    """Over a real socket, on every interface that was asked for."""
-    with start("--host", "0.0.0.0", "--durability", "memory", RLSTM_API_KEYS="the-right-key") as server:
-        server.url = server.url.replace("0.0.0.0", "127.0.0.1")
-        with server.client() as client:
-            assert client.get("/health/ready").status_code == 200
-            assert client.post("/score", json={"text": "a"}).status_code == 401
-            client.headers["authorization"] = "Bearer the-right-key"
-            assert client.post("/score", json={"text": "a"}).status_code == 200

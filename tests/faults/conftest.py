@@ -21,7 +21,6 @@ class Sizes:
     kills: int
     other_kills: int
     pauses: int
-    network_faults: int
     stalls: int
     stall_seconds: float
 
@@ -36,8 +35,8 @@ class Sizes:
         return max(1, self.other_kills // 10)
 
 
-FULL = Sizes(kills=200, other_kills=50, pauses=70, network_faults=500, stalls=12, stall_seconds=8.0)
-SHORT = Sizes(kills=10, other_kills=5, pauses=4, network_faults=24, stalls=2, stall_seconds=2.0)
+FULL = Sizes(kills=200, other_kills=50, pauses=70, stalls=12, stall_seconds=8.0)
+SHORT = Sizes(kills=10, other_kills=5, pauses=4, stalls=2, stall_seconds=2.0)
 
 
 @pytest.fixture(scope="session")

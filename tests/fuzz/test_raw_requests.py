@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
-from tests.fuzz.nasties import CANARY
 from tests.memory_store import MemoryStore
 from uvicorn.server import ServerState
 
@@ -16,6 +15,7 @@ from rlstm_server.cli import _uvicorn_config
 from rlstm_server.logs import JsonFormatter
 from rlstm_server.settings import Settings
 
+CANARY = "canary-7f3a"
 C = CANARY.encode()
 HOST = b"host: localhost\r\n"
 JSON = b"content-type: application/json\r\n"

@@ -260,12 +260,6 @@ def _learners(ask: Recorder) -> None:
         ask(f"append by {model} after it", "POST", f"{path}/append", {"text": SEA})
 
 
-def _size_of(ask: Recorder) -> str:
-    """The name of the number of fast weights: it was `coordinates` once."""
-    rule = ask.client.get("/info").json()["adaptation"]["rules"][0]
-    return "coordinates" if "coordinates" in rule else "num_fast_weights"
-
-
 def _copies(ask: Recorder) -> None:
     made = ask("create a source", "POST", "/sessions", {"model": "tiny", "text": SEA})
     path = f"/sessions/{made['id']}"

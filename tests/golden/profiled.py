@@ -18,7 +18,6 @@ import pydantic
 
 PACKAGES = ("rlstm_server", "rlstm_model")
 INNER = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<module>")
-MADE_BY = {"__init__", "__new__", "<lambda>"}
 ENCODERS = {"dumps", "to_json", "dump_json"}
 
 

@@ -85,13 +85,6 @@ def test_every_shape_of_model_comes_back(tmp_path, shape):
     assert before.tobytes() == after.tobytes()
 
 
-def test_a_checkpoint_scores_a_text(folder):
-    """Three lines in a notebook: load, score, read the total."""
-    scores = local.load(folder).score("abba", top=2)
-    assert scores.bits_per_byte == pytest.approx(-scores.logprob / math.log(2) / 4)
-    assert scores.tokens.top_ids.shape == (4, 2)
-
-
 def test_a_default_card_names_the_model(tmp_path, model):
     """A folder always explains itself."""
     save(tmp_path / "tiny", model, CHARS)

@@ -67,14 +67,6 @@ async def test_an_absent_device_is_refused(tiny_checkpoint, monkeypatch):
         await started(create_app(Settings(model=str(tiny_checkpoint), device="cuda"), store=MemoryStore()))
 
 
-async def test_an_absent_store_is_refused(tiny_checkpoint):
-    """By name, and without its password."""
-    settings = Settings(model=str(tiny_checkpoint), redis_url="redis://:canary@127.0.0.1:1/0")
-    with pytest.raises(StartupError) as refused:
-        await started(create_app(settings))
-    assert "canary" not in refused.value.detail
-
-
 async def test_without_calibration_a_server_scores_and_does_not_learn(tiny_checkpoint, tmp_path):
     """Learning is refused by a sentence that says what is missing; everything else works."""
     copy = tmp_path / "tiny"

@@ -14,14 +14,6 @@ def lived(main, seed=0):
     return loop
 
 
-def test_time_passes_only_by_waiting():
-    async def main(loop):
-        await asyncio.sleep(3_600.0)
-        assert loop.time() == 3_600.0
-
-    lived(main)
-
-
 def test_the_seed_decides_which_task_goes_first():
     def order(seed):
         seen = []
@@ -40,18 +32,6 @@ def test_the_seed_decides_which_task_goes_first():
     assert order(3) == order(3)
 
 
-def test_callbacks_of_a_host_are_called_in_the_order_they_came():
-    seen = []
-
-    async def main(loop):
-        for number in range(20):
-            loop.call_soon(seen.append, number)
-        await asyncio.sleep(1.0)
-
-    lived(main)
-    assert seen == list(range(20))
-
-
 def test_nothing_of_a_dead_host_runs_not_even_its_finally():
     seen, host = [], Host("h")
 
@@ -68,26 +48,6 @@ def test_nothing_of_a_dead_host_runs_not_even_its_finally():
         host.alive = False
         await asyncio.sleep(5.0)
         assert seen == []
-
-    lived(main)
-
-
-def test_a_paused_host_goes_on_where_it_stood():
-    seen, host = [], Host("h")
-
-    async def work():
-        await asyncio.sleep(1.0)
-        seen.append("awake")
-
-    async def main(loop):
-        loop.create_task(work(), context=on(host))
-        await asyncio.sleep(0.5)
-        host.paused = True
-        await asyncio.sleep(5.0)
-        assert seen == []
-        loop.go_on(host)
-        await asyncio.sleep(0.1)
-        assert seen == ["awake"]
 
     lived(main)
 
@@ -119,12 +79,3 @@ def test_a_world_in_which_nothing_can_happen_is_stuck():
 
     with pytest.raises(Stuck, match="nothing will come"):
         lived(main)
-
-
-def test_an_exception_that_nobody_takes_is_kept():
-    async def main(loop):
-        loop.call_soon(lambda: 1 / 0)
-        await asyncio.sleep(1.0)
-
-    (fault,) = lived(main).faults
-    assert "ZeroDivisionError" in fault

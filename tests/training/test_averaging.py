@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 
 import numpy as np
 import pytest
@@ -130,34 +129,6 @@ def test_oracle_e_two_tails_are_those_of_the_algorithm(losses, every, iterates, 
         assert all(torch.equal(*pair) for pair in zip(weights, before, strict=True))
         kept = [weights, *average.tensors().values()]
         assert len(set.union(*map(_storage, kept))) == sum(map(len, kept))
-
-
-def _square(weights):
-    return weights[0].item() ** 2
-
-
-def _descend(average, steps, period, seed, rate=0.3):
-    """Noisy gradient descent on f(x) = x^2; what each evaluation found, and all iterates."""
-    draw, x = random.Random(seed), torch.tensor([5.0], dtype=torch.float64)
-    found, iterates = [], []
-    for step in range(1, steps + 1):
-        x -= rate * (2 * x + draw.gauss(0, 1))
-        iterates.append(x.item())
-        average.update([x], step)
-        if step % period == 0:
-            found.append(average.evaluate(_square, [x], step))
-    return found, iterates
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_oracle_e_on_the_scalar_toy_the_average_nears_the_minimum(seed):
-    """On f(x) = x^2 with noisy gradients the reported loss is a small part of the raw one's noise."""
-    average = make_average(Averaging(kind="two_tailed"), [torch.zeros(1, dtype=torch.float64)])
-    found, _ = _descend(average, 2000, 20, seed)
-    late = found[len(found) // 2 :]
-    mean_raw = math.fsum(one.raw for one in late) / len(late)
-    assert mean_raw > 0.05
-    assert math.fsum(one.loss for one in late) / len(late) < mean_raw / 20
 
 
 class _Scripted:

@@ -2,12 +2,7 @@
 
 import json
 import math
-import random
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -22,7 +17,6 @@ from typer.testing import CliRunner
 
 from rlstm_training.commands.train import train
 from rlstm_training.config import Recipe, Source
-from rlstm_training.corpora.texts import prepare
 from rlstm_training.run import RunDirectory, RunError
 from rlstm_training.trainer import Trainer
 from rlstm_training.tune import (
@@ -344,48 +338,6 @@ def test_a_short_search_is_evaluated_often(toy_recipe):
     assert for_search(toy_recipe(evaluate_every=1000), 3).evaluate_every == 1
     often = toy_recipe(evaluate_every=3, steps=100)
     assert for_search(often, None) == often
-
-
-_CHILD = """
-import json, sys
-from pathlib import Path
-from rlstm_training.config import Recipe
-from rlstm_training.corpora.texts import prepare
-from rlstm_training.tune import Search, Study, run_search
-
-recipe = Recipe.from_json(json.loads(sys.argv[2]))
-texts, _ = prepare(recipe)
-search = Search(recipe=recipe, ranges="enwik8", budget=9_000, strategy="random")
-print("ready", flush=True)
-with Study.open(Path(sys.argv[1]), search) as study:
-    run_search(study, texts, draws=3, prune=False)
-"""
-
-
-def _start(study):
-    arguments = [str(study.file), json.dumps(study.search.recipe.to_json())]
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    return subprocess.Popen([sys.executable, "-c", _CHILD, *arguments], **streams)
-
-
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-@pytest.mark.timeout(600)
-def test_kills_leave_no_trace(corpora, opened, search, kills):
-    """Kill -9 at random moments, then resumed: draws and curves equal those of an undisturbed search."""
-    recipe = replace(search.recipe, steps=20 * kills, evaluate_every=5)
-    plain, killed = opened("plain", recipe=recipe), opened("killed", recipe=recipe)
-    run_search(plain, prepare(recipe)[0], draws=3, prune=False)
-    draw = random.Random(kills)
-    for kill in range(kills + 1):
-        with _start(killed) as child:
-            assert child.stdout.readline() == "ready\n"
-            if kill < kills:
-                time.sleep(draw.uniform(0.2, 1.0))
-                child.send_signal(signal.SIGKILL)
-            child.wait(300)
-    assert child.returncode == 0
-    assert _results(killed) == _results(plain)
-    assert [_curve(killed, n) for n in range(3)] == [_curve(plain, n) for n in range(3)]
 
 
 @pytest.fixture

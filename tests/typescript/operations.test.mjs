@@ -66,6 +66,7 @@ async function callEverything(client) {
   await client.sessions.page({ limit: 3, cursor: "c", name: "n" });
   const session = client.sessions.get(ID);
   await session.info({ min_version: 1 });
+  await session.note({ min_version: 1 });
   await session.update({ learning: false, if_match: 4 });
   await session.append("a", { if_match: 4 });
   await session.score(["a", { text: "b", given: 1 }]);

@@ -292,12 +292,8 @@ function summed(parts: readonly Totals[]): Totals {
   return {
     logprob: sum(parts.map((part) => part.logprob)),
     static_logprob: sumOfAll(parts.map((part) => part.static_logprob)),
-    ...(parts[0]?.memory_logprob === undefined
-      ? {}
-      : {
-          weights_logprob: sumOfAll(parts.map((part) => part.weights_logprob)),
-          memory_logprob: sumOfAll(parts.map((part) => part.memory_logprob)),
-        }),
+    ...optional("weights_logprob", parts),
+    ...optional("memory_logprob", parts),
     tokens: sum(parts.map((part) => part.tokens)),
     bytes: sum(parts.map((part) => part.bytes)),
     words: sum(parts.map((part) => part.words)),
@@ -315,6 +311,12 @@ function sum(values: readonly number[]): number {
 
 function sumOfAll(values: readonly (number | null | undefined)[]): number | null {
   return all(values) ? sum(values) : null;
+}
+
+/** The sum of a member that all parts have or none. */
+function optional(name: "weights_logprob" | "memory_logprob", parts: readonly Totals[]): Partial<Totals> {
+  const total = sumOfAll(parts.map((part) => part[name]));
+  return total === null ? {} : { [name]: total };
 }
 
 function all<T>(values: readonly (T | null | undefined)[]): values is readonly T[] {

@@ -16,7 +16,7 @@ from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.mixture import follow
 from rlstm_model.adaptation.state import AdaptedState, Cursor
 from rlstm_model.native import Window
-from rlstm_model.native.memory import ORDERS, Memory, Mode
+from rlstm_model.native.memory import REACH, Memory, Mode
 from rlstm_model.scores import Floats, TokenScores
 
 
@@ -101,7 +101,7 @@ class FrozenExperts:
 
     def context_after(self, cursor: Cursor, ids: Sequence[int]) -> tuple[int, ...]:
         """What a memory will see before the next token, beside its own."""
-        return () if self.memory is None else (*cursor.context, *ids)[-ORDERS[-1] :]
+        return () if self.memory is None else (*cursor.context, *ids)[-REACH:]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,7 @@ pytestmark = pytest.mark.jobs
 NOWHERE = "http://127.0.0.1:9"
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"), [("surprisal", ["-"]), ("rescore", ["-"]), ("log_watch", []), ("complete", [])]
-)
+@pytest.mark.parametrize(("name", "arguments"), [("surprisal", ["-"]), ("rescore", ["-"]), ("complete", [])])
 def test_without_a_server(run, name, arguments):
     """One sentence says so, the exit code is that of `rlstm`, and there is no traceback."""
     process = run(name, *arguments, "--url", NOWHERE)
@@ -24,11 +22,10 @@ def test_without_a_server(run, name, arguments):
     assert (len(err.splitlines()), out) == (1, "")
 
 
-@pytest.mark.parametrize("name", ["log_watch", "complete"])
-def test_ctrl_c(run, server, client, name):
+def test_ctrl_c(run, server, client):
     """It ends at once, says what it did, and leaves no session that nobody was told of."""
     before = {info.id for info in client.sessions.list()}
-    process = run(name, "--url", server.url)
+    process = run("complete", "--url", server.url)
     process.stdin.write("a line\n")
     process.stdin.flush()
     deadline = time.monotonic() + 30

@@ -190,15 +190,6 @@ def test_scores_are_those_of_the_mixture(make_evaluator, observe, text):
     assert mixed.static.tobytes() == alone[0].static.tobytes()
 
 
-@few
-@given(streams, st.sampled_from([2, 4]), st.floats(0, 1e6))
-def test_the_loss_to_the_frozen_model_is_bounded(make_evaluator, observe, ids, experts, scale):
-    """By ln K + ln(T + 1), whatever the rate."""
-    seen = observe(make_evaluator(), ids, experts=experts, rate_scale=scale)
-    regret = seen.static.sum(dtype=np.float64) - seen.logprobs.sum(dtype=np.float64)
-    assert regret <= np.log(experts) + np.log(len(ids) + 1) + 1e-3
-
-
 def test_alternatives_ranks_and_entropies(evaluator, text):
     ids = text(7)
     seen = [*evaluator.observe(evaluator.start(experts=2), ids, top=19)]
@@ -436,9 +427,10 @@ def test_a_state_that_is_no_number_raises(evaluator, observe, text):
 def items_of(evaluator, other, observe, text):
     """Items of every kind, of streams in every state."""
     items = []
-    for number, experts in enumerate((1, 2, 4, 2, 1)):
+    kinds = [{}, {"experts": 2}, {"experts": 4}, {"experts": 2, "adapt": "both"}, {"adapt": "memory"}]
+    for number, kind in enumerate(kinds):
         own = evaluator if number % 2 else other
-        state = observe(own, text(5 + number, number), experts=experts).state
+        state = observe(own, text(5 + number, number), **kind).state
         room = SEGMENT - state.position % SEGMENT
         items += [own.chunk(state, text(room, number)), own.chunk(state, text(1, number))]
         reader = own.reader(state, static=number > 1)

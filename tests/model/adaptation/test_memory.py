@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlstm_model.adaptation.batch import run_batch
 from rlstm_model.adaptation.state import ExpertConfig, StateMismatch
 
 KINDS = [{"experts": 1, "adapt": "memory"}, {"experts": 2, "adapt": "both"}, {"experts": 4, "adapt": "both"}]
@@ -86,17 +85,6 @@ def test_what_may_not_be_learned_from_is_context_alone(evaluator, observe, kind)
 
 
 @kinds
-def test_a_stream_gets_in_any_batch_what_it_gets_alone(evaluator, observe, bits_of, text, kind):
-    states = [observe(evaluator, MOTIF, text(9, seed), **kind).state for seed in range(4)]
-    items = [evaluator.chunk(state, MOTIF[:3]) for state in states]
-    together = run_batch(items)
-    for item, result in zip(items, together, strict=True):
-        (alone,) = run_batch([item])
-        assert alone.scores.logprobs.tobytes() == result.scores.logprobs.tobytes()
-        assert bits_of(alone.state) == bits_of(result.state)
-
-
-@kinds
 def test_resets_forget_what_they_say(evaluator, observe, kind):
     """What was learned, the memory too; or the text before, which then is no context."""
     state = observe(evaluator, MOTIF * 2, **kind).state
@@ -123,7 +111,7 @@ def test_a_memory_that_no_reading_leads_to_is_refused(evaluator, observe):
     state = observe(evaluator, MOTIF, experts=2, adapt="both").state
     arrays, header = state.arrays(), state.header()
     foreign, odd = arrays["memory"].copy(), arrays["mixing"].copy()
-    foreign[-1] = 19 << 1
+    foreign[state.memory.config.kept - 1] = 19
     odd[0] = np.nan
     for changes, told in (
         ({"memory": foreign}, {}),

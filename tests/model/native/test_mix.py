@@ -54,27 +54,6 @@ def test_scores_and_weights_are_those_of_the_sums(experts, vocabulary):
     np.testing.assert_allclose(np.exp(done.log_probs_TV.astype(np.float64)).sum(1), 1, atol=1e-5)
 
 
-def test_a_stream_may_be_cut_anywhere():
-    generator = np.random.default_rng(0)
-    rows, targets = distributions(generator, 2, 20), generator.integers(20, size=TIME).astype(np.int32)
-    whole = native.mix(rows, targets, np.array([0.5, 0.5]), 0)
-    first = native.mix([row[:5] for row in rows], targets[:5].copy(), np.array([0.5, 0.5]), 0)
-    second = native.mix([row[5:] for row in rows], targets[5:].copy(), first.weights_K, first.tokens)
-    assert second.weights_K.tobytes() == whole.weights_K.tobytes()
-    assert np.concatenate([first.logprobs_T, second.logprobs_T]).tobytes() == whole.logprobs_T.tobytes()
-
-
-def test_the_regret_is_bounded():
-    """At most ln K + ln(T + 1) nats more than the best expert, whatever they say."""
-    generator = np.random.default_rng(5)
-    for spread in (0.1, 3.0, 30.0):
-        rows = distributions(generator, 4, 50, spread)
-        targets = rows[2].argmax(1).astype(np.int32)
-        done = native.mix(rows, targets, np.full(4, 0.25), 0)
-        best = done.own_TK.astype(np.float64).sum(0).max()
-        assert best - done.logprobs_T.sum() <= np.log(4) + np.log(TIME + 1) + 1e-6
-
-
 def test_a_broken_expert_is_not_heard():
     generator = np.random.default_rng(1)
     rows, targets = distributions(generator, 3, 18), generator.integers(18, size=TIME).astype(np.int32)

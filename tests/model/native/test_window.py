@@ -11,7 +11,7 @@ import pytest
 from tests.model.drawn import config_of, draw, draw_space, draw_weights, expected, merged
 
 from rlstm_model import native
-from rlstm_model.native.packed import PackedModel, Rule, Space, padded
+from rlstm_model.native.packed import PackedModel, Rule, Space
 
 TIME = 5
 
@@ -193,20 +193,6 @@ def test_half_precision_is_rounded_to_the_nearest():
     ).all()
 
 
-def test_a_text_may_be_cut_anywhere():
-    case = Case(config_of(), time=9)
-    pool = native.Pool(1)
-    whole, parts = case.row(0, learn=False), []
-    (window,) = pool.window(case.model, [whole])
-    states_2U = whole.states_2U
-    for start, stop in ((0, 1), (1, 6), (6, 9)):
-        row = whole._replace(ids=whole.ids[start:stop], states_2U=states_2U)
-        parts += pool.window(case.model, [row])
-        states_2U = parts[-1].states_2U
-    assert np.concatenate([part.log_probs_TV for part in parts]).tobytes() == window.log_probs_TV.tobytes()
-    assert states_2U.tobytes() == window.states_2U.tobytes()
-
-
 def test_instruction_sets_of_one_identity_have_the_same_bits():
     code = (
         "import hashlib, numpy as np, sys; sys.path.insert(0, sys.argv[1]);"
@@ -272,7 +258,3 @@ def test_values_that_are_not_finite_stay_in_their_row():
     windows = pool.window(case.model, rows)
     assert [bool(np.isfinite(window.log_probs_TV).all()) for window in windows] == [True, False, False, True]
     assert [bool(np.isfinite(window.gradient_P).all()) for window in windows] == [True, False, False, True]
-
-
-def test_padding_is_to_whole_vectors():
-    assert [padded(size) for size in (0, 1, 16, 17)] == [0, 16, 16, 32]

@@ -1,4 +1,4 @@
-"""How deep the backward pass of many rows goes; that gradients are right show the tests of ``subspace``."""
+"""How deep the backward pass of many rows goes; that gradients are right shows ``test_backend``."""
 
 import pytest
 import torch

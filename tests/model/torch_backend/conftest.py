@@ -81,21 +81,6 @@ def flat():
 
 
 @pytest.fixture(scope="session")
-def draw_lesson():
-    """Draws deltas of rows of fast weights in float64, a state in mid-text, inputs and targets."""
-
-    def draw(fast_weights, *, rows, time):
-        model = fast_weights.model
-        generator = torch.Generator().manual_seed(2)
-        delta = 0.3 * torch.randn(rows, fast_weights.size, dtype=torch.float64, generator=generator)
-        ids = torch.randint(11, (time + 4, rows), generator=generator)
-        _, state = model(ids[:4], model.initial_state(rows))
-        return delta, state, ids[4:], torch.randint(11, (time, rows), generator=generator)
-
-    return draw
-
-
-@pytest.fixture(scope="session")
 def text():
     """Makes random tokens."""
 

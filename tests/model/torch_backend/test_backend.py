@@ -14,6 +14,7 @@ SHAPES = [
     {"tie_embeddings": True, "mogrifier_rank": 0},
     {"cell": "lstm", "cap_input_gate": False, "mogrifier_rounds": 0, "stacking": "plain"},
     {"stacking": "skip", "num_layers": 3},
+    {"stacking": "plain", "mogrifier_rounds": 2},
 ]
 
 

@@ -1,5 +1,7 @@
 """What every kind of fast weights promises, for all kinds alike."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -130,6 +132,22 @@ def test_the_slow_weights_are_never_written_to(case):
     for name, weight in fast_weights.model.named_parameters():
         assert torch.equal(weight, before[name])
         assert weight.grad is None
+
+
+def test_tied_embeddings_are_one_weight(tiny_model):
+    """Full fast weights are as many as the model has weights (pitfall 33)."""
+    for tied in (False, True):
+        model = tiny_model(tie_embeddings=tied)
+        assert FullFastWeights(model).size == model.config.num_parameters
+
+
+def test_workspaces_end_with_their_fast_weights(tiny_model):
+    """They are a model and a gradient for each thread: nothing keeps them alive, not even a cycle."""
+    fast_weights = FullFastWeights(tiny_model())
+    fast_weights.learning_model(None)
+    gone = weakref.ref(fast_weights)
+    del fast_weights
+    assert gone() is None
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

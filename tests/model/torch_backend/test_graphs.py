@@ -9,8 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.model import drawn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -26,12 +24,11 @@ from rlstm_model.torch_backend.graphs import (
     Graphs,
     Recorded,
     StaticBuffer,
-    bucket,
     graphed,
 )
 from rlstm_model.torch_backend.subspace import SubspaceFastWeights
 
-VOCAB, SEGMENT, BOS = 40, 4, 1
+VOCAB, SEGMENT = 40, 4
 KINDS = ["subspace", "chosen", "output_bias"]
 
 
@@ -185,17 +182,6 @@ def test_results_are_kept_but_for_the_gradient(wide_model, subspace):
     assert not torch.equal(before.gradient_NP, gradient)
 
 
-@given(st.integers(1, 5000), st.sampled_from([1, 8, 16, 32]))
-def test_buckets_are_the_least_powers_of_two_of_tiles(rows, tile):
-    """That hold the rows."""
-    found = bucket(rows, tile)
-    tiles = found // tile
-    assert found % tile == 0
-    assert tiles & (tiles - 1) == 0
-    assert found >= rows
-    assert found == tile or found // 2 < rows
-
-
 class Counted:
     """Recordings that are counted."""
 
@@ -223,16 +209,6 @@ def test_a_graph_is_made_for_what_comes_again(wide_model, subspace):
         weights.read(delta, ids, state, temperature=0.5)
         weights.read(None, ids, state)
     assert capture.made == 4
-
-
-def test_a_bucket_has_a_least_size(wide_model, subspace):
-    """Rounds of fewer rows share a graph, and give what they give without."""
-    weights = by_graphs(subspace(wide_model, 8), least=32)
-    for rows in (8, 16, 24, 32):
-        delta, ids, targets, losses, state = case(weights, rows, seed=rows)
-        ways = (way.learn(delta, ids, targets, losses, state) for way in (weights, weights.weights))
-        assert_equal(*ways)
-    assert len(weights.graphs) == 1
 
 
 @pytest.mark.parametrize("spared", [0, 3], ids=["recorded", "not yet"])

@@ -86,22 +86,6 @@ async def test_a_session_adapts_by_what_it_asks_for(client, adapt, mixed):
     assert sum(more[0]) > sum(answer["logprobs"])
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"adapt": "all"},
-        {"adapt": True},
-        {"adapt": "memory", "adaptation": {"experts": 2}},
-        {"adapt": "both", "adaptation": {"static": False}},
-        {"adaptation": {"adapt": "both", "experts": 1}},
-    ],
-)
-async def test_what_cannot_adapt_is_refused_by_name(client, asked):
-    answer = await client.post("/sessions", json=asked)
-    assert answer.status_code == 422, answer.text
-    assert "adapt" in answer.text
-
-
 async def test_info_lists_all_rules_with_their_bytes(client):
     """Kind, size, rate and the bytes of a session that learns so, the default first."""
     learning = (await client.get("/info")).json()["adaptation"]

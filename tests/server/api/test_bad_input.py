@@ -67,6 +67,11 @@ FIELDS = [
         for path in ("/score", "/sessions")
         for adaptation, named in LEARNING
     ),
+    *(
+        ("/sessions", {"adapt": adapt, "adaptation": more}, 422, "adapt")
+        for adapt, more in (("all", {}), (True, {}), ("memory", {"experts": 2}), ("both", {"experts": 1}))
+    ),
+    ("/sessions", {"adapt": "both", "adaptation": {"static": False}}, 422, "adapt"),
     ("/score", {"tokens": [256]}, 400, "token"),
     ("/score", {"text": "a", "model": CANARY}, 404, "these are: tiny"),
     ("/score", {"tokens": [2**70]}, 400, "token"),
@@ -155,7 +160,8 @@ async def test_bytes_that_are_no_strict_json_object(client, session, refused):
     """Refused before any schema sees them, in our words alone."""
     for name, path, body, status, slug in RAW:
         answer = await client.post(path.replace(SESSION, session), content=body, headers=JSON)
-        await refused(answer, status, slug, row=name)
+        problem = await refused(answer, status, row=name)
+        assert problem["type"].endswith(f":{slug}"), name
 
 
 async def test_fields_that_are_wrong(client, session, refused):

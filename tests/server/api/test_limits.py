@@ -161,7 +161,8 @@ async def test_there_is_room_for_so_many_bodies():
 
     whole = {"type": "http.request", "body": b"x" * 600, "more_body": False}
     waiting = [request("a", HALF), request("a", HALF)]
-    await asyncio.sleep(0.01)
+    for _ in range(100):  # until both wait for their second half
+        await asyncio.sleep(0)
     await request("a", whole)
     await request("b", whole)
     await request("b", HALF | {"body": b"x" * 900}, whole)

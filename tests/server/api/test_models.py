@@ -55,17 +55,6 @@ async def test_a_score_is_of_the_model_that_is_named(both):
     assert len(other["items"][0]["words"]) == 2
 
 
-async def test_a_prompt_is_continued_by_the_model_that_is_named(both):
-    """In its own vocabulary."""
-    asked = {"prompt": "the", "max_tokens": 4, "seed": 1}
-    answers = [
-        (await both.post("/generate", json={**asked, "model": name})).json() for name in ("tiny", "words")
-    ]
-
-    assert [answer["model"] for answer in answers] == ["tiny", "words"]
-    assert max(answers[1]["ids"]) < VOCAB.size
-
-
 async def test_a_session_says_whose_it_is(both):
     """When it is made, described and listed, and when it writes."""
     made = (await both.post("/sessions", json={"model": "tiny", "text": "the cat"})).json()

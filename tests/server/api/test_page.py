@@ -84,18 +84,6 @@ def test_data_never_becomes_markup_or_script(path):
     assert DANGEROUS.findall(SCRIPTS[path]) == []
 
 
-def test_the_ban_finds_each_banned_thing():
-    """A test that cannot fail would show nothing."""
-    for source in (
-        "a.innerHTML = b",
-        "eval(a)",
-        'a.setAttribute("onclick", b)',
-        "localStorage.a",
-        "import(a)",
-    ):
-        assert DANGEROUS.search(source), source
-
-
 def test_every_file_is_used_and_every_used_file_is_there():
     """Modules are named in the page, so that they load side by side; no file is left over."""
     named = {f"/{name}" for name in re.findall(r'(?:src|href)="(page/[^"]+)"', INDEX)}

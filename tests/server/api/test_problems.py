@@ -58,14 +58,6 @@ def test_an_error_is_a_document_and_an_envelope(kind):
     assert (native.status_code, openai.status_code) in {(kind.status,) * 2, (422, 400), (413, 400)}
 
 
-def test_facts_are_members():
-    """A version, a limit or a field can be read without parsing the sentence."""
-    assert document(errors.VersionMismatch(3, 5), "r")["version"] == 5
-    assert respond(errors.VersionMismatch(3, 5), "r").headers["etag"] == '"5"'
-    body = document(errors.TooLarge("items", 300, 256), "r")
-    assert (body["field"], body["given"], body["limit"]) == ("items", 300, 256)
-
-
 def test_a_fact_cannot_replace_a_member():
     """The document's own members win."""
     body = document(errors.Conflict("x", status=1, type="y"), "r")
@@ -110,27 +102,3 @@ def test_what_is_refused_before_it_is_worked_on_may_be_a_repeat(error, applied):
     assert error.applied == before
     note(error, Trace(request_id="r", keyed=True))
     assert error.applied == applied
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "type_", "param"),
-    [
-        (errors.InvalidField("prompt[1].tokens", "x"), 400, "invalid_request_error", "prompt"),
-        (errors.InvalidToken("x", field="prompt[0].tokens"), 400, "invalid_request_error", "prompt"),
-        (errors.TooLarge("tokens of all prompts", 2, 1), 400, "invalid_request_error", None),
-        (errors.BodyTooLarge(2, 1), 413, "invalid_request_error", None),
-        (errors.ModelNotFound("x"), 404, "invalid_request_error", "model"),
-        (errors.IdempotencyMismatch("x"), 422, "invalid_request_error", None),
-        (errors.Unauthorized("x"), 401, "authentication_error", None),
-        (errors.Forbidden("x"), 403, "permission_error", None),
-        (errors.RateLimited("x"), 429, "rate_limit_error", None),
-        (errors.StateCorrupt("x"), 500, "server_error", None),
-        (errors.Draining("x"), 503, "server_error", None),
-    ],
-    ids=lambda part: type(part).__name__ if isinstance(part, Exception) else str(part),
-)
-def test_an_envelope_names_kind_and_field(error, status, type_, param):
-    """What OpenAI's clients make an exception of."""
-    told = envelope(error)["error"]
-    assert respond(error, "r", "openai").status_code == status
-    assert (told["type"], told["param"]) == (type_, param)

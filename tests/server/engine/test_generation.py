@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlstm_model.vocab import ByteVocab
 from rlstm_server.caller import Quota, TokenBucket
 from rlstm_server.engine.generate import StopStrings
-from rlstm_server.errors import RateLimited, TooLarge
+from rlstm_server.errors import RateLimited
 from rlstm_server.schemas.generation import (
     CompletionRequest,
     EndEvent,
@@ -147,14 +147,6 @@ async def test_logprobs_are_those_of_scoring(engine, tools):
     assert [event.index for event in events] == list(range(8))
 
 
-async def test_an_empty_prompt_means_the_beginning(engine, tools):
-    """Without a prompt the text begins after bos."""
-    _, _, ends = await tools.collect(engine.generate(tools.ask(prompt="")))
-    _, _, prompted = await tools.collect(engine.generate(tools.ask()))
-
-    assert (ends[0].prompt_tokens, prompted[0].prompt_tokens) == (0, 4)
-
-
 # ---- prompts that are read, told and continued ------------------------------------------------------------
 
 
@@ -215,17 +207,3 @@ async def failure(engine, asked):
     except RateLimited as error:
         return error
     return None
-
-
-@pytest.mark.parametrize(
-    ("prompts", "max_tokens", "named"), [(300, 1, "300"), (1, 70_000, "70,000"), (9, 10_000, "90,000")]
-)
-async def test_what_is_too_much_is_refused_before_any_work(engine, tools, prompts, max_tokens, named):
-    """By both numbers."""
-    change = {
-        "prompts": (Passage(text="a"),) * prompts,
-        "settings": GenerationSettings(max_tokens=max_tokens),
-    }
-    with pytest.raises(TooLarge, match=named):
-        await events_of(engine, replace(request(tools, "a"), **change))
-    assert engine.worker.active == 0

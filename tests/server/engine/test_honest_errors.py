@@ -243,6 +243,14 @@ async def test_a_session_that_cannot_be_read_can_be_ended(tools):
             await talk.info()
 
 
+async def test_a_state_that_cannot_be_read_is_counted(tools):
+    async with tools.engine_on(MemoryStore()) as engine:
+        talk = await tools.Talk.begin(engine)
+        with pytest.raises(StateCorrupt):
+            await engine.sessions.open(key_of(talk), 1, b"damaged")
+        assert tools.value(engine.sessions.metrics, "restore_failures_total", reason="schema") == 1
+
+
 # ---- in the middle of a change ----------------------------------------------------------------------------
 
 

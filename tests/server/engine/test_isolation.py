@@ -9,10 +9,9 @@ import pytest
 from tests.memory_store import MemoryStore
 
 from rlstm_model.vocab import ByteVocab
-from rlstm_server.errors import Overloaded, StateCorrupt
+from rlstm_server.errors import StateCorrupt
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas.text import AdaptationRequest, ScoreRequest
-from rlstm_server.schemas.wire import Call
+from rlstm_server.schemas.text import AdaptationRequest
 from rlstm_server.store.base import SessionKey
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
@@ -124,22 +123,3 @@ async def test_hostile_streams_change_no_other(tools, rate):
 
     assert beside == alone
     assert all(math.isfinite(answer.totals.logprob) for answer in answers)
-
-
-async def test_ten_thousand_requests_at_once_are_bounded(tools):
-    """Those over the queue's bound are refused with a clear error; another tenant's appends go on."""
-    served = tools.serve(ByteVocab(), kind="subspace", hidden=12)
-
-    async def flood(engine):
-        request = ScoreRequest(items=[tools.item("x")]).by(Call(**vars(tools.caller("enemy"))))
-        calls = (engine.score(request) for _ in range(10_000))
-        return await asyncio.gather(*calls, return_exceptions=True)
-
-    alone, _ = await columns_of(tools, served, MemoryStore(), nobody)
-    beside, outcomes = await columns_of(tools, served, MemoryStore(), flood)
-    refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
-    scored = [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
-
-    assert beside == alone
-    assert len(refused) + len(scored) == 10_000
-    assert 700 < len(scored) < 10_000

@@ -41,20 +41,6 @@ def test_every_guard_is_counted_under_its_outcome(tools):
     assert tools.value(metrics, "gradient_norm_sum") == 3.0
 
 
-def test_steps_are_counted_by_row(tools):
-    """Of three experts whose every step is cut back, all steps are clipped, and none plainly applied."""
-    served, metrics = tools.serve(ByteVocab(), rate=1e3), Metrics()
-    state = tools.before_text(served, experts=4)
-    piece = read_passage(ByteVocab(), Passage(text="x" * 4 * tools.SEGMENT), "")
-    usage = TokenUsage()
-    reading = tools.finish(read_piece(state, piece, usage, learn=True))
-    usage.count(metrics)
-
-    assert (reading.updates, usage.row_steps, usage.guards["projected"]) == (4, 12, 12)
-    assert tools.value(metrics, "adapt_updates_total", outcome="clipped") == 12
-    assert tools.value(metrics, "adapt_updates_total", outcome="applied") == 0
-
-
 @pytest.mark.parametrize("rate", [0.05, 1.0, 1e3, 1e37])
 @pytest.mark.parametrize("experts", [1, 2, 4])
 def test_whatever_becomes_of_steps_each_is_counted_once(tools, rate, experts):

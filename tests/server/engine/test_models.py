@@ -54,31 +54,6 @@ def test_what_is_left_open_is_the_checkpoints_first_rule(served, asked, experts,
     assert choice.rates == pytest.approx(rates)
 
 
-@pytest.mark.parametrize(
-    ("asked", "field", "named"),
-    [
-        ({"kind": "subspace"}, "adaptation.kind", "output_bias of 256"),
-        ({"num_fast_weights": 7}, "adaptation.num_fast_weights", "output_bias of 256"),
-        (
-            {"kind": "output_bias", "num_fast_weights": 999},
-            "adaptation.num_fast_weights",
-            "output_bias of 256",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused_by_name(served, asked, field, named):
-    """The field, and what there is."""
-    with pytest.raises(InvalidField, match=named) as refused:
-        served.choose(AdaptationRequest(**asked))
-    assert refused.value.field == field
-
-
-def test_a_model_that_cannot_learn_says_so(tools):
-    """There is nothing to choose."""
-    with pytest.raises(InvalidField, match="cannot learn"):
-        tools.serve(ByteVocab(), calibrated=False).choose(AdaptationRequest())
-
-
 @pytest.mark.parametrize("kind", ["output_bias", "full"])
 @pytest.mark.parametrize(("experts", "static"), [(1, False), (1, True), (2, True), (4, True)])
 def test_the_bytes_of_a_state_are_known_before_it_is(served, kind, experts, static):

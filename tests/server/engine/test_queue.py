@@ -36,7 +36,7 @@ async def test_work_outside_a_commit_stops_with_its_waiter():
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     waiter.cancel()
-    await asyncio.wait_for(stopped.wait(), 1)
+    assert await asyncio.wait_for(stopped.wait(), 60)
 
 
 async def test_a_commit_is_not_interrupted_and_nothing_follows_it():

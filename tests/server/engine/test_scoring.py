@@ -47,26 +47,6 @@ async def test_adapting_inside_an_item_equals_a_session(engine, tools):
     assert one.updates == session.updates > 0
 
 
-async def test_candidates_are_ranked_and_change_nothing(engine, tools):
-    """The mix of log-probability, length and a given score decides; the session stays as it is."""
-    talk = await tools.Talk.begin(engine)
-    await talk.append("x" * tools.SEGMENT)
-    candidates = [
-        Candidate(id=name, text=text, given=given)
-        for name, text, given in (("a", " jumps", 0.0), ("b", " jumps over", 5.0), ("c", " jumps", 0.0))
-    ]
-    request = CandidatesRequest(
-        candidates=candidates, weights=CandidateWeights(lm=1.0, length=0.5, given=100.0)
-    ).by(talk.call())
-    answer = await engine.score_candidates(request)
-    one, two, three = answer.candidates
-
-    assert two.score == pytest.approx(two.logprob + 0.5 * 11 + 500)
-    assert (two.rank, one.rank, three.rank) == (1, 2, 3)
-    assert one.logprob == pytest.approx((await talk.append(" jumps", learn=False)).totals.logprob, abs=1e-4)
-    assert answer.version == 1
-
-
 def candidates_of(talk, *texts, first=0.0, **weights):
     """A request to rank texts; the first may have a score from elsewhere."""
     return CandidatesRequest(

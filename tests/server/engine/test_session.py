@@ -10,15 +10,12 @@ from tests.memory_store import MemoryStore
 from rlstm_server.errors import (
     Conflict,
     Draining,
-    Gone,
     InFlight,
     OutcomeUnknown,
     Overloaded,
     StoreUnavailable,
-    VersionMismatch,
 )
 from rlstm_server.metrics import Metrics
-from rlstm_server.schemas.sessions import Candidate, CandidatesRequest
 from rlstm_server.store.base import Limits, Stale
 
 TEXT = "It was the best of times, it was the worst of times; it was the age of wisdom."
@@ -207,51 +204,6 @@ async def test_an_append_that_has_not_started_can_be_cancelled(tools):
         assert (await talk.info()).version == 1
 
 
-async def test_a_commit_under_way_outlives_its_client(tools):
-    """A client that disconnects cancels its waiter, never the commit."""
-    async with held(tools, "hello") as (_, talk, append, opened):
-        append.cancel()
-        await asyncio.sleep(0)
-        opened.set()
-        answer = await talk.append("!")
-
-        assert (answer.version, answer.position) == (2, 6)
-
-
-async def test_a_session_deleted_during_an_append_stays_deleted(tools):
-    """The append that was computed meanwhile is refused as gone."""
-    async with held(tools, "hello") as (engine, talk, append, opened):
-        await engine.delete("acme", talk.session)
-        opened.set()
-        with pytest.raises(Gone):
-            await append
-        with pytest.raises(Gone):
-            await talk.probe()
-
-
-async def test_a_cached_copy_does_not_outlive_a_delete_elsewhere(store, tools):
-    """A read asks the store first: a session deleted through another engine is gone at once."""
-    async with tools.engine_on(store) as one, tools.engine_on(store) as two:
-        talk = await tools.Talk.begin(one)
-        await talk.append("hello")
-        await two.delete("acme", talk.session)
-        with pytest.raises(Gone):
-            await talk.probe()
-
-
-async def test_a_read_never_answers_from_an_older_version(store, tools):
-    """A copy that another engine has overtaken is not used."""
-    async with tools.engine_on(store) as one, tools.engine_on(store) as two:
-        talk = await tools.Talk.begin(one)
-        await talk.probe()
-        await talk.at(two).append(TEXT)
-
-        assert await talk.probe() == await talk.at(two).probe()
-        request = CandidatesRequest(candidates=[Candidate(id="p", text="x")], min_version=2).by(talk.call())
-        with pytest.raises(VersionMismatch):
-            await one.score_candidates(request)
-
-
 async def test_nothing_is_seen_of_a_change_before_it_is_committed(tools):
     """A read while the commit is on its way finds the state of before; a commit that fails leaves it so."""
     async with held(tools, TEXT) as (engine, talk, append, opened):
@@ -295,6 +247,3 @@ async def test_a_sessions_queue_is_bounded(tools):
         opened.set()
 
         assert [answer.version for answer in await asyncio.gather(*waiting)] == [1, 2, 3]
-
-
-# ---- the books

@@ -28,6 +28,8 @@ from rlstm_server.store.base import (
 from rlstm_server.store.embedded import EmbeddedValkey
 from rlstm_server.store.redis_store import RedisStore
 
+from .proxy import FaultyProxy
+
 DEPLOY = Path(__file__).parents[3] / "deploy" / "redis"
 HOUR_MS = 3_600_000
 
@@ -192,78 +194,8 @@ def build() -> Builder:
     return Builder(uuid.uuid4().hex)
 
 
-class FaultyProxy:
-    """Stands between a store and its server. `faults` lists what becomes of the next requests, in order.
-
-    ``cut``     the server gets it and answers; the answer is lost with the connection
-    ``vanish``  as cut, and nobody can connect again
-    ``swallow`` the server gets it and answers; the answer is lost and the connection stays open
-    """
-
-    def __init__(self, upstream: str, path: Path) -> None:
-        self._upstream = upstream.removeprefix("unix://")
-        self._path = path
-        self.url = f"unix://{path}"
-        self.faults: list[str] = []
-        self.requests = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> "FaultyProxy":
-        self._server = await asyncio.start_unix_server(self._serve, self._path)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            up_reader, up_writer = await asyncio.open_unix_connection(self._upstream)
-            try:
-                await self._pass_on(reader, writer, up_reader, up_writer)
-            finally:
-                up_writer.close()
-        finally:
-            writer.close()
-
-    async def _pass_on(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        up_reader: asyncio.StreamReader,
-        up_writer: asyncio.StreamWriter,
-    ) -> None:
-        while request := await _message(reader):
-            self.requests += 1
-            fault = self.faults.pop(0) if self.faults else "none"
-            up_writer.write(request)
-            reply = await _message(up_reader)
-            if fault == "vanish":
-                self._server.close()
-            if fault in ("cut", "vanish"):
-                return
-            if fault != "swallow":
-                writer.write(reply)
-
-
-async def _message(reader: asyncio.StreamReader) -> bytes:
-    """One request or reply to its end, in however many pieces it comes; nothing when the connection ends."""
-    message = await reader.readline()
-    kind, count = message[:1], message[1:].strip()
-    if kind == b"$" and int(count) >= 0:
-        message += await reader.readexactly(int(count) + 2)
-    elif kind == b"*":
-        message += b"".join([await _message(reader) for _ in range(int(count))])
-    return message
-
-
 @pytest.fixture
-async def proxy(embedded_url: str, tmp_path: Path) -> AsyncIterator[FaultyProxy]:
+async def proxy(embedded_url: str) -> AsyncIterator[FaultyProxy]:
     """A proxy before the embedded Valkey."""
-    async with FaultyProxy(embedded_url, tmp_path / "proxy.sock") as faulty:
+    async with FaultyProxy(embedded_url) as faulty:
         yield faulty

@@ -131,18 +131,6 @@ async def test_sessions_of_all_tenants_are_counted(store, build):
 # ---- creations ---------------------------------------------------------------------------------------------
 
 
-async def test_a_created_session_is_there(store, build):
-    """A new session is at version 0 with what it was given."""
-    creation = build.creation(name="diary", info=b'{"a":1}', state=b"\x00\xff", ttl_ms=60_000)
-
-    outcome = await store.create(creation)
-
-    head = await store.load_head(creation.key)
-    assert outcome == Created(head=head)
-    assert (head.version, head.name, head.info, head.state) == (0, "diary", b'{"a":1}', b"\x00\xff")
-    assert head.expires_at_ms - head.created_at_ms == head.ttl_ms == 60_000
-
-
 async def test_many_creations_at_once_make_one_session(store, build):
     """Twenty creations with the same operation id, at the same time, make one session."""
     creations = [build.creation(operation_id="key") for _ in range(20)]
@@ -177,18 +165,6 @@ async def test_one_of_many_takes_a_name(store, build):
 
 
 # ---- commits -----------------------------------------------------------------------------------------------
-
-
-async def test_a_commit_moves_the_session_on(store, build):
-    """A commit gives the next version, its state and its info."""
-    key, start = await build.session(store)
-    commit = build.commit(key, start, operation_id="key", info=b'{"n":1}', state=b"\x00s")
-
-    outcome = await store.commit(commit)
-
-    head = await store.load_head(key)
-    assert outcome == Committed(position=start.after("key", b"b" * 32), expires_at_ms=head.expires_at_ms)
-    assert (head.position, head.info, head.state) == (outcome.position, b'{"n":1}', b"\x00s")
 
 
 async def test_a_commit_on_another_history_is_stale(store, build):

@@ -43,9 +43,11 @@ async def through(proxy, timeout_s):
     await store.close()
 
 
-@pytest.mark.parametrize(("fault", "timeout_s"), [("cut", 30.0), ("swallow", 2.0)])
+@pytest.mark.parametrize(
+    ("fault", "timeout_s"), [("lost", 30.0), ("cut", 30.0), ("half", 30.0), ("swallow", 2.0)]
+)
 async def test_a_lost_reply_is_asked_for_again(through, proxy, build, fault):
-    """A commit whose reply was lost is sent again and known by its id: applied once, told as committed."""
+    """A commit that was lost, or whose reply was, is sent again: applied once, told as committed."""
     key, start = await build.session(through)
     commit = build.commit(key, start)
     proxy.faults = [fault]

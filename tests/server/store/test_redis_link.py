@@ -73,11 +73,18 @@ async def test_a_server_that_never_answers_the_handshake_is_unavailable(tmp_path
         await link.close()
 
 
+async def blocked(url):
+    """Until a client of the server waits for what is not there."""
+    with Redis.from_url(url, protocol=2) as admin:
+        while not admin.info("clients")["blocked_clients"]:  # noqa: ASYNC110 - another process tells
+            await asyncio.sleep(0.01)
+
+
 async def test_a_wait_for_a_connection_has_an_end(embedded_url):
     """While all connections are taken, others wait for so long and no longer; nothing of theirs is sent."""
     link = RedisLink(embedded_url, connections=1, queue_s=0.05)
     holding = asyncio.create_task(link.call("BLPOP", "test:never", 0.5, changes=False))
-    await asyncio.sleep(0.1)
+    await blocked(embedded_url)
 
     with pytest.raises(StoreUnavailable, match="more to do"):
         await link.call("SET", "test:queued", 1, changes=True)
@@ -91,7 +98,7 @@ async def test_a_large_command_lengthens_the_wait(embedded_url):
     """Who brings much waits longer: the one before may bring as much."""
     link = RedisLink(embedded_url, connections=1, queue_s=0.05)
     holding = asyncio.create_task(link.call("BLPOP", "test:never", 0.5, changes=False))
-    await asyncio.sleep(0.1)
+    await blocked(embedded_url)
 
     reply = await link.call("SET", "test:large", bytes(8 << 20), changes=True)
 

@@ -2,11 +2,9 @@
 
 import json
 import math
-import random
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from rlstm_model.adaptation.config import AdaptationConfig
@@ -14,7 +12,6 @@ from rlstm_model.checkpoint import EVALUATION, CheckpointError
 from rlstm_model.network.dropout import DropoutRates
 from rlstm_training.corpora.texts import Passage
 from rlstm_training.evaluation.evaluation import Evaluation, evaluator_of, static_loss, total
-from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
 from rlstm_training.evaluation.monte_carlo import MonteCarlo
 from rlstm_training.evaluation.procedure import Procedure, load_results, record, save_results
 
@@ -106,24 +103,6 @@ def test_pitfall_24_each_vocabulary_has_its_measure(model):
     nats = 4 * math.log(8)
     published = {kind: result.published(kind, nats) for kind in ("words", "characters", "bytes", "subwords")}
     assert published == pytest.approx({"words": 8.0, "characters": 3.0, "bytes": 2.0, "subwords": 2.0})
-
-
-def test_oracle_l_a_repeated_motif_is_learned_from_statistics_to_score(random_model):
-    """On a stream that repeats a motif, dynamic beats static by a wide margin; on noise it loses little."""
-    model = random_model(vocab_size=30, hidden_size=12, scale=0.3)
-    dice = random.Random(1)
-    noise = [dice.randrange(30) for _ in range(300)]
-    motif = noise[:12] * 25
-    statistics = Statistics(heads=4, segments=5)
-    sources = [(np.array(noise, dtype=np.int64), 1)]
-    measurements = Measurements(model, sources, bos_id=BOS, statistics=statistics)
-    measured = measurements.under(Setting(rate=1e-2, segment=10))
-    procedure = Procedure(model=model, bos_id=BOS, calibration=measured)
-    repeated, random_text = (
-        procedure.read([Passage(name="text", ids=ids, bytes=len(ids))])[0] for ids in (motif, noise)
-    )
-    assert repeated.adapted_nats < 0.7 * repeated.static_nats
-    assert random_text.adapted_nats < 1.01 * random_text.static_nats
 
 
 @pytest.fixture

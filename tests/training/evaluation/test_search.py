@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlstm_training.corpora.texts import Passage
-from rlstm_training.evaluation.evaluation import DynamicReading, evaluator_of
-from rlstm_training.evaluation.measurements import FULL, Form, Measurements, Setting, Statistics
-from rlstm_training.evaluation.search import Grid, Trial, Trials, search, session_losses
+from rlstm_training.evaluation.measurements import Measurements, Setting, Statistics
+from rlstm_training.evaluation.search import Grid, Trial, Trials, search
 
 GRID = Grid(rates=(1.0, 2.0, 4.0, 8.0), decays=(0.0, 0.1), epsilons=(0.1, 1.0), segments=(10, 5, 20))
 
@@ -145,34 +143,6 @@ def sources(words):
 @pytest.fixture
 def measurements(model, sources):
     return Measurements(model, sources, bos_id=10, statistics=Statistics(heads=3, segments=4, rank=2))
-
-
-FORMS = (FULL, Form(kind="subspace", num_fast_weights=90), Form(kind="output_bias"))
-
-
-@pytest.mark.parametrize(("temperature", "experts"), [(1.0, 1), (0.9, 1), (1.0, 2), (0.9, 4)])
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.kind)
-def test_pitfall_31_losses_are_those_of_new_sessions(model, measurements, words, form, temperature, experts):
-    """Each text and each trial begins with the loaded weights, whatever was tried before or beside it.
-
-    What is measured is what such a session of so many experts costs: the mixture, which is served.
-    """
-    passages = [Passage(name=str(seed), ids=list(words(12, seed)), bytes=60) for seed in (2, 3)]
-    done: list[int] = []
-    losses = session_losses(
-        measurements, passages, form=form, experts=experts, temperature=temperature, advance=done.append
-    )
-    losses([_setting(5e-2, segment=6)])
-    setting = _setting(2e-3, decay=1e-3, segment=6)
-    _, tried = losses([replace(setting, rate=1e-3), setting])
-    for passage in passages:
-        calibration = measurements.under(setting, form)
-        evaluator = evaluator_of(model, calibration, bos_id=10, temperature=temperature)
-        expected = DynamicReading(evaluator, experts=experts).read(passage)
-        found = tried[passage.name]
-        assert found == pytest.approx(expected.bits_per_byte(expected.adapted_nats), abs=1e-6)
-        assert found != pytest.approx(expected.bits_per_byte(expected.static_nats), abs=1e-5)
-    assert sum(done) == 3 * sum(len(passage.ids) for passage in passages)
 
 
 def test_the_usual_grids():

@@ -6,8 +6,8 @@ without a server, are found by their entry points; what they need comes with an 
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from rlstm_client.cli.exits import EXIT_CODES, CommandError, Exit, one_line_errors
 
 if TYPE_CHECKING:
+    from rlstm_client import AsyncClient
     from rlstm_client._calls import Call
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ COMMANDS = (
     Command(name="report", help="Compare training runs on one page.", extra="training"),
     Command(name="score", help="Say how many bits a text costs.", target="rlstm_client.cli.text:score_app"),
     Command(name="generate", help="Continue a text.", target="rlstm_client.cli.text:generate_app"),
+    Command(name="watch", help="Find strange lines in a log.", target="rlstm_client.cli.watch:app"),
     Command(
         name="compress",
         help="Compress a file to as many bits as it costs a model.",
@@ -143,6 +145,24 @@ def act_locally(name: str, model: str, call: "Call[T]") -> T:
     except Exception as error:
         raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
     return call.read(answer)
+
+
+@asynccontextmanager
+async def serving_locally(model: str) -> AsyncIterator["AsyncClient"]:
+    """Open a client of a server in this process, which is asked without a network and ends with it.
+
+    Raises:
+        CommandError: it is not installed, or there is no such model.
+    """
+    from rlstm_client import AsyncClient
+
+    serving = load(LOCAL_GROUP, "serving", "server")
+    async with AsyncExitStack() as stack:
+        try:
+            transport = await stack.enter_async_context(serving(model))
+        except Exception as error:
+            raise CommandError(str(error) or type(error).__name__, Exit.REFUSED) from error
+        yield await stack.enter_async_context(AsyncClient("http://localhost", transport=transport))
 
 
 def load(group: str, name: str, extra: str) -> Any:
