@@ -134,13 +134,17 @@ class PackedModel:
         """
         if any(states.shape != (2, len(self._units)) for states in states_2U):
             raise ValueError(f"an array must be states [2, {len(self._units)}]")
+        states_N2U = np.array(states_2U, np.float32).reshape(-1, 2, len(self._units))
+        if len(self._units) == self.state_size // 2:  # all are multiples of the panels
+            return states_N2U
         whole = np.zeros((len(states_2U), 2, self.state_size // 2), np.float32)
-        if states_2U:
-            whole[:, :, self._units] = np.stack(states_2U)
+        whole[:, :, self._units] = states_N2U
         return whole
 
     def unpad_states(self, whole: Floats) -> Floats:
         """The states ``[N, 2, U]`` that padded ones hold."""
+        if len(self._units) == self.state_size // 2:
+            return whole
         return np.ascontiguousarray(whole[:, :, self._units])
 
     def _add_rule(self, places_D: NDArray[np.int64], rule: Rule) -> None:
