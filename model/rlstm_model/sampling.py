@@ -5,7 +5,9 @@ before it left. All arithmetic is float64, and the random number is handed in, s
 the same token whatever else is in the batch. Shape suffix: V vocabulary.
 """
 
+import hashlib
 import math
+import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -51,16 +53,21 @@ class SamplingConfig:
         """Whether the most probable token is taken, without chance."""
         return self.temperature < GREEDY_BELOW
 
+    @property
+    def filters(self) -> bool:
+        """Whether some tokens are never taken."""
+        return bool(self.top_k) or self.top_p < 1.0 or self.min_p > 0.0
+
 
 def uniform(seed: int, choice: int, index: int) -> float:
     """The random number in [0, 1) for token ``index`` of answer ``choice``: a pure function of the three.
 
-    A counter-based generator (Philox; Salmon et al. 2011): no state to carry, no order to keep. The
-    arguments count modulo 2^64.
+    The first 53 bits of their BLAKE2b hash: no state to carry, no order to keep. The arguments count modulo
+    2^64.
     """
-    key = np.array([seed & _WORD, choice & _WORD], dtype=np.uint64)
-    counter = np.array([index & _WORD, 0, 0, 0], dtype=np.uint64)
-    return float(np.random.Generator(np.random.Philox(key=key, counter=counter)).random())
+    counter = struct.pack("<3Q", seed & _WORD, choice & _WORD, index & _WORD)
+    word = int.from_bytes(hashlib.blake2b(counter, digest_size=8).digest(), "little")
+    return (word >> 11) * 2.0**-53
 
 
 def sample(
@@ -78,10 +85,16 @@ def sample(
     if config.greedy:
         return int(log_probs.argmax())
     scaled = (log_probs - log_probs.max()) / config.temperature
+    if not config.filters:
+        return _inverted(np.exp(scaled), uniform)
     order = np.argsort(-scaled, kind="stable")
-    probs = _filtered(np.exp(scaled[order]), config)
+    return int(order[_inverted(_filtered(np.exp(scaled[order]), config), uniform)])
+
+
+def _inverted(probs: NDArray[np.float64], uniform: float) -> int:
+    """The place where the cumulative distribution of unnormalised ``probs`` passes ``uniform``."""
     cumulative = probs.cumsum()
-    return int(order[np.searchsorted(cumulative, uniform * cumulative[-1], side="right")])
+    return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
 
 
 def _penalised(log_probs: NDArray[np.float64], penalty: float, seen: Collection[int]) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from rlstm_model.adaptation.backend import Backend, Read, Row
 from rlstm_model.adaptation.calibration import Calibration
 from rlstm_model.adaptation.mixture import MixtureState
 from rlstm_model.adaptation.state import AdaptedState, Cursor, ExpertConfig, NonFiniteState
-from rlstm_model.native.memory import ORDERS, Memory, Mode
+from rlstm_model.native.memory import REACH, Memory, Mode
 from rlstm_model.scores import Floats, TokenScores, alternatives, at_least_the_floor
 from rlstm_model.vocab import InvalidToken, check_ids
 
@@ -111,7 +111,7 @@ class FrozenExperts:
 
     def context_after(self, cursor: Cursor, ids: Sequence[int]) -> tuple[int, ...]:
         """What a memory will see before the next token, beside its own."""
-        return () if self.memory is None else (*cursor.context, *ids)[-ORDERS[-1] :]
+        return () if self.memory is None else (*cursor.context, *ids)[-REACH:]
 
 
 @dataclass(frozen=True, eq=False)

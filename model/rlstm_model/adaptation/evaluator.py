@@ -41,7 +41,7 @@ from rlstm_model.adaptation.state import (
     StateSchema,
     rate_scale_of,
 )
-from rlstm_model.native.memory import Memory
+from rlstm_model.native.memory import Memory, MemoryConfig, kinds_of
 from rlstm_model.parameters import Parameters
 from rlstm_model.scores import TokenScores
 from rlstm_model.vocab import check_ids
@@ -210,7 +210,7 @@ class DynamicEvaluator(Learner):
     def _no_memory(self, expert_config: ExpertConfig) -> Memory | None:
         if not expert_config.remembers:
             return None
-        return Memory.start(self.backend.vocab_size, expert_config.experts)
+        return Memory.start(MemoryConfig(kinds_of(self.backend.vocab_size)), expert_config.experts)
 
     def _before_text(self, expert_config: ExpertConfig) -> Cursor:
         return _beginning(self.backend, self.bos_id, expert_config.rows)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlstm_model.adaptation.mixture import MixtureState
-from rlstm_model.native.memory import CAPACITY, ORDERS, Memory, size_of, stored_type
+from rlstm_model.native.memory import Memory, MemoryConfig, kinds_of, size_of, stored_size
 
 EXPERT_RATES: Final = {1: (1.0,), 2: (1.0,), 4: (1 / 3, 1.0, 3.0)}
 """What the rates of the experts that learn are multiplied with, by the number of experts.
@@ -244,7 +244,7 @@ class StateSchema:
         named: dict[str, tuple[tuple[int, ...], type]]
         named = dict.fromkeys(("now", "start") if pending else ("now",), recurrent)
         if expert_config.remembers:
-            named["memory"] = (CAPACITY + ORDERS[-1],), stored_type(self.vocab_size)
+            named["memory"] = (stored_size(self.vocab_size),), np.uint8
             named["mixing"] = (size_of(expert_config.experts),), np.float32
         if expert_config.rates:
             named["delta"] = (len(expert_config.rates), self.weights), self.dtype
@@ -258,7 +258,7 @@ class StateSchema:
             return None
         try:
             return Memory.restore(
-                self.vocab_size,
+                MemoryConfig(kinds_of(self.vocab_size)),
                 arrays["memory"],
                 arrays["mixing"],
                 remembered=remembered,

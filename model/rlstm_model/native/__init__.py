@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-REVISION: Final = 1
+REVISION: Final = 2
 """Of what is computed, by the last bit: it grows when a change of ours changes one."""
 
 

@@ -47,7 +47,7 @@ def library() -> ctypes.CDLL:
     loaded.rl_mix.restype = c_int32
     loaded.rl_mix.argtypes = [c_int32, c_int32, c_int64, c_void_p, c_int32, *9 * [c_void_p]]
     loaded.rl_memory_new.restype = c_void_p
-    loaded.rl_memory_new.argtypes = [c_int32, c_int32, c_int32, c_void_p]
+    loaded.rl_memory_new.argtypes = [*3 * [c_int32], *2 * [c_void_p]]
     loaded.rl_memory_free.restype, loaded.rl_memory_free.argtypes = None, [c_void_p]
     loaded.rl_memory_add.restype = c_int32
     loaded.rl_memory_add.argtypes = [c_void_p, c_void_p, c_int32, c_int64, c_void_p]
@@ -61,7 +61,7 @@ def library() -> ctypes.CDLL:
         c_void_p,
         c_int32,
         c_void_p,
-        c_int32,
+        *2 * [c_int32],
         *3 * [c_void_p],
         c_int32,
     ]

@@ -1,4 +1,4 @@
-"""A memory of the newest tokens: n-gram counts that are mixed with what experts say (`src/memory.c`).
+"""A memory of the newest tokens: what followed contexts is mixed with what experts say (`src/memory.c`).
 
 A memory is a value: reading gives the one after. Its counts are derived from its tokens; those of the values
 that were read last are at hand. Shape suffixes: T tokens, V vocabulary, K experts.
@@ -17,11 +17,46 @@ from numpy.typing import NDArray
 from rlstm_model.native.library import library
 from rlstm_model.native.packed import Floats, padded, with_room
 
-ORDERS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 20)
-"""Tokens of the contexts whose successors are counted."""
+ORDERS: Final = (1, 2, 3, 4, 6, 8, 12, 20)
+"""Tokens of the contexts whose successors are counted, beside those of words, lines and shapes."""
 
-CAPACITY: Final = 8_192
+CAPACITY: Final = 16_000
 """Tokens that are remembered."""
+
+REACH: Final = 256
+"""Tokens that a context reaches back at most."""
+
+
+class TokenKind(IntEnum):
+    """What a token is: how words, lines and shapes of text are told."""
+
+    LOWER = 0
+    UPPER = 1
+    DIGIT = 2
+    BLANK = 3
+    NEWLINE = 4
+    OTHER = 5
+    FOREIGN = 6  # part of a letter beyond ASCII, as UTF-8 has it
+    CONTROL = 7
+
+
+def kinds_of(vocab_size: int) -> bytes:
+    """The :class:`TokenKind` of each token: a vocabulary of 256 has bytes, in any other all are `OTHER`."""
+    return (
+        bytes(map(_kind_of_byte, range(256))) if vocab_size == 256 else bytes([TokenKind.OTHER]) * vocab_size
+    )
+
+
+def _kind_of_byte(byte: int) -> TokenKind:
+    character = chr(byte)
+    if byte >= 128:
+        return TokenKind.FOREIGN
+    if character.isalpha():
+        return TokenKind.LOWER if character.islower() else TokenKind.UPPER
+    if character.isdigit():
+        return TokenKind.DIGIT
+    known = {" ": TokenKind.BLANK, "\t": TokenKind.BLANK, "\n": TokenKind.NEWLINE, "\r": TokenKind.NEWLINE}
+    return known.get(character, TokenKind.CONTROL if byte < 9 else TokenKind.OTHER)
 
 
 class Mode(IntEnum):
@@ -33,34 +68,47 @@ class Mode(IntEnum):
 
 
 class MemoryConfig(NamedTuple):
-    """What a memory is of: the vocabulary, how many tokens are remembered, whose successors are counted."""
+    """What a memory is of.
 
-    vocab_size: int
+    kinds     the :class:`TokenKind` of each token of the vocabulary
+    capacity  tokens that are remembered
+    orders    tokens of the contexts whose successors are counted
+    """
+
+    kinds: bytes
     capacity: int = CAPACITY
     orders: tuple[int, ...] = ORDERS
 
     @property
+    def vocab_size(self) -> int:
+        """V."""
+        return len(self.kinds)
+
+    @property
     def kept(self) -> int:
         """Tokens that a memory is made of, at most: those that are counted, and the context of the oldest."""
-        return self.capacity + self.orders[-1]
+        return self.capacity + REACH
 
     def check(self) -> None:
-        """Raise ValueError for orders that do not ascend, or that do not fit."""
+        """Raise ValueError for orders that do not ascend, for what does not fit, and for an unknown kind."""
         if list(self.orders) != sorted(set(self.orders)) or not self.orders or self.orders[0] < 1:
             raise ValueError(f"orders must ascend from 1, not {list(self.orders)}")
-        if not 1 <= self.capacity < (1 << 15) - self.orders[-1]:
-            most = (1 << 15) - 1 - self.orders[-1]
-            raise ValueError(f"a memory has 1 to {most} tokens, not {self.capacity}")
+        if self.orders[-1] > REACH:
+            raise ValueError(f"a context reaches back {REACH} tokens at most, not {self.orders[-1]}")
+        if not 1 <= self.capacity < (1 << 15) - REACH:
+            raise ValueError(f"a memory has 1 to {(1 << 15) - 1 - REACH} tokens, not {self.capacity}")
+        if max(self.kinds, default=0) >= len(TokenKind):
+            raise ValueError(f"a token's kind is 0 to {len(TokenKind) - 1}, not {max(self.kinds)}")
 
 
 class Counts:
-    """Where contexts occurred among the tokens of one memory: some 700 kB, derived from them."""
+    """Where contexts occurred among the tokens of one memory: some 1.2 MB, derived from them."""
 
     def __init__(self, config: MemoryConfig, marked: NDArray[np.int32]) -> None:
         """Raises MemoryError, and ValueError for a token outside the vocabulary."""
         lengths = np.array(config.orders, np.int32)
         self.pointer = library().rl_memory_new(
-            config.capacity, config.vocab_size, len(lengths), lengths.ctypes.data
+            config.capacity, config.vocab_size, len(lengths), lengths.ctypes.data, config.kinds
         )
         if not self.pointer:
             raise MemoryError(f"a memory of {config.capacity} tokens does not fit")
@@ -109,7 +157,7 @@ class Memory(NamedTuple):
     """A memory at one moment: never written to. It may be read from by several, and go on in several ways.
 
     marked  the newest tokens, oldest first: twice the token, plus 1 where it is counted
-    values  float32, what was learned beside the counts: shares of orders, and weights of the mixing
+    values  float32, what was learned beside the counts: shares of contexts, and weights of the mixing
     read    tokens so far
     """
 
@@ -119,14 +167,11 @@ class Memory(NamedTuple):
     read: int = 0
 
     @classmethod
-    def start(
-        cls, vocab_size: int, experts: int, capacity: int = CAPACITY, orders: Sequence[int] = ORDERS
-    ) -> "Memory":
-        """Before any token. Raises ValueError for orders that do not ascend."""
-        config = MemoryConfig(vocab_size, capacity, tuple(orders))
+    def start(cls, config: MemoryConfig, experts: int) -> "Memory":
+        """Before any token. Raises ValueError as :meth:`MemoryConfig.check` does."""
         config.check()
-        values = np.empty(size_of(experts, orders), np.float32)
-        library().rl_memory_begin(len(orders), experts, values.ctypes.data)
+        values = np.empty(size_of(experts, config.orders), np.float32)
+        library().rl_memory_begin(len(config.orders), experts, values.ctypes.data)
         return cls(config, np.empty(0, np.int32), values)
 
     def mix(
@@ -139,11 +184,11 @@ class Memory(NamedTuple):
         right after it is read, so a text may be cut anywhere. Raises ValueError for a token outside the
         vocabulary, and for other shapes.
         """
-        vocab_size, longest = self.config.vocab_size, self.config.orders[-1]
+        vocab_size = self.config.vocab_size
         if any(log_probs_TV.shape != (len(tokens), vocab_size) for log_probs_TV in experts):
             raise ValueError("log-probabilities must be of as many tokens, and of the vocabulary")
-        newest = [*(self.marked[-longest:] >> 1), *context][-longest:]
-        line = np.array([*newest, *tokens], np.int32)
+        newest = np.concatenate((self.marked[-REACH:] >> 1, np.array(context, np.int32)))[-REACH:]
+        line = np.concatenate((newest, np.array(tokens, np.int32)))
         values, stride = self.values.copy(), padded(vocab_size)
         given = [with_room(log_probs_TV, stride) for log_probs_TV in experts]
         mixed, weights_T = np.empty((len(tokens), stride), np.float32), np.empty(len(tokens), np.float32)
@@ -156,6 +201,7 @@ class Memory(NamedTuple):
             len(tokens),
             line.ctypes.data,
             len(newest),
+            len(context),
             values.ctypes.data,
             mixed.ctypes.data,
             weights_T.ctypes.data,
@@ -176,37 +222,47 @@ class Memory(NamedTuple):
         marked = np.concatenate((self.marked, added))[-self.config.kept :]
         return Memory(self.config, marked, values, self.read + len(added))
 
-    def stored(self) -> NDArray[Any]:
-        """``marked`` in the type and the length of all memories: zeros stand before the oldest token."""
-        whole: NDArray[Any] = np.zeros(self.config.kept, stored_type(self.config.vocab_size))
+    def stored(self) -> NDArray[np.uint8]:
+        """``marked`` in as many bytes as any memory of this vocabulary takes: tokens, and a bit for each.
+
+        Zeros stand before the oldest token.
+        """
+        whole = np.zeros(self.config.kept, np.int32)
         whole[len(whole) - len(self.marked) :] = self.marked
-        return whole
+        tokens = (whole >> 1).astype(_token_type(self.config.vocab_size)).view(np.uint8)
+        return np.concatenate((tokens, np.packbits(whole & 1 == 1)))
 
     @classmethod
     def restore(
         cls,
-        vocab_size: int,
-        stored: NDArray[Any],
+        config: MemoryConfig,
+        stored: NDArray[np.uint8],
         values: Floats,
         *,
         remembered: int,
         read: int,
     ) -> "Memory":
         """What was stored. Raises ValueError for what no reading leads to."""
-        config = MemoryConfig(vocab_size)
-        if remembered != min(read, config.kept):
+        kind, kept = _token_type(config.vocab_size), config.kept
+        if remembered != min(read, kept):
             raise ValueError(f"{remembered} tokens are not what is left of {read}")
-        marked = stored[len(stored) - remembered :].astype(np.int32)
-        if marked.size and marked.max() >> 1 >= vocab_size:
+        tokens = stored[: kept * kind.itemsize].view(kind).astype(np.int64)
+        if tokens.max() >= config.vocab_size:
             raise ValueError("a token lies outside the vocabulary")
         if not np.isfinite(values).all():
             raise ValueError("a number is not finite")
-        return cls(config, marked, values, read)
+        counted = np.unpackbits(stored[kept * kind.itemsize :], count=kept)
+        return cls(config, (tokens << 1 | counted)[kept - remembered :].astype(np.int32), values, read)
 
 
-def stored_type(vocab_size: int) -> type:
-    """What holds marked tokens."""
-    return np.uint16 if vocab_size <= 1 << 15 else np.uint32
+def _token_type(vocab_size: int) -> np.dtype[Any]:
+    return np.dtype(np.uint8 if vocab_size <= 1 << 8 else "<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def stored_size(vocab_size: int) -> int:
+    """How many bytes hold the tokens of a memory."""
+    kept = MemoryConfig(kinds_of(vocab_size)).kept
+    return kept * _token_type(vocab_size).itemsize + -(-kept // 8)
 
 
 def size_of(experts: int, orders: Sequence[int] = ORDERS) -> int:

@@ -129,12 +129,16 @@ class PackedModel:
 
     def pad_states(self, states_N2S: Floats) -> Floats:
         """States ``[N, 2, S]``, h and then c of all layers' units, as rows take them: padded copies."""
+        if len(self._units) == self.state_size // 2:  # all are multiples of the panels
+            return states_N2S.copy()
         whole = np.zeros((len(states_N2S), 2, self.state_size // 2), np.float32)
         whole[:, :, self._units] = states_N2S
         return whole
 
     def unpad_states(self, whole: Floats) -> Floats:
         """The states ``[N, 2, S]`` that padded ones hold."""
+        if len(self._units) == self.state_size // 2:
+            return whole
         return np.ascontiguousarray(whole[:, :, self._units])
 
     def _add_rule(self, places_D: NDArray[np.int64], rule: Rule) -> None:

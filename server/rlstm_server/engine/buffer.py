@@ -16,12 +16,18 @@ from rlstm_server.schemas.text import EngineLimits
 EVENT_BYTES: Final = 128
 """What an event without its text is counted as."""
 
+GATHERED_SECONDS: Final = 0.005
+"""How long events gather for a reader that was just woken: to wake it for each costs as much as a token."""
+
 Event = TypeVar("Event")
 
 
 @dataclass(eq=False)
 class Buffer(Generic[Event]):
-    """What was made and not taken yet. One thread puts, the event loop that made the buffer takes."""
+    """What was made and not taken yet. One thread puts, the event loop that made the buffer takes.
+
+    An event that comes first wakes the reader at once, those that come right after it together.
+    """
 
     limits: EngineLimits
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -84,7 +90,7 @@ class Buffer(Generic[Event]):
         return SlowConsumer(f"the reader did not take the events within {seconds:g} s; read faster")
 
     def _notify(self) -> None:
-        """Wake the reader, once for all events that come before it looks."""
+        """Wake the reader, unless it was just woken."""
         if not self._notified:
             self._notified = True
             try:
@@ -93,8 +99,14 @@ class Buffer(Generic[Event]):
                 self._ended = True
 
     def _wake(self) -> None:
-        self._notified = False
         self._arrived.set()
+        self._loop.call_later(GATHERED_SECONDS, self._wake_again)
+
+    def _wake_again(self) -> None:
+        self._notified = False
+        if self._events:  # also those that came while it was not to be woken
+            self._notified = True
+            self._wake()
 
 
 def _size(event: object) -> int:

@@ -73,6 +73,11 @@ class Scheduler(Generic[RequestT]):
         return [*self._running, *(one for tenant in self._tenants.values() for one in tenant.queue)]
 
     @property
+    def waiting(self) -> bool:
+        """Whether any waits for the next step."""
+        return bool(self._order)
+
+    @property
     def wanted(self) -> int:
         """Rows that all of them ask for: over `budget`, so many steps pass until each has had its turn."""
         return sum(request.rows for request in self.requests)

@@ -45,6 +45,9 @@ SHORT: Final = 4
 """How many batches a job that asks for little has of one step: tokens of a text that is generated, or the
 rest of one that was read, for which they need not wait until all others have learned once more."""
 
+ALONE: Final = 16
+"""The same where no job waits for the next step."""
+
 SWITCH_SECONDS: Final = 0.0005
 """How long the device thread may keep the interpreter; Python's 5 ms would add up to late answers."""
 
@@ -352,8 +355,8 @@ class Worker:
                 endpoint = self.metrics.endpoint(request.caller.endpoint)
                 self.metrics.queue_seconds.labels(endpoint).observe(request.queue_seconds)
         seconds, going = 0.0, [request for request in step if request.items]
-        for _ in range(SHORT):
-            if not going:
+        for number in range(ALONE):
+            if not going or (number >= SHORT and self._scheduler.waiting):
                 break
             seconds += self._run_jobs_batch(going)
             going = [request for request in going if request.items and request.short]

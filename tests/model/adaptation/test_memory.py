@@ -111,7 +111,7 @@ def test_a_memory_that_no_reading_leads_to_is_refused(evaluator, observe):
     state = observe(evaluator, MOTIF, experts=2, adapt="both").state
     arrays, header = state.arrays(), state.header()
     foreign, odd = arrays["memory"].copy(), arrays["mixing"].copy()
-    foreign[-1] = 19 << 1
+    foreign[state.memory.config.kept - 1] = 19
     odd[0] = np.nan
     for changes, told in (
         ({"memory": foreign}, {}),

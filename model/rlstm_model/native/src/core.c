@@ -2,6 +2,7 @@
 #include "rlstm.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "lanes.h"
 #include "team.h"
@@ -129,6 +130,8 @@ static void make(mutex *m, condition *c) { pthread_mutex_init(m, NULL), pthread_
 
 /* Turns of an empty loop before a waiting thread lets others run. */
 #define SPINS 4000
+/* Nanoseconds of waiting after which the one that is waited for cannot be running. */
+#define LATE 500000
 
 INLINE void pause_(void) {
 #if defined(__x86_64__) || defined(_M_X64)
@@ -138,6 +141,12 @@ INLINE void pause_(void) {
 #endif
 }
 
+static int64_t nanoseconds(void) {
+  struct timespec now;
+  timespec_get(&now, TIME_UTC);
+  return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
 void rl_barrier(rl_team *team) {
   const unsigned turn = atomic_load_explicit(&team->turn, memory_order_acquire);
   if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) == team->size - 1) {
@@ -145,11 +154,15 @@ void rl_barrier(rl_team *team) {
     atomic_store_explicit(&team->turn, turn + 1, memory_order_release);
     return;
   }
+  int64_t since = 0;
   for (int spins = 0; atomic_load_explicit(&team->turn, memory_order_acquire) == turn; spins++) {
-    if (spins < SPINS)
+    if (spins < SPINS) {
       pause_();
-    else
-      GIVE_WAY();
+      continue;
+    }
+    if (since == 0) since = nanoseconds();
+    GIVE_WAY();
+    if (nanoseconds() - since > LATE) atomic_store_explicit(&team->late, 1, memory_order_relaxed);
   }
 }
 
@@ -172,12 +185,14 @@ float *rl_take(rl_arena *arena, int64_t count) {
   return memory;
 }
 
-/* Batches of a window: every thread reads whole ones, or all of them together a single one. */
+/* Batches of a window: every thread reads whole ones, each the next that nobody has begun, or all of them together a
+ * single one. */
 typedef struct {
   rl_batch *batch;
   const rl_row **row;
   int32_t count;
   int together;
+  atomic_int begun;
 } window;
 
 struct rl_pool {
@@ -192,6 +207,7 @@ struct rl_pool {
   int closing;
   window window;
   atomic_int failed;
+  int apart, pause; /* windows that one thread is yet to read alone, and how many after the next late one */
 };
 
 typedef struct {
@@ -228,7 +244,7 @@ static void take_part(rl_pool *pool, int number) {
     kernels->read(w->batch, number);
     return;
   }
-  for (int i = number; i < w->count; i += pool->threads) {
+  for (int i; (i = atomic_fetch_add(&w->begun, 1)) < w->count;) {
     rl_batch *batch = &w->batch[i];
     batch->arena = &pool->arena[number];
     if (!prepare(batch)) {
@@ -301,6 +317,9 @@ void rl_pool_free(rl_pool *pool) {
 
 /* Rows of one batch at most: more would leave the caches. */
 #define ROWS_AT_ONCE 32
+/* Windows that a thread is left out of at first, and at most. */
+#define LEAST_PAUSE 8
+#define MOST_PAUSE 256
 /* With fewer rows for each thread, threads share columns and not rows. */
 #define ROWS_A_THREAD 6
 
@@ -336,20 +355,48 @@ static void run(rl_pool *pool) {
   take_part(pool, 0);
   if (pool->threads == 1) return;
   for (int spins = 0; spins < SPINS * 4 && atomic_load(&pool->left) > 0; spins++) pause_();
+  if (atomic_load(&pool->left) > 0) atomic_store(&pool->team.late, 1);
   LOCK(&pool->lock);
   while (atomic_load(&pool->left) > 0) WAIT(&pool->done, &pool->lock);
   UNLOCK(&pool->lock);
 }
 
+/* Multiply-adds below which threads together are no faster than one. */
+#define LITTLE 8000000
+
+static int64_t multiply_adds(const rl_model *model, int32_t rows, const rl_row *row) {
+  int64_t weights = (int64_t)model->output.shared.n * model->output.shared.m, tokens = 0;
+  for (int i = 0; i < model->layers; i++) {
+    const rl_matrix *x = &model->layer[i].x.shared, *h = &model->layer[i].h.shared;
+    weights += (int64_t)x->n * x->m + (int64_t)h->n * h->m;
+  }
+  for (int i = 0; i < rows; i++) tokens += row[i].length;
+  return weights * tokens;
+}
+
+/* On a core that others use a thread may be away for milliseconds while the rest wait at each barrier. Whoever was late
+ * is left out of the next windows, of more each time, until a window passes without. */
+static void learn_from(rl_pool *pool) {
+  if (atomic_exchange(&pool->team.late, 0)) {
+    pool->pause = pool->pause < LEAST_PAUSE ? LEAST_PAUSE : pool->pause < MOST_PAUSE ? 2 * pool->pause : MOST_PAUSE;
+    pool->apart = pool->pause;
+  } else {
+    pool->pause /= 2;
+  }
+}
+
 int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_row *row, float temperature) {
   if (!valid(model, rows, row, temperature)) return -2;
-  const int together = pool->threads > 1 && rows < ROWS_A_THREAD * pool->threads;
-  int32_t count = together ? 1 : (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
-  if (!together && count % pool->threads != 0 && rows >= pool->threads) count += pool->threads - count % pool->threads;
+  const int few = pool->threads > 1 && rows < ROWS_A_THREAD * pool->threads;
+  const int split = few && multiply_adds(model, rows, row) >= LITTLE, together = split && pool->apart == 0;
+  if (split && !together) pool->apart--;
+  int32_t count = few ? 1 : (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+  if (!few && count % pool->threads != 0 && rows >= pool->threads) count += pool->threads - count % pool->threads;
   window *w = &pool->window;
   w->batch = calloc(count, sizeof *w->batch);
   w->row = calloc(rows, sizeof *w->row);
   w->count = count, w->together = together;
+  atomic_store(&w->begun, 0);
   atomic_store(&pool->failed, w->batch == NULL || w->row == NULL);
   if (!atomic_load(&pool->failed)) {
     for (int i = 0, at = 0; i < count; i++) { /* every batch gets rows of all lengths */
@@ -360,8 +407,11 @@ int32_t rl_window(rl_pool *pool, const rl_model *model, int32_t rows, const rl_r
     }
     if (together && !prepare(w->batch))
       atomic_store(&pool->failed, 1);
+    else if (count == 1 && !together)
+      take_part(pool, 0);
     else
       run(pool);
+    if (together) learn_from(pool);
   }
   free(w->batch), free(w->row);
   return atomic_load(&pool->failed) ? -1 : 0;

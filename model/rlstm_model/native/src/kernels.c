@@ -1233,9 +1233,10 @@ void FOR_SET(rl_blend)(int inputs, int64_t vocab, const float *const *row, const
     store(out + v, value);
     for (int j = 0; j < WIDTH && v + j < vocab; j++) best = value[j] > best ? value[j] : best;
   }
-  vec total[PARTS], sum[MOST_INPUTS][PARTS];
+  /* Many likelihoods beside a great one: what is rounded away of them is carried on (Kahan 1965). */
+  vec total[PARTS], lost[PARTS], sum[MOST_INPUTS][PARTS];
   for (int p = 0; p < PARTS; p++) {
-    total[p] = (vec){0};
+    total[p] = lost[p] = (vec){0};
     for (int k = 0; k < inputs; k++) sum[k][p] = (vec){0};
   }
   for (int64_t i = 0; i < vocab; i += LANES)
@@ -1245,7 +1246,9 @@ void FOR_SET(rl_blend)(int inputs, int64_t vocab, const float *const *row, const
       vec likelihood = select_(value < all(-80.0f), (vec){0}, exp_(value));
       for (int j = 0; j < WIDTH; j++)
         if (v + j >= vocab) likelihood[j] = 0.0f;
-      total[p] += likelihood;
+      const vec more = likelihood - lost[p], next = total[p] + more;
+      lost[p] = (next - total[p]) - more;
+      total[p] = next;
       if (expected == NULL) continue;
       for (int k = 0; k < inputs; k++) {
         const vec own = load(row[k] + v);
@@ -1253,8 +1256,8 @@ void FOR_SET(rl_blend)(int inputs, int64_t vocab, const float *const *row, const
       }
     }
   const float whole = summed(total);
-  const vec shift = all(best) + log_(all(whole));
-  for (int64_t v = 0; v < vocab; v += WIDTH) store(out + v, min_(load(out + v) - shift, (vec){0}));
+  const vec shift = log_(all(whole)); /* apart from `best`, which may be far from 0: their sum would be rounded */
+  for (int64_t v = 0; v < vocab; v += WIDTH) store(out + v, min_(load(out + v) - all(best) - shift, (vec){0}));
   if (expected == NULL) return;
   for (int k = 0; k < inputs; k++) expected[k] = summed(sum[k]) / whole;
 }

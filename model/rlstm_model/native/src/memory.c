@@ -1,20 +1,25 @@
-/* A memory of the newest tokens: exact n-gram counts, interpolated into what the experts say, and mixed with them.
+/* A memory of the newest tokens: exact counts of what followed contexts, interpolated into what the experts say, and
+ * mixed with them.
  *
- * The chain. p_0 is the Bayes mixture of the experts. For each order n, ascending, whose context has been seen, with
- * c(x) the times that x followed its newest occurrences, N their sum and D how many tokens did:
+ * Contexts. The newest n tokens, for some orders n; and for text, where tokens have kinds: the letters of the unfinished
+ * word; these and the word before it; these and the one before that; these, the beginning of the line and the newest
+ * token; and the shape of the newest 16 tokens, in which letters and digits are alike (as in PAQ: Mahoney 2005).
  *
- *     p_n(x) = (1 - l) p_{n-1}(x) + l max(c(x) - d, 0) / (N - d D)
+ * Two chains, of the orders and of the others. p_0 is the Bayes mixture of the experts. For each context that has
+ * occurred, in turn, with w(x) the sum of H / (H + age) over the newest times that x followed it:
  *
- * l is the share of its bucket (order, N, D), learned by online expectation maximisation: of the tokens that were read
- * in a bucket, the part that the counts answer for (Jelinek & Mercer 1980; Dempster et al. 1977).
+ *     p_n(x) = (1 - l) p_{n-1}(x) + l w(x) / W
  *
- * The blend. p(x) is proportional to the product of the experts' probabilities and the chain's, each to the power of
- * a weight (a product of experts: Genest & Zidek 1986; learned online by the gradient of the loss, as context mixing
- * does: Mattern 2012). There are three sets of weights, chosen by how many orders have seen the context and whether it
- * had one successor only; by the newest token; and one for all. Their three blends are averaged as log-probabilities.
+ * l is the share of its bucket (context, occurrences, different successors, whether the newest is old), learned by
+ * online expectation maximisation: of the tokens that were read in a bucket, the part that the counts answer for
+ * (Jelinek & Mercer 1980; Cappe & Moulines 2009).
  *
- * Every distribution is over the whole vocabulary and sums to one. What is found is compared with the tokens
- * themselves: no hash stands for a context. */
+ * The blend. p(x) is proportional to the product of the experts' probabilities and the chains', each to the power of a
+ * weight (a product of experts: Genest & Zidek 1986; learned online by the gradient of the loss, as context mixing does:
+ * Mattern 2012). A weight is the sum of four: one for all tokens, and those of how many contexts of either chain have
+ * occurred and whether the last had one successor only, and of the kinds of the newest two tokens.
+ *
+ * Every distribution is over the whole vocabulary and sums to one. */
 #include "rlstm.h"
 
 #include <stdlib.h>
@@ -23,25 +28,33 @@
 #include "team.h"
 
 #define MOST_ORDERS 12
+#define TEXT 5 /* contexts of text */
+#define MOST_CONTEXTS (MOST_ORDERS + TEXT)
 #define NONE (-1)
 #define NOWHERE 0xffff
-#define OCCURRENCES 255 /* of a context, the newest, are counted */
-#define VISITED 1023    /* places of a bucket that are looked at for them */
+#define OCCURRENCES 64 /* of a context, the newest, are counted */
+#define VISITED 1023   /* places of a bucket that are looked at for them */
+#define HALF 100.0     /* tokens, after which an occurrence counts half */
+#define OLD 1000       /* tokens, after which the newest occurrence is old */
 #define TOTALS 8
 #define DISTINCTS 4
-#define PREVIOUS 256
-#define SETS 3
+#define SHAPE 16
+#define BEGINNING 4 /* tokens of a line */
+#define CHAINS 2
+#define SETS 4
 
 struct rl_memory {
-  int32_t capacity, orders, order[MOST_ORDERS], vocab, longest, mask;
-  int64_t read;     /* tokens so far */
-  int32_t *token;   /* [mask + 1], by place */
-  uint8_t *counted; /* likewise */
-  uint16_t *newest[MOST_ORDERS], *older[MOST_ORDERS]; /* [mask + 1] by bucket, and by place: the chain of a bucket */
+  int32_t capacity, orders, contexts, order[MOST_ORDERS], vocab, mask;
+  int64_t read;        /* tokens so far */
+  uint8_t *kind;       /* [vocab] */
+  int32_t *token;      /* [mask + 1], by place */
+  uint8_t *counted;    /* likewise */
+  uint32_t *mark[TEXT]; /* [mask + 1] by place: the rest of the hash of a context of text */
+  uint16_t *newest[MOST_CONTEXTS], *older[MOST_CONTEXTS]; /* [mask + 1] by bucket, and by place: the chain of a bucket */
   int32_t *slot, *place; /* [vocab] where a token stands in `found` and in `chain`; NONE outside of a call */
-  int32_t *found, *count, *chain;
-  double *probability; /* of `chain` */
-  float *row[SETS + 2]; /* [padded vocab]: the mixture of the experts, the chain, and blends */
+  int32_t *found, *chain;
+  double *weight, *probability; /* of `found`, of `chain` */
+  float *row[CHAINS + 1];       /* [padded vocab]: the mixture of the experts, and the chains */
 };
 
 static uint64_t scramble(uint64_t x) {
@@ -49,25 +62,103 @@ static uint64_t scramble(uint64_t x) {
   return x ^ x >> 32;
 }
 
-/* The bucket of each order's context, which ends before `end`; how many orders have one, of `known` tokens. */
-static int buckets_before(const rl_memory *m, const int32_t *end, int64_t known, int32_t bucket[MOST_ORDERS]) {
+/* ---- contexts -------------------------------------------------------------------------------------------- */
+
+/* Where a context has its chain: a bucket, NONE for a context that there is not, and what tells it from others there. */
+typedef struct {
+  int32_t bucket;
+  uint32_t mark;
+} context;
+
+static uint64_t also(uint64_t hash, uint64_t value) { return scramble(hash + value + 1); }
+
+static int is_letter(const rl_memory *m, int32_t token) {
+  const uint8_t kind = m->kind[token];
+  return kind == RL_LOWER || kind == RL_UPPER || kind == RL_FOREIGN;
+}
+
+/* A token, or which kind of letter or digit it is. */
+static uint64_t shape(const rl_memory *m, int32_t token) {
+  return is_letter(m, token) || m->kind[token] == RL_DIGIT ? (uint64_t)m->kind[token] : RL_KINDS + (uint64_t)token;
+}
+
+/* Of the letters that end `back` tokens before the end; `back` moves to before them. */
+static uint64_t word(const rl_memory *m, const int32_t *end, int32_t known, int32_t *back) {
+  uint64_t hash = 0;
+  while (*back < known && is_letter(m, end[-*back - 1])) hash = also(hash, (uint64_t)end[-++*back]);
+  return hash;
+}
+
+static uint64_t word_before(const rl_memory *m, const int32_t *end, int32_t known, int32_t *back) {
+  while (*back < known && !is_letter(m, end[-*back - 1])) ++*back;
+  return word(m, end, known, back);
+}
+
+/* Of the first tokens of the line that is not finished; 0 where it began too long ago. */
+static uint64_t beginning(const rl_memory *m, const int32_t *end, int32_t known) {
+  int32_t back = 0;
+  while (back < known && m->kind[end[-back - 1]] != RL_NEWLINE) back++;
+  if (back == known) return 0;
+  uint64_t hash = 1;
+  for (int32_t i = 0; i < BEGINNING && i < back; i++) hash = also(hash, (uint64_t)end[i - back]);
+  return hash;
+}
+
+static void place_context(const rl_memory *m, context *c, uint64_t hash) {
+  const uint64_t mixed = scramble(hash);
+  *c = (context){(int32_t)(mixed & (uint64_t)m->mask), (uint32_t)(mixed >> 32)};
+}
+
+/* All contexts that end before `end`, where there are `all` tokens. */
+static void contexts_before(const rl_memory *m, const int32_t *end, int64_t all, context c[MOST_CONTEXTS]) {
+  const int32_t known = all < RL_REACH ? (int32_t)all : RL_REACH;
+  context *text = c + m->orders;
+  for (int o = 0; o < m->contexts; o++) c[o] = (context){NONE, 0};
   uint64_t hash = 0x9e3779b97f4a7c15ULL;
-  int o = 0;
-  for (int32_t j = 1; o < m->orders && j <= known; j++) {
-    hash = scramble(hash + (uint64_t)end[-j] + 1);
-    if (j == m->order[o]) bucket[o++] = (int32_t)(hash & (uint64_t)m->mask);
+  for (int32_t j = 1, o = 0; o < m->orders && j <= known; j++) {
+    hash = also(hash, (uint64_t)end[-j]);
+    if (j == m->order[o]) place_context(m, &c[o++], hash);
   }
-  return o;
+  if (known == 0) return;
+  int32_t back = 0;
+  const uint64_t letters = word(m, end, known, &back), last = back > 0 ? 0 : shape(m, end[-1]) + 1;
+  const uint64_t here = also(also(TEXT, letters), last), start = beginning(m, end, known);
+  place_context(m, &text[0], here);
+  place_context(m, &text[1], also(here, word_before(m, end, known, &back)));
+  if (start != 0) place_context(m, &text[2], also(also(here, start), (uint64_t)end[-1]));
+  place_context(m, &text[3], also(here, word_before(m, end, known, &back)));
+  if (known < SHAPE) return;
+  hash = SHAPE;
+  for (int32_t j = 1; j <= SHAPE; j++) hash = also(hash, shape(m, end[-j]));
+  place_context(m, &text[4], hash);
+}
+
+/* Ask for what `followed` will wait for: where chains begin, or how they do. A model that was read meanwhile has driven
+ * all of it out of the nearest caches. */
+static void fetch_chains(const rl_memory *m, const context c[MOST_CONTEXTS], int begun) {
+  for (int o = 0; o < m->contexts; o++) {
+    if (c[o].bucket == NONE) continue;
+    const uint16_t *newest = &m->newest[o][c[o].bucket];
+    if (!begun)
+      __builtin_prefetch(newest);
+    else if (*newest != NOWHERE) {
+      __builtin_prefetch(&m->older[o][*newest]), __builtin_prefetch(&m->token[*newest]);
+      __builtin_prefetch(o < m->orders ? (const void *)&m->counted[*newest] : &m->mark[o - m->orders][*newest]);
+    }
+  }
 }
 
 /* Read on: the token becomes the newest of its contexts' buckets, where it `counts`. */
-static void add(rl_memory *m, int32_t token, int counts, const int32_t bucket[MOST_ORDERS], int known) {
+static void add(rl_memory *m, int32_t token, int counts, const context c[MOST_CONTEXTS]) {
   const int32_t here = (int32_t)(m->read & m->mask);
   m->token[here] = token;
   m->counted[here] = counts != 0;
-  for (int o = 0; counts && o < known; o++) {
-    m->older[o][here] = m->newest[o][bucket[o]];
-    m->newest[o][bucket[o]] = (uint16_t)here;
+  for (int o = 0; counts && o < m->contexts; o++) {
+    m->older[o][here] = NOWHERE;
+    if (o >= m->orders) m->mark[o - m->orders][here] = c[o].mark;
+    if (c[o].bucket == NONE) continue;
+    m->older[o][here] = m->newest[o][c[o].bucket];
+    m->newest[o][c[o].bucket] = (uint16_t)here;
   }
   m->read++;
 }
@@ -81,39 +172,46 @@ static int outside(const rl_memory *m, const int32_t *tokens, int64_t length) {
 int32_t rl_memory_add(rl_memory *m, const int32_t *line, int32_t known, int64_t length, const uint8_t *counted) {
   if (outside(m, line, known + length)) return -1;
   for (int64_t i = 0; i < length; i++) {
-    int32_t bucket[MOST_ORDERS];
-    const int orders = buckets_before(m, line + known + i, known + i, bucket);
-    add(m, line[known + i], counted[i], bucket, orders);
+    context c[MOST_CONTEXTS];
+    contexts_before(m, line + known + i, known + i, c);
+    add(m, line[known + i], counted[i], c);
   }
   return 0;
 }
 
 /* What followed the newest occurrences of a context. */
 typedef struct {
-  int32_t total, distinct, first; /* [first, first + distinct) of `found` and `count` */
+  int32_t total, distinct; /* [0, distinct) of `found` and `weight` */
+  int64_t newest;          /* its age in tokens */
+  double sum;              /* of all weights */
 } followers;
 
-/* Whether the context before a place, given by its slot, is the one that ends before `end`. */
-static int same(const rl_memory *m, int32_t slot, const int32_t *end, int32_t length) {
-  for (int32_t j = 1; j <= length; j++)
-    if (m->token[(slot - j) & m->mask] != end[-j]) return 0;
+/* Whether the context before a place is the one that ends before `end`: by its tokens or, of text, by its hash. */
+static int same(const rl_memory *m, int o, uint16_t place, const int32_t *end, context c) {
+  if (o >= m->orders) return m->mark[o - m->orders][place] == c.mark;
+  for (int32_t j = 1; j <= m->order[o]; j++)
+    if (m->token[(place - j) & m->mask] != end[-j]) return 0;
   return 1;
 }
 
-/* Chains go from newer to older places: one that does not has come to a place that was written over. */
-static followers followed(rl_memory *m, int o, int32_t bucket, const int32_t *end) {
-  followers f = {0, 0, 0};
+/* Chains go from newer to older places: one that does not has come to a place that was written over. `ahead`: tokens
+ * that were read since, and are in no chain. */
+static followers followed(rl_memory *m, int o, context c, const int32_t *end, int64_t ahead) {
+  followers f = {0, 0, 0, 0.0};
   int64_t age = 0;
-  uint16_t place = m->newest[o][bucket];
+  uint16_t place = m->newest[o][c.bucket];
   for (int visited = 0; place != NOWHERE && visited < VISITED && f.total < OCCURRENCES; visited++) {
     const int64_t next_age = (m->read - place) & m->mask;
-    if (next_age <= age || next_age > m->capacity || next_age > m->read) break;
+    if (next_age <= age || next_age + ahead > m->capacity || next_age > m->read) break;
     age = next_age;
-    if (m->counted[place] && same(m, place, end, m->order[o])) {
+    if (m->counted[place] && same(m, o, place, end, c)) {
       const int32_t token = m->token[place];
-      if (m->slot[token] == NONE) m->slot[token] = f.distinct, m->found[f.distinct] = token, m->count[f.distinct++] = 0;
-      m->count[m->slot[token]]++;
-      f.total++;
+      const double weight = HALF / (HALF + (double)(age + ahead));
+      if (m->slot[token] == NONE)
+        m->slot[token] = f.distinct, m->found[f.distinct] = token, m->weight[f.distinct++] = 0.0;
+      m->weight[m->slot[token]] += weight;
+      f.sum += weight;
+      if (f.total++ == 0) f.newest = age + ahead;
     }
     place = m->older[o][place];
   }
@@ -123,85 +221,94 @@ static followers followed(rl_memory *m, int o, int32_t bucket, const int32_t *en
 
 /* ---- what is learned: shares and weights ----------------------------------------------------------------- */
 
-typedef struct {
-  float answered, seen;
-} bucket;
+#define RATE_OF_SHARES 0.02f
+#define RATE_OF_WEIGHTS 0.001f
+#define GREATEST 4.0f
 
 typedef struct {
-  float *bayes;   /* [experts] */
-  bucket *bucket; /* [orders, TOTALS, DISTINCTS] */
-  float *set;     /* [sets, inputs + 1], the last is how often it was used */
+  float *tokens; /* [1] that were learned from */
+  float *bayes;  /* [experts] */
+  float *share;  /* [contexts, TOTALS, DISTINCTS, 2] */
+  float *set;    /* [sets, inputs] */
   int inputs;
 } learned;
 
-static int32_t sets_of(int32_t orders) { return 2 * (orders + 1) + PREVIOUS + 1; }
+static int32_t sets_of(int32_t orders) { return 1 + 2 * (TEXT + 1) + 2 * (orders + 1) + RL_KINDS * RL_KINDS; }
 
-static int32_t buckets_of(int32_t orders) { return orders * TOTALS * DISTINCTS; }
+static int32_t shares_of(int32_t orders) { return (orders + TEXT) * TOTALS * DISTINCTS * 2; }
 
 int64_t rl_memory_learned(int32_t orders, int32_t experts) {
-  return experts + 2 * (int64_t)buckets_of(orders) + sets_of(orders) * (int64_t)(experts + 2);
+  return 1 + experts + shares_of(orders) + sets_of(orders) * (int64_t)(experts + CHAINS);
 }
 
 static learned parts_of(int32_t orders, int32_t experts, float *values) {
-  float *buckets = values + experts;
-  return (learned){values, (bucket *)buckets, buckets + 2 * buckets_of(orders), experts + 1};
+  float *share = values + 1 + experts;
+  return (learned){values, values + 1, share, share + shares_of(orders), experts + CHAINS};
 }
 
 void rl_memory_begin(int32_t orders, int32_t experts, float *values) {
   const learned l = parts_of(orders, experts, values);
+  *l.tokens = 0.0f;
   for (int k = 0; k < experts; k++) l.bayes[k] = 1.0f / (float)experts;
-  for (int i = 0; i < buckets_of(orders); i++) l.bucket[i] = (bucket){2.0f, 4.0f};
-  for (int i = 0; i < sets_of(orders); i++)
-    for (int k = 0; k <= l.inputs; k++) l.set[i * (l.inputs + 1) + k] = k == l.inputs - 1 ? 1.0f : 0.0f;
+  for (int i = 0; i < shares_of(orders); i++) l.share[i] = 0.5f;
+  for (int i = 0; i < sets_of(orders) * l.inputs; i++) l.set[i] = 0.0f;
+  /* They sum to one: before anything was counted the blend is the experts' mixture. */
+  for (int k = 0; k < experts; k++) l.set[k] = 0.25f / (float)experts;
+  l.set[experts] = 0.25f, l.set[experts + 1] = 0.5f;
 }
 
-static bucket *bucket_of(const learned *l, int o, const followers *f) {
+static float *share_of(const learned *l, int o, const followers *f) {
   static const int32_t totals[TOTALS - 1] = {1, 2, 3, 5, 9, 19, 49}, distincts[DISTINCTS - 1] = {1, 2, 5};
   int total = 0, distinct = 0;
   while (total < TOTALS - 1 && f->total > totals[total]) total++;
   while (distinct < DISTINCTS - 1 && f->distinct > distincts[distinct]) distinct++;
-  return &l->bucket[(o * TOTALS + total) * DISTINCTS + distinct];
+  return &l->share[((o * TOTALS + total) * DISTINCTS + distinct) * 2 + (f->newest > OLD)];
 }
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-#define DISCOUNT 0.3
-#define MOST_SEEN 500.0f
-#define GREATEST 4.0f
+/* The next token of a line, what is before it, and where it is. */
+typedef struct {
+  const int32_t *end; /* where it stands */
+  int64_t known;      /* tokens before it */
+  int64_t ahead;      /* of these, those that are not in the memory */
+  int learns;
+  context context[MOST_CONTEXTS];
+} reading;
 
-/* The chain over `base`, into `out`, both log-probabilities; with `learns` the shares follow the target. How many
- * orders have seen the context, and whether the longest of these had one successor. */
-static int interpolate(rl_memory *m, const learned *l, const int32_t *end, const int32_t bucket_[MOST_ORDERS],
-                       int known, const float *base, float *out, int learns, int *single) {
-  double outside_ = 1.0, own = exp_d(base[*end]);
-  int32_t chained = 0; /* tokens that followed: their numbers stand in `chain`, their places there in `slot` */
-  int depth = 0;
-  *single = 0;
-  for (int o = 0; o < known; o++) {
-    const followers f = followed(m, o, bucket_[o], end);
-    if (f.total == 0) break;
+/* A chain of the contexts [first, last) over `base`, into `out`, both log-probabilities; where it learns the shares
+ * follow the target. Of orders the first that has not occurred is the last. Which of the chain's sets of weights: how
+ * many contexts have occurred, and whether the last had one successor. */
+static int interpolate(rl_memory *m, const learned *l, const reading *r, int first, int last, const float *base,
+                       float *out) {
+  const int32_t target = *r->end;
+  double outside_ = 1.0, own = exp_d(base[target]);
+  int32_t chained = 0; /* tokens that followed: their numbers stand in `chain`, their places there in `place` */
+  int depth = 0, single = 0;
+  for (int o = first; o < last; o++) {
+    const followers f =
+        r->context[o].bucket == NONE ? (followers){0, 0, 0, 0.0} : followed(m, o, r->context[o], r->end, r->ahead);
+    if (f.total == 0 && o < m->orders) break;
+    if (f.total == 0) continue;
     depth++;
-    *single = f.distinct == 1;
-    bucket *b = bucket_of(l, o, &f);
-    const double share = (double)b->answered / b->seen, scale = share / (f.total - DISCOUNT * f.distinct);
+    single = f.distinct == 1;
+    float *learned_share = share_of(l, o, &f);
+    const double share = *learned_share, scale = share / f.sum;
     for (int32_t k = 0; k < chained; k++) m->probability[k] *= 1.0 - share;
     double answer = 0.0;
     for (int32_t i = 0; i < f.distinct; i++) {
       const int32_t token = m->found[i];
-      const double more = (m->count[i] - DISCOUNT) * scale;
+      const double more = m->weight[i] * scale;
       if (m->place[token] == NONE) {
         m->place[token] = chained, m->chain[chained] = token;
         m->probability[chained++] = exp_d(base[token]) * outside_ * (1.0 - share);
       }
       m->probability[m->place[token]] += more;
-      if (token == *end) answer = more;
+      if (token == target) answer = more;
     }
     outside_ *= 1.0 - share;
     own = own * (1.0 - share) + answer;
-    if (!learns) continue;
-    b->answered += own > 0.0 ? (float)(answer / own) : 0.0f;
-    b->seen += 1.0f;
-    if (b->seen > MOST_SEEN) b->answered *= MOST_SEEN / b->seen, b->seen = MOST_SEEN;
+    if (r->learns) *learned_share += RATE_OF_SHARES * ((own > 0.0 ? (float)(answer / own) : 0.0f) - *learned_share);
   }
   const float shift = depth > 0 ? (float)log_d(outside_) : 0.0f;
   for (int32_t v = 0; v < m->vocab; v++) out[v] = base[v] + shift;
@@ -209,111 +316,124 @@ static int interpolate(rl_memory *m, const learned *l, const int32_t *end, const
     out[m->chain[k]] = (float)log_d(m->probability[k]);
     m->place[m->chain[k]] = NONE;
   }
-  return depth;
+  return 2 * depth + single;
 }
 
-static double root(double x) { return exp_d(0.5 * log_d(x)); }
+static uint8_t kind_before(const rl_memory *m, const reading *r, int32_t back) {
+  return r->known < back ? RL_NEWLINE : m->kind[r->end[-back]];
+}
 
-static void follow(float *weights, int inputs, const float *const *row, const float *expected, int32_t target) {
-  const float used = weights[inputs] += 1.0f;
-  const float rate = (float)(0.005 + 0.03 / root(used));
-  for (int k = 0; k < inputs; k++) {
-    const float value = row[k][target] < RL_LEAST ? RL_LEAST : row[k][target];
-    const float weight = weights[k] + rate * (value - expected[k]);
-    weights[k] = weight > GREATEST ? GREATEST : weight < -GREATEST ? -GREATEST : weight;
+/* The blend of rows of log-probabilities, into `out`, by the sum of the chosen sets, which follow the target. */
+static void blend(rl_memory *m, const learned *l, const reading *r, const float *const *row, const int32_t chosen[SETS],
+                  float *out) {
+  float weights[MOST_INPUTS] = {0}, expected[MOST_INPUTS];
+  for (int s = 0; s < SETS; s++)
+    for (int k = 0; k < l->inputs; k++) weights[k] += l->set[chosen[s] * l->inputs + k];
+  rl_chosen_kernels()->blend(l->inputs, m->vocab, row, weights, out, expected);
+  if (!r->learns) return;
+  for (int k = 0; k < l->inputs; k++) {
+    const float value = row[k][*r->end] < RL_LEAST ? RL_LEAST : row[k][*r->end];
+    for (int s = 0; s < SETS; s++) {
+      float *weight = &l->set[chosen[s] * l->inputs + k];
+      const float next = *weight + RATE_OF_WEIGHTS * (value - expected[k]);
+      *weight = next > GREATEST ? GREATEST : next < -GREATEST ? -GREATEST : next;
+    }
   }
 }
 
-static void read_token(rl_memory *m, const learned *l, int experts, const float *const *given, const int32_t *end,
-                       int64_t known, float *out, float *weights_only, int mode) {
-  const rl_kernels *kernels = rl_chosen_kernels();
-  const int32_t target = *end;
-  const int learns = mode == RL_LEARN;
-  float *mixed = m->row[0], *chain = m->row[1], *blend[SETS];
-  const rl_token token = {experts, m->vocab, target, given, l->bayes};
-  int32_t rank, bucket_[MOST_ORDERS];
-  float entropy;
-  int single;
-  const int orders = buckets_before(m, end, known, bucket_);
-  kernels->distribution(&token, &rank, &entropy, mixed);
-  *weights_only = mixed[target];
-  const int depth = interpolate(m, l, end, bucket_, orders, mixed, chain, learns, &single);
-  const float *row[MOST_INPUTS];
-  for (int k = 0; k < experts; k++) row[k] = given[k];
-  row[experts] = chain;
-  const int first = 2 * (m->orders + 1);
-  const int chosen[SETS] = {2 * depth + single, first + (known > 0 ? end[-1] % PREVIOUS : 0), first + PREVIOUS};
-  for (int s = 0; s < SETS; s++) {
-    float *weights = l->set + (int64_t)chosen[s] * (l->inputs + 1), expected[MOST_INPUTS];
-    blend[s] = m->row[2 + s];
-    kernels->blend(l->inputs, m->vocab, row, weights, blend[s], expected);
-    if (learns) follow(weights, l->inputs, row, expected, target);
-  }
-  static const float third[SETS] = {1.0f / SETS, 1.0f / SETS, 1.0f / SETS};
-  kernels->blend(SETS, m->vocab, (const float *const *)blend, third, out, NULL);
-  if (mode != RL_LOOK) add(m, target, learns, bucket_, orders);
-  if (!learns) return;
+/* The experts' mixture follows the target, by Bayes' rule with a share of 1 / (t + 2) (Herbster & Warmuth 1998). */
+static void follow(const learned *l, int experts, const float *const *given, const float *mixed, int32_t target) {
+  const float share = 1.0f / (*l->tokens + 2.0f);
   double total = 0.0;
+  *l->tokens += 1.0f;
   for (int k = 0; k < experts; k++) total += l->bayes[k] * exp_d((double)given[k][target] - mixed[target]);
-  const float tokens = l->set[(int64_t)chosen[SETS - 1] * (l->inputs + 1) + l->inputs], share = 1.0f / (tokens + 1.0f);
   for (int k = 0; k < experts; k++) {
     const double own = l->bayes[k] * exp_d((double)given[k][target] - mixed[target]) / total;
     l->bayes[k] = total > 0.0 ? (1.0f - share) * (float)own + share / (float)experts : 1.0f / (float)experts;
   }
 }
 
+static void read_token(rl_memory *m, const learned *l, int experts, const float *const *given, reading *r, float *out,
+                       float *weights_only) {
+  const rl_token token = {experts, m->vocab, *r->end, given, l->bayes};
+  int32_t rank;
+  float entropy;
+  contexts_before(m, r->end, r->known, r->context);
+  fetch_chains(m, r->context, 0);
+  rl_chosen_kernels()->distribution(&token, &rank, &entropy, m->row[0]);
+  fetch_chains(m, r->context, 1);
+  *weights_only = m->row[0][*r->end];
+  const int text = interpolate(m, l, r, m->orders, m->contexts, m->row[0], m->row[1]);
+  const int newest = interpolate(m, l, r, 0, m->orders, m->row[0], m->row[2]);
+  const float *row[MOST_INPUTS];
+  for (int k = 0; k < experts; k++) row[k] = given[k];
+  row[experts] = m->row[1], row[experts + 1] = m->row[2];
+  const int after_text = 1 + 2 * (TEXT + 1), after_newest = after_text + 2 * (m->orders + 1);
+  const int32_t chosen[SETS] = {0, 1 + text, after_text + newest,
+                                after_newest + RL_KINDS * kind_before(m, r, 1) + kind_before(m, r, 2)};
+  blend(m, l, r, row, chosen, out);
+  if (r->learns) follow(l, experts, given, m->row[0], *r->end);
+}
+
 int32_t rl_memory_read(rl_memory *m, int32_t experts, int64_t stride, const float *const *log_probs, int32_t length,
-                       const int32_t *line, int32_t known, float *values, float *out, float *weights_only,
-                       int32_t mode) {
-  if (experts < 1 || experts >= MOST_INPUTS || outside(m, line, (int64_t)known + length)) return -1;
+                       const int32_t *line, int32_t known, int32_t ahead, float *values, float *out,
+                       float *weights_only, int32_t mode) {
+  if (experts < 1 || experts + CHAINS > MOST_INPUTS || outside(m, line, (int64_t)known + length)) return -1;
   const learned l = parts_of(m->orders, experts, values);
   for (int32_t t = 0; t < length; t++) {
     const float *given[MOST_INPUTS];
     for (int k = 0; k < experts; k++) given[k] = log_probs[k] + t * stride;
-    read_token(m, &l, experts, given, line + known + t, (int64_t)known + t, out + t * stride, weights_only + t,
-               mode);
+    const int64_t looked_at = mode == RL_LOOK ? t : 0;
+    reading r = {line + known + t, (int64_t)known + t, ahead + looked_at, mode == RL_LEARN, {{0}}};
+    read_token(m, &l, experts, given, &r, out + t * stride, weights_only + t);
+    if (mode != RL_LOOK) add(m, *r.end, r.learns, r.context);
   }
   return 0;
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------ */
 
-rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const int32_t *order) {
+rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const int32_t *order, const uint8_t *kind) {
   if (orders < 1 || orders > MOST_ORDERS || capacity < 1 || vocab < 1) return NULL;
-  const int32_t longest = order[orders - 1];
-  if (longest < 1 || longest >= 1 << 15 || capacity > (1 << 15) - 1 - longest) return NULL;
+  if (order[orders - 1] > RL_REACH || capacity > (1 << 15) - 1 - RL_REACH) return NULL;
   for (int o = 0; o < orders; o++)
     if (order[o] < 1 || (o > 0 && order[o] <= order[o - 1])) return NULL;
+  for (int32_t v = 0; v < vocab; v++)
+    if (kind[v] >= RL_KINDS) return NULL;
   rl_memory *m = calloc(1, sizeof *m);
   if (m == NULL) return NULL;
-  m->capacity = capacity, m->vocab = vocab, m->orders = orders, m->longest = longest;
+  m->capacity = capacity, m->vocab = vocab, m->orders = orders, m->contexts = orders + TEXT;
   memcpy(m->order, order, orders * sizeof *order);
   int32_t size = 64;
-  while (size < capacity + longest + 1) size *= 2;
+  while (size < capacity + RL_REACH + 1) size *= 2;
   m->mask = size - 1;
   const int64_t padded = ((int64_t)vocab + RL_LANES - 1) / RL_LANES * RL_LANES;
-  m->token = malloc(size * sizeof *m->token), m->counted = calloc(size, 1);
+  m->kind = malloc(vocab), m->token = malloc(size * sizeof *m->token), m->counted = calloc(size, 1);
   m->slot = malloc(vocab * sizeof *m->slot), m->place = malloc(vocab * sizeof *m->place);
-  m->found = malloc(OCCURRENCES * sizeof *m->found), m->count = malloc(OCCURRENCES * sizeof *m->count);
-  m->chain = malloc(MOST_ORDERS * OCCURRENCES * sizeof *m->chain);
-  m->probability = malloc(MOST_ORDERS * OCCURRENCES * sizeof *m->probability);
-  int ok = m->token && m->counted && m->slot && m->place && m->found && m->count && m->chain && m->probability;
-  for (int i = 0; i < SETS + 2; i++) ok = (m->row[i] = calloc(padded, sizeof(float))) && ok;
-  for (int o = 0; o < orders; o++) {
+  m->found = malloc(OCCURRENCES * sizeof *m->found), m->weight = malloc(OCCURRENCES * sizeof *m->weight);
+  m->chain = malloc(MOST_CONTEXTS * OCCURRENCES * sizeof *m->chain);
+  m->probability = malloc(MOST_CONTEXTS * OCCURRENCES * sizeof *m->probability);
+  int ok = m->kind && m->token && m->counted && m->slot && m->place && m->found && m->weight;
+  ok = ok && m->chain && m->probability;
+  for (int i = 0; i <= CHAINS; i++) ok = (m->row[i] = calloc(padded, sizeof(float))) && ok;
+  for (int i = 0; i < TEXT; i++) ok = (m->mark[i] = calloc(size, sizeof(uint32_t))) && ok;
+  for (int o = 0; o < m->contexts; o++) {
     m->newest[o] = malloc(size * sizeof *m->newest[o]), m->older[o] = malloc(size * sizeof *m->older[o]);
     ok = ok && m->newest[o] && m->older[o];
     if (m->newest[o]) memset(m->newest[o], 0xff, size * sizeof *m->newest[o]);
     if (m->older[o]) memset(m->older[o], 0xff, size * sizeof *m->older[o]);
   }
   if (!ok) return rl_memory_free(m), NULL;
+  memcpy(m->kind, kind, vocab);
   for (int32_t v = 0; v < vocab; v++) m->slot[v] = m->place[v] = NONE;
   return m;
 }
 
 void rl_memory_free(rl_memory *m) {
   if (m == NULL) return;
-  for (int o = 0; o < m->orders; o++) free(m->newest[o]), free(m->older[o]);
-  for (int i = 0; i < SETS + 2; i++) free(m->row[i]);
-  free(m->token), free(m->counted), free(m->slot), free(m->place), free(m->found), free(m->count);
+  for (int o = 0; o < m->contexts; o++) free(m->newest[o]), free(m->older[o]);
+  for (int i = 0; i <= CHAINS; i++) free(m->row[i]);
+  for (int i = 0; i < TEXT; i++) free(m->mark[i]);
+  free(m->kind), free(m->token), free(m->counted), free(m->slot), free(m->place), free(m->found), free(m->weight);
   free(m->chain), free(m->probability), free(m);
 }

@@ -147,10 +147,18 @@ RL_API int32_t rl_mix(int32_t experts, int32_t vocab, int64_t stride, const floa
                       const int32_t *targets, double *weights, int64_t *tokens, double *logprobs, float *own,
                       int32_t *ranks, float *entropies, float *mixed, uint8_t *broken);
 
-/* A memory of the newest `capacity` tokens, with n-gram counts after contexts of the given orders, ascending
- * (memory.c). NULL when there is no room, or for numbers that describe none. */
+/* What a token is to a memory: how words, lines and shapes of text are told. */
+enum { RL_LOWER, RL_UPPER, RL_DIGIT, RL_BLANK, RL_NEWLINE, RL_OTHER, RL_FOREIGN, RL_CONTROL, RL_KINDS };
+
+/* Tokens that a context of a memory reaches back at most. */
+enum { RL_REACH = 256 };
+
+/* A memory of the newest `capacity` tokens: what followed contexts of the given orders, ascending, and contexts of text,
+ * for which `kind` [vocab] tells what tokens are (memory.c). NULL when there is no room, or for numbers that describe
+ * none. */
 typedef struct rl_memory rl_memory;
-RL_API rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const int32_t *order);
+RL_API rl_memory *rl_memory_new(int32_t capacity, int32_t vocab, int32_t orders, const int32_t *order,
+                                const uint8_t *kind);
 RL_API void rl_memory_free(rl_memory *memory);
 
 /* Read on, after `known` tokens of a line, and count those that are `counted`. 0, or -1, with nothing done, for a token
@@ -167,12 +175,12 @@ RL_API void rl_memory_begin(int32_t orders, int32_t experts, float *values);
 enum { RL_LOOK, RL_CONTEXT, RL_LEARN };
 
 /* Distributions [length, stride] of the next tokens, of `experts` [length, stride] and the memory. `line` are `known`
- * tokens of context, of which the memory's longest order matters, and then the `length` tokens; `values` is what was
- * learned; `weights_only` [length] are the targets' log-probabilities by the experts' mixture, without the memory. 0, or
- * -1, with nothing done, for a token outside the vocabulary or too many experts. */
+ * tokens of context, of which the newest 256 matter and the last `ahead` are not in the memory, and then the `length`
+ * tokens; `values` is what was learned; `weights_only` [length] are the targets' log-probabilities by the experts'
+ * mixture, without the memory. 0, or -1, with nothing done, for a token outside the vocabulary or too many experts. */
 RL_API int32_t rl_memory_read(rl_memory *memory, int32_t experts, int64_t stride, const float *const *log_probs,
-                              int32_t length, const int32_t *line, int32_t known, float *values, float *out,
-                              float *weights_only, int32_t mode);
+                              int32_t length, const int32_t *line, int32_t known, int32_t ahead, float *values,
+                              float *out, float *weights_only, int32_t mode);
 
 /* What tells builds apart whose bits differ. */
 RL_API const char *rl_identity(void);

@@ -7,10 +7,11 @@
 
 #include "rlstm.h"
 
-/* The threads of a window; `size` 1 is one thread alone, whose barrier is free. */
+/* The threads of a window; `size` 1 is one thread alone, whose barrier is free. `late`: one had to be waited for so
+ * long that it cannot have been running. */
 typedef struct {
   int size;
-  atomic_int arrived;
+  atomic_int arrived, late;
   atomic_uint turn;
 } rl_team;
 
