@@ -54,8 +54,7 @@ _OWN: Final = "rlstm"
 _DTYPES: Final[Mapping[type, str]] = {
     np.float32: "F32",
     np.float16: "F16",
-    np.uint16: "U16",
-    np.uint32: "U32",
+    np.uint8: "U8",
 }
 
 OVERHEAD_BYTES: Final = 64 << 10

@@ -78,6 +78,7 @@ async def test_a_session_adapts_by_what_it_asks_for(client, adapt, mixed):
     assert (answer["updates"] > 0) == (adapt != "memory")
     file = (await client.get(f"/sessions/{made['id']}/export")).content
     brought = (await client.post("/sessions/import", content=file, headers=OCTETS)).json()
+    assert "id" in brought, brought
     more = [
         (await client.post(f"/sessions/{session}/append", json={"text": TEXT})).json()["logprobs"]
         for session in (made["id"], brought["id"])
